@@ -46,8 +46,8 @@ SETTINGS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with Spark run first: the short ones without it then fill both processes to the end."""
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    """Tests with Spark, and the simulation, run first: the short ones then fill both processes to the end."""
+    items.sort(key=lambda item: (item.get_closest_marker("spark") is None, item.path.parent.name != "simulation"))
 
 
 @pytest.hookimpl(optionalhook=True)
