@@ -59,7 +59,8 @@ def apply_run(run: Run) -> list[RunSummary]:
         try:
             if backlog.interrupted is not None:
                 summaries += _finish_interrupted(run, backlog, backlog.interrupted)
-                continue
+                run.enter("look")
+                backlog = _find_backlog(run)
             for summary in _apply_new_files(run, backlog):
                 summaries.append(summary)
         except Exception as error:
