@@ -137,7 +137,7 @@ class ClaimFiles:
     def _refuse_unseen_puts(self) -> None:
         if self.objects.puts_unseen():
             raise ConfigError(
-                "spark.hadoop.fs.s3a.performance.flags: with `create`, S3A looks for nothing before it puts an object, "
+                "spark.hadoop.fs.s3a.performance.flags: with 'create', S3A looks for nothing before it puts an object, "
                 "so commits could overwrite each other. Remove it"
             )
 

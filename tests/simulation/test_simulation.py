@@ -104,8 +104,11 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 
 def test_an_interrupted_command_reports_the_seeds_that_are_done() -> None:
-    command = [sys.executable, "-m", "tests.simulation", "--seeds", "1000000", "--processes", "1"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    # What a shell starts in the background ignores SIGINT, and so would its child.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "tests.simulation", "--seeds", "1000000"]
+    with subprocess.Popen(
+        [*command, "--processes", "1"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         while not process.stderr.read(1).isdigit():

@@ -67,6 +67,6 @@ def test_a_claim_that_another_run_deletes_between_listing_and_reading() -> None:
 
 def test_puts_that_look_for_nothing_are_refused() -> None:
     objects = Objects(unseen=True)
-    with pytest.raises(ConfigError, match=r"fs\.s3a\.performance\.flags: with `create`, .*Remove it"):
+    with pytest.raises(ConfigError, match=r"fs\.s3a\.performance\.flags: with 'create', .*Remove it"):
         ClaimFiles(objects, "shop", print).make(row(1))
     assert objects.texts == {}, "nothing is claimed"
