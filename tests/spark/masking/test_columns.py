@@ -18,6 +18,7 @@ from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.protocol.messages import Begin, Commit, ReplicaIdentity
+from pgoutput_etl.spark.workers import first_scan
 from tests.spark.jobs.test_secrets import CELL, left_behind
 from tests.support.jobs import Nights, held
 from tests.support.small_archives import (
@@ -170,7 +171,8 @@ def test_blocks_persisted_by_spark_have_no_hidden_value(nights: Nights, monkeypa
     nights.land(transaction(1, 0x100, *secret_rows(101, "t")))
     nights.job.run()
     assert len(persisted) == 2
-    blocks = [row for frame in persisted for row in frame.toArrow().to_pylist()]
+    with first_scan(nights.job.spark):
+        blocks = [row for frame in persisted for row in frame.toArrow().to_pylist()]
     assert any(SHOWN.encode() in row["tuples"] for row in blocks)
     assert not [row for row in blocks if HIDDEN.encode() in row["tuples"] or HIDDEN.encode() in row["head"]]
 
