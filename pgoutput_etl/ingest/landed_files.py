@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,7 +12,7 @@ from pgoutput_etl.config.settings import Gaps
 from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.ingest.assemble import ScanOutput, collect_scans
 from pgoutput_etl.ingest.landing_folder import LandingFolder
-from pgoutput_etl.ingest.listing import FilesChangedError, reading_files
+from pgoutput_etl.ingest.listing import FilesChangedError, reading_files, rereading_files
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.file_index import FileIndex, Listing, scan_tasks
@@ -56,6 +57,11 @@ class FileBatch:
     def masked(self, policy: MaskingPolicy | None) -> ScannedBlocks:
         """The blocks of all rows. Raises ArchiveError if a file has changed since it was scanned."""
         return self.blocks if policy is None else self._blocks_again(policy)
+
+    def rereading(self) -> AbstractContextManager[None]:
+        """Within the context, any error about a file of the batch that has changed, or can't be read any more, is a
+        FilesChangedError."""
+        return rereading_files([part.path for part in self.parts.values()])
 
     def scanned_again(self) -> FileBatch:
         """The same files once what was scanned is lost. Their hashes are known by now, so Spark itself may scan them

@@ -28,11 +28,11 @@ def again_if_lost(write: Callable[[], T]) -> T:
 
     write: makes its checkpoints itself, and one commit at most, however often it is called.
     """
-    for left in reversed(range(_ATTEMPTS)):
+    for _ in range(_ATTEMPTS - 1):
         try:
             return write()
         except Exception as error:
-            if not left or _LOST not in str(error):
+            if _LOST not in str(error):
                 raise
             logging.getLogger(__name__).warning("an executor was lost with rows it had computed: computing them again")
-    raise AssertionError
+    return write()

@@ -218,6 +218,16 @@ def temporarily(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[No
                 spark.conf.set(key, original)
 
 
+@contextmanager
+def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Within the context, the thread's Spark jobs have this tag."""
+    spark.addTag(tag)
+    try:
+        yield
+    finally:
+        spark.removeTag(tag)
+
+
 class Background(Protocol):
     def start(self, work: Callable[[], T]) -> Future[T]: ...
 
@@ -234,11 +244,8 @@ class BackgroundJobs:
         return self.pool.submit(self._tagged, work)
 
     def _tagged(self, work: Callable[[], T]) -> T:
-        self.spark.addTag(self.tag)
-        try:
+        with tagged(self.spark, self.tag):
             return work()
-        finally:
-            self.spark.removeTag(self.tag)
 
 
 @contextmanager

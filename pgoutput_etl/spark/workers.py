@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.spark.session import tagged
+
 _frozen = 0  # modules
 
 
@@ -29,11 +31,8 @@ _FIRST_SCAN = "pgoutput_etl-first-scan"
 def first_scan(spark: SparkSession) -> Iterator[None]:
     """Within the context, the thread's Spark jobs scan files for the first time. Jobs outside that scan files do so
     because an executor was lost with what an earlier job scanned."""
-    spark.addTag(_FIRST_SCAN)
-    try:
+    with tagged(spark, _FIRST_SCAN):
         yield
-    finally:
-        spark.removeTag(_FIRST_SCAN)
 
 
 def is_first_scan() -> bool:

@@ -15,12 +15,28 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pgoutput_etl.spark.session import delta_package
+from tests.conftest import SETTINGS
 
 ROOT = Path(__file__).parents[2]
 _TESTED = re.compile(r"<!-- tested -->\n```sh\n(.*?)```\n", re.DOTALL)
 _STARTED_WITHIN = 180  # seconds, in which jars may have to be downloaded
 _STOPPED_WITHIN = 20
 _SMALL = {"SPARK_DAEMON_MEMORY": "256m"}
+
+# The tests' settings that apply to a session on any Spark.
+LIGHT = {name: value for name, value in SETTINGS.items() if name.startswith(("spark.sql.", "spark.databricks."))}
+
+# Of an application on a `standalone_cluster`.
+SMALL_APPLICATION = {
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "700m",
+    "spark.ui.enabled": "false",
+}
+
+
+def conf_options(settings: Mapping[str, str]) -> list[str]:
+    """Settings as options of Spark's scripts."""
+    return [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
 
 
 def spark_home() -> Path:
@@ -164,8 +180,7 @@ def connect_server(folder: Path, settings: Mapping[str, str]) -> Iterator[str]:
         "spark.connect.grpc.binding.port": "0",
         **settings,
     }
-    options = [part for name, value in properties.items() for part in ("--conf", f"{name}={value}")]
     started = r"Spark Connect server started at: \S*:(\d+)"
-    shell = ("bash", "-c", f'exec {command.strip()} "$@"', "connect", *options)
+    shell = ("bash", "-c", f'exec {command.strip()} "$@"', "connect", *conf_options(properties))
     with server(folder, "connect", *shell, started=started, PYSPARK_PYTHON=sys.executable) as match:
         yield f"sc://127.0.0.1:{match[1]}"

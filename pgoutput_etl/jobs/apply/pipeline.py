@@ -13,7 +13,7 @@ from pgoutput_etl import jit
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files, read_later
-from pgoutput_etl.ingest.listing import FilesChangedError, rereading_files
+from pgoutput_etl.ingest.listing import FilesChangedError
 from pgoutput_etl.jobs.apply.metrics import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.apply.summary import batch_metrics, nothing_new, summarize
@@ -132,7 +132,7 @@ def _claim_and_apply(
                 batch = replace(batch, files=files.parts)
                 if not batch.files:
                     return nothing_new(run, backlog.last, files.remarks), ()
-                with rereading_files([part.path for part in files.parts.values()]):
+                with files.rereading():
                     return _apply_batch(run, batch, files, state_before.result(), check_claim), files.later
         finally:
             reading.add_done_callback(_release)
@@ -165,9 +165,9 @@ def _apply_batch(
 
 
 def _plan(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
-    paths = [part.path for part in files.parts.values()]
+    """Scans the files once more if what was scanned is lost. Raises FilesChangedError if they have changed, too."""
     try:
-        with rereading_files(paths):
+        with files.rereading():
             return plan_batch(run, batch, files, assembly)
     except Exception as error:
         reason = _reason_to_try_again(error)

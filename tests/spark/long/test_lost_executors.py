@@ -17,20 +17,24 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.conftest import SETTINGS
 from tests.support.busy_nights import MIRRORS, RULES, BusyNights
 from tests.support.fault_runs import FaultyJob, forget_files
 from tests.support.jobs import Job
 from tests.support.lost_machines import Frozen, Killer
-from tests.support.spark_servers import Cluster, environment, kill_tree, standalone_cluster
+from tests.support.spark_servers import (
+    LIGHT,
+    SMALL_APPLICATION,
+    Cluster,
+    conf_options,
+    environment,
+    kill_tree,
+    standalone_cluster,
+)
 
 ROOT = Path(__file__).parents[3]
-LIGHT = {name: value for name, value in SETTINGS.items() if name.startswith(("spark.sql.", "spark.databricks."))}
 ON_A_CLUSTER = {
-    "spark.driver.memory": "1g",
-    "spark.executor.memory": "700m",
+    **SMALL_APPLICATION,
     "spark.pyspark.python": sys.executable,
-    "spark.ui.enabled": "false",
     # The documented settings for machines that are lost often.
     "spark.task.maxFailures": "20",
     "spark.stage.maxConsecutiveAttempts": "20",
@@ -83,7 +87,7 @@ class SubmittedJob:
         script = self.job.folder / f"{machine}.py"
         script.write_text(SCRIPT.format(machine=machine))
         self.write_config()
-        settings = [part for name, value in {**ON_A_CLUSTER, **more}.items() for part in ("--conf", f"{name}={value}")]
+        settings = conf_options({**ON_A_CLUSTER, **more})
         command: list[str | Path] = [ROOT / "spark-submit.sh", "--master", cluster.url, *settings, script]
         return subprocess.Popen(
             [*command, "--config", self.job.config, "--json"],

@@ -13,16 +13,20 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.conftest import SETTINGS
 from tests.support.captures import CAPTURES, files_of, truth_tables
 from tests.support.jobs import Job
-from tests.support.spark_servers import connect_server, environment, standalone_cluster
+from tests.support.spark_servers import (
+    LIGHT,
+    SMALL_APPLICATION,
+    conf_options,
+    connect_server,
+    environment,
+    standalone_cluster,
+)
 from tools import pack
 
 ROOT = Path(__file__).parents[3]
 SLOT, TRUTH = CAPTURES / "random16" / "v4b", CAPTURES / "random16" / "truth"
-# The other tests' settings that apply to a session on any Spark.
-LIGHT = {name: value for name, value in SETTINGS.items() if name.startswith(("spark.sql.", "spark.databricks."))}
 APPLY = (sys.executable, "-m", "jobs.apply")
 
 pytestmark = pytest.mark.spark
@@ -53,14 +57,7 @@ def _configured(job: Job, **settings: str) -> Job:
 
 
 def _submit(job: Job, master: str, **more: str) -> dict[str, Any]:
-    options = {
-        "spark.driver.memory": "1g",
-        "spark.executor.memory": "700m",
-        "spark.pyspark.python": sys.executable,
-        "spark.ui.enabled": "false",
-        **more,
-    }
-    arguments = [part for name, value in options.items() for part in ("--conf", f"{name}={value}")]
+    arguments = conf_options({**SMALL_APPLICATION, "spark.pyspark.python": sys.executable, **more})
     return _run(job, ROOT / "spark-submit.sh", "--master", master, *arguments, "jobs/apply.py")
 
 
@@ -74,12 +71,7 @@ def _submit_two_nights(job: Job, master: str, **more: str) -> None:
 
 
 def _server_settings(master: str) -> dict[str, str]:
-    return {
-        "spark.master": master,
-        "spark.driver.memory": "1g",
-        "spark.executor.memory": "700m",
-        "spark.ui.enabled": "false",
-    }
+    return {"spark.master": master, **SMALL_APPLICATION}
 
 
 def _assert_all_worked(folder: Path, applications: int) -> None:
