@@ -1,16 +1,19 @@
 """A model of large nights: from the work that was counted on this machine to hours and requests on a cluster.
 
-Work that is proportional to messages, tables or files is divided by the number of cores. Three things are not: the
-driver's work, the stages of a table that have a single task, and the longest task. The model adds them to the rest, as
-if nothing overlapped, so it names a time that a night does not exceed. Reading from the network, idle executors while a
-stage ends, and larger target tables are not in it.
+Work that is proportional to messages, tables or files is divided by the number of cores. Two things are not: the
+driver's work, and the stages of a table that have a single task. The model adds them to the rest, as if nothing
+overlapped, so it names a time that a night does not exceed. A table's changes are reduced in one task up to a size, and
+in many tasks if there are more. Reading from the network, idle executors while a stage ends, and larger target tables
+are not in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from pgoutput_etl.load.change_source import SINGLE_TASK_BYTES
 
 _SIZES = ("messages", "tables", "files")
 _FEWER = "pgbench, fewer messages"
@@ -71,9 +74,9 @@ S3_PRICES = Prices(put=0.005 / 1000, get=0.0004 / 1000)
 # The night of a terabyte in the documentation. Files of 64 MB; tables at a time by the configuration's default.
 TERABYTE_TABLES, TERABYTE_FILES, TABLES_AT_A_TIME = 200, 15_625, 4
 
-# A first estimate from the objects that nights put on a file system (three requests to look for each, and a commit), to
-# be replaced by counts of requests on S3.
-REQUESTS = Requests(puts=(200, 20, 1.1), gets=(400, 60, 2))
+# Counted by benchmarks/late_storage.py: PUT and LIST, and GET and HEAD, in a night that changes tables; DELETE is free.
+# A landed file's are of ADR 31. Further data files of a large table are not in it.
+REQUESTS = Requests(puts=(125, 12.2, 0.001), gets=(162, 17.6, 7))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +128,11 @@ def rates_of(nights: Iterable[Mapping[str, Any]], kind: str) -> Rates:
 def estimate(
     rates: Rates, night: LargeNight, cores: int, tables_at_a_time: int, requests: Requests, prices: Prices
 ) -> Estimate:
-    single = rates.single.of(night) / min(tables_at_a_time, cores)
+    in_one_task = min(night.messages, night.tables * SINGLE_TASK_BYTES / rates.bytes_per_message)
+    single = rates.single.of(replace(night, messages=in_one_task)) / min(tables_at_a_time, cores)
+    reduced_by_many = rates.single.messages * (night.messages - in_one_task) / 1e6
     sizes = (1, night.tables, night.files)
     puts, gets = (sum(n * size for n, size in zip(kind, sizes, strict=True)) for kind in (requests.puts, requests.gets))
     dollars = puts * prices.put + gets * prices.get
-    parallel = rates.parallel.of(night) / cores
+    parallel = (rates.parallel.of(night) + reduced_by_many) / cores
     return Estimate(cores, parallel, rates.driver.of(night), single, puts + gets, dollars)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.model import Costs, LargeNight, Prices, Rates, Requests, estimate, rates_of
+from pgoutput_etl.load.change_source import SINGLE_TASK_BYTES
 
 # CPU seconds of executors, of their single tasks, and of the driver: of a night, a million messages, a table, a file.
 EXECUTORS, SINGLE, DRIVER = (10.0, 8.0, 1.0, 0.01), (1.0, 0.5, 0.25, 0.0), (20.0, 0.0, 0.5, 0.001)
@@ -63,6 +64,17 @@ def test_cores_shorten_only_what_is_parallel() -> None:
     assert few.single == many.single == 10, "four tables at a time"
     assert (few.seconds, many.seconds) == (840, 120)
     assert [few.serial, many.serial] == pytest.approx([40 / 840, 40 / 120])
+
+
+def test_many_changes_of_a_table_are_reduced_in_many_tasks() -> None:
+    per_message = SINGLE_TASK_BYTES / 1e6  # a million messages of a table are reduced in one task
+    rates = Rates(Costs(0, 0, 0, 0), Costs(0, 0, 0, 0), Costs(0, 3, 0, 0), per_message, 0.5)
+    nothing = Requests((0, 0, 0), (0, 0, 0))
+
+    small, large = (estimate(rates, LargeNight(n, 2, 1), 8, 1, nothing, Prices(1, 1)) for n in (2e6, 10e6))
+
+    assert (small.single, small.parallel) == pytest.approx((6, 0))
+    assert (large.single, large.parallel) == pytest.approx((6, 24 / 8))
 
 
 def test_requests_are_priced_by_their_class() -> None:

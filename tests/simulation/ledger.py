@@ -159,10 +159,16 @@ class SimStore(Store):
 
 def _complete(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     columns = [
-        rows.column(field.name).cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
+        _typed(rows.column(field.name), field.type)
+        if field.name in rows.column_names
+        else pa.nulls(len(rows), field.type)
         for field in schema
     ]
     return pa.table(columns, schema=schema)
+
+
+def _typed(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    return column if column.type == wanted else column.cast(wanted)
 
 
 class SimHistory(BatchHistory):
