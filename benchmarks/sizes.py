@@ -25,6 +25,8 @@ from benchmarks.scenarios import scaled
 from benchmarks.sessions import WORK, fresh, linked, session
 from benchmarks.tables_corpus import many_tables
 from benchmarks.wide_corpus import wide
+from pgoutput_etl.jobs.maintain.request import MaintainRequest
+from pgoutput_etl.jobs.maintain.run import maintain
 
 Progress = Callable[[str], None]
 _MB = 1e6
@@ -121,13 +123,18 @@ def _large_table(spark: SparkSession, place: _Place, progress: Progress) -> _Pre
     return _Prepared(landed, lambda spark: table.check(spark, path))
 
 
-def _ledger(nights: int, spark: SparkSession, place: _Place, progress: Progress) -> _Prepared:
+def _ledger(
+    nights: int, spark: SparkSession, place: _Place, progress: Progress, is_maintained: bool = False
+) -> _Prepared:
     """One table changes, so that the ledger is most of the work."""
     corpus = many_tables(2, _LEDGER_FILES, 1)
     linked(corpus.first, place.landing)
     place.run(spark, progress)
     ledger = LongLedger(place.tables / "_pgoutput_etl", _LEDGER_FILES, _LEDGER_TABLES)
     ledger.grow(scaled(nights, place.scale, 10), progress)
+    if is_maintained:
+        config = configured(place.landing, place.tables)
+        maintain(spark, config, MaintainRequest(only=("optimize", "checkpoint"), execute=True), progress)
     linked(corpus.second, place.landing)
     expected = expected_fingerprints(spark, corpus.tables)
     return _Prepared(corpus.landed, lambda spark: check_tables(spark, place.tables, corpus.tables, expected))
@@ -149,6 +156,7 @@ SIZES: dict[str, tuple[str, _Prepare]] = {
     "rows": ("0.1 % of 100,000,000 rows", _large_table),
     "short-ledger": ("a ledger of 10 nights", partial(_ledger, 10)),
     "ledger": ("a ledger of 730 nights", partial(_ledger, 730)),
+    "maintained-ledger": ("the same, after maintenance", partial(_ledger, 730, is_maintained=True)),
 }
 
 
