@@ -47,5 +47,6 @@ def test_a_further_table_adds_a_few_stages_of_one_task(tmp_path: Path) -> None:
     few, more = (measure_night("tables", many_tables(n, 1), 2, 0, tmp_path / f"work{n}")[0] for n in (2, 10))
 
     assert 0 < (more.single - few.single) / 8 <= STAGES_PER_TABLE
-    assert more.longest_single < LONGEST_TASK * _executors(more)
+    # Starting a Python worker takes most of it, so it is no share of a night that has hardly any work.
+    assert more.longest_single < 2 * few.longest_single
     assert more.driver_python < DRIVER_PYTHON * (more.driver_python + more.driver_jvm + _executors(more))
