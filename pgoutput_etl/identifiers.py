@@ -33,6 +33,11 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def text_literal(text: str) -> str:
+    """A text of the configuration for Spark's SQL."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
 def path_segment(name: str) -> str:
     """A schema's or table's name as one folder of a path.
 

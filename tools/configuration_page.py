@@ -76,6 +76,13 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
         {"email": {"renamed_from": "mail"}, "note": "drop"},
     ),
     "tables[].rename": ("[another `schema.table`](mask-columns.md#rename-a-table) for the target", "crm.customer"),
+    "tables[].cluster_by": ("columns to [cluster](layout.md) the table by, at most 4", ["customer_id", "created_at"]),
+    "tables[].partition_by": ("columns to [partition](layout.md) the table by", ["region"]),
+    "tables[].properties": (
+        "[properties](layout.md) of the Delta table",
+        {"delta.deletedFileRetentionDuration": "interval 30 days"},
+    ),
+    "tables[].comment": ("the Delta table's [comment](layout.md)", "Orders since 2019"),
     "merge.max_transactions": (
         ("most committed transactions per [batch](guarantees.md#a-long-backlog), by whole files"),
         1000,

@@ -14,9 +14,11 @@ from enum import Enum
 from fnmatch import fnmatchcase
 
 from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
+from pgoutput_etl.config.layout import check_layout
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.identifiers import is_within
 from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
 
 # Values in `columns` that declare a column's origin where the archive leaves it open (schema/diff.py)
@@ -78,7 +80,8 @@ class State:
 class TableRule:
     """The rule for tables whose "schema.table" matches the shell pattern `match`.
 
-    columns: as configured, without salts. rename: the target's schema.table. column_rules: of the masked columns.
+    columns: as configured, without salts. rename: the target's schema.table. cluster_by, partition_by, properties,
+    comment: see `layout`. column_rules: of the masked columns.
     """
 
     match: str
@@ -87,7 +90,15 @@ class TableRule:
     key: tuple[str, ...] | None = None
     columns: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
     rename: str | None = None
+    cluster_by: tuple[str, ...] | None = None
+    partition_by: tuple[str, ...] | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    comment: str | None = None
     column_rules: Mapping[str, ColumnRule] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.partition_by or (), self.cluster_by or (), self.properties, self.comment)
 
     @property
     def target_name(self) -> tuple[str, str] | None:
@@ -258,18 +269,24 @@ def _matches_all_of(pattern: str, other: str) -> bool:
 
 
 def _rule(node: Node) -> TableRule:
-    keys = node.section("match", "skip", "mode", "key", "columns", "rename")
+    layout = ("cluster_by", "partition_by", "properties", "comment")
+    keys = node.section("match", "skip", "mode", "key", "columns", "rename", *layout)
     nodes = keys["columns"].mapping()
     columns = {name: _column(column) for name, column in nodes.items()}
     rule = TableRule(
         match=keys["match"].text("schema.table as a shell pattern"),
         skip=keys["skip"].boolean(),
         mode=keys["mode"].choice(Mode.MIRROR),
-        key=None if keys["key"].value is None else _names(keys["key"], "a list of column names", "a column's name"),
+        key=_columns(keys["key"]),
         columns={name: setting for name, (setting, _) in columns.items()},
         rename=keys["rename"].optional_text("schema.table"),
+        cluster_by=_columns(keys["cluster_by"]),
+        partition_by=_columns(keys["partition_by"]),
+        properties={name: value.setting() for name, value in keys["properties"].mapping().items()},
+        comment=keys["comment"].optional_text("a text"),
         column_rules={name: column_rule for name, (_, column_rule) in columns.items() if column_rule is not None},
     )
+    check_layout(rule.layout, keys)
     for name in rule.key or ():
         if name in rule.column_rules and rule.column_rules[name].action is not ColumnAction.HASH:
             raise nodes[name].error("it is a column of `key`, which identifies rows: it can only be hashed")
@@ -278,6 +295,10 @@ def _rule(node: Node) -> TableRule:
     if rule.rename is not None and not _LITERAL.fullmatch(rule.match):
         raise keys["rename"].error("expected a `match` without *, ? and [: two tables can't become one")
     return rule
+
+
+def _columns(node: Node) -> tuple[str, ...] | None:
+    return None if node.value is None else _names(node, "a list of column names", "a column's name")
 
 
 _UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), ADDED: None}

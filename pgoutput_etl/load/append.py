@@ -27,7 +27,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, b
     """Makes one Delta commit. The session already carries the commit's settings."""
     rows = _as_target(_with_sequence_and_old_key(events.frame, shape), shape)
     if before is TargetRows.NOTHING:
-        return commit.initialize(spark, path, rows)
+        return commit.initialize(spark, path, rows, shape.layout)
     return commit.append(spark, path, rows)
 
 

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.events import INSERTED
-from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, overwrite, write_result
+from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, overwrite
 from pgoutput_etl.load.net_effect import TableEvents, event_content, net_of_bag, rows_with_content, with_sequence
 from pgoutput_etl.load.target_columns import net_values, selected
 from pgoutput_etl.schema.table_shape import TableShape
@@ -27,7 +27,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
     is_empty = before is TargetRows.NOTHING
     match write_method(WriteFacts(has_key=False, is_empty=is_empty, only_inserts=not delete_count)):
         case WriteMethod.OVERWRITE:
-            return replace(initialize(spark, path, rows), not_found=delete_count)
+            return replace(initialize(spark, path, rows, shape.layout), not_found=delete_count)
         case WriteMethod.APPEND:
             return append(spark, path, rows)
         case _:
@@ -41,8 +41,7 @@ def _rewrite(
     target = read_table(spark, path)
     before, inserted = target.count(), rows.count()
     # The target may have columns of the user's own.
-    overwrite(spark, path, _survivors(target, deletes, shape).unionByName(rows, allowMissingColumns=True))
-    result = write_result(spark, path)
+    result = overwrite(spark, path, _survivors(target, deletes, shape).unionByName(rows, allowMissingColumns=True))
     deleted = before + inserted - result.inserted  # Delta reports every row of the overwritten table as inserted
     not_found = delete_count - deleted
     return replace(result, inserted=inserted, deleted=deleted, not_found=not_found, rows=result.inserted)

@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any
 
+from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.load.layout import StoredLayout, keeping_comments, lay_out, refused
+from pgoutput_etl.schema.layout import NO_LAYOUT, Layout
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
 from pgoutput_etl.spark.delta_log import Commit, metrics_of, newest_commit
 from pgoutput_etl.spark.platform import value_of
@@ -95,14 +98,31 @@ def check_target_exists(spark: SparkSession, path: str) -> None:
         )
 
 
-def overwrite(spark: SparkSession, path: str, rows: DataFrame) -> None:
-    """Replaces the table's rows and schema, or creates the table."""
+def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
+    """Replaces the table's rows and schema, or creates the table. What the layout leaves open stays as it is.
+
+    One commit, and others for the parts of the layout that Delta takes only from a table that exists.
+    """
+    stored = StoredLayout.of(spark, path) if is_delta_table(spark, path) else None
+    if stored is not None:
+        layout, rows = stored.after_overwrite(layout, rows.schema), keeping_comments(rows, stored.comments)
     writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
-    if not is_delta_table(spark, path):
-        writer = writer.options(**_PROPERTIES)
+    if stored is None:
+        writer = writer.options(**{**_PROPERTIES, **layout.properties})
         if is_catalog_place(path):
             make_schema(spark, path)
-    save(writer, path)
+    if layout.partition_by:
+        writer = writer.partitionBy(*layout.partition_by)
+    try:
+        save(writer, path)
+    except (AnalysisException, IllegalArgumentException) as error:
+        if not layout:
+            raise
+        raise refused(path, error) from None
+    result = write_result(spark, path)
+    if layout and lay_out(spark, path, layout).statements:
+        result = replace(result, version=write_result(spark, path).version)
+    return result
 
 
 def append(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
@@ -112,10 +132,9 @@ def append(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
     return write_result(spark, path)
 
 
-def initialize(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
+def initialize(spark: SparkSession, path: str, rows: DataFrame, layout: Layout) -> WriteResult:
     """Overwrites the table with its first rows."""
-    overwrite(spark, path, rows)
-    result = write_result(spark, path)
+    result = overwrite(spark, path, rows, layout)
     return replace(result, rows=result.inserted)
 
 
@@ -129,9 +148,9 @@ def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
 
 def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: DeltaTransaction) -> None:
     """Copies a table's rows at `old_version` from its old path over whatever is at the new path."""
-    rows = read_table(spark, old_path, old_version)
+    rows, layout = read_table(spark, old_path, old_version), StoredLayout.of(spark, old_path).to_copy()
     with session_settings(spark, commit.settings()) as session:
-        overwrite(session, path, rows)
+        overwrite(session, path, rows, layout)
 
 
 def empty(spark: SparkSession, path: str, commit: DeltaTransaction) -> None:

@@ -24,9 +24,14 @@ from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
 from pgoutput_etl.spark.session import session_settings
-from pgoutput_etl.targets.modes import DELETED_COLUMN, OLD_KEY_COLUMN, UNCHANGED_COLUMN, VALID_TO_LSN, added_columns
-
-_UNREPRESENTABLE_COLUMN = "_pg_unrepresentable"
+from pgoutput_etl.targets.modes import (
+    DELETED_COLUMN,
+    OLD_KEY_COLUMN,
+    UNCHANGED_COLUMN,
+    UNREPRESENTABLE_COLUMN,
+    VALID_TO_LSN,
+    added_columns,
+)
 
 
 def committed_steps(spark: SparkSession, path: str, commit: DeltaTransaction) -> set[str]:
@@ -102,7 +107,7 @@ def _has_entries(spark: SparkSession, path: str, names: list[str], mode: Mode) -
     """True if a metadata column of some row refers to one of these columns by name: ALTER TABLE doesn't rename that."""
     if not names:
         return False
-    arrays = [F.map_keys(_UNREPRESENTABLE_COLUMN)]
+    arrays = [F.map_keys(UNREPRESENTABLE_COLUMN)]
     if mode is Mode.APPEND:
         arrays += [F.map_keys(OLD_KEY_COLUMN), F.col(UNCHANGED_COLUMN)]
     arrays = [F.coalesce(array, F.array().cast("array<string>")) for array in arrays]
@@ -143,7 +148,7 @@ def _clauses(migration: SchemaMigration, existing: Mapping[str, DataType]) -> It
 
 def _rewritten(spark: SparkSession, path: str, migration: SchemaMigration, mode: Mode) -> DataFrame:
     target = read_table(spark, path)
-    metadata = [name for name in added_columns(mode) if name != _UNREPRESENTABLE_COLUMN]
+    metadata = [name for name in added_columns(mode) if name != UNREPRESENTABLE_COLUMN]
     before = target.select(
         *(stored_value(column).alias(f"c{i}") for i, column in enumerate(migration.before)),
         entries_of_target().alias("_unrep"),
@@ -161,7 +166,7 @@ def _rewritten(spark: SparkSession, path: str, migration: SchemaMigration, mode:
     after = before.mapInArrow(convert, schema)
     columns = [to_target(F.col(f"c{i}"), c.type).alias(c.name) for i, c in enumerate(migration.after)]
     entries = as_map(F.coalesce("_unrep", no_entries()))
-    added = [entries.alias(name) if name == _UNREPRESENTABLE_COLUMN else F.col(name) for name in added_columns(mode)]
+    added = [entries.alias(name) if name == UNREPRESENTABLE_COLUMN else F.col(name) for name in added_columns(mode)]
     return after.select(*columns, *added)
 
 

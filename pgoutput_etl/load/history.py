@@ -38,7 +38,7 @@ def _write_keyed(
     changes = _openings_and_closings(row_states(events, shape, current), shape).localCheckpoint()
     versions = changes.where(~F.col("_closes"))
     if stored is None:
-        return commit.initialize(spark, path, selected(versions, _values(shape)))
+        return commit.initialize(spark, path, selected(versions, _values(shape)), shape.layout)
     is_current = F.col("s._closes") & F.col(f"t.{VALID_TO_LSN}").isNull()
     condition = is_current & same_key(shape, key_ranges(changes, shape))
     builder = delta_table(spark, path).alias("t").merge(changes.alias("s"), condition)
@@ -86,12 +86,11 @@ def _write_bag(
     paired = _paired(ordered, shape).localCheckpoint()
     versions = selected(_versions_of_bag(paired), _values(shape))
     if stored is None:
-        return commit.initialize(spark, path, versions)
+        return commit.initialize(spark, path, versions, shape.layout)
     if not ordered.where(F.col("_op") != INSERTED).limit(1).count():
         return commit.append(spark, path, versions)
     first = truncates_of(ordered).select(F.get("_truncates", 0).alias("_emptied"))
-    commit.overwrite(spark, path, _ended(stored, _deletes(paired), first, shape).unionByName(versions))
-    return commit.write_result(spark, path)
+    return commit.overwrite(spark, path, _ended(stored, _deletes(paired), first, shape).unionByName(versions))
 
 
 def _paired(ordered: DataFrame, shape: TableShape) -> DataFrame:

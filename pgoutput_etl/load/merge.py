@@ -62,7 +62,9 @@ def write(
             net, facts = net if few is None else few, replace(facts, is_small=few is not None)
         match write_method(facts):
             case WriteMethod.OVERWRITE:
-                return initialize(session, path, selected(net.where(~F.col("_delete")), net_values(shape)))
+                return initialize(
+                    session, path, selected(net.where(~F.col("_delete")), net_values(shape)), shape.layout
+                )
             case WriteMethod.APPEND:
                 return append(session, path, selected(net, net_values(shape)))
             case WriteMethod.REWRITE if small is not None:

@@ -30,6 +30,7 @@ from pgoutput_etl.load.target_columns import (
     unknown_entry,
 )
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +213,7 @@ def target_key_parts(shape: TableShape, alias: str = "") -> list[Column]:
     for i in shape.key:
         parts.append(stored_value(shape.columns[i], alias))
         if shape.columns[i].type.may_be_unrepresentable:
-            parts.append(F.col(f"{alias}_pg_unrepresentable")[F.lit(shape.columns[i].name)])
+            parts.append(F.col(alias + UNREPRESENTABLE_COLUMN)[F.lit(shape.columns[i].name)])
     return parts
 
 

@@ -25,6 +25,8 @@ _PATIENCE = 60  # seconds until Spark has reported what it counted; usually mill
 # A rewrite would fill the feed with all rows, and give all of them new identifiers.
 _TRACKED = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
 
+_CLUSTERED = "delta.feature.clustering"  # a table that is overwritten loses its clustering
+
 
 def small_table(spark: SparkSession, path: str, shape: TableShape, rows: int | None) -> DataFrame | None:
     """The table's rows, if it can be rewritten without loss and in less time than a MERGE takes; else None. rows: its
@@ -36,7 +38,11 @@ def small_table(spark: SparkSession, path: str, shape: TableShape, rows: int | N
     if not has_bytes(spark, path, _SMALL_BYTES) or sorted(target.columns) != sorted(updated_values(shape)):
         return None
     properties = properties_of(spark, path)
-    if properties is None or any(properties.get(name, "").lower() == "true" for name in _TRACKED):
+    if (
+        properties is None
+        or _CLUSTERED in properties
+        or any(properties.get(name, "").lower() == "true" for name in _TRACKED)
+    ):
         return None
     return target
 

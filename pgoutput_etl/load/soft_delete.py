@@ -27,7 +27,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, b
     net = _last_states(row_states(events, shape, living), shape).localCheckpoint()
     if before is TargetRows.NOTHING:
         values = {**target_values(shape), DELETED_COLUMN: F.col("_deleted")}
-        return commit.initialize(spark, path, selected(net.where(~F.col("_mark")), values))
+        return commit.initialize(spark, path, selected(net.where(~F.col("_mark")), values), shape.layout)
     _merge(spark, path, shape, net)
     return commit.write_result(spark, path)
 

@@ -18,6 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, VariantT
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.spark.arrow_types import spark_type
+from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
 from pgoutput_etl.types import ColumnType, Storage
 
 ENTRIES = "array<struct<key: string, value: string>>"
@@ -117,7 +118,7 @@ def entries_of(entries: Column, name: str) -> Column:
 
 def entries_of_target(alias: str = "") -> Column:
     """A target's `_pg_unrepresentable` in the event form."""
-    return F.coalesce(F.map_entries(F.col(f"{alias}_pg_unrepresentable")), no_entries())
+    return F.coalesce(F.map_entries(F.col(alias + UNREPRESENTABLE_COLUMN)), no_entries())
 
 
 def as_map(entries: Column) -> Column:
@@ -131,7 +132,7 @@ def target_values(shape: TableShape, alias: str = "", entries: Column | None = N
     entries = F.col(f"{alias}_unrep") if entries is None else entries
     metadata = {"_pg_commit_lsn": "_lsn", "_pg_commit_ts": "_ts", "_pg_xid": "_xid"}
     values |= {name: F.col(alias + column) for name, column in metadata.items()}
-    return {**values, "_pg_unrepresentable": as_map(entries)}
+    return {**values, UNREPRESENTABLE_COLUMN: as_map(entries)}
 
 
 def net_values(shape: TableShape, alias: str = "") -> dict[str, Column]:

@@ -20,7 +20,9 @@ from pgoutput_etl.load import commit as delta_commit
 from pgoutput_etl.load.change_source import ChangeBlocks, ChangeRows, ChangeSource
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import applications, committed_steps, evolve
+from pgoutput_etl.load.layout import lay_out
 from pgoutput_etl.load.net_effect import all_of, event_key_parts
+from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
@@ -106,6 +108,11 @@ class Targets(Protocol):
 
     def restore(self, place: str, version: int | None) -> None:
         """Restores the table to a version, or empties it if the version is None."""
+        ...
+
+    def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
+        """Gives an existing table what it lacks of the layout, and says what; also what only a rebuild can change.
+        Raises RunError."""
         ...
 
     def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
@@ -215,6 +222,11 @@ class DeltaTargets:
 
     def restore(self, place: str, version: int | None) -> None:
         delta_commit.restore(self.spark, place, version)
+
+    def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
+        with session_settings(self.spark, commit.user_metadata()) as session:
+            changes = lay_out(session, place, layout)
+        return (*changes.changes, *changes.remarks)
 
     def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
         evolve(self.spark, place, migration, commit, mode)

@@ -102,7 +102,7 @@ class Writer:
     def _write_table(self, changes: Changes, task: TableTask) -> TableResult:
         self.progress(f"writing {task.full_name}: {counted(task.changes.total, 'change')}")
         try:
-            written = self._commit_changes(changes, task)
+            written, remarks = self._commit_changes(changes, task)
         except TableError as error:
             return self._hold_midway(task, str(error))
         except (ArchiveError, PySparkException) as error:
@@ -123,7 +123,7 @@ class Writer:
         latest = (snapshot, task.changes.last_row or last_row)
         state = TableState(task.oid, *place, applied_to, status, reason, *columns, rows, task.mode, task.masks, *latest)
         effects = (written.inserted, written.updated, written.deleted)
-        summary = TableSummary(*place, rows, *effects, tuple(_notes(task, written)), reason)
+        summary = TableSummary(*place, rows, *effects, (*_notes(task, written), *remarks), reason)
         return TableResult(state, summary, task.schema_changes)
 
     def _missing_reason(self, task: TableTask) -> str | None:
@@ -146,13 +146,15 @@ class Writer:
         is_known = task.moved_from is None and not self.batch.resumed
         return task.state.rows if task.state is not None and is_known else None
 
-    def _commit_changes(self, changes: Changes, task: TableTask) -> WriteResult:
-        """Makes one commit per schema span, and one or more before it where columns change."""
+    def _commit_changes(self, changes: Changes, task: TableTask) -> tuple[WriteResult, list[str]]:
+        """Makes one commit per schema span, and others before it where columns or the layout change. Returns remarks on
+        the layout, too."""
         if self.batch.resumed and not self.targets.marks_commits:
             self._restore(task)  # commits of a run that died can't be recognized
         done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else set()
         reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
         total: WriteResult | None = None
+        remarks = [*task.remarks]
         for number, span in enumerate(task.spans):
             if number < reached or f"changes:{number}" in done:
                 continue  # the columns may have changed since
@@ -161,13 +163,16 @@ class Writer:
                 self.progress(f"changing the columns of {task.full_name}")
                 columns = self.commit(task.oid, f"columns:{number}")
                 self.targets.evolve(task.path, span.migration, columns, task.mode)
+            if span.shape.layout and self.targets.exists(task.path):
+                self.check_claim()
+                remarks += self.targets.lay_out(task.path, span.shape.layout, self.commit(task.oid, "layout"))
             known = self._rows_before(task)
             rows = known if total is None else total.rows_after(known)
             written = self._write_span(changes, task, number, rows)
             if rows is not None and total is None and _may_follow_other_commits(written, span, task):
                 written = replace(written, rows=self.targets.count(task.path))
             total = written if total is None else total.plus(written)
-        return total or self.targets.last_result(task.path)
+        return total or self.targets.last_result(task.path), remarks
 
     def _write_span(self, changes: Changes, task: TableTask, number: int, rows: int | None) -> WriteResult:
         """rows: target row count, or None if unknown."""

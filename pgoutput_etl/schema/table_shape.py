@@ -1,4 +1,4 @@
-"""The shape of a target under one relation version: columns, key and types."""
+"""The shape of a target under one relation version: columns, key, types and layout."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.schema.layout import NO_LAYOUT, Layout
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
 
@@ -27,10 +28,11 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """Columns, key and types of a target under one version of its relation.
+    """Columns, key, types and layout of a target under one version of its relation.
 
     columns: the relation's, then retired ones. key: positions of the key columns, empty for a bag. toast: positions of
-    columns that an event may leave unchanged. moves_toast: even an event that moves its row to another key may.
+    columns that an event may leave unchanged. moves_toast: even an event that moves its row to another key may. layout:
+    as configured, as far as a table with these columns can have it (targets/layout.py).
     """
 
     relation: Relation
@@ -39,6 +41,7 @@ class TableShape:
     versions: RelationVersions
     toast: tuple[int, ...] = ()
     moves_toast: bool = False
+    layout: Layout = NO_LAYOUT
 
     @property
     def is_bag(self) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 _VACUUM = frozenset({"VACUUM START", "VACUUM END"})
 
-_KEEP_ROWS = frozenset({"OPTIMIZE", *_VACUUM})
+_LAYOUT = frozenset({"CLUSTER BY", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
+
+_KEEP_ROWS = frozenset({"OPTIMIZE", *_VACUUM, *_LAYOUT})
 
 
 def is_as_recorded(operations: Iterable[str]) -> bool:
@@ -16,4 +18,4 @@ def is_as_recorded(operations: Iterable[str]) -> bool:
 
 def changes_files(operation: str) -> bool:
     """True if a commit's version may have other files than the previous one."""
-    return operation not in _VACUUM
+    return operation not in _VACUUM | _LAYOUT

@@ -60,11 +60,13 @@ def has_bytes(spark: SparkSession, place: str, most: int) -> bool:
 
 
 def properties_of(spark: SparkSession, place: str) -> dict[str, str] | None:
-    """The table's properties in this version."""
+    """The table's properties in this version; each of its features as delta.feature.NAME."""
 
     def read(log: Any) -> dict[str, str]:
-        pairs = log.unsafeVolatileSnapshot().metadata().configuration().iterator()
-        found = {}
+        snapshot = log.unsafeVolatileSnapshot()
+        pairs = snapshot.metadata().configuration().iterator()
+        features = snapshot.protocol().readerAndWriterFeatureNames().mkString(",").split(",")
+        found = {f"delta.feature.{name}": "supported" for name in filter(None, features)}
         while pairs.hasNext():
             pair = pairs.next()
             found[pair._1()] = pair._2()

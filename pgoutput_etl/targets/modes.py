@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pgoutput_etl.config.settings import Mode
 
-METADATA_COLUMNS = ("_pg_commit_lsn", "_pg_commit_ts", "_pg_xid", "_pg_unrepresentable")
+UNREPRESENTABLE_COLUMN = "_pg_unrepresentable"
+
+METADATA_COLUMNS = ("_pg_commit_lsn", "_pg_commit_ts", "_pg_xid", UNREPRESENTABLE_COLUMN)
 
 DELETED_COLUMN = "_pg_deleted"
 

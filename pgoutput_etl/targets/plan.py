@@ -106,7 +106,7 @@ class TableTask:
 
     moved_from: path and version of the table's rows if they are at another path. replaces: another table's rows are at
     `path`. schema_changes: each with the first row under it, None for changes of the table's name or path. cutoff: if
-    set, the table is held after this batch. masks: by column.
+    set, the table is held after this batch. masks: by column. remarks: on parts of its layout that it can't have.
     """
 
     spans: tuple[SchemaSpan, ...]
@@ -120,6 +120,7 @@ class TableTask:
     cutoff: Cutoff | None = None
     mode: Mode = Mode.MIRROR
     masks: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def shape(self) -> TableShape:

@@ -21,6 +21,7 @@ from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
 from pgoutput_etl.schema.table_shape import TableColumn, table_columns, table_shape
 from pgoutput_etl.targets import location
+from pgoutput_etl.targets.layout import fitting
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
     HeldTable,
@@ -226,8 +227,9 @@ class _Planner:
         is_displaced = moved_from is not None and is_within(path, f"{config.state.root}/displaced")
         schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
         masks = self.history.masks_of(case.oid)
-        target = (tuple(spans), path, changes, state, moved_from, False, tuple(schema_changes), retired)
-        return TableTask(*target, case.cutoff, rule.mode, masks)
+        laid_out, remarks = _laid_out(spans, rule)
+        target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
+        return TableTask(*target, case.cutoff, rule.mode, masks, remarks)
 
     def _spans(
         self, case: _Case, changes: TableChanges, rule: TableRule, runs: Sequence[RelationSpan]
@@ -265,6 +267,16 @@ class _Planner:
             spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))
             columns = shape.columns
         return spans, retired, schema_changes
+
+
+def _laid_out(spans: Sequence[SchemaSpan], rule: TableRule) -> tuple[tuple[SchemaSpan, ...], tuple[str, ...]]:
+    """The spans with the rule's layout, and remarks on what the table can't have of it after the last one."""
+    laid_out: list[SchemaSpan] = []
+    remarks: tuple[str, ...] = ()
+    for span in spans:
+        layout, remarks = fitting(rule.layout, span.shape, rule.mode)
+        laid_out.append(replace(span, shape=replace(span.shape, layout=layout)))
+    return tuple(laid_out), remarks
 
 
 def _stored_columns(state: TableState, user_types: UserTypes) -> tuple[TableColumn, ...]:

@@ -15,6 +15,7 @@ from pgoutput_etl.load.change_source import window_of
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.targets import SpanWrite
 from pgoutput_etl.replay.mirror import KeyedRows, Row, migrated_rows, rows_under
+from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
@@ -142,6 +143,9 @@ class SimTargets:
         table = self.writer.storage.table(place)
         before = Content(table.content(newest).shape, ()) if version is None else table.read(version)
         self.writer.commit(place, lambda _: Commit("RESTORE", Kind.METADATA, lambda _: before))
+
+    def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
+        raise NotImplementedError("no simulated configuration has a layout")
 
     def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
         """In several commits without a transaction, which each look at what is left to do, or in one with it."""

@@ -1,0 +1,30 @@
+"""Checks the layout that a rule gives its Delta tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pgoutput_etl.config.yaml_file import Node
+from pgoutput_etl.schema.layout import Layout
+
+MOST_CLUSTERING_COLUMNS = 4  # Delta's limit
+
+# Properties that the job needs as they are. Spark reserves names without a dot.
+_REFUSED = {
+    "delta.columnMapping.mode": "the job's tables have column mapping by name",
+    "delta.columnMapping.maxColumnId": "Delta sets it",
+    "delta.appendOnly": "the job deletes rows, in every mode if a table is renamed",
+}
+
+
+def check_layout(layout: Layout, keys: Mapping[str, Node]) -> None:
+    """Raises ConfigError. keys: the nodes of the layout's fields."""
+    if layout.partition_by and layout.cluster_by:
+        raise keys["cluster_by"].error("expected either cluster_by or partition_by: Delta can't do both")
+    if len(layout.cluster_by) > MOST_CLUSTERING_COLUMNS:
+        raise keys["cluster_by"].error(f"expected at most {MOST_CLUSTERING_COLUMNS} columns")
+    for name, node in keys["properties"].mapping().items():
+        if name in _REFUSED:
+            raise node.error(f"it can't be configured: {_REFUSED[name]}")
+        if "." not in name:
+            raise node.error("expected a name with a dot, as delta.logRetentionDuration")

@@ -1,0 +1,155 @@
+"""Gives a Delta table its configured layout, and keeps what a table has when its rows are overwritten.
+
+Delta keeps properties and the table's comment when rows are overwritten, but loses its clustering, and, if the schema
+may change, its partitions and the comments of its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    NumericType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, text_literal
+from pgoutput_etl.schema.layout import Layout
+from pgoutput_etl.spark.delta import delta_table
+
+_COMMENT = "comment"  # as a property, it is the table's comment
+
+_FEATURE = "clustering"
+
+# Properties that Delta sets itself, for one table.
+_OF_ONE_TABLE = ("delta.columnMapping.", "delta.feature.", "delta.rowTracking.", "delta.inCommitTimestampEnablement")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLayout:
+    """The layout that a table has. place: for SQL, which resolves relative paths otherwise than readers do. comments:
+    by column. was_clustered: the table has Delta's feature, which can't be removed."""
+
+    place: str
+    layout: Layout
+    comments: Mapping[str, str] = field(default_factory=dict)
+    was_clustered: bool = False
+
+    @classmethod
+    def of(cls, spark: SparkSession, place: str) -> StoredLayout:
+        table = delta_table(spark, place)
+        detail = table.detail().collect()[0]
+        clustering = tuple(name.strip("`").replace("``", "`") for name in detail["clusteringColumns"])
+        features = detail["tableFeatures"] or ()
+        properties = {**detail["properties"], **{f"delta.feature.{name}": "supported" for name in features}}
+        layout = Layout(tuple(detail["partitionColumns"]), clustering, properties, detail["description"])
+        comments = {f.name: f.metadata["comment"] for f in table.toDF().schema if f.metadata.get("comment")}
+        was_clustered = _FEATURE in features
+        return cls(place if is_catalog_place(place) else detail["location"], layout, comments, was_clustered)
+
+    def after_overwrite(self, wanted: Layout, schema: StructType) -> Layout:
+        """The layout when all rows are overwritten by others. What is not configured stays as it is, if it can.
+
+        A catalog never partitions a table that was clustered (DELTA_CLUSTERING_REPLACE_TABLE_WITH_PARTITIONED_TABLE).
+        """
+        types = {field.name: field.dataType for field in schema}
+        if wanted.partition_by and not (is_catalog_place(self.place) and self.was_clustered):
+            return wanted
+        if wanted.cluster_by:
+            return wanted
+        own = self.layout
+        partition_by = own.partition_by if all(name in types for name in own.partition_by) else ()
+        cluster_by = own.cluster_by if all(_has_statistics(types.get(name)) for name in own.cluster_by) else ()
+        return replace(wanted, partition_by=partition_by, cluster_by=cluster_by)
+
+    def to_copy(self) -> Layout:
+        """The layout of a copy in another place."""
+        properties = {
+            name: value for name, value in self.layout.properties.items() if not name.startswith(_OF_ONE_TABLE)
+        }
+        return replace(self.layout, properties=properties)
+
+
+def _has_statistics(data_type: DataType | None) -> bool:
+    return isinstance(data_type, NumericType | DateType | TimestampType | TimestampNTZType | StringType)
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutChanges:
+    """statements: clauses of ALTER TABLE. changes: in words. remarks: on what only a rebuild changes."""
+
+    statements: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
+    statements, changes, remarks = [], [], []
+    has = stored.layout
+    properties = {name: value for name, value in wanted.properties.items() if has.properties.get(name) != value}
+    if wanted.comment is not None and wanted.comment != has.comment:
+        properties[_COMMENT] = wanted.comment
+    if properties:
+        pairs = ", ".join(f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())
+        statements.append(f"SET TBLPROPERTIES ({pairs})")
+        changes += [name if name == _COMMENT else f"property {name}" for name in properties]
+    if wanted.partition_by and wanted.partition_by != has.partition_by:
+        remarks.append(f"partitioned by {_listed(has.partition_by)} until it is rebuilt from the archive")
+    if wanted.cluster_by and {*wanted.cluster_by} != {*has.cluster_by}:
+        if has.partition_by:
+            remarks.append(f"partitioned by {_listed(has.partition_by)}, not clustered, until it is rebuilt")
+        else:
+            statements.append(f"CLUSTER BY ({', '.join(map(quoted, wanted.cluster_by))})")
+            changes.append(f"clustered by {_listed(wanted.cluster_by)}")
+    return LayoutChanges(tuple(statements), tuple(changes), tuple(remarks))
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+def lay_out(spark: SparkSession, place: str, wanted: Layout) -> LayoutChanges:
+    """Makes a commit for each statement that is needed. Raises RunError if Delta refuses one."""
+    stored = StoredLayout.of(spark, place)
+    changes = layout_changes(stored, wanted)
+    for statement in changes.statements:
+        alter(spark, stored.place, statement)
+    return changes
+
+
+def alter(spark: SparkSession, place: str, clause: str) -> None:
+    """clause: of quoted names and literals; SQL, because DeltaTable's API has no ALTER TABLE."""
+    try:
+        spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
+    except PySparkException as error:
+        raise refused(place, error) from None
+
+
+def refused(place: str, error: PySparkException) -> RunError:
+    return RunError(
+        f"Delta refuses the layout of {place} ({error.getCondition()}): correct cluster_by, partition_by or properties "
+        "in the configuration, and run again"
+    )
+
+
+def keeping_comments(rows: DataFrame, comments: Mapping[str, str]) -> DataFrame:
+    """The rows with the comments of these columns."""
+    if not comments:
+        return rows
+
+    def columns() -> Iterator[Column]:
+        for name in rows.columns:
+            column = F.col(quoted(name))
+            yield column.alias(name, metadata={"comment": comments[name]}) if name in comments else column
+
+    return rows.select(*columns())

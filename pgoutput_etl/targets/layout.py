@@ -1,0 +1,83 @@
+"""The part of a rule's layout that a table can have: a rule may match many tables, with different columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.schema.layout import Layout
+from pgoutput_etl.schema.table_shape import TableColumn, TableShape
+from pgoutput_etl.targets.modes import (
+    DELETED_COLUMN,
+    OLD_KEY_COLUMN,
+    UNCHANGED_COLUMN,
+    UNREPRESENTABLE_COLUMN,
+    added_columns,
+)
+from pgoutput_etl.types import Storage
+
+# Delta has statistics for so many columns unless one of these properties says otherwise.
+_INDEXED = 32
+_INDEXED_COUNT, _INDEXED_NAMES = "delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"
+
+_NOT_SCALAR = {UNREPRESENTABLE_COLUMN, OLD_KEY_COLUMN, UNCHANGED_COLUMN}
+
+
+def fitting(layout: Layout, shape: TableShape, mode: Mode) -> tuple[Layout, tuple[str, ...]]:
+    """The layout of one table, and remarks on what the table can't have. Data matters more than its layout, so nothing
+    is held because of it."""
+    names = [*(column.name for column in shape.columns), *added_columns(mode)]
+    why = next(_why_not_partitioned(layout, shape, names), None)
+    if why is not None:
+        return replace(layout, partition_by=()), (f"not partitioned: {why}",)
+    why = next(_why_not_clustered(layout, shape, names), None)
+    if why is not None:
+        return replace(layout, cluster_by=()), (f"not clustered: {why}",)
+    return layout, ()
+
+
+def _why_not_partitioned(layout: Layout, shape: TableShape, names: Sequence[str]) -> Iterator[str]:
+    for name in layout.partition_by:
+        if name not in names:
+            yield f"it has no column {name!r}"
+        elif not _is_scalar(name, shape):
+            yield f"column {name!r} has a type that Delta can't partition by"
+
+
+def _why_not_clustered(layout: Layout, shape: TableShape, names: Sequence[str]) -> Iterator[str]:
+    for name in layout.cluster_by:
+        if name not in names:
+            yield f"it has no column {name!r}"
+        elif not _has_statistics(name, shape):
+            yield f"column {name!r} has a type that Delta has no statistics for"
+        elif not _is_indexed(layout, names.index(name)):
+            yield f"column {name!r} is not among those that Delta has statistics for: name it in {_INDEXED_NAMES}"
+
+
+def _is_scalar(name: str, shape: TableShape) -> bool:
+    column = _column(name, shape)
+    if column is None:
+        return name not in _NOT_SCALAR
+    is_nested = pa.types.is_nested(column.type.arrow) or pa.types.is_binary(column.type.arrow)
+    return column.type.storage is Storage.PLAIN and not is_nested
+
+
+def _has_statistics(name: str, shape: TableShape) -> bool:
+    column = _column(name, shape)
+    is_boolean = name == DELETED_COLUMN if column is None else pa.types.is_boolean(column.type.arrow)
+    return _is_scalar(name, shape) and not is_boolean
+
+
+def _column(name: str, shape: TableShape) -> TableColumn | None:
+    """None for a column that the mode adds."""
+    return next((column for column in shape.columns if column.name == name), None)
+
+
+def _is_indexed(layout: Layout, position: int) -> bool:
+    if _INDEXED_NAMES in layout.properties:
+        return True  # Delta refuses a name that is not among them
+    count = layout.properties.get(_INDEXED_COUNT, str(_INDEXED))
+    return count == "-1" or not count.isdigit() or position < int(count)

@@ -1,0 +1,176 @@
+"""The configured layout of tables, and what tables keep of their own: clustering, partitions, properties, comments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.jobs.apply.report import RunSummary
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.protocol.messages import ReplicaIdentity
+from tests.support.jobs import Job, Nights, held
+from tests.support.small_archives import T, delete_full, insert, table, transaction, truncate, update
+
+pytestmark = pytest.mark.spark
+
+BAG, PAST, GONE, LOG = 11, 12, 13, 14
+FULL, DEFAULT = ReplicaIdentity.FULL, ReplicaIdentity.DEFAULT
+CLUSTERED = (
+    "cluster_by: [v], properties: {delta.logRetentionDuration: interval 40 days, team.owner: it's}, comment: O'K"
+)
+RULES = (
+    "tables=["
+    f"{{match: public.past, mode: history, {CLUSTERED}}}, "
+    f"{{match: public.gone, mode: soft_delete, {CLUSTERED}}}, "
+    f"{{match: public.log, mode: append, {CLUSTERED}}}, "
+    f"{{match: '*', {CLUSTERED}}}]"
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    partition_by: list[str]
+    cluster_by: list[str]
+    comment: str | None
+    properties: dict[str, str]
+    comments: dict[str, str]
+
+
+CONFIGURED = Found([], ["v"], "O'K", {"delta.logRetentionDuration": "interval 40 days", "team.owner": "it's"}, {})
+
+
+def found(job: Job, name: str) -> Found:
+    place = f"delta.{quoted(str(job.path('public', name)))}"
+    [detail] = job.spark.sql(f"DESCRIBE DETAIL {place}").collect()
+    own = {k: v for k, v in detail["properties"].items() if k not in _DEFAULT and "columnMapping" not in k}
+    fields = job.spark.read.format("delta").load(str(job.path("public", name))).schema
+    comments = {field.name: field.metadata["comment"] for field in fields if "comment" in field.metadata}
+    return Found(detail["partitionColumns"], detail["clusteringColumns"], detail["description"], own, comments)
+
+
+_DEFAULT = ("delta.enableDeletionVectors",)
+
+
+def notes(summary: RunSummary, name: str) -> str:
+    return "; ".join(note for t in summary.tables if t.table == name for note in t.notes)
+
+
+def job_with(spark: SparkSession, folder: Path, landing: Path, *overrides: str) -> Nights:
+    return Nights(Job(spark, folder, landing, list(overrides)))
+
+
+def alter(job: Job, name: str, clause: str) -> None:
+    job.spark.sql(f"ALTER TABLE delta.{quoted(str(job.path('public', name)))} {clause}")
+
+
+def test_every_mode_creates_its_tables_with_the_layout(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    nights = job_with(spark, tmp_path, landing, RULES)
+    others = {BAG: "bag", PAST: "past", GONE: "gone", LOG: "log"}
+    tables = [
+        table(oid=oid, name=n, identity=FULL if oid == BAG else ReplicaIdentity.DEFAULT) for oid, n in others.items()
+    ]
+    oids = (T, *others)
+    nights.night(transaction(1, 0x100, table(), *tables, *(insert(i, "a", oid=oid) for oid in oids for i in "123")))
+    assert {name: found(nights.job, name) for name in ("t", *others.values())} == dict.fromkeys(
+        ("t", *others.values()), CONFIGURED
+    )
+
+    # A MERGE, a rewritten bag, and an overwrite after a TRUNCATE
+    keyed = [update("1", "b", oid=oid) for oid in oids if oid != BAG]
+    nights.night(transaction(2, 0x200, *keyed, delete_full("2", "a", oid=BAG)))
+    nights.night(transaction(3, 0x300, *(truncate(oid) for oid in oids), *(insert("9", "z", oid=oid) for oid in oids)))
+    assert {name: found(nights.job, name) for name in ("t", *others.values())} == dict.fromkeys(
+        ("t", *others.values()), CONFIGURED
+    )
+    assert nights.values("t") == [("9", "z")] == nights.values("bag")
+
+
+def test_what_users_set_themselves_is_kept(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    nights = job_with(spark, tmp_path, landing)
+    job = nights.job
+    nights.night(transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b")))
+    alter(job, "t", "SET TBLPROPERTIES ('delta.checkpointInterval' = '7', 'mine' = 'x', 'comment' = 'ours')")
+    alter(job, "t", "ALTER COLUMN v COMMENT 'the value'")
+    alter(job, "t", "CLUSTER BY (v)")
+    users = Found([], ["v"], "ours", {"delta.checkpointInterval": "7", "mine": "x"}, {"v": "the value"})
+
+    assert found(job, "t") == users
+    nights.night(transaction(2, 0x200, update("1", "aa"), insert("3", "c")))
+    assert found(job, "t") == users, "a small table is not rewritten if it is clustered"
+    nights.night(transaction(3, 0x300, truncate(T), insert("4", "d")))
+    assert found(job, "t") == users, "TRUNCATE"
+    nights.night(transaction(4, 0x400, table(name="renamed"), insert("5", "e")))
+    assert found(job, "renamed") == users, "the rows have moved"
+    nights.night(transaction(5, 0x500, table(("id", 25), ("v", 17), name="renamed"), insert("6", "\\x66")))
+    assert found(job, "renamed").comments == users.comments, "the columns' values were rewritten"
+    assert found(job, "renamed").properties == users.properties
+    assert found(job, "renamed").cluster_by == [], "Delta has no statistics for the column's new type"
+    assert job.backfill(BackfillRequest(tables=("public.renamed",))).exit_code == 0
+    assert found(job, "renamed").properties == users.properties, "rebuilt"
+    assert found(job, "renamed").comment == "ours"
+
+
+def test_existing_tables_get_a_changed_layout(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    nights = job_with(spark, tmp_path, landing)
+    job = nights.job
+    nights.night(transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b")))
+    job.overrides[:] = [RULES]
+    summary = nights.night(transaction(2, 0x200, update("1", "aa")))
+    assert found(job, "t") == CONFIGURED
+    assert "clustered by v" in notes(summary, "t")
+    assert "property delta.logRetentionDuration; property team.owner; comment" in notes(summary, "t")
+    assert notes(nights.night(transaction(3, 0x300, update("1", "bb"))), "t") == "", "only once"
+
+    job.overrides[:] = ["tables=[{match: '*', partition_by: [v]}]"]
+    summary = nights.night(transaction(4, 0x400, update("2", "cc")))
+    assert "partitioned by nothing until it is rebuilt from the archive" in notes(summary, "t")
+    assert found(job, "t") == CONFIGURED, "nothing is taken away"
+    job.backfill(BackfillRequest(tables=("public.t",)))
+    assert found(job, "t").partition_by == ["v"]
+    assert found(job, "t").comment == "O'K"
+    summary = nights.night(transaction(5, 0x500, update("2", "dd"), insert("3", "e")))
+    assert (notes(summary, "t"), found(job, "t").partition_by) == ("", ["v"])
+    assert nights.values("t") == [("1", "bb"), ("2", "dd"), ("3", "e")]
+
+    job.overrides[:] = ["tables=[{match: '*', cluster_by: [v]}]"]
+    summary = nights.night(transaction(6, 0x600, update("2", "ee")))
+    assert "partitioned by v, not clustered, until it is rebuilt" in notes(summary, "t")
+    nights.night(transaction(7, 0x700, truncate(T), insert("7", "f")))
+    assert (found(job, "t").partition_by, found(job, "t").cluster_by) == ([], ["v"])
+
+
+def test_a_layout_that_does_not_fit_is_noted_and_holds_nothing(
+    spark: SparkSession, tmp_path: Path, landing: Path
+) -> None:
+    rules = "tables=[{match: public.t, cluster_by: [tenant]}, {match: public.u, partition_by: [b]}]"
+    nights = job_with(spark, tmp_path, landing, rules)
+    other = table("id", ("b", 17), oid=BAG, name="u")
+    summary = nights.night(transaction(1, 0x100, table(), other, insert("1", "a"), insert("1", "\\x00", oid=BAG)))
+    assert held(summary) == {}
+    assert "not clustered: it has no column 'tenant'" in notes(summary, "t")
+    assert "not partitioned: column 'b' has a type that Delta can't partition by" in notes(summary, "u")
+
+    wider = table("id", "v", "tenant")
+    summary = nights.night(transaction(2, 0x200, wider, insert("2", "b", "eu")))
+    assert "clustered by tenant" in notes(summary, "t")
+    assert found(nights.job, "t").cluster_by == ["tenant"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_property_that_delta_refuses_stops_the_run(
+    spark: SparkSession, tmp_path: Path, landing: Path, exists: bool
+) -> None:
+    nights = job_with(spark, tmp_path, landing)
+    if exists:
+        nights.night(transaction(1, 0x100, table(), insert("0", "a")))
+    nights.land(transaction(2, 0x200, table(), insert("1", "b")))
+    with pytest.raises(RunError, match=r"Delta refuses the layout of .*DELTA_UNKNOWN_CONFIGURATION"):
+        nights.job.run("tables=[{match: '*', properties: {delta.nonsense: 1}}]")
+    assert nights.job.run("tables=[{match: '*', comment: better}]").exit_code == 0, "a layout may change within a batch"
+    assert ("1", "b") in nights.values("t")
+    assert found(nights.job, "t").comment == "better"
