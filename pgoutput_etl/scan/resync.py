@@ -47,11 +47,14 @@ _MAY_BEGIN = {
     Framing.LENGTH_PREFIXED: re.compile(rb"(?=[\x00-\x7f][\x00-\xff]{3}" + _TAG + rb")"),
 }
 
-# The first bytes that only a new connection begins with; a value is unlikely to contain them.
+# The first bytes that only a new connection begins with; a value is unlikely to contain them. A Message that is not
+# transactional may be the first one.
 _BEGINS_CONNECTION = {
-    Framing.RECVLOGICAL: re.compile(rb"B\0\0|S[\0-\xff]{4}[\0\1]\n"),
+    Framing.RECVLOGICAL: re.compile(rb"B\0\0|M\0\0|S[\0-\xff]{4}[\0\1]\n"),
     Framing.COPYDATA: re.compile(rb"d\0[\0-\xff]{3}[wk](?:\0|\Z)"),
-    Framing.LENGTH_PREFIXED: re.compile(rb"\0\0\0(?:\x15B(?:\0|\Z)|\x06S|\x1ac|\x09A|\x19A)"),
+    Framing.LENGTH_PREFIXED: re.compile(
+        rb"\0\0\0(?:\x15B(?:\0|\Z)|\x06S|\x1ac|\x09A|\x19A)|\0\0[\0-\xff]{2}M(?:\0|\Z)"
+    ),
 }
 
 

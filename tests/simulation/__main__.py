@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
-import signal
 import sys
 import time
 from collections import Counter
@@ -13,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from multiprocessing import get_context
 
-from tests.simulation.runner import Tally, run_seed, run_seeds, shrink
+from tests.simulation.runner import Tally, prepare_process, run_seed, run_seeds, shrink
 
 _AT_ONCE = 50
 
@@ -45,7 +43,7 @@ def _run(seeds: range, processes: int) -> Tally:
     """Of those seeds that are done when it is interrupted."""
     tally = Tally()
     parts = [seeds[at : at + _AT_ONCE] for at in range(0, len(seeds), _AT_ONCE)]
-    with ProcessPoolExecutor(processes, get_context("spawn"), _prepare_process) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), prepare_process) as pool:
         try:
             for done in as_completed([pool.submit(run_seeds, part) for part in parts]):
                 tally.merge(done.result())
@@ -57,13 +55,6 @@ def _run(seeds: range, processes: int) -> Tally:
             pool.shutdown(wait=False, cancel_futures=True)
     print(file=sys.stderr)
     return tally
-
-
-def _prepare_process() -> None:
-    """Leaves interrupts to the main process. Python looks for garbage less often: 5 % of the time."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.freeze()
-    gc.set_threshold(50_000)
 
 
 def _print(tally: Tally, seconds: float) -> None:

@@ -7,7 +7,7 @@ import gzip
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import pack
 
 import pytest
@@ -20,6 +20,7 @@ from pgoutput_etl.protocol.messages import (
     BeginPrepare,
     Commit,
     Insert,
+    Message,
     PgoutputMessage,
     Prepare,
     Relation,
@@ -244,6 +245,27 @@ def test_a_torn_value_of_megabytes_does_not_hide_what_follows() -> None:
         scanned = scan_file("x.bin", 0, PLAIN + torn + PLAIN * 3, Framing.RECVLOGICAL, salvages=True)
     assert [(damage.offset, damage.size) for damage in scanned.summary.damages] == [(len(PLAIN), len(torn))]
     assert scanned.summary.messages == {"B": 8, "I": 8, "C": 8}
+
+
+@pytest.mark.parametrize("framing", [Framing.RECVLOGICAL, Framing.COPYDATA, Framing.LENGTH_PREFIXED])
+def test_a_message_torn_before_a_connection_that_begins_with_a_logical_message(framing: Framing) -> None:
+    """Found by killed receivers: the torn row claimed all of the Message and the first bytes of Begin, so that the
+    search found Begin first, and the gap had more than a torn message."""
+    row = encode(Insert(None, 16384, TupleData(b"tnt", (b"2", None, b"a value of some length"))))
+    again = [encode(Message(None, False, 0x14EEB70, "m", b"content")), *MESSAGES]
+    for size in range(1, len(_in_framing(framing, [row]))):
+        torn = _in_framing(framing, [row])[:size]
+        data = _in_framing(framing, MESSAGES[:-1]) + torn + _in_framing(framing, again)
+        scanned = scan_file("x.bin", 0, data, framing, salvages=True)
+        begin = len(data) - len(_in_framing(framing, again)) - size
+        assert [(d.offset, d.size, d.cut_short) for d in scanned.summary.damages] == [(begin, size, True)], size
+        assert scanned.summary.messages["M"] == 1
+
+
+def _in_framing(framing: Framing, messages: Sequence[bytes]) -> bytes:
+    if framing is Framing.COPYDATA:
+        return copydata([Row(0x100, 7, message) for message in messages])
+    return {Framing.RECVLOGICAL: recvlogical, Framing.LENGTH_PREFIXED: length_prefixed}[framing](messages)
 
 
 def test_a_prepared_transaction_whose_end_is_lost_before_a_segment_whose_beginning_is() -> None:
