@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, text_literal
 from pgoutput_etl.schema.layout import Layout
-from pgoutput_etl.spark.delta import delta_table
+from pgoutput_etl.spark.delta import delta_table, is_delta_table
 
 _COMMENT = "comment"  # as a property, it is the table's comment
 
@@ -125,6 +125,15 @@ def lay_out(spark: SparkSession, place: str, wanted: Layout) -> LayoutChanges:
     for statement in changes.statements:
         alter(spark, stored.place, statement)
     return changes
+
+
+def planned_layout(spark: SparkSession, place: str, wanted: Layout) -> tuple[str, ...]:
+    """What a batch would change, in words; also what only a rebuild changes."""
+    if is_delta_table(spark, place):
+        changes = layout_changes(StoredLayout.of(spark, place), wanted)
+        return (*changes.changes, *changes.remarks)
+    partitioned = (f"partitioned by {_listed(wanted.partition_by)}",) if wanted.partition_by else ()
+    return (*layout_changes(StoredLayout(place, Layout()), replace(wanted, partition_by=())).changes, *partitioned)
 
 
 def alter(spark: SparkSession, place: str, clause: str) -> None:

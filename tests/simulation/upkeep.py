@@ -45,6 +45,9 @@ class SimTableUpkeep:
         changed = [number for number, operation in operations.items() if changes_files(operation)]
         return max(changed, default=version), [o for number, o in operations.items() if number > version]
 
+    def is_unclustered(self) -> bool | None:
+        return None
+
     def optimize(self, order: Sequence[str] = ()) -> bool:  # noqa: ARG002
         self.writer.commit(self.path, lambda _: Commit("OPTIMIZE", Kind.COMPACT, lambda content: content))
         return True

@@ -150,11 +150,14 @@ class _Maintenance:
             return MaintainedTable(name, state.path, before, left=(why,))
         steps: list[str] = []
         left: list[str] = []
-        order = zorder_columns(state.key) if self.request.zorder else ()
-        if self.request.zorder and not order:
+        unclustered = folder.is_unclustered() if "optimize" in self.request.only else None
+        order = zorder_columns(state.key) if self.request.zorder and unclustered is None else ()
+        if self.request.zorder and unclustered is not None:
+            left.append("it is clustered, which orders its rows: --zorder does not apply")
+        elif self.request.zorder and not order:
             left.append("it has no key, or one whose names Delta's Z-order can't take; small files are compacted")
-        if "optimize" in self.request.only and (before.may_compact or order):
-            steps.append("optimize by key" if order else "optimize")
+        if "optimize" in self.request.only and (before.may_compact or order or unclustered):
+            steps.append("optimize by key" if order else "cluster" if unclustered else "optimize")
             if self.request.execute:
                 self.check_claim()
                 if not folder.optimize(order):

@@ -87,6 +87,14 @@ class DeltaFolder:
         newest = max((row["version"] for row in rows if changes_files(row["operation"])), default=version)
         return newest, [row["operation"] for row in rows if row["version"] > version]
 
+    def is_unclustered(self) -> bool | None:
+        """True if a clustered table has changed since its last OPTIMIZE; None if the table is not clustered."""
+        table = delta_table(self.spark, self.path)
+        if not table.detail().select("clusteringColumns").collect()[0][0]:
+            return None
+        newest_first = (row[0] for row in table.history().select("operation").collect())
+        return next((o for o in newest_first if changes_files(o)), "") != "OPTIMIZE"
+
     def optimize(self, order: Sequence[str] = ()) -> bool:
         """Compacts small files, or orders rows by the Z-order of the given columns. Changes no row. Returns False if
         Delta has no statistics for these columns and so can't order by them."""

@@ -31,6 +31,10 @@ class TableUpkeep(Protocol):
         """The newest version that may have changed files, and the operations of all commits after the given version."""
         ...
 
+    def is_unclustered(self) -> bool | None:
+        """True if a clustered table has changed since its last OPTIMIZE; None if the table is not clustered."""
+        ...
+
     def optimize(self, order: Sequence[str] = ()) -> bool:
         """Compacts small files, or orders rows by the Z-order of the given columns. Changes no row. Returns False if
         Delta has no statistics for these columns and so can't order by them."""

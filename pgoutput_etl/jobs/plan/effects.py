@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.compaction import typed_events_of
@@ -18,6 +18,7 @@ from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.jobs.batch_plan import BatchPlan
 from pgoutput_etl.jobs.plan.report import PlannedTable, PlannedType
 from pgoutput_etl.load.change_source import blocks_of_table, events_of_blocks, window_of
+from pgoutput_etl.load.layout import planned_layout
 from pgoutput_etl.load.net_effect import event_key_parts, net_of_bag, with_sequence
 from pgoutput_etl.load.target_columns import delta_type, entries_of, no_entries
 from pgoutput_etl.load.writer import table_fault
@@ -48,6 +49,7 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
         is_new=task.state is None and not task.replaces,
         has_key=not task.shape.is_bag,
         schema_changes=tuple(str(change) for _, change in task.schema_changes),
+        layout=_planned_layout(plan.rows.spark, task),
         types=tuple(_planned_types(task.shape, Counter())),
         held=None if task.cutoff is None else task.cutoff.reason,
     )
@@ -66,6 +68,13 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
     inserted, updated, deleted = (effects[name] for name in _EFFECTS)
     types = tuple(_planned_types(task.shape, unrepresentable))
     return replace(table, inserted=inserted, updated=updated, deleted=deleted, types=types)
+
+
+def _planned_layout(spark: SparkSession, task: TableTask) -> tuple[str, ...]:
+    """For a table that moves, of the place that its rows come from."""
+    place = task.path if task.moved_from is None else task.moved_from[0]
+    layout = task.shape.layout
+    return (*(planned_layout(spark, place, layout) if layout else ()), *task.remarks)
 
 
 def _count_span(

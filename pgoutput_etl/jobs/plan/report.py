@@ -67,6 +67,7 @@ class PlannedTable:
     is_new: bool = False
     has_key: bool = True
     schema_changes: tuple[str, ...] = ()
+    layout: tuple[str, ...] = ()
     types: tuple[PlannedType, ...] = ()
     held: str | None = None
 
@@ -148,7 +149,7 @@ def _tables(tables: Iterable[PlannedTable]) -> Table:
         sign = "" if table.is_exact else "≈"
         effects = (f"{sign}{count:,}" for count in (table.inserted, table.updated, table.deleted))
         notes = ["new"] if table.is_new else []
-        notes += table.schema_changes
+        notes += [*table.schema_changes, *table.layout]
         notes += [] if table.has_key else ["no key: all columns identify a row"]
         rows.append((table.name, [*(table.rows_in[tag] for tag in "IUDT"), *effects], ["; ".join(notes)]))
     return grid("table", ("I", "U", "D", "T", "inserted", "updated", "deleted"), ["notes"], rows, rare="T")

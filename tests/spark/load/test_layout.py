@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,6 +14,10 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.maintain.report import MaintainedTable
+from pgoutput_etl.jobs.maintain.request import MaintainRequest
+from pgoutput_etl.jobs.maintain.run import maintain
+from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.support.jobs import Job, Nights, held
 from tests.support.small_archives import T, delete_full, insert, table, transaction, truncate, update
@@ -44,11 +50,17 @@ class Found:
 CONFIGURED = Found([], ["v"], "O'K", {"delta.logRetentionDuration": "interval 40 days", "team.owner": "it's"}, {})
 
 
+def place(job: Job, name: str) -> str:
+    catalog = job.loaded().target.catalog
+    if catalog is not None:
+        return f"spark_catalog.{catalog.partition('.')[2]}_public.{name}"
+    return f"delta.{quoted(str(job.path('public', name)))}"
+
+
 def found(job: Job, name: str) -> Found:
-    place = f"delta.{quoted(str(job.path('public', name)))}"
-    [detail] = job.spark.sql(f"DESCRIBE DETAIL {place}").collect()
+    [detail] = job.spark.sql(f"DESCRIBE DETAIL {place(job, name)}").collect()
     own = {k: v for k, v in detail["properties"].items() if k not in _DEFAULT and "columnMapping" not in k}
-    fields = job.spark.read.format("delta").load(str(job.path("public", name))).schema
+    fields = job.spark.table(place(job, name)).schema
     comments = {field.name: field.metadata["comment"] for field in fields if "comment" in field.metadata}
     return Found(detail["partitionColumns"], detail["clusteringColumns"], detail["description"], own, comments)
 
@@ -65,7 +77,7 @@ def job_with(spark: SparkSession, folder: Path, landing: Path, *overrides: str) 
 
 
 def alter(job: Job, name: str, clause: str) -> None:
-    job.spark.sql(f"ALTER TABLE delta.{quoted(str(job.path('public', name)))} {clause}")
+    job.spark.sql(f"ALTER TABLE {place(job, name)} {clause}")
 
 
 def test_every_mode_creates_its_tables_with_the_layout(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
@@ -90,8 +102,12 @@ def test_every_mode_creates_its_tables_with_the_layout(spark: SparkSession, tmp_
     assert nights.values("t") == [("9", "z")] == nights.values("bag")
 
 
-def test_what_users_set_themselves_is_kept(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    nights = job_with(spark, tmp_path, landing)
+@pytest.mark.parametrize("in_catalog", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_what_users_set_themselves_is_kept(
+    spark: SparkSession, tmp_path: Path, landing: Path, in_catalog: bool
+) -> None:
+    catalog = [f"target={{catalog: spark_catalog.s{uuid4().hex[:8]}}}", f"state.root={tmp_path / 'ledger'}"]
+    nights = job_with(spark, tmp_path, landing, *(catalog if in_catalog else ()))
     job = nights.job
     nights.night(transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b")))
     alter(job, "t", "SET TBLPROPERTIES ('delta.checkpointInterval' = '7', 'mine' = 'x', 'comment' = 'ours')")
@@ -113,6 +129,58 @@ def test_what_users_set_themselves_is_kept(spark: SparkSession, tmp_path: Path, 
     assert job.backfill(BackfillRequest(tables=("public.renamed",))).exit_code == 0
     assert found(job, "renamed").properties == users.properties, "rebuilt"
     assert found(job, "renamed").comment == "ours"
+
+
+@pytest.mark.parametrize("in_catalog", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_partitions_are_kept(spark: SparkSession, tmp_path: Path, landing: Path, in_catalog: bool) -> None:
+    catalog = [f"target={{catalog: spark_catalog.s{uuid4().hex[:8]}}}", f"state.root={tmp_path / 'ledger'}"]
+    nights = job_with(spark, tmp_path, landing, *(catalog if in_catalog else ()))
+    job, own = nights.job, nights.job.overrides[:]
+    job.overrides[:] = [*own, "tables=[{match: '*', partition_by: [v]}]"]
+    nights.night(transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b")))
+
+    job.overrides[:] = own  # nothing is taken away
+    nights.night(transaction(2, 0x200, update("1", "c"), insert("3", "b")))
+    assert found(job, "t").partition_by == ["v"]
+    nights.night(transaction(3, 0x300, truncate(T), insert("4", "d")))
+    assert found(job, "t").partition_by == ["v"], "TRUNCATE"
+    nights.night(transaction(4, 0x400, table("id", "v", name="renamed"), insert("5", "e")))
+    assert found(job, "renamed").partition_by == ["v"]
+    job.overrides[:] = [*own, "tables=[{match: '*', columns: {w: {renamed_from: v}}}]"]
+    nights.night(transaction(5, 0x500, table("id", "w", name="renamed"), insert("6", "f")))
+    assert found(job, "renamed").partition_by == ["w"], "the column has another name"
+    assert sorted(row["w"] for row in spark.table(place(job, "renamed")).collect()) == ["d", "e", "f"]
+
+
+def test_plan_shows_the_layout_and_maintenance_clusters(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    nights = job_with(spark, tmp_path, landing, "tables=[{match: '*', cluster_by: [v], comment: c}]")
+    job = nights.job
+
+    def planned() -> tuple[str, ...]:
+        [planned] = plan(spark, job.loaded()).tables
+        return planned.layout
+
+    nights.land(transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b")))
+    assert planned() == ("comment", "clustered by v")
+    job.run()
+    nights.land(transaction(2, 0x200, insert("3", "a"), update("2", "c")))
+    assert planned() == ()
+    job.overrides[:] = ["tables=[{match: '*', cluster_by: [id], partition_by: null}]"]
+    assert planned() == ("clustered by id",)
+    job.run()
+
+    def maintained(**options: bool) -> MaintainedTable:
+        request = MaintainRequest(tables=("public.t",), only=("optimize",), execute=True, **options)
+        return maintain(spark, job.loaded(), request, lambda _: None).tables[0]
+
+    assert maintained().steps == ("cluster",)
+    assert maintained().steps == (), "nothing has changed since"
+    assert maintained(zorder=True).left == ("it is clustered, which orders its rows: --zorder does not apply",)
+    [last] = spark.sql(f"DESCRIBE HISTORY {place(job, 't')} LIMIT 1").collect()
+    assert (last["operation"], json.loads(last["operationParameters"]["clusterBy"])) == ("OPTIMIZE", ["id"])
+    nights.night(transaction(3, 0x300, insert("4", "a")))
+    assert maintained().steps == ("cluster",)
+    assert nights.values("t") == [("1", "a"), ("2", "c"), ("3", "a"), ("4", "a")]
 
 
 def test_existing_tables_get_a_changed_layout(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
