@@ -41,6 +41,9 @@ tables:
     key: [id, no]
     columns: {email: {hash: sha256}, note: drop}
     rename: crm.customer
+    cluster_by: [id]
+    properties: {delta.checkpointInterval: 7, team.owner: crm}
+    comment: Customers
 types: {"public.posint": int4}
 merge: {max_transactions: 1000, parallel_tables: 2}
 on_error: fail
@@ -100,6 +103,9 @@ def test_every_key_is_read() -> None:
                 key=("id", "no"),
                 columns={"email": {"hash": "sha256"}, "note": "drop"},
                 rename="crm.customer",
+                cluster_by=("id",),
+                properties={"delta.checkpointInterval": "7", "team.owner": "crm"},
+                comment="Customers",
                 column_rules={"email": ColumnRule(ColumnAction.HASH, Salt(SALT.encode())), "note": DROP},
             ),
         ),
@@ -207,6 +213,18 @@ def test_numbers_and_booleans_can_come_from_the_environment() -> None:
         ("tables: [{match: a.b, key: [a, a]}]", "tables[0].key: expected one or more names, all different"),
         ("tables: [{match: a.b, key: [a, 5]}]", "tables[0].key[1]: expected a string (in quotes)"),
         ("tables: [{match: a.b, mode: hunter2}]", "expected one of mirror, soft_delete, history, append"),
+        ("tables: [{match: a.b, cluster_by: []}]", "tables[0].cluster_by: expected one or more names, all different"),
+        ("tables: [{match: a.b, cluster_by: [a, b, c, d, e]}]", "tables[0].cluster_by: expected at most 4 columns"),
+        (
+            "tables: [{match: a.b, cluster_by: [a], partition_by: [b]}]",
+            "tables[0].cluster_by: expected either cluster_by or partition_by",
+        ),
+        ("tables: [{match: a.b, properties: {owner: hunter2}}]", "expected a name with a dot, as delta."),
+        (
+            "tables: [{match: a.b, properties: {delta.appendOnly: hunter2}}]",
+            "tables[0].properties.delta.appendOnly: it can't be configured: the job deletes rows",
+        ),
+        ("tables: [{match: a.b, comment: 5}]", "tables[0].comment: expected a string (in quotes): a text"),
         ("tables: [{match: a.b, columns: {x: [drop]}}]", "tables[0].columns.x: expected a string"),
         ("tables: [{match: a.b, columns: {x: hunter2}}]", "tables[0].columns.x: expected drop, redact, {hash: sha256}"),
         ("tables: [{match: a.b, columns: {x: {}}}]", "tables[0].columns.x: expected drop, redact, {hash: sha256}"),

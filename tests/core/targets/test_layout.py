@@ -1,0 +1,63 @@
+"""The part of a layout that a table can have."""
+
+from __future__ import annotations
+
+import pytest
+
+from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.schema.layout import Layout
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.table_shape import TableShape, table_shape
+from pgoutput_etl.targets.layout import fitting
+from tests.support.small_archives import T, table
+
+BOOL, BYTEA, INT8, NUMERIC, TIMESTAMPTZ, INT4_ARRAY, JSONB = 16, 17, 20, 1700, 1184, 1007, 3802
+TYPES = {"b": BOOL, "y": BYTEA, "n": INT8, "d": NUMERIC, "at": TIMESTAMPTZ, "a": INT4_ARRAY, "j": JSONB}
+
+
+def shape_of(*more: str) -> TableShape:
+    relation = table("id", *((name, TYPES[name]) for name in TYPES), *more)
+    return table_shape(relation, RelationVersions(T, (relation,), {None: (((0, 0), 0),)}), None)
+
+
+@pytest.mark.parametrize(
+    ("layout", "mode", "why"),
+    [
+        (Layout(cluster_by=("id", "n", "at", "j")), Mode.MIRROR, None),
+        (Layout(cluster_by=("_pg_commit_ts", "_pg_valid_to_ts")), Mode.HISTORY, None),
+        (Layout(cluster_by=("_pg_valid_to_ts",)), Mode.MIRROR, "not clustered: it has no column '_pg_valid_to_ts'"),
+        (Layout(cluster_by=("n", "b")), Mode.MIRROR, "not clustered: column 'b' has a type that Delta has no statis"),
+        (Layout(cluster_by=("a",)), Mode.MIRROR, "not clustered: column 'a' has a type that Delta has no statistics"),
+        (Layout(cluster_by=("_pg_deleted",)), Mode.SOFT_DELETE, "not clustered: column '_pg_deleted' has a type"),
+        (Layout(partition_by=("b", "_pg_deleted")), Mode.SOFT_DELETE, None),
+        (Layout(partition_by=("id", "N")), Mode.MIRROR, "not partitioned: it has no column 'N'"),
+        (Layout(partition_by=("y",)), Mode.MIRROR, "not partitioned: column 'y' has a type that Delta can't partition"),
+        (Layout(partition_by=("a",)), Mode.MIRROR, "not partitioned: column 'a' has a type that Delta can't partition"),
+        (Layout(partition_by=("_pg_unrepresentable",)), Mode.APPEND, "not partitioned: column '_pg_unrepresentable'"),
+    ],
+)
+def test_columns_that_a_table_lacks_or_delta_refuses(layout: Layout, mode: Mode, why: str | None) -> None:
+    fit, remarks = fitting(layout, shape_of(), mode)
+    if why is None:
+        assert (fit, remarks) == (layout, ())
+    else:
+        assert fit == Layout()
+        assert remarks[0].startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("properties", "fits"),
+    [
+        ({}, False),
+        ({"delta.dataSkippingNumIndexedCols": "48"}, True),
+        ({"delta.dataSkippingNumIndexedCols": "-1"}, True),
+        ({"delta.dataSkippingStatsColumns": "c39"}, True),
+        ({"delta.checkpointInterval": "7"}, False),
+    ],
+)
+def test_a_column_beyond_those_with_statistics(properties: dict[str, str], fits: bool) -> None:
+    layout = Layout(cluster_by=("c39",), properties=properties)
+    fit, remarks = fitting(layout, shape_of(*(f"c{n}" for n in range(40))), Mode.MIRROR)
+    assert fit.properties == properties
+    assert (fit.cluster_by == ("c39",)) is fits
+    assert fits is not any("name it in delta.dataSkippingStatsColumns" in remark for remark in remarks)
