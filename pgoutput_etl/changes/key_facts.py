@@ -30,7 +30,9 @@ Interval = tuple[Any, Any]  # the least and the greatest value
 
 Ranges = Mapping[int, tuple[Interval, ...]]  # by position of a key column; together they hold all of its values
 
-_INTERVALS = 8  # at most, for a column: each is another condition to evaluate for every file and row
+# At most, for a column. Each is another condition to evaluate for every file and row, so the gaps between them must be
+# worth it: shares of the whole range that one gap, and all together, leave out at least.
+_INTERVALS, _LEAST_GAP, _LEAST_GAPS = 8, 0.01, 0.5
 
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
 
@@ -80,26 +82,38 @@ def ranges_of(events: pa.RecordBatch, shape: TableShape) -> Ranges:
 
 
 def intervals(values: pa.Array | pa.ChunkedArray) -> tuple[Interval, ...]:
-    """Integers, dates, and times are split at the largest gaps between neighbors; other values have one interval."""
+    """Integers, dates, times, and uuids are split at the largest gaps between neighbors; others have one interval."""
     in_order = pc.unique(values.drop_null()).sort()
     if not len(in_order):
         return ()
-    numbers = _whole_numbers(in_order)
-    after = [] if numbers is None else _largest_gaps(numbers).tolist()
-    bounds = zip([0, *(i + 1 for i in after)], [*after, len(in_order) - 1], strict=True)
+    numbers = _uuid_numbers(in_order) if pa.types.is_string(in_order.type) else _whole_numbers(in_order)
+    if numbers is None:
+        return interval(in_order[0].as_py(), in_order[-1].as_py())
+    spots = (numbers - numbers[0]).astype(np.float64)  # modulo 2^64, so that the difference is right
+    bounds = joined_at_small_gaps(spots, spots)
     return tuple((in_order[first].as_py(), in_order[last].as_py()) for first, last in bounds)
 
 
-def _largest_gaps(numbers: KeyHashes) -> npt.NDArray[np.int64]:
-    """Positions that a gap follows, in order. numbers: ascending as int64, although unsigned, because a gap may exceed
-    int64."""
-    gaps = np.diff(numbers)
+def joined_at_small_gaps(starts: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> Sequence[tuple[int, int]]:
+    """Joins ascending stretches of numbers, so that only the largest gaps are left. starts, ends: of each stretch.
+    Returns the first and the last stretch of each part."""
+    gaps, whole = starts[1:] - ends[:-1], ends[-1] - starts[0]
     largest = np.argsort(gaps, kind="stable")[-(_INTERVALS - 1) :]
-    return np.sort(largest[gaps[largest] > 1])
+    largest = np.sort(largest[gaps[largest] > max(1, _LEAST_GAP * whole)])
+    if gaps[largest].sum() < _LEAST_GAPS * whole:
+        largest = largest[:0]
+    after: list[int] = largest.tolist()
+    return list(zip([0, *(i + 1 for i in after)], [*after, len(ends) - 1], strict=True))
 
 
 def interval(least: Any, greatest: Any) -> tuple[Interval, ...]:
     return () if least is None else ((least, greatest),)
+
+
+def _uuid_numbers(uuids: pa.StringArray) -> KeyHashes:
+    """The first 48 bits, which are the time of creation in version 7 (RFC 9562)."""
+    digits = pc.replace_substring(pc.utf8_slice_codeunits(uuids, 0, 13), "-", "")
+    return np.fromiter((int(text, 16) for text in digits.to_pylist()), np.uint64, len(digits))
 
 
 def _are_distinct(hashes: KeyHashes) -> bool:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.key_facts import Ranges, hashes_of, interval, ranged
+from pgoutput_etl.changes.key_facts import Interval, Ranges, hashes_of, interval, joined_at_small_gaps, ranged
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.batch_keys import BatchKeys
 from pgoutput_etl.load.net_effect import all_of, any_of, net_key_parts, target_key_parts
@@ -24,6 +25,9 @@ from pgoutput_etl.types import ColumnType
 _NEAR_FILES = 4
 
 _NEAR_KEYS = 10_000
+
+# The ranges of so many keys are split, which takes a Spark job, at gaps between so many parts of the whole range.
+_MANY_KEYS, _PARTS = 10_000, 1_000
 
 
 def same_key(shape: TableShape, ranges: Ranges) -> Column:
@@ -47,25 +51,63 @@ class NetFacts:
 
 
 def net_facts(net: DataFrame, shape: TableShape) -> NetFacts:
-    """net: net_effect.net_rows."""
-    deletes = F.coalesce(F.count_if("_delete"), F.lit(0)).alias("deletes")
-    row = _aggregated(net, shape, F.count("*").alias("rows"), deletes)
-    return NetFacts(row["rows"], row["deletes"], _ranges(row, shape))
+    """net: computed rows of net_effect.net_rows."""
+    row = _aggregated(net, shape, F.coalesce(F.count_if("_delete"), F.lit(0)).alias("deletes"))
+    return NetFacts(row["rows"], row["deletes"], _ranges(net, row, shape))
 
 
 def key_ranges(net: DataFrame, shape: TableShape) -> Ranges:
-    """The least and greatest value of the key columns by which Delta can skip files."""
-    return _ranges(_aggregated(net, shape), shape) if ranged(shape) else {}
+    """The ranges of the key columns by which Delta can skip files."""
+    return _ranges(net, _aggregated(net, shape), shape) if ranged(shape) else {}
 
 
 def _aggregated(net: DataFrame, shape: TableShape, *others: Column) -> dict[str, Any]:
-    limits = [f(F.col(f"c{i}")).alias(f"{f.__name__}{i}") for i in ranged(shape) for f in (F.min, F.max)]
-    rows: list[dict[str, Any]] = net.agg(*others, *limits).toArrow().to_pylist()  # collect() changes times' zone
+    limits = [
+        f(value).alias(f"{f.__name__}{name}{i}")
+        for i in ranged(shape)
+        for name, value in (("", F.col(f"c{i}")), ("_number", _number(i, shape)))
+        for f in (F.min, F.max)
+    ]
+    aggregated = net.agg(F.count("*").alias("rows"), *others, *limits)
+    rows: list[dict[str, Any]] = aggregated.toArrow().to_pylist()  # collect() changes times' zone
     return rows[0]
 
 
-def _ranges(row: dict[str, Any], shape: TableShape) -> Ranges:
-    return {i: interval(row[f"min{i}"], row[f"max{i}"]) for i in ranged(shape)}
+def _ranges(net: DataFrame, row: dict[str, Any], shape: TableShape) -> Ranges:
+    whole = {i: interval(row[f"min{i}"], row[f"max{i}"]) for i in ranged(shape)}
+    if row["rows"] < _MANY_KEYS:
+        return whole
+    numbers = {i: (row[f"min_number{i}"], row[f"max_number{i}"]) for i in whole}
+    return {
+        i: ranges if least is None or least == greatest else _split(net, i, shape, least, greatest)
+        for (i, ranges), (least, greatest) in zip(whole.items(), numbers.values(), strict=True)
+    }
+
+
+def _split(net: DataFrame, i: int, shape: TableShape, least: Any, greatest: Any) -> tuple[Interval, ...]:
+    """The ranges of many keys, from the least and the greatest one in each part of the whole range. least, greatest: of
+    `_number`."""
+    number, size = _number(i, shape), float(greatest - least)
+    is_exact = size < 2**63  # a difference of two BIGINTs may not be one
+    above = (number - F.lit(least) if is_exact else number.cast("double") - F.lit(float(least))).cast("double")
+    limits = (f(value) for value in (F.col(f"c{i}"), above) for f in (F.min, F.max))
+    names = ("least", "greatest", "start", "end")
+    parts = net.where(number.isNotNull()).groupBy(F.floor(above * F.lit(_PARTS / size)).alias("part"))
+    found = parts.agg(*(limit.alias(name) for limit, name in zip(limits, names, strict=True))).toArrow().sort_by("part")
+    bounds = joined_at_small_gaps(*(found.column(name).to_numpy() for name in ("start", "end")))
+    return tuple((found["least"][first].as_py(), found["greatest"][last].as_py()) for first, last in bounds)
+
+
+def _number(i: int, shape: TableShape) -> Column:
+    """The key column as a number, in the order of its values."""
+    column, arrow = F.col(f"c{i}"), shape.columns[i].type.arrow
+    if pa.types.is_date(arrow):
+        return F.unix_date(column)
+    if pa.types.is_timestamp(arrow):
+        return F.unix_micros(column.cast("timestamp"))
+    if pa.types.is_string(arrow):  # a uuid
+        return F.conv(F.concat(F.substring(column, 1, 8), F.substring(column, 10, 4)), 16, 10).cast("long")
+    return column.cast("double" if pa.types.is_decimal(arrow) else "long")
 
 
 def keys_are_absent(

@@ -118,6 +118,8 @@ def assert_intervals(intervals: tuple[tuple[Any, Any], ...], values: Iterable[An
         ([1, 2, 90, 91, 93], [(1, 2), (90, 91), (93, 93)]),
         ([-(2**63), 2**63 - 1], [(-(2**63),) * 2, (2**63 - 1,) * 2]),
         ([*range(0, 200, 2), 500, 1000, *range(2000, 2010)], None),
+        ([*range(200), 250, 300], [(0, 300)]),
+        ([(n * n * 7919) % 100_003 for n in range(300)], [(0, 99_958)]),
     ],
 )
 def test_ranges_are_split_at_the_largest_gaps(values: list[int], intervals: list[tuple[int, int]] | None) -> None:
@@ -128,6 +130,15 @@ def test_ranges_are_split_at_the_largest_gaps(values: list[int], intervals: list
         assert found[-3:] == ((500, 500), (1000, 1000), (2000, 2009))
     else:
         assert list(found) == intervals
+
+
+def test_uuids_of_version_7_are_split_at_the_largest_gaps_in_time() -> None:
+    shape = shape_of(UUID)
+    times = [*range(1000, 1100), *range(50_000, 50_100), 90_000]
+    digits = [f"{0x0190A6B27C3D + n:012x}" for n in times]
+    uuids = [f"{text[:8]}-{text[8:]}-7000-8000-000000000000" for text in digits]
+    found = facts_of(inserted(shape, [(value,) for value in uuids]), shape)[0].ranges[0]
+    assert list(found) == [(uuids[0], uuids[99]), (uuids[100], uuids[199]), (uuids[200], uuids[200])]
 
 
 def test_all_38_digits_of_decimals_count() -> None:

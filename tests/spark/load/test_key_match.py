@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.key_facts import ranged, ranges_of
 from pgoutput_etl.load.batch_keys import BatchKeys, keys_of_events
-from pgoutput_etl.load.key_match import _within, keys_are_absent
+from pgoutput_etl.load.key_match import _within, keys_are_absent, net_facts
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TableShape, table_shape
@@ -112,6 +112,36 @@ def test_distant_keys_skip_the_files_between_them(spark: SparkSession, tmp_path:
         left = target.where(is_within)
         assert len(left.inputFiles()) == 3, intervals
         assert sorted(row["a"] for row in left.collect()) == [0, 10, 90]
+
+
+def test_the_ranges_of_many_keys_are_split_at_the_largest_gaps(spark: SparkSession) -> None:
+    """As computed by Spark: three clusters of each type, and keys that are spread evenly."""
+    kinds: dict[str, tuple[int, int, Callable[[int], Any]]] = {
+        "a": (INT8, -1, lambda n: n - 2**62),
+        "b": (NUMERIC, (30 << 16) + 2 + 4, Decimal),
+        "c": (DATE, -1, lambda n: date(1500, 1, 1) + timedelta(days=n // 1000)),
+        "d": (TIMESTAMP, -1, lambda n: CLOCKS[1] + timedelta(seconds=n)),
+        "e": (TIMESTAMPTZ, -1, lambda n: datetime(1500, 1, 1, tzinfo=UTC) + timedelta(seconds=n)),
+        "f": (UUID, -1, lambda n: f"{n:012x}"[:8] + f"-{n & 0xFFFF:04x}-7000-8000-000000000000"),
+    }
+    shape = shape_of(tuple(kinds), {name: (oid, modifier) for name, (oid, modifier, _) in kinds.items()})
+    clusters = [range(3_000), range(1_000_000, 1_004_000), range(90_000_000, 90_005_000)]
+    spread = range(0, 90_000_000, 9_000)
+
+    def net(numbers: Iterable[int]) -> pa.Table:
+        columns = {f"c{i}": [value(n) for n in numbers] for i, (_, _, value) in enumerate(kinds.values())}
+        types = {f"c{i}": shape.columns[i].type.arrow for i in range(len(kinds))}
+        return pa.table({**columns, "_delete": [False] * len(columns["c0"])}).cast(
+            pa.schema([*types.items(), ("_delete", pa.bool_())])
+        )
+
+    facts = net_facts(frame(spark, net([n for cluster in clusters for n in cluster])), shape)
+    assert facts.rows == 12_000
+    for i, (_, _, value) in enumerate(kinds.values()):
+        assert facts.ranges[i] == tuple((value(cluster[0]), value(cluster[-1])) for cluster in clusters), i
+    facts = net_facts(frame(spark, net(spread)), shape)
+    for i, (_, _, value) in enumerate(kinds.values()):
+        assert facts.ranges[i] == ((value(spread[0]), value(spread[-1])),), i
 
 
 @pytest.fixture(scope="module")
