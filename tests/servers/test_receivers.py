@@ -31,7 +31,7 @@ pytestmark = pytest.mark.e2e
 
 PROTOCOLS: dict[Version, tuple[int, ...]] = {16: (1, 2, 3), 18: (1, 2, 3, 4)}
 QUICK: list[tuple[Version, int, Framing]] = [(16, 7, Framing.RECVLOGICAL), (18, 3, Framing.RECVLOGICAL)]
-LONG = [(version, seed, framing) for version in PROTOCOLS for seed in range(100, 112) for framing in Framing]
+LONG = [(version, seed, framing) for version in PROTOCOLS for seed in range(100, 118) for framing in Framing]
 RUNS = [
     *(pytest.param(*run, 5, id=f"{run[0]}-{run[1]}-{run[2].value}") for run in QUICK),
     *(
