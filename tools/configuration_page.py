@@ -83,6 +83,7 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
         {"delta.deletedFileRetentionDuration": "interval 30 days"},
     ),
     "tables[].comment": ("the Delta table's [comment](layout.md)", "Orders since 2019"),
+    "tables[].cdf": ("the Delta table's [change data feed](layout.md#change-data-feed)", True),
     "merge.max_transactions": (
         ("most committed transactions per [batch](guarantees.md#a-long-backlog), by whole files"),
         1000,

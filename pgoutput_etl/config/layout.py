@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pgoutput_etl.config.yaml_file import Node
-from pgoutput_etl.schema.layout import Layout
+from pgoutput_etl.schema.layout import CHANGE_FEED, Layout
 
 MOST_CLUSTERING_COLUMNS = 4  # Delta's limit
 
@@ -13,6 +13,7 @@ MOST_CLUSTERING_COLUMNS = 4  # Delta's limit
 _REFUSED = {
     "delta.columnMapping.mode": "the job's tables have column mapping by name",
     "delta.columnMapping.maxColumnId": "Delta sets it",
+    CHANGE_FEED: "use cdf",
     "delta.appendOnly": "the job deletes rows, in every mode if a table is renamed",
 }
 

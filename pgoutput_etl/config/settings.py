@@ -18,7 +18,7 @@ from pgoutput_etl.config.layout import check_layout
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.identifiers import is_within
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.schema.layout import Layout
+from pgoutput_etl.schema.layout import CHANGE_FEED, Layout
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
 
 # Values in `columns` that declare a column's origin where the archive leaves it open (schema/diff.py)
@@ -81,7 +81,7 @@ class TableRule:
     """The rule for tables whose "schema.table" matches the shell pattern `match`.
 
     columns: as configured, without salts. rename: the target's schema.table. cluster_by, partition_by, properties,
-    comment: see `layout`. column_rules: of the masked columns.
+    comment, cdf (the change data feed): see `layout`. column_rules: of the masked columns.
     """
 
     match: str
@@ -94,11 +94,13 @@ class TableRule:
     partition_by: tuple[str, ...] | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     comment: str | None = None
+    cdf: bool | None = None
     column_rules: Mapping[str, ColumnRule] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.partition_by or (), self.cluster_by or (), self.properties, self.comment)
+        feed = {} if self.cdf is None else {CHANGE_FEED: str(self.cdf).lower()}
+        return Layout(self.partition_by or (), self.cluster_by or (), {**self.properties, **feed}, self.comment)
 
     @property
     def target_name(self) -> tuple[str, str] | None:
@@ -269,7 +271,7 @@ def _matches_all_of(pattern: str, other: str) -> bool:
 
 
 def _rule(node: Node) -> TableRule:
-    layout = ("cluster_by", "partition_by", "properties", "comment")
+    layout = ("cluster_by", "partition_by", "properties", "comment", "cdf")
     keys = node.section("match", "skip", "mode", "key", "columns", "rename", *layout)
     nodes = keys["columns"].mapping()
     columns = {name: _column(column) for name, column in nodes.items()}
@@ -284,6 +286,7 @@ def _rule(node: Node) -> TableRule:
         partition_by=_columns(keys["partition_by"]),
         properties={name: value.setting() for name, value in keys["properties"].mapping().items()},
         comment=keys["comment"].optional_text("a text"),
+        cdf=None if keys["cdf"].value is None else keys["cdf"].boolean(),
         column_rules={name: column_rule for name, (_, column_rule) in columns.items() if column_rule is not None},
     )
     check_layout(rule.layout, keys)

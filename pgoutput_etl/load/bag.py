@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from pgoutput_etl.changes.events import INSERTED
-from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, overwrite
-from pgoutput_etl.load.net_effect import TableEvents, event_content, net_of_bag, rows_with_content, with_sequence
+from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, overwrite, write_result
+from pgoutput_etl.load.layout import has_change_feed
+from pgoutput_etl.load.net_effect import (
+    TableEvents,
+    event_content,
+    net_of_bag,
+    rows_with_content,
+    target_content,
+    with_sequence,
+)
 from pgoutput_etl.load.target_columns import net_values, selected
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.delta import read_table
+from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, write_method
 
 
@@ -40,11 +51,41 @@ def _rewrite(
     """rows: the inserted rows. deletes: `delete_count` DELETEs, of rows in the target."""
     target = read_table(spark, path)
     before, inserted = target.count(), rows.count()
+    gone = None
+    if has_change_feed(spark, path):  # the feed of an overwrite has all rows
+        gone = deletes.select(event_content(shape).alias("gone")).distinct().localCheckpoint()
+        target = with_content_among(target, gone, shape)
     # The target may have columns of the user's own.
-    result = overwrite(spark, path, _survivors(target, deletes, shape).unionByName(rows, allowMissingColumns=True))
-    deleted = before + inserted - result.inserted  # Delta reports every row of the overwritten table as inserted
-    not_found = delete_count - deleted
-    return replace(result, inserted=inserted, deleted=deleted, not_found=not_found, rows=result.inserted)
+    after = _survivors(target, deletes, shape).unionByName(rows, allowMissingColumns=True)
+    if gone is None:
+        result = overwrite(spark, path, after)
+        total = result.inserted  # Delta reports every row of the overwritten table
+    else:
+        result = replace_equal_rows(spark, path, shape, gone, after)
+        total = before + result.inserted - result.deleted
+    deleted = before + inserted - total
+    return replace(result, inserted=inserted, deleted=deleted, not_found=delete_count - deleted, rows=total)
+
+
+def with_content_among(target: DataFrame, gone: DataFrame, shape: TableShape) -> DataFrame:
+    """The target's rows that equal one of the contents `gone`."""
+    equal = rows_with_content(target, shape).join(gone, F.col("content") == F.col("gone"), "left_semi")
+    return equal.select("row.*")
+
+
+def replace_equal_rows(
+    spark: SparkSession, path: str, shape: TableShape, gone: DataFrame, rows: DataFrame, where: Column | None = None
+) -> WriteResult:
+    """Deletes all rows that equal one of the contents `gone`, and inserts others, in a MERGE, whose change feed has no
+    other row. where: a condition on rows `t` to delete."""
+    marks = gone.select(F.lit(None).cast(StructType(rows.schema.fields)).alias("row"), "gone")
+    new = rows.select(F.struct(*map(quoted, rows.columns)).alias("row"))
+    source = new.withColumn("gone", F.lit(None).cast(gone.schema["gone"].dataType)).union(marks).localCheckpoint()
+    same = target_content(shape, "t.") == F.col("s.gone")
+    merge = delta_table(spark, path).alias("t").merge(source.alias("s"), same if where is None else same & where)
+    values: dict[str, Any] = {quoted(name): F.col(f"s.row.{quoted(name)}") for name in rows.columns}
+    merge.whenMatchedDelete().whenNotMatchedInsert(F.col("s.gone").isNull(), values=values).execute()
+    return write_result(spark, path)
 
 
 def _survivors(target: DataFrame, deletes: DataFrame, shape: TableShape) -> DataFrame:

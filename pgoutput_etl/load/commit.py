@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.load.layout import StoredLayout, keeping_comments, lay_out, refused
-from pgoutput_etl.schema.layout import NO_LAYOUT, Layout
+from pgoutput_etl.schema.layout import CHANGE_FEED, NO_LAYOUT, Layout
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
 from pgoutput_etl.spark.delta_log import Commit, metrics_of, newest_commit
 from pgoutput_etl.spark.platform import value_of
@@ -108,7 +108,9 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
         layout, rows = stored.after_overwrite(layout, rows.schema), keeping_comments(rows, stored.comments)
     writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
     if stored is None:
-        writer = writer.options(**{**_PROPERTIES, **layout.properties})
+        # Delta can't create a table with column mapping and a feed by a write (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_...).
+        of_new = {name: value for name, value in layout.properties.items() if name != CHANGE_FEED}
+        writer = writer.options(**{**_PROPERTIES, **of_new})
         if is_catalog_place(path):
             make_schema(spark, path)
     if layout.partition_by:

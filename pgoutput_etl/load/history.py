@@ -13,8 +13,10 @@ from pgoutput_etl.changes.event_log import TRUNCATED
 from pgoutput_etl.changes.events import INSERTED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
+from pgoutput_etl.load.bag import replace_equal_rows, with_content_among
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
+from pgoutput_etl.load.layout import has_change_feed
 from pgoutput_etl.load.net_effect import event_content, rows_with_content, with_sequence
 from pgoutput_etl.load.row_states import EventLog, key_names, next_truncate, row_states, truncates_of
 from pgoutput_etl.load.target_columns import quoted_names, selected, target_values
@@ -90,7 +92,17 @@ def _write_bag(
     if not ordered.where(F.col("_op") != INSERTED).limit(1).count():
         return commit.append(spark, path, versions)
     first = truncates_of(ordered).select(F.get("_truncates", 0).alias("_emptied"))
-    return commit.overwrite(spark, path, _ended(stored, _deletes(paired), first, shape).unionByName(versions))
+    deletes = _deletes(paired)
+    if not has_change_feed(spark, path):
+        return commit.overwrite(spark, path, _ended(stored, deletes, first, shape).unionByName(versions))
+    # The feed of an overwrite has all rows.
+    current = stored.where(F.col(VALID_TO_LSN).isNull())
+    is_emptied = first.where(F.col("_emptied").isNotNull()).limit(1).count()
+    contents = rows_with_content(current, shape).select(F.col("content").alias("gone")) if is_emptied else deletes
+    gone = contents.select("gone").distinct().localCheckpoint()
+    ended = _ended(with_content_among(current, gone, shape), deletes, first, shape)
+    is_current = F.col(f"t.{VALID_TO_LSN}").isNull()
+    return replace_equal_rows(spark, path, shape, gone, ended.unionByName(versions), is_current)
 
 
 def _paired(ordered: DataFrame, shape: TableShape) -> DataFrame:

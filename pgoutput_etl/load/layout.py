@@ -24,8 +24,9 @@ from pyspark.sql.types import (
 
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, text_literal
-from pgoutput_etl.schema.layout import Layout
+from pgoutput_etl.schema.layout import CHANGE_FEED, Layout
 from pgoutput_etl.spark.delta import delta_table, is_delta_table
+from pgoutput_etl.spark.delta_log import properties_of
 
 _COMMENT = "comment"  # as a property, it is the table's comment
 
@@ -82,6 +83,13 @@ class StoredLayout:
 
 def _has_statistics(data_type: DataType | None) -> bool:
     return isinstance(data_type, NumericType | DateType | TimestampType | TimestampNTZType | StringType)
+
+
+def has_change_feed(spark: SparkSession, place: str) -> bool:
+    properties = properties_of(spark, place)
+    if properties is None:
+        properties = delta_table(spark, place).detail().select("properties").collect()[0][0]
+    return properties.get(CHANGE_FEED, "").lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)

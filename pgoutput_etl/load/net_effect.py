@@ -252,8 +252,13 @@ def event_content(shape: TableShape) -> Column:
 def rows_with_content(target: DataFrame, shape: TableShape) -> DataFrame:
     """A bag's rows as `row`, a struct whose column names can't collide with others, and `content`, which equals the
     `event_content` of equal rows."""
-    content = _content(shape, [stored_value(column) for column in shape.columns], entries_of_target())
-    return target.select(F.struct(*(quoted(name) for name in target.columns)).alias("row"), content.alias("content"))
+    row = F.struct(*(quoted(name) for name in target.columns))
+    return target.select(row.alias("row"), target_content(shape).alias("content"))
+
+
+def target_content(shape: TableShape, alias: str = "") -> Column:
+    """The counterpart of `event_content` for a target's row."""
+    return _content(shape, [stored_value(column, alias) for column in shape.columns], entries_of_target(alias))
 
 
 def _content(shape: TableShape, values: Iterable[Column], entries: Column) -> Column:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+CHANGE_FEED = "delta.enableChangeDataFeed"
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
