@@ -131,7 +131,8 @@ def test_what_users_set_themselves_is_kept(
     assert found(job, "renamed").comment == "ours"
 
 
-@pytest.mark.parametrize("in_catalog", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("in_catalog", [False, True])
 def test_partitions_are_kept(spark: SparkSession, tmp_path: Path, landing: Path, in_catalog: bool) -> None:
     catalog = [f"target={{catalog: spark_catalog.s{uuid4().hex[:8]}}}", f"state.root={tmp_path / 'ledger'}"]
     nights = job_with(spark, tmp_path, landing, *(catalog if in_catalog else ()))
