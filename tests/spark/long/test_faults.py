@@ -149,7 +149,7 @@ def many_bags(lsn: int, *changes: str) -> Messages:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("number", [1, 2, 4, 7, 11])
+@pytest.mark.parametrize("number", [1, 2, 4, 7, 8])
 def test_concurrently_written_tables_have_their_own_identifiers(faulty: FaultyJob, number: int) -> None:
     """If a table's identifier went into another's commit, the next run would omit rows or write them twice."""
     faulty.job = replace(faulty.job, overrides=["merge.parallel_tables=4"])
@@ -159,7 +159,8 @@ def test_concurrently_written_tables_have_their_own_identifiers(faulty: FaultyJo
     faulty.land(1, nights[1])
     ended = faulty.run_with(Fault("KILL", AFTER, number, "write bag*"))
     assert ended.was_killed, ended.errors
-    ended = faulty.run_with(Fault("KILL", BEFORE, number, "write bag*"))
+    left = 12 - number - 3  # tables that the killed run can't have written: four were written at a time
+    ended = faulty.run_with(Fault("KILL", BEFORE, min(number, left), "write bag*"))
     assert ended.was_killed, ended.errors
     faulty.run()
     faulty.assert_as_replayed(replayed(*nights[:2]))
