@@ -138,7 +138,7 @@ def test_killed_after_every_effect(
             assert all_of(faulty) == expected[night + 1], places[-1]
         with capsys.disabled():
             print(f"\nnight {night + 1}, effect {number}: killed {places[-1]}, finished")  # noqa: T201
-    assert len(places) > 4
+    assert len(places) >= 3, "a quarter of the effects of a small night"
 
 
 def many_bags(lsn: int, *changes: str) -> Messages:
