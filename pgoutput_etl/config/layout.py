@@ -14,6 +14,8 @@ _REFUSED = {
     "delta.columnMapping.mode": "the job's tables have column mapping by name",
     "delta.columnMapping.maxColumnId": "Delta sets it",
     CHANGE_FEED: "use cdf",
+    "delta.minReaderVersion": "name features, as delta.feature.variantType: supported",
+    "delta.minWriterVersion": "name features, as delta.feature.variantType: supported",
     "delta.appendOnly": "the job deletes rows, in every mode if a table is renamed",
 }
 

@@ -104,7 +104,8 @@ class LayoutChanges:
 def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
     statements, changes, remarks = [], [], []
     has = stored.layout
-    properties = {name: value for name, value in wanted.properties.items() if has.properties.get(name) != value}
+    stored_values = {name.lower(): value for name, value in has.properties.items()}  # Delta changes names' case
+    properties = {name: value for name, value in wanted.properties.items() if stored_values.get(name.lower()) != value}
     if wanted.comment is not None and wanted.comment != has.comment:
         properties[_COMMENT] = wanted.comment
     if properties:
