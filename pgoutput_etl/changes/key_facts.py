@@ -110,8 +110,13 @@ def interval(least: Any, greatest: Any) -> tuple[Interval, ...]:
     return () if least is None else ((least, greatest),)
 
 
-def _uuid_numbers(uuids: pa.StringArray) -> KeyHashes:
-    """The first 48 bits, which are the time of creation in version 7 (RFC 9562)."""
+UUID_PATTERN = "^[0-9a-f]{8}-[0-9a-f]{4}-"
+
+
+def _uuid_numbers(uuids: pa.StringArray) -> KeyHashes | None:
+    """The first 48 bits, which are the time of creation in version 7 (RFC 9562); None if a text is no uuid."""
+    if not pc.all(pc.match_substring_regex(uuids, UUID_PATTERN)).as_py():
+        return None
     digits = pc.replace_substring(pc.utf8_slice_codeunits(uuids, 0, 13), "-", "")
     return np.fromiter((int(text, 16) for text in digits.to_pylist()), np.uint64, len(digits))
 

@@ -27,7 +27,8 @@ def check_layout(layout: Layout, keys: Mapping[str, Node]) -> None:
     if len(layout.cluster_by) > MOST_CLUSTERING_COLUMNS:
         raise keys["cluster_by"].error(f"expected at most {MOST_CLUSTERING_COLUMNS} columns")
     for name, node in keys["properties"].mapping().items():
-        if name in _REFUSED:
-            raise node.error(f"it can't be configured: {_REFUSED[name]}")
+        why = next((why for refused, why in _REFUSED.items() if refused.lower() == name.lower()), None)
+        if why is not None:
+            raise node.error(f"it can't be configured: {why}")
         if "." not in name:
             raise node.error("expected a name with a dot, as delta.logRetentionDuration")

@@ -9,12 +9,14 @@ from typing import Any
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_catalog_place
-from pgoutput_etl.load.layout import StoredLayout, keeping_comments, lay_out, refused
+from pgoutput_etl.load.layout import StoredLayout, keeping_comments, lay_out, possible, refused
 from pgoutput_etl.schema.layout import CHANGE_FEED, NO_LAYOUT, Layout
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
+from pgoutput_etl.spark.delta_history import changes_files, is_as_recorded
 from pgoutput_etl.spark.delta_log import Commit, metrics_of, newest_commit
 from pgoutput_etl.spark.platform import value_of
 from pgoutput_etl.spark.session import session_settings
@@ -105,7 +107,8 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
     """
     stored = StoredLayout.of(spark, path) if is_delta_table(spark, path) else None
     if stored is not None:
-        layout, rows = stored.after_overwrite(layout, rows.schema), keeping_comments(rows, stored.comments)
+        layout, rows = stored.after_overwrite(layout), keeping_comments(rows, stored.comments)
+    layout = possible(layout, rows.schema)
     writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
     if stored is None:
         # Delta can't create a table with column mapping and a feed by a write (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_...).
@@ -150,7 +153,11 @@ def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
 
 def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: DeltaTransaction) -> None:
     """Copies a table's rows at `old_version` from its old path over whatever is at the new path."""
-    rows, layout = read_table(spark, old_path, old_version), StoredLayout.of(spark, old_path).to_copy()
+    since = delta_table(spark, old_path).history().where(F.col("version") > old_version).select("operation")
+    # Another table may have taken the place meanwhile.
+    is_own = is_as_recorded(row[0] for row in since.collect())
+    layout = StoredLayout.of(spark, old_path).to_copy(_PROPERTIES) if is_own else NO_LAYOUT
+    rows = read_table(spark, old_path, old_version)
     with session_settings(spark, commit.settings()) as session:
         overwrite(session, path, rows, layout)
 
@@ -173,15 +180,20 @@ def restore(spark: SparkSession, path: str, version: int | None) -> None:
 
 
 def write_result(spark: SparkSession, path: str) -> WriteResult:
-    """What the table's last commit did."""
-    last = newest_commit(spark, path) or _last_of_history(spark, path)
+    """What the table's last commit did; the version is that of commits after it that only changed its layout."""
+    newest = newest_commit(spark, path) or _history(spark, path, 1)[0]
+    last = newest
+    if not changes_files(newest.operation):
+        last = next((commit for commit in _history(spark, path) if changes_files(commit.operation)), newest)
     if last.operation == "MERGE":
         counts = [last.metrics.get(f"numTargetRows{action}", 0) for action in ("Inserted", "Updated", "Deleted")]
     else:
         counts = [last.metrics.get("numOutputRows", 0), 0, 0]
-    return WriteResult(last.version, *counts)
+    return WriteResult(newest.version, *counts)
 
 
-def _last_of_history(spark: SparkSession, path: str) -> Commit:
-    last = delta_table(spark, path).history(1).collect()[0]
-    return Commit(last.version, last.operation, metrics_of(last.operationMetrics))
+def _history(spark: SparkSession, path: str, limit: int | None = None) -> list[Commit]:
+    """Commits, newest first."""
+    table = delta_table(spark, path)
+    rows = (table.history() if limit is None else table.history(limit)).collect()
+    return [Commit(row.version, row.operation, metrics_of(row.operationMetrics)) for row in rows]

@@ -10,7 +10,15 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.key_facts import Interval, Ranges, hashes_of, interval, joined_at_small_gaps, ranged
+from pgoutput_etl.changes.key_facts import (
+    UUID_PATTERN,
+    Interval,
+    Ranges,
+    hashes_of,
+    interval,
+    joined_at_small_gaps,
+    ranged,
+)
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.batch_keys import BatchKeys
 from pgoutput_etl.load.net_effect import all_of, any_of, net_key_parts, target_key_parts
@@ -68,7 +76,8 @@ def _aggregated(net: DataFrame, shape: TableShape, *others: Column) -> dict[str,
         for name, value in (("", F.col(f"c{i}")), ("_number", _number(i, shape)))
         for f in (F.min, F.max)
     ]
-    aggregated = net.agg(F.count("*").alias("rows"), *others, *limits)
+    odd = [F.count_if(F.col(f"c{i}").isNotNull() & _number(i, shape).isNull()).alias(f"odd{i}") for i in ranged(shape)]
+    aggregated = net.agg(F.count("*").alias("rows"), *others, *limits, *odd)
     rows: list[dict[str, Any]] = aggregated.toArrow().to_pylist()  # collect() changes times' zone
     return rows[0]
 
@@ -79,7 +88,7 @@ def _ranges(net: DataFrame, row: dict[str, Any], shape: TableShape) -> Ranges:
         return whole
     numbers = {i: (row[f"min_number{i}"], row[f"max_number{i}"]) for i in whole}
     return {
-        i: ranges if least is None or least == greatest else _split(net, i, shape, least, greatest)
+        i: ranges if row[f"odd{i}"] or least is None or least == greatest else _split(net, i, shape, least, greatest)
         for (i, ranges), (least, greatest) in zip(whole.items(), numbers.values(), strict=True)
     }
 
@@ -99,14 +108,15 @@ def _split(net: DataFrame, i: int, shape: TableShape, least: Any, greatest: Any)
 
 
 def _number(i: int, shape: TableShape) -> Column:
-    """The key column as a number, in the order of its values."""
+    """The key column as a number, in the order of its values; NULL for a text that is no uuid."""
     column, arrow = F.col(f"c{i}"), shape.columns[i].type.arrow
     if pa.types.is_date(arrow):
         return F.unix_date(column)
     if pa.types.is_timestamp(arrow):
         return F.unix_micros(column.cast("timestamp"))
     if pa.types.is_string(arrow):  # a uuid
-        return F.conv(F.concat(F.substring(column, 1, 8), F.substring(column, 10, 4)), 16, 10).cast("long")
+        digits = F.concat(F.substring(column, 1, 8), F.substring(column, 10, 4))
+        return F.when(column.rlike(UUID_PATTERN), F.conv(digits, 16, 10).cast("long"))
     return column.cast("double" if pa.types.is_decimal(arrow) else "long")
 
 

@@ -13,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    BooleanType,
     DataType,
     DateType,
     NumericType,
@@ -50,7 +51,7 @@ class StoredLayout:
     def of(cls, spark: SparkSession, place: str) -> StoredLayout:
         table = delta_table(spark, place)
         detail = table.detail().collect()[0]
-        clustering = tuple(name.strip("`").replace("``", "`") for name in detail["clusteringColumns"])
+        clustering = tuple(map(_unquoted, detail["clusteringColumns"]))
         features = detail["tableFeatures"] or ()
         properties = {**detail["properties"], **{f"delta.feature.{name}": "supported" for name in features}}
         layout = Layout(tuple(detail["partitionColumns"]), clustering, properties, detail["description"])
@@ -58,27 +59,42 @@ class StoredLayout:
         was_clustered = _FEATURE in features
         return cls(place if is_catalog_place(place) else detail["location"], layout, comments, was_clustered)
 
-    def after_overwrite(self, wanted: Layout, schema: StructType) -> Layout:
-        """The layout when all rows are overwritten by others. What is not configured stays as it is, if it can.
+    def after_overwrite(self, wanted: Layout) -> Layout:
+        """The layout when all rows are overwritten. What is not configured stays as it is.
 
         A catalog never partitions a table that was clustered (DELTA_CLUSTERING_REPLACE_TABLE_WITH_PARTITIONED_TABLE).
         """
-        types = {field.name: field.dataType for field in schema}
         if wanted.partition_by and not (is_catalog_place(self.place) and self.was_clustered):
             return wanted
         if wanted.cluster_by:
             return wanted
-        own = self.layout
-        partition_by = own.partition_by if all(name in types for name in own.partition_by) else ()
-        cluster_by = own.cluster_by if all(_has_statistics(types.get(name)) for name in own.cluster_by) else ()
-        return replace(wanted, partition_by=partition_by, cluster_by=cluster_by)
+        return replace(wanted, partition_by=self.layout.partition_by, cluster_by=self.layout.cluster_by)
 
-    def to_copy(self) -> Layout:
-        """The layout of a copy in another place."""
+    def to_copy(self, of_new_tables: Mapping[str, str]) -> Layout:
+        """The layout of a copy in another place. of_new_tables: properties that are not this table's own."""
         properties = {
-            name: value for name, value in self.layout.properties.items() if not name.startswith(_OF_ONE_TABLE)
+            name: value
+            for name, value in self.layout.properties.items()
+            if not name.startswith(_OF_ONE_TABLE) and of_new_tables.get(name) != value
         }
         return replace(self.layout, properties=properties)
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name[:1] == name[-1:] == "`" else name
+
+
+def possible(layout: Layout, schema: StructType) -> Layout:
+    """The layout without partitions or clustering by columns that the rows lack, or have in an unfit type."""
+    types = {field.name: field.dataType for field in schema}
+    fits_partitions = all(_may_partition(types.get(name)) for name in layout.partition_by)
+    fits_clusters = all(_has_statistics(types.get(name)) for name in layout.cluster_by)
+    partition_by = layout.partition_by if fits_partitions else ()
+    return replace(layout, partition_by=partition_by, cluster_by=layout.cluster_by if fits_clusters else ())
+
+
+def _may_partition(data_type: DataType | None) -> bool:
+    return _has_statistics(data_type) or isinstance(data_type, BooleanType)
 
 
 def _has_statistics(data_type: DataType | None) -> bool:

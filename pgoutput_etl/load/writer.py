@@ -163,7 +163,7 @@ class Writer:
                 self.progress(f"changing the columns of {task.full_name}")
                 columns = self.commit(task.oid, f"columns:{number}")
                 self.targets.evolve(task.path, span.migration, columns, task.mode)
-            if span.shape.layout and self.targets.exists(task.path):
+            if span.shape.layout and _has_rows(task, number):  # an overwrite gives the table its layout itself
                 self.check_claim()
                 remarks += self.targets.lay_out(task.path, span.shape.layout, self.commit(task.oid, "layout"))
             known = self._rows_before(task)
@@ -177,8 +177,7 @@ class Writer:
     def _write_span(self, changes: Changes, task: TableTask, number: int, rows: int | None) -> WriteResult:
         """rows: target row count, or None if unknown."""
         span, commit = task.spans[number], self.commit(task.oid, f"changes:{number}")
-        has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
-        before = TargetRows.ROWS if has_rows else TargetRows.NOTHING
+        before = TargetRows.ROWS if _has_rows(task, number) else TargetRows.NOTHING
         write = changes.prepared(task, span)
         self.check_claim()
         return write(before, commit, rows)
@@ -233,6 +232,11 @@ class Writer:
         """table: its OID, or "left" for paths that no table uses any more."""
         application = f"pgoutput_etl:{self.batch.ledger_id}:{table}"
         return DeltaTransaction(application, step, self.batch.number, self.last_commit_lsn)
+
+
+def _has_rows(task: TableTask, number: int) -> bool:
+    """True if the target may have rows before the span that stay."""
+    return number > 0 or (task.state is not None and task.changes.truncated_at is None)
 
 
 def refuse_existing_rows(targets: Targets, plan: TablePlan) -> None:

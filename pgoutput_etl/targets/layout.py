@@ -45,6 +45,8 @@ def _why_not_partitioned(layout: Layout, shape: TableShape, names: Sequence[str]
             yield f"it has no column {name!r}"
         elif not _is_scalar(name, shape):
             yield f"column {name!r} has a type that Delta can't partition by"
+        elif _may_be_empty(name, shape):
+            yield f"column {name!r} may have an empty text, which Delta stores as NULL in a partition column"
 
 
 def _why_not_clustered(layout: Layout, shape: TableShape, names: Sequence[str]) -> Iterator[str]:
@@ -63,6 +65,11 @@ def _is_scalar(name: str, shape: TableShape) -> bool:
         return name not in _NOT_SCALAR
     is_nested = pa.types.is_nested(column.type.arrow) or pa.types.is_binary(column.type.arrow)
     return column.type.storage is Storage.PLAIN and not is_nested
+
+
+def _may_be_empty(name: str, shape: TableShape) -> bool:
+    column = _column(name, shape)
+    return column is not None and pa.types.is_string(column.type.arrow) and column.type.name != "uuid"
 
 
 def _has_statistics(name: str, shape: TableShape) -> bool:

@@ -141,6 +141,12 @@ def test_uuids_of_version_7_are_split_at_the_largest_gaps_in_time() -> None:
     assert list(found) == [(uuids[0], uuids[99]), (uuids[100], uuids[199]), (uuids[200], uuids[200])]
 
 
+def test_a_text_that_is_no_uuid_has_one_range_with_the_others() -> None:
+    shape = shape_of(UUID)
+    keys = ["0190a6b2-7c3d-7000-8000-000000000000", "0190g6b2-7c3d-7000-8000-000000000000", "x"]
+    assert facts_of(inserted(shape, [(key,) for key in keys]), shape)[0].ranges == {0: ((keys[0], keys[2]),)}
+
+
 def test_all_38_digits_of_decimals_count() -> None:
     relation = table("v", key=())
     column = type(relation.columns[0])(True, "k", NUMERIC, (38 << 16) + 4 + 2)

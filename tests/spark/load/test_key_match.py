@@ -139,6 +139,10 @@ def test_the_ranges_of_many_keys_are_split_at_the_largest_gaps(spark: SparkSessi
     assert facts.rows == 12_000
     for i, (_, _, value) in enumerate(kinds.values()):
         assert facts.ranges[i] == tuple((value(cluster[0]), value(cluster[-1])) for cluster in clusters), i
+    broken = net([n for cluster in clusters for n in cluster])
+    odd = pa.array(["zz", *broken["c5"].to_pylist()[1:]])
+    facts = net_facts(frame(spark, broken.set_column(5, "c5", odd)), shape)
+    assert facts.ranges[5] == ((kinds["f"][2](1), "zz"),), "a text that is no uuid"
     facts = net_facts(frame(spark, net(spread)), shape)
     for i, (_, _, value) in enumerate(kinds.values()):
         assert facts.ranges[i] == ((value(spread[0]), value(spread[-1])),), i

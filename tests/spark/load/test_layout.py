@@ -25,6 +25,7 @@ from tests.support.small_archives import T, delete_full, insert, table, transact
 pytestmark = pytest.mark.spark
 
 BAG, PAST, GONE, LOG = 11, 12, 13, 14
+INT8 = 20
 FULL, DEFAULT = ReplicaIdentity.FULL, ReplicaIdentity.DEFAULT
 CLUSTERED = (
     "cluster_by: [v], properties: {delta.logRetentionDuration: interval 40 days, team.owner: it's}, comment: O'K"
@@ -138,19 +139,19 @@ def test_partitions_are_kept(spark: SparkSession, tmp_path: Path, landing: Path,
     nights = job_with(spark, tmp_path, landing, *(catalog if in_catalog else ()))
     job, own = nights.job, nights.job.overrides[:]
     job.overrides[:] = [*own, "tables=[{match: '*', partition_by: [v]}]"]
-    nights.night(transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b")))
+    nights.night(transaction(1, 0x100, table("id", ("v", INT8)), insert("1", "1"), insert("2", "2")))
 
     job.overrides[:] = own  # nothing is taken away
-    nights.night(transaction(2, 0x200, update("1", "c"), insert("3", "b")))
+    nights.night(transaction(2, 0x200, update("1", "3"), insert("3", "2")))
     assert found(job, "t").partition_by == ["v"]
-    nights.night(transaction(3, 0x300, truncate(T), insert("4", "d")))
+    nights.night(transaction(3, 0x300, truncate(T), insert("4", "4")))
     assert found(job, "t").partition_by == ["v"], "TRUNCATE"
-    nights.night(transaction(4, 0x400, table("id", "v", name="renamed"), insert("5", "e")))
+    nights.night(transaction(4, 0x400, table("id", ("v", INT8), name="renamed"), insert("5", "5")))
     assert found(job, "renamed").partition_by == ["v"]
     job.overrides[:] = [*own, "tables=[{match: '*', columns: {w: {renamed_from: v}}}]"]
-    nights.night(transaction(5, 0x500, table("id", "w", name="renamed"), insert("6", "f")))
+    nights.night(transaction(5, 0x500, table("id", ("w", INT8), name="renamed"), insert("6", "6")))
     assert found(job, "renamed").partition_by == ["w"], "the column has another name"
-    assert sorted(row["w"] for row in spark.table(place(job, "renamed")).collect()) == ["d", "e", "f"]
+    assert sorted(row["w"] for row in spark.table(place(job, "renamed")).collect()) == [4, 5, 6]
 
 
 def test_plan_shows_the_layout_and_maintenance_clusters(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
@@ -184,50 +185,79 @@ def test_plan_shows_the_layout_and_maintenance_clusters(spark: SparkSession, tmp
     assert nights.values("t") == [("1", "a"), ("2", "c"), ("3", "a"), ("4", "a")]
 
 
+def test_two_tables_that_swap_names(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    nights = job_with(spark, tmp_path, landing)
+    job = nights.job
+    nights.night(
+        transaction(
+            1, 0x100, table(), table("id", "w", oid=GONE, name="u"), insert("1", "a"), insert("2", "b", oid=GONE)
+        )
+    )
+    alter(job, "t", "CLUSTER BY (v)")
+    alter(job, "t", "SET TBLPROPERTIES ('comment' = 'of t')")
+    away, other, back = table(name="x"), table("id", "w", oid=GONE, name="t"), table(name="u")
+    nights.night(transaction(2, 0x200, away, other, insert("3", "c", oid=GONE), back, insert("4", "d")))
+    assert (nights.values("t"), nights.values("u")) == ([("2", "b"), ("3", "c")], [("1", "a"), ("4", "d")])
+    # The second one to move finds the first one's rows in its old place, and takes no layout from there.
+    assert (found(job, "t").cluster_by, found(job, "u").cluster_by) == ([], [])
+
+
 def test_existing_tables_get_a_changed_layout(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     nights = job_with(spark, tmp_path, landing)
     job = nights.job
-    nights.night(transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b")))
+    nights.night(transaction(1, 0x100, table("id", "v", ("n", INT8)), insert("1", "a", "7"), insert("2", "b", "8")))
     job.overrides[:] = [RULES]
-    summary = nights.night(transaction(2, 0x200, update("1", "aa")))
+    summary = nights.night(transaction(2, 0x200, update("1", "aa", "7")))
     assert found(job, "t") == CONFIGURED
     assert "clustered by v" in notes(summary, "t")
     assert "property delta.logRetentionDuration; property team.owner; comment" in notes(summary, "t")
-    assert notes(nights.night(transaction(3, 0x300, update("1", "bb"))), "t") == "", "only once"
+    assert notes(nights.night(transaction(3, 0x300, update("1", "bb", "7"))), "t") == "", "only once"
 
-    job.overrides[:] = ["tables=[{match: '*', partition_by: [v]}]"]
-    summary = nights.night(transaction(4, 0x400, update("2", "cc")))
+    job.overrides[:] = ["tables=[{match: '*', partition_by: [n]}]"]
+    summary = nights.night(transaction(4, 0x400, update("2", "cc", "8")))
     assert "partitioned by nothing until it is rebuilt from the archive" in notes(summary, "t")
     assert found(job, "t") == CONFIGURED, "nothing is taken away"
     job.backfill(BackfillRequest(tables=("public.t",)))
-    assert found(job, "t").partition_by == ["v"]
+    assert found(job, "t").partition_by == ["n"]
     assert found(job, "t").comment == "O'K"
-    summary = nights.night(transaction(5, 0x500, update("2", "dd"), insert("3", "e")))
-    assert (notes(summary, "t"), found(job, "t").partition_by) == ("", ["v"])
-    assert nights.values("t") == [("1", "bb"), ("2", "dd"), ("3", "e")]
+    summary = nights.night(transaction(5, 0x500, update("2", "dd", "9"), insert("3", "e", None)))
+    assert (notes(summary, "t"), found(job, "t").partition_by) == ("", ["n"])
+    assert nights.values("t") == [("1", "bb", 7), ("2", "dd", 9), ("3", "e", None)]
 
     job.overrides[:] = ["tables=[{match: '*', cluster_by: [v]}]"]
-    summary = nights.night(transaction(6, 0x600, update("2", "ee")))
-    assert "partitioned by v, not clustered, until it is rebuilt" in notes(summary, "t")
-    nights.night(transaction(7, 0x700, truncate(T), insert("7", "f")))
+    summary = nights.night(transaction(6, 0x600, update("2", "ee", "9")))
+    assert "partitioned by n, not clustered, until it is rebuilt" in notes(summary, "t")
+    nights.night(transaction(7, 0x700, truncate(T), insert("7", "f", "1")))
     assert (found(job, "t").partition_by, found(job, "t").cluster_by) == ([], ["v"])
 
 
 def test_a_layout_that_does_not_fit_is_noted_and_holds_nothing(
     spark: SparkSession, tmp_path: Path, landing: Path
 ) -> None:
-    rules = "tables=[{match: public.t, cluster_by: [tenant]}, {match: public.u, partition_by: [b]}]"
+    rules = "tables=[{match: public.t, cluster_by: [tenant]}, {match: public.u, partition_by: [b]}, "
+    rules += "{match: public.w, partition_by: [v]}]"
     nights = job_with(spark, tmp_path, landing, rules)
     other = table("id", ("b", 17), oid=BAG, name="u")
-    summary = nights.night(transaction(1, 0x100, table(), other, insert("1", "a"), insert("1", "\\x00", oid=BAG)))
+    text = table(oid=GONE, name="w")
+    rows = [insert("1", "a"), insert("1", "\\x00", oid=BAG), insert("1", "", oid=GONE)]
+    summary = nights.night(transaction(1, 0x100, table(), other, text, *rows))
     assert held(summary) == {}
     assert "not clustered: it has no column 'tenant'" in notes(summary, "t")
     assert "not partitioned: column 'b' has a type that Delta can't partition by" in notes(summary, "u")
+
+    assert "not partitioned: column 'v' may have an empty text, which Delta stores as NULL" in notes(summary, "w")
+    assert nights.values("w") == [("1", "")]
 
     wider = table("id", "v", "tenant")
     summary = nights.night(transaction(2, 0x200, wider, insert("2", "b", "eu")))
     assert "clustered by tenant" in notes(summary, "t")
     assert found(nights.job, "t").cluster_by == ["tenant"]
+
+    emptied = table("id", "v", "more", oid=BAG, name="u")
+    job = nights.job
+    job.overrides[:] = ["tables=[{match: '*', cluster_by: [more]}]"]
+    nights.night(transaction(3, 0x300, emptied, truncate(BAG), insert("2", "x", "y", oid=BAG)))
+    assert found(job, "u").cluster_by == ["more"], "the column is new with an overwrite"
 
 
 @pytest.mark.parametrize("exists", [False, True])
