@@ -93,11 +93,12 @@ def assert_kept(job: Job, modes: Modes, replay: Replay, keys: Keys = NO_KEYS, co
 def assert_as_of(
     rows: list[dict[str, Any]], replay: Replay, keys: Keys, oid: int, names: list[str], commits: int
 ) -> None:
-    """Compares only commits after which the table had its current columns."""
+    """Compares only commits after which the table had its current columns, with their types."""
+    last = [(column.name, column.type.stored_as) for column in replay.tables(keys)[oid].shape.columns]
     lsns = sorted({row["commit_lsn"] for row in replay.rows_by_relation()[oid]})
     for lsn in [*lsns[:: max(1, len(lsns) // commits)], lsns[-1]]:
         mirror = replay.tables(keys, until=lsn)[oid]
-        if [column.name for column in mirror.shape.columns] == names[: -len(METADATA_COLUMNS)]:
+        if [(column.name, column.type.stored_as) for column in mirror.shape.columns] == last:
             label = f"{mirror.shape.relation.name} as of {lsn}"
             assert_same(label, counted(as_of(rows, lsn), names), counted(mirror.rows, names))
 
