@@ -81,6 +81,7 @@ def everywhere(*ids: str) -> dict[str, set[str]]:
     return {name: {*ids} for name in NAMES.values()}
 
 
+@pytest.mark.soak
 def test_every_mode_and_every_way_of_writing(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     nights = Nights(Job(spark, tmp_path, landing, [RULES]))
     feeds = Feeds(nights.job)

@@ -96,7 +96,8 @@ def test_rows_before_a_redrive_go_once_the_redrive_is_settled() -> None:
         (["OPTIMIZE", "WRITE"], False),
         (["RESTORE"], False),
         (["MERGE"], False),
-        (["SET TBLPROPERTIES"], False),
+        (["CLUSTER BY", "SET TBLPROPERTIES", "OPTIMIZE"], True),
+        (["CHANGE COLUMN"], False),
     ],
 )
 def test_operations_after_which_a_table_is_as_recorded(operations: list[str], expected: bool) -> None:
