@@ -28,6 +28,7 @@ from tests.simulation.scheduler import SimMachine, SimPool, SimProcess
 from tests.simulation.storage import Storage, Writer
 from tests.simulation.targets import SimTargets
 from tests.simulation.upkeep import SimUpkeep
+from tests.support.model.wal import FIRST_LSN
 
 CONFIG = Config(Source(SOURCE, "landing"), Target("root"), State(ROOT))
 
@@ -89,7 +90,7 @@ class Jobs:
 
     def some_backfill(self, chance: Random, last_lsn: int) -> str:
         """Of all tables, whole or within a range of commits."""
-        limits = [chance.randrange(last_lsn + 2) for _ in range(2)]
+        limits = [chance.randrange(FIRST_LSN, last_lsn + 2) for _ in range(2)] if last_lsn >= FIRST_LSN else [0, 0]
         first, last = chance.choice(((None, None), (min(limits), max(limits)), (max(limits), None)))
         return self.backfill(BackfillRequest(("*",), first, last))
 

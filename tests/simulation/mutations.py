@@ -22,7 +22,7 @@ from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
 from pgoutput_etl.ledger.claims import Claims, HeldClaim
 from pgoutput_etl.ledger.ledger import Ledger
-from pgoutput_etl.ledger.transactions import PendingTransactions
+from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransactions
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.writer import TableResult, Writer
@@ -267,6 +267,6 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "claims that count are deleted": _claims_that_count_are_deleted,
     "old transactions are deleted without a record": lambda: patch.object(
-        Ledger, "record_trimmed", _nothing, create=True
+        LedgerTransactions, "record_trimmed", _nothing
     ),
 }

@@ -68,7 +68,8 @@ class Holders:
 @dataclass(slots=True)
 class Promises:
     """done: the last finished batch that was checked; newest: its row in the ledger. is_interrupted: a later batch was
-    begun. tables: contents that were found right, by path and version."""
+    begun. tables: contents that were found right, by path and version. at_begin: the versions of all tables when each
+    batch began, by path."""
 
     storage: Storage
     archive: Archive
@@ -79,6 +80,7 @@ class Promises:
     newest: dict[str, Any] | None = None
     is_interrupted: bool = False
     tables: dict[tuple[str, int], Content] = field(default_factory=dict)
+    at_begin: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def after_step(self) -> None:
         if self.storage.changes == self.changes:
@@ -116,6 +118,10 @@ class Promises:
                 names.append(".".join(name))
         return names
 
+    def _versions(self) -> dict[str, int]:
+        paths = [state["path"] for state in (self.newest or {"tables": []})["tables"] if state["version"] >= 0]
+        return {path: self.storage.table(path).version for path in paths}
+
     def _newest_content(self, path: str) -> Content:
         table = self.storage.table(path)
         content: Content = table.content(table.version)
@@ -134,6 +140,8 @@ class Promises:
             raise BrokenPromiseError(f"a batch is recorded twice: {sorted((r['batch'], r['status']) for r in rows)}")
         if sorted(done) != list(range(1, len(done) + 1)):
             raise BrokenPromiseError(f"batches {sorted(done)} are done")
+        for number in begun.keys() - done.keys() - self.at_begin.keys():
+            self.at_begin[number] = self._versions()
         for number in range(self.done + 1, len(done) + 1):
             self._check_batch(done[number], begun.get(number), done.get(number - 1))
         self.done = len(done)
@@ -169,7 +177,8 @@ class Promises:
             state = states.get(oid)
             if state is None or state["status"] != "applied" or state["version"] < 0:
                 continue
-            if self._content(state["path"], state["version"]).is_foreign:
+            is_foreign = self._content(state["path"], state["version"]).is_foreign
+            if is_foreign or state["version"] <= self.at_begin.get(number, {}).get(state["path"], -1):
                 raise BrokenPromiseError(f"batch {number} has not rebuilt {state['path']}")
 
     def _check_files(self, number: int, files: list[dict[str, Any]], begun: dict[str, Any]) -> None:

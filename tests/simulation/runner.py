@@ -7,7 +7,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from unittest.mock import _patch
 
@@ -56,9 +56,7 @@ def run_seed(
 ) -> tuple[World, str | None]:
     """The world at its end, and the broken promise, if any. allowed: numbers of the only faults that happen."""
     world = World(Scenario.of(seed), allowed, keeps_trace)
-    with ExitStack() as stack:
-        for planted in () if mutation is None else _patches(mutation):
-            stack.enter_context(planted)
+    with planted(mutation):
         try:
             world.run()
         except Exception as error:  # noqa: BLE001  # any other error is a broken promise, too
@@ -66,9 +64,13 @@ def run_seed(
     return world, None
 
 
-def _patches(mutation: str) -> Iterable[AbstractContextManager[object]]:
-    planted = MUTATIONS[mutation]()
-    return (planted,) if isinstance(planted, _patch) else planted
+@contextmanager
+def planted(mutation: str | None) -> Iterator[None]:
+    found = () if mutation is None else MUTATIONS[mutation]()
+    with ExitStack() as stack:
+        for patch in (found,) if isinstance(found, _patch) else found:
+            stack.enter_context(patch)
+        yield
 
 
 def prepare_process() -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
+from pgoutput_etl.jobs.backfill import run as backfill
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from tests.simulation.archive import SimArchive
 from tests.simulation.jobs import Jobs
 from tests.simulation.landing import compressed
 from tests.simulation.promises import BrokenPromiseError, Holders
+from tests.simulation.runner import planted
 from tests.simulation.scheduler import Scheduler, SimProcess
 from tests.simulation.storage import Chances
 from tests.simulation.world import Scenario, World
@@ -23,14 +27,18 @@ def rebuild(jobs: Jobs) -> str:
     return jobs.backfill(BackfillRequest(("*",)))
 
 
-@pytest.fixture
-def world() -> World:
-    """With all files read."""
-    world = World(
+def quiet_world() -> World:
+    return World(
         replace(
             Scenario.of(0), archive=242, renames=False, tears=0.0, max_transactions=None, chances=Chances(switch=0.0)
         )
     )
+
+
+@pytest.fixture
+def world() -> World:
+    """With all files read."""
+    world = quiet_world()
     while not world.receiver.is_done:
         world.receiver.grow(5)
     assert world.run_alone().startswith("done")
@@ -69,6 +77,37 @@ def test_a_file_that_was_renamed_does_not_keep_a_run_from_finishing_a_backfill(w
     world.scheduler.now += 1000
     assert world.run_alone().startswith("done")
     assert (world.promises.done, world.promises.is_interrupted) == (done + 2, False), "one records the new name"
+
+
+@pytest.mark.parametrize("mutation", [None, "a backfill does not look at the ledger once it has the claim"])
+def test_a_backfill_stops_if_another_run_has_finished_a_batch_since_it_read_the_ledger(
+    monkeypatch: pytest.MonkeyPatch, mutation: str | None
+) -> None:
+    """No seed up to 10,000 stops a backfill there for so long."""
+    world = quiet_world()
+    world.receiver.grow(10)
+    assert world.run_alone() == "done: 1"
+    with planted(mutation):
+        run_batch = backfill._run_batch
+
+        def late(archive: SimArchive, *arguments: Any) -> Any:
+            archive.ledger.machine.event().wait(5000)
+            return run_batch(archive, *arguments)
+
+        monkeypatch.setattr(backfill, "_run_batch", late)
+        process = world.start(Random(0), rebuild)
+        world._go_on(world.scheduler.now + 1000, Random(0))
+        while not world.receiver.is_done:
+            world.receiver.grow(5)
+        other = world.start(Random(0), Jobs.apply)
+        world._go_on(world.scheduler.now + 1000, Random(0))
+        assert world.results == {"run 0 on b": "done: 1", other.name: "done: 2"}
+        if mutation is not None:
+            with pytest.raises(BrokenPromiseError, match="batch 3: LSN"):
+                world._go_on(world.scheduler.now + 1e6, Random(0))
+        else:
+            world._go_on(world.scheduler.now + 1e6, Random(0))
+            assert "another run" in world.results[process.name]
 
 
 def test_a_file_that_is_gone_is_named(world: World) -> None:
