@@ -57,6 +57,7 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
         "tables `<catalog>.<schema>.<table>` [in a catalog](storage.md#catalogs); requires `state.root`",
         "main",
     ),
+    "target.readers": ("[the programs that can open the tables](layout.md#readers)", "all"),
     "state.root": ("the folder of the ledger, outside of the tables' folders", "./state"),
     "tables[].match": (
         "`schema.table` as a shell pattern, in quotes. The first matching rule applies",

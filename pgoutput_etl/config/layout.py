@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pgoutput_etl.config.yaml_file import Node
-from pgoutput_etl.schema.layout import CHANGE_FEED, Layout
+from pgoutput_etl.schema.layout import CHANGE_FEED, NOT_FOR_ALL, Layout, Readers
 
 MOST_CLUSTERING_COLUMNS = 4  # Delta's limit
 
@@ -19,9 +19,18 @@ _REFUSED = {
     "delta.appendOnly": "the job deletes rows, in every mode if a table is renamed",
 }
 
+_NOT_FOR_ALL = frozenset(
+    {
+        ("delta.enabledeletionvectors", "true"),
+        ("delta.enabletypewidening", "true"),
+        ("delta.checkpointpolicy", "v2"),
+        *((f"delta.feature.{name}".lower(), "supported") for name in NOT_FOR_ALL),
+    }
+)
 
-def check_layout(layout: Layout, keys: Mapping[str, Node]) -> None:
-    """Raises ConfigError. keys: the nodes of the layout's fields."""
+
+def check_layout(layout: Layout, keys: Mapping[str, Node], readers: Readers) -> None:
+    """Raises ConfigError. keys: the nodes of the layout's fields. readers: of the target."""
     if layout.partition_by and layout.cluster_by:
         raise keys["cluster_by"].error("expected either cluster_by or partition_by: Delta can't do both")
     if len(layout.cluster_by) > MOST_CLUSTERING_COLUMNS:
@@ -30,5 +39,7 @@ def check_layout(layout: Layout, keys: Mapping[str, Node]) -> None:
         why = next((why for refused, why in _REFUSED.items() if refused.lower() == name.lower()), None)
         if why is not None:
             raise node.error(f"it can't be configured: {why}")
+        if readers is Readers.ALL and (name.lower(), layout.properties[name].lower()) in _NOT_FOR_ALL:
+            raise node.error("not all readers know it: remove it, or target.readers")
         if "." not in name:
             raise node.error("expected a name with a dot, as delta.logRetentionDuration")

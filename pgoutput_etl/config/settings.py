@@ -18,7 +18,7 @@ from pgoutput_etl.config.layout import check_layout
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.identifiers import is_within
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.schema.layout import CHANGE_FEED, Layout
+from pgoutput_etl.schema.layout import CHANGE_FEED, Layout, Readers
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
 
 # Values in `columns` that declare a column's origin where the archive leaves it open (schema/diff.py)
@@ -63,10 +63,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Exactly one field is set."""
+    """Either root or catalog is set. readers: the programs that can open the tables."""
 
     root: str | None = None
     catalog: str | None = None
+    readers: Readers = Readers.SPARK
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, 
         source=source,
         target=target,
         state=_state(keys["state"], target),
-        tables=_rules(keys["tables"]),
+        tables=_rules(keys["tables"], target.readers),
         types={name: _type(name, node) for name, node in keys["types"].mapping().items()},
         merge=_merge(keys["merge"]),
         on_error=keys["on_error"].choice(OnError.QUARANTINE),
@@ -226,8 +227,9 @@ def _names(node: Node, items: str, item: str) -> tuple[str, ...]:
 
 
 def _target(node: Node) -> Target:
-    keys = node.section("root", "catalog")
-    target = Target(keys["root"].optional_text("a folder"), keys["catalog"].optional_text("a catalog's name"))
+    keys = node.section("root", "catalog", "readers")
+    root, catalog = keys["root"].optional_text("a folder"), keys["catalog"].optional_text("a catalog's name")
+    target = Target(root, catalog, keys["readers"].choice(Readers.SPARK))
     if target.root is None and target.catalog is None:
         raise node.error("missing: expected root or catalog")
     if target.root is not None and target.catalog is not None:
@@ -251,9 +253,9 @@ def _state(node: Node, target: Target) -> State:
     return state
 
 
-def _rules(node: Node) -> tuple[TableRule, ...]:
+def _rules(node: Node, readers: Readers) -> tuple[TableRule, ...]:
     nodes = node.items("a list of rules")
-    rules = tuple(map(_rule, nodes))
+    rules = tuple(_rule(rule, readers) for rule in nodes)
     targets: dict[str, int] = {}
     for i, rule in enumerate(rules):
         earlier = next((n for n in range(i) if _matches_all_of(rules[n].match, rule.match)), None)
@@ -270,7 +272,7 @@ def _matches_all_of(pattern: str, other: str) -> bool:
     return pattern == other or (is_plain and fnmatchcase(other, pattern))
 
 
-def _rule(node: Node) -> TableRule:
+def _rule(node: Node, readers: Readers) -> TableRule:
     layout = ("cluster_by", "partition_by", "properties", "comment", "cdf")
     keys = node.section("match", "skip", "mode", "key", "columns", "rename", *layout)
     nodes = keys["columns"].mapping()
@@ -289,7 +291,7 @@ def _rule(node: Node) -> TableRule:
         cdf=None if keys["cdf"].value is None else keys["cdf"].boolean(),
         column_rules={name: column_rule for name, (_, column_rule) in columns.items() if column_rule is not None},
     )
-    check_layout(rule.layout, keys)
+    check_layout(rule.layout, keys, readers)
     for name in rule.key or ():
         if name in rule.column_rules and rule.column_rules[name].action is not ColumnAction.HASH:
             raise nodes[name].error("it is a column of `key`, which identifies rows: it can only be hashed")

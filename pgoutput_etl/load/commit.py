@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_catalog_place
-from pgoutput_etl.load.layout import StoredLayout, keeping_comments, lay_out, possible, refused
-from pgoutput_etl.schema.layout import CHANGE_FEED, NO_LAYOUT, Layout
+from pgoutput_etl.load.layout import StoredLayout, allow_names, keeping_comments, lay_out, possible, refused
+from pgoutput_etl.schema.layout import CHANGE_FEED, NO_LAYOUT, Layout, Readers
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
 from pgoutput_etl.spark.delta_history import changes_files, is_as_recorded
 from pgoutput_etl.spark.delta_log import Commit, metrics_of, newest_commit
@@ -26,9 +26,15 @@ from pgoutput_etl.spark.session import session_settings
 # time zone can only be added later if the table has timestampNtz from the beginning. Type widening is enabled on first
 # use (evolve.py), because the Rust reader rejects tables that have it.
 _PROPERTIES = {
-    "delta.enableDeletionVectors": "true",
-    "delta.columnMapping.mode": "name",
-    "delta.feature.timestampNtz": "supported",
+    Readers.SPARK: {
+        "delta.enableDeletionVectors": "true",
+        "delta.columnMapping.mode": "name",
+        "delta.feature.timestampNtz": "supported",
+    },
+    Readers.ALL: {
+        "delta.enableDeletionVectors": "false",
+        "delta.feature.timestampNtz": "supported",
+    },
 }
 
 
@@ -107,13 +113,14 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
     """
     stored = StoredLayout.of(spark, path) if is_delta_table(spark, path) else None
     if stored is not None:
+        allow_names(spark, path, rows.columns)
         layout, rows = stored.after_overwrite(layout), keeping_comments(rows, stored.comments)
     layout = possible(layout, rows.schema)
     writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
     if stored is None:
         # Delta can't create a table with column mapping and a feed by a write (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_...).
         of_new = {name: value for name, value in layout.properties.items() if name != CHANGE_FEED}
-        writer = writer.options(**{**_PROPERTIES, **of_new})
+        writer = writer.options(**{**_PROPERTIES[layout.readers], **of_new})
         if is_catalog_place(path):
             make_schema(spark, path)
     if layout.partition_by:
@@ -156,7 +163,8 @@ def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit
     since = delta_table(spark, old_path).history().where(F.col("version") > old_version).select("operation")
     # Another table may have taken the place meanwhile.
     is_own = is_as_recorded(row[0] for row in since.collect())
-    layout = StoredLayout.of(spark, old_path).to_copy(_PROPERTIES) if is_own else NO_LAYOUT
+    stored = StoredLayout.of(spark, old_path) if is_own else None
+    layout = NO_LAYOUT if stored is None else stored.to_copy(_PROPERTIES[stored.layout.readers])
     rows = read_table(spark, old_path, old_version)
     with session_settings(spark, commit.settings()) as session:
         overwrite(session, path, rows, layout)

@@ -18,6 +18,7 @@ from pyspark.sql.types import DataType, StructType
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted
 from pgoutput_etl.load.commit import DeltaTransaction, has_rows, overwrite
+from pgoutput_etl.load.layout import allow_names, is_for_all_readers
 from pgoutput_etl.load.target_columns import as_map, delta_type, entries_of_target, no_entries, stored_value, to_target
 from pgoutput_etl.schema.migration import SchemaMigration, ValueChange, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
@@ -66,7 +67,8 @@ def evolve(
     spark: SparkSession, path: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode = Mode.MIRROR
 ) -> None:
     """Raises TableError if existing rows would lack a key."""
-    needs_log_only = _needs_log_only(migration) and not _has_entries(spark, path, _removed_names(migration), mode)
+    takes = _needs_log_only(migration) and _takes(spark, path, migration)
+    needs_log_only = takes and not _has_entries(spark, path, _removed_names(migration), mode)
     if any(migration.origins[place] is None for place in migration.key) and _needs_key(spark, path, mode):
         migration.check_key()
     if needs_log_only:
@@ -97,6 +99,12 @@ def _needs_log_only(migration: SchemaMigration) -> bool:
     return introduced.isdisjoint(name.lower() for name in before)
 
 
+def _takes(spark: SparkSession, path: str, migration: SchemaMigration) -> bool:
+    """False if the table would need a feature that not all readers know, and hasn't any."""
+    needs = ValueChange.WIDENED in migration.value_changes or bool(_removed_names(migration))
+    return not needs or not is_for_all_readers(spark, path)
+
+
 def _removed_names(migration: SchemaMigration) -> list[str]:
     """Names of the columns that are dropped or renamed."""
     remaining = {migration.after[place].name: origin for place, origin in enumerate(migration.origins)}
@@ -116,6 +124,7 @@ def _has_entries(spark: SparkSession, path: str, names: list[str], mode: Mode) -
 
 
 def _alter(spark: SparkSession, path: str, migration: SchemaMigration) -> None:
+    allow_names(spark, path, (column.name for column in migration.after))
     table = delta_table(spark, path)
     existing = {field.name: field.dataType for field in table.toDF().schema.fields}
     # Reading resolves a relative path against Spark's working directory, ALTER TABLE against the warehouse.

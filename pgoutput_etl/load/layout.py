@@ -6,7 +6,7 @@ may change, its partitions and the comments of its columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from pyspark.errors import PySparkException
@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, text_literal
-from pgoutput_etl.schema.layout import CHANGE_FEED, Layout
+from pgoutput_etl.schema.layout import CHANGE_FEED, NOT_FOR_ALL, Layout, Readers, needs_column_mapping
 from pgoutput_etl.spark.delta import delta_table, is_delta_table
 from pgoutput_etl.spark.delta_log import properties_of
 
@@ -54,7 +54,8 @@ class StoredLayout:
         clustering = tuple(map(_unquoted, detail["clusteringColumns"]))
         features = detail["tableFeatures"] or ()
         properties = {**detail["properties"], **{f"delta.feature.{name}": "supported" for name in features}}
-        layout = Layout(tuple(detail["partitionColumns"]), clustering, properties, detail["description"])
+        readers = Readers.ALL if {*NOT_FOR_ALL}.isdisjoint(features) else Readers.SPARK
+        layout = Layout(tuple(detail["partitionColumns"]), clustering, properties, detail["description"], readers)
         comments = {f.name: f.metadata["comment"] for f in table.toDF().schema if f.metadata.get("comment")}
         was_clustered = _FEATURE in features
         return cls(place if is_catalog_place(place) else detail["location"], layout, comments, was_clustered)
@@ -101,6 +102,24 @@ def _has_statistics(data_type: DataType | None) -> bool:
     return isinstance(data_type, NumericType | DateType | TimestampType | TimestampNTZType | StringType)
 
 
+def is_for_all_readers(spark: SparkSession, place: str) -> bool:
+    properties = properties_of(spark, place)
+    if properties is None:
+        return StoredLayout.of(spark, place).layout.readers is Readers.ALL
+    return not any(_feature(name) in properties for name in NOT_FOR_ALL)
+
+
+def _feature(name: str) -> str:
+    return f"delta.feature.{name}"
+
+
+def allow_names(spark: SparkSession, place: str, names: Iterable[str]) -> None:
+    """Gives the table column mapping if Delta wouldn't take one of the names otherwise."""
+    if any(map(needs_column_mapping, names)) and is_for_all_readers(spark, place):
+        stored = StoredLayout.of(spark, place)
+        alter(spark, stored.place, "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+
+
 def has_change_feed(spark: SparkSession, place: str) -> bool:
     properties = properties_of(spark, place)
     if properties is None:
@@ -128,15 +147,26 @@ def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
         pairs = ", ".join(f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())
         statements.append(f"SET TBLPROPERTIES ({pairs})")
         changes += [name if name == _COMMENT else f"property {name}" for name in properties]
+    left = [name for name in NOT_FOR_ALL if wanted.readers is Readers.ALL and _feature(name) in has.properties]
+    if left:
+        # Delta would keep the clustering by names that the columns lose with column mapping, and fail from then on.
+        drops = [f"DROP FEATURE {name}" for name in left]
+        around = ("CLUSTER BY NONE", _cluster_by(has.cluster_by)) if has.cluster_by else ("", "")
+        statements += filter(None, (around[0], *drops, around[1]))
+        changes.append(f"for all readers: without {', '.join(left)}")
     if wanted.partition_by and wanted.partition_by != has.partition_by:
         remarks.append(f"partitioned by {_listed(has.partition_by)} until it is rebuilt from the archive")
     if wanted.cluster_by and {*wanted.cluster_by} != {*has.cluster_by}:
         if has.partition_by:
             remarks.append(f"partitioned by {_listed(has.partition_by)}, not clustered, until it is rebuilt")
         else:
-            statements.append(f"CLUSTER BY ({', '.join(map(quoted, wanted.cluster_by))})")
+            statements.append(_cluster_by(wanted.cluster_by))
             changes.append(f"clustered by {_listed(wanted.cluster_by)}")
     return LayoutChanges(tuple(statements), tuple(changes), tuple(remarks))
+
+
+def _cluster_by(columns: tuple[str, ...]) -> str:
+    return f"CLUSTER BY ({', '.join(map(quoted, columns))})"
 
 
 def _listed(names: tuple[str, ...]) -> str:

@@ -8,7 +8,12 @@ _VACUUM = frozenset({"VACUUM START", "VACUUM END"})
 
 _LAYOUT = frozenset({"CLUSTER BY", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
 
-_KEEP_ROWS = frozenset({"OPTIMIZE", *_VACUUM, *_LAYOUT})
+# The commits of DROP FEATURE (load/layout.py)
+_WITHOUT_FEATURE = frozenset(
+    {"DROP FEATURE", "REMOVE COLUMN MAPPING", "REORG", "Deletion Vector Tombstones", "Empty Commit"}
+)
+
+_KEEP_ROWS = frozenset({"OPTIMIZE", *_VACUUM, *_LAYOUT, *_WITHOUT_FEATURE})
 
 
 def is_as_recorded(operations: Iterable[str]) -> bool:

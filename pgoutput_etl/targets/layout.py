@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.schema.layout import Layout
+from pgoutput_etl.schema.layout import Layout, Readers, needs_column_mapping
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.targets.modes import (
     DELETED_COLUMN,
@@ -30,13 +30,26 @@ def fitting(layout: Layout, shape: TableShape, mode: Mode) -> tuple[Layout, tupl
     """The layout of one table, and remarks on what the table can't have. Data matters more than its layout, so nothing
     is held because of it."""
     names = [*(column.name for column in shape.columns), *added_columns(mode)]
+    remarks = []
+    why = next(_why_not_for_all(shape), None) if layout.readers is Readers.ALL else None
+    if why is not None:
+        layout = replace(layout, readers=Readers.SPARK)
+        remarks.append(f"not for all readers: {why}")
     why = next(_why_not_partitioned(layout, shape, names), None)
     if why is not None:
-        return replace(layout, partition_by=()), (f"not partitioned: {why}",)
+        return replace(layout, partition_by=()), (*remarks, f"not partitioned: {why}")
     why = next(_why_not_clustered(layout, shape, names), None)
     if why is not None:
-        return replace(layout, cluster_by=()), (f"not clustered: {why}",)
-    return layout, ()
+        return replace(layout, cluster_by=()), (*remarks, f"not clustered: {why}")
+    return layout, tuple(remarks)
+
+
+def _why_not_for_all(shape: TableShape) -> Iterator[str]:
+    for column in shape.columns:
+        if needs_column_mapping(column.name):
+            yield f"the name of column {column.name!r} has a character that only column mapping allows"
+        elif column.type.holds_variant:
+            yield f"column {column.name!r} is a VARIANT"
 
 
 def _why_not_partitioned(layout: Layout, shape: TableShape, names: Sequence[str]) -> Iterator[str]:

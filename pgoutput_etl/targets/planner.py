@@ -17,6 +17,7 @@ from pgoutput_etl.errors import RunError, SequenceError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, is_within, pattern_of
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.diff import ChangeKind, Declared, Lineage, SchemaChange, lineage
+from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
 from pgoutput_etl.schema.table_shape import TableColumn, table_columns, table_shape
@@ -227,7 +228,7 @@ class _Planner:
         is_displaced = moved_from is not None and is_within(path, f"{config.state.root}/displaced")
         schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
         masks = self.history.masks_of(case.oid)
-        laid_out, remarks = _laid_out(spans, rule)
+        laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
         target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
         return TableTask(*target, case.cutoff, rule.mode, masks, remarks)
 
@@ -269,12 +270,14 @@ class _Planner:
         return spans, retired, schema_changes
 
 
-def _laid_out(spans: Sequence[SchemaSpan], rule: TableRule) -> tuple[tuple[SchemaSpan, ...], tuple[str, ...]]:
+def _laid_out(
+    spans: Sequence[SchemaSpan], rule: TableRule, readers: Readers
+) -> tuple[tuple[SchemaSpan, ...], tuple[str, ...]]:
     """The spans with the rule's layout, and remarks on what the table can't have of it after the last one."""
     laid_out: list[SchemaSpan] = []
     remarks: tuple[str, ...] = ()
     for span in spans:
-        layout, remarks = fitting(rule.layout, span.shape, rule.mode)
+        layout, remarks = fitting(replace(rule.layout, readers=readers), span.shape, rule.mode)
         laid_out.append(replace(span, shape=replace(span.shape, layout=layout)))
     return tuple(laid_out), remarks
 

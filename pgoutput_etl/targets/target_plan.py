@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pgoutput_etl.config.settings import Config, Mode, TableRule
@@ -73,10 +73,12 @@ def plan_targets(
 
 
 def settings_of(config: Config) -> str:
-    """The part of the configuration that affects a batch's results, as JSON. A batch stores it at its beginning."""
+    """The part of the configuration that affects the rows of a batch's tables, as JSON. A batch stores it at its
+    beginning.
+    """
     origins = config.source.origins
     settings = {
-        "target": asdict(config.target),
+        "target": {"root": config.target.root, "catalog": config.target.catalog},
         "origins": [None if origins.accepted is None else sorted(origins.accepted), sorted(origins.skipped)],
         "types": dict(config.types),
         "tables": [dict(zip(_RULE_FIELDS, _rule_values(rule), strict=True)) for rule in config.tables],

@@ -298,6 +298,19 @@ def test_a_mistake_is_named_with_its_place(more: str, said: str) -> None:
     assert said in message
 
 
+@pytest.mark.parametrize(
+    ("readers", "properties", "said"),
+    [
+        ("iceberg", "{}", "target.readers: expected one of spark, all"),
+        ("all", "{delta.enableDeletionVectors: 'TRUE'}", "delta.enableDeletionVectors: not all readers know it"),
+        ("all", "{delta.feature.v2Checkpoint: supported}", "delta.feature.v2Checkpoint: not all readers know it"),
+    ],
+)
+def test_what_not_all_readers_know(readers: str, properties: str, said: str) -> None:
+    rules = f"tables: [{{match: a.b, properties: {properties}}}]"
+    assert said in refusal(SMALLEST.replace("{root: ./out}", f"{{root: ./out, readers: {readers}}}") + rules)
+
+
 def test_aliases_of_aliases_are_not_followed_without_end() -> None:
     """A billion laughs: 500 bytes of YAML with ten billion values."""
     laughs = "".join(f"  a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 11))

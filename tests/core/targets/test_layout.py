@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.schema.layout import Layout
+from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TableShape, table_shape
 from pgoutput_etl.targets.layout import fitting
@@ -62,3 +62,17 @@ def test_a_column_beyond_those_with_statistics(properties: dict[str, str], fits:
     assert fit.properties == properties
     assert (fit.cluster_by == ("c39",)) is fits
     assert fits is not any("name it in delta.dataSkippingStatsColumns" in remark for remark in remarks)
+
+
+@pytest.mark.parametrize(
+    ("names", "remark"),
+    [
+        (("a b",), "not for all readers: the name of column 'a b' has a character"),
+        (("x=y", "z"), "not for all readers: the name of column 'x=y' has a character"),
+        (("ä.`", "z"), None),
+    ],
+)
+def test_tables_that_not_all_readers_can_open(names: tuple[str, ...], remark: str | None) -> None:
+    layout, remarks = fitting(Layout(readers=Readers.ALL, cluster_by=("n",)), shape_of(*names), Mode.MIRROR)
+    assert layout == Layout(readers=Readers.ALL if remark is None else Readers.SPARK, cluster_by=("n",))
+    assert [r.startswith(remark or "") for r in remarks] == ([] if remark is None else [True])
