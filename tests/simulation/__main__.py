@@ -43,16 +43,15 @@ def _run(seeds: range, processes: int) -> Tally:
     """Of those seeds that are done when it is interrupted."""
     tally = Tally()
     parts = [seeds[at : at + _AT_ONCE] for at in range(0, len(seeds), _AT_ONCE)]
-    with ProcessPoolExecutor(processes, get_context("spawn"), prepare_process) as pool:
-        try:
-            for done in as_completed([pool.submit(run_seeds, part) for part in parts]):
-                tally.merge(done.result())
-                print(
-                    f"\r{tally.seeds:,} of {len(seeds):,} seeds, {len(tally.failures)} failed", end="", file=sys.stderr
-                )
-        except KeyboardInterrupt:
-            print("\ninterrupted: this is the result so far", end="", file=sys.stderr)
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ProcessPoolExecutor(processes, get_context("spawn"), prepare_process)
+    try:
+        for done in as_completed([pool.submit(run_seeds, part) for part in parts]):
+            tally.merge(done.result())
+            print(f"\r{tally.seeds:,} of {len(seeds):,} seeds, {len(tally.failures)} failed", end="", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("\ninterrupted: this is the result so far", end="", file=sys.stderr)
+    finally:
+        pool.shutdown(cancel_futures=True)  # once: leaving a `with` would take the cancellation back
     print(file=sys.stderr)
     return tally
 
