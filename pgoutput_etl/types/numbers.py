@@ -75,9 +75,12 @@ def careful_unsigned(text: bytes, _arrow: pa.DataType) -> int:
 
 
 def _integer_between(text: bytes, form: re.Pattern[bytes], low: int, high: int) -> int:
-    # every int8 fits in 20 characters; a longer text could exceed the limit of int()
-    if len(text) <= 20 and form.fullmatch(text) and low <= (value := int(text)) <= high:
-        return value
+    digits = text.lstrip(b"-").lstrip(b"0") or b"0"
+    # every int8 fits in 20 digits; more could exceed the limit of int()
+    if len(digits) <= 20 and form.fullmatch(text):
+        value = -int(digits) if text.startswith(b"-") else int(digits)
+        if low <= value <= high:
+            return value
     raise RefusedError(f"an integer from {low} to {high} in decimal digits")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -81,7 +82,7 @@ def test_a_file_that_was_renamed_does_not_keep_a_run_from_finishing_a_backfill(w
 
 @pytest.mark.parametrize("mutation", [None, "a backfill does not look at the ledger once it has the claim"])
 def test_a_backfill_stops_if_another_run_has_finished_a_batch_since_it_read_the_ledger(
-    monkeypatch: pytest.MonkeyPatch, mutation: str | None
+    mutation: str | None,
 ) -> None:
     """No seed up to 10,000 stops a backfill there for so long."""
     world = quiet_world()
@@ -94,20 +95,20 @@ def test_a_backfill_stops_if_another_run_has_finished_a_batch_since_it_read_the_
             archive.ledger.machine.event().wait(5000)
             return run_batch(archive, *arguments)
 
-        monkeypatch.setattr(backfill, "_run_batch", late)
-        process = world.start(Random(0), rebuild)
-        world._go_on(world.scheduler.now + 1000, Random(0))
-        while not world.receiver.is_done:
-            world.receiver.grow(5)
-        other = world.start(Random(0), Jobs.apply)
-        world._go_on(world.scheduler.now + 1000, Random(0))
-        assert world.results == {"run 0 on b": "done: 1", other.name: "done: 2"}
-        if mutation is not None:
-            with pytest.raises(BrokenPromiseError, match="batch 3: LSN"):
+        with patch.object(backfill, "_run_batch", late):
+            process = world.start(Random(0), rebuild)
+            world._go_on(world.scheduler.now + 1000, Random(0))
+            while not world.receiver.is_done:
+                world.receiver.grow(5)
+            other = world.start(Random(0), Jobs.apply)
+            world._go_on(world.scheduler.now + 1000, Random(0))
+            assert world.results == {"run 0 on b": "done: 1", other.name: "done: 2"}
+            if mutation is not None:
+                with pytest.raises(BrokenPromiseError, match="batch 3: LSN"):
+                    world._go_on(world.scheduler.now + 1e6, Random(0))
+            else:
                 world._go_on(world.scheduler.now + 1e6, Random(0))
-        else:
-            world._go_on(world.scheduler.now + 1e6, Random(0))
-            assert "another run" in world.results[process.name]
+                assert "another run" in world.results[process.name]
 
 
 def test_a_file_that_is_gone_is_named(world: World) -> None:

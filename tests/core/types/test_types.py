@@ -524,6 +524,7 @@ NEAR_MISSES = st.text("0123456789-+.: eBCNaIinfty", max_size=32).map(str.encode)
     ids=lambda value: value.name if isinstance(value, ColumnType) else "",
 )
 @given(text=NEAR_MISSES)
+@example(text=b"-" + b"0" * 5000)
 def test_fast_and_careful_path_read_the_same_value(
     column: ColumnType, fast: Fast, careful: Careful, text: bytes
 ) -> None:
