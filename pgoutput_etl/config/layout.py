@@ -11,7 +11,7 @@ MOST_CLUSTERING_COLUMNS = 4  # Delta's limit
 
 # Properties that the job needs as they are. Spark reserves names without a dot.
 _REFUSED = {
-    "delta.columnMapping.mode": "the job's tables have column mapping by name",
+    "delta.columnMapping.mode": "target.readers decides",
     "delta.columnMapping.maxColumnId": "Delta sets it",
     CHANGE_FEED: "use cdf",
     "delta.minReaderVersion": "name features, as delta.feature.variantType: supported",
@@ -24,7 +24,6 @@ _NOT_FOR_ALL = frozenset(
         ("delta.enabledeletionvectors", "true"),
         ("delta.enabletypewidening", "true"),
         ("delta.checkpointpolicy", "v2"),
-        *((f"delta.feature.{name}".lower(), "supported") for name in NOT_FOR_ALL),
     }
 )
 
@@ -39,7 +38,9 @@ def check_layout(layout: Layout, keys: Mapping[str, Node], readers: Readers) -> 
         why = next((why for refused, why in _REFUSED.items() if refused.lower() == name.lower()), None)
         if why is not None:
             raise node.error(f"it can't be configured: {why}")
-        if readers is Readers.ALL and (name.lower(), layout.properties[name].lower()) in _NOT_FOR_ALL:
-            raise node.error("not all readers know it: remove it, or target.readers")
+        pair, features = (name.lower(), layout.properties[name].lower()), map(str.lower, NOT_FOR_ALL)
+        is_for_some = pair in _NOT_FOR_ALL or name.lower().removeprefix("delta.feature.") in features
+        if readers is Readers.ALL and is_for_some:
+            raise node.error("not all readers know it: remove it, or set target.readers to spark")
         if "." not in name:
             raise node.error("expected a name with a dot, as delta.logRetentionDuration")

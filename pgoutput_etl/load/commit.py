@@ -16,7 +16,7 @@ from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.load.layout import StoredLayout, allow_names, keeping_comments, lay_out, possible, refused
 from pgoutput_etl.schema.layout import CHANGE_FEED, NO_LAYOUT, Layout, Readers
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
-from pgoutput_etl.spark.delta_history import changes_files, is_as_recorded
+from pgoutput_etl.spark.delta_history import is_as_recorded
 from pgoutput_etl.spark.delta_log import Commit, metrics_of, newest_commit
 from pgoutput_etl.spark.platform import value_of
 from pgoutput_etl.spark.session import session_settings
@@ -33,6 +33,9 @@ _PROPERTIES = {
     },
     Readers.ALL: {
         "delta.enableDeletionVectors": "false",
+        "delta.columnMapping.mode": "none",
+        "delta.enableTypeWidening": "false",
+        "delta.checkpointPolicy": "classic",
         "delta.feature.timestampNtz": "supported",
     },
 }
@@ -128,7 +131,7 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
     try:
         save(writer, path)
     except (AnalysisException, IllegalArgumentException) as error:
-        if not layout:
+        if not replace(layout, readers=Readers.SPARK):
             raise
         raise refused(path, error) from None
     result = write_result(spark, path)
@@ -191,8 +194,8 @@ def write_result(spark: SparkSession, path: str) -> WriteResult:
     """What the table's last commit did; the version is that of commits after it that only changed its layout."""
     newest = newest_commit(spark, path) or _history(spark, path, 1)[0]
     last = newest
-    if not changes_files(newest.operation):
-        last = next((commit for commit in _history(spark, path) if changes_files(commit.operation)), newest)
+    if is_as_recorded([newest.operation]):
+        last = next((commit for commit in _history(spark, path) if not is_as_recorded([commit.operation])), newest)
     if last.operation == "MERGE":
         counts = [last.metrics.get(f"numTargetRows{action}", 0) for action in ("Inserted", "Updated", "Deleted")]
     else:

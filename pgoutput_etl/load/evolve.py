@@ -18,7 +18,7 @@ from pyspark.sql.types import DataType, StructType
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted
 from pgoutput_etl.load.commit import DeltaTransaction, has_rows, overwrite
-from pgoutput_etl.load.layout import allow_names, is_for_all_readers
+from pgoutput_etl.load.layout import allow_names, has_column_mapping, is_for_all_readers
 from pgoutput_etl.load.target_columns import as_map, delta_type, entries_of_target, no_entries, stored_value, to_target
 from pgoutput_etl.schema.migration import SchemaMigration, ValueChange, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
@@ -100,9 +100,11 @@ def _needs_log_only(migration: SchemaMigration) -> bool:
 
 
 def _takes(spark: SparkSession, path: str, migration: SchemaMigration) -> bool:
-    """False if the table would need a feature that not all readers know, and hasn't any."""
-    needs = ValueChange.WIDENED in migration.value_changes or bool(_removed_names(migration))
-    return not needs or not is_for_all_readers(spark, path)
+    """False if Delta's log can't express a step in this table: not all tables have column mapping, and one for all
+    readers gets no type widening."""
+    if _removed_names(migration) and not has_column_mapping(spark, path):
+        return False
+    return ValueChange.WIDENED not in migration.value_changes or not is_for_all_readers(spark, path)
 
 
 def _removed_names(migration: SchemaMigration) -> list[str]:

@@ -6,9 +6,11 @@ may change, its partitions and the comments of its columns.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -28,13 +30,21 @@ from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, text_
 from pgoutput_etl.schema.layout import CHANGE_FEED, NOT_FOR_ALL, Layout, Readers, needs_column_mapping
 from pgoutput_etl.spark.delta import delta_table, is_delta_table
 from pgoutput_etl.spark.delta_log import properties_of
+from pgoutput_etl.spark.session import temporarily
+
+_COLUMN_MAPPING = "delta.columnMapping.mode"
 
 _COMMENT = "comment"  # as a property, it is the table's comment
 
 _FEATURE = "clustering"
 
+_DROP_FEATURE = "DROP FEATURE"
+
 # Properties that Delta sets itself, for one table.
-_OF_ONE_TABLE = ("delta.columnMapping.", "delta.feature.", "delta.rowTracking.", "delta.inCommitTimestampEnablement")
+_OF_ONE_TABLE = (
+    *("delta.columnMapping.", "delta.feature.", "delta.rowTracking.", "delta.inCommitTimestampEnablement"),
+    "delta.requireCheckpointProtectionBeforeVersion",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +113,16 @@ def _has_statistics(data_type: DataType | None) -> bool:
 
 
 def is_for_all_readers(spark: SparkSession, place: str) -> bool:
+    return not any(_feature(name) in _properties(spark, place) for name in NOT_FOR_ALL)
+
+
+def has_column_mapping(spark: SparkSession, place: str) -> bool:
+    return _properties(spark, place).get(_COLUMN_MAPPING, "none") != "none"
+
+
+def _properties(spark: SparkSession, place: str) -> Mapping[str, str]:
     properties = properties_of(spark, place)
-    if properties is None:
-        return StoredLayout.of(spark, place).layout.readers is Readers.ALL
-    return not any(_feature(name) in properties for name in NOT_FOR_ALL)
+    return StoredLayout.of(spark, place).layout.properties if properties is None else properties
 
 
 def _feature(name: str) -> str:
@@ -114,10 +130,15 @@ def _feature(name: str) -> str:
 
 
 def allow_names(spark: SparkSession, place: str, names: Iterable[str]) -> None:
-    """Gives the table column mapping if Delta wouldn't take one of the names otherwise."""
-    if any(map(needs_column_mapping, names)) and is_for_all_readers(spark, place):
+    """Gives the table column mapping if Delta wouldn't take one of the names otherwise.
+
+    The commit has no metadata: with those of the write that follows, a run that finishes this one would take the write
+    for done.
+    """
+    if any(map(needs_column_mapping, names)) and not has_column_mapping(spark, place):
         stored = StoredLayout.of(spark, place)
-        alter(spark, stored.place, "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+        with temporarily(spark, {"spark.databricks.delta.commitInfo.userMetadata": ""}):
+            alter(spark, stored.place, f"SET TBLPROPERTIES ('{_COLUMN_MAPPING}' = 'name')")
 
 
 def has_change_feed(spark: SparkSession, place: str) -> bool:
@@ -150,9 +171,11 @@ def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
     left = [name for name in NOT_FOR_ALL if wanted.readers is Readers.ALL and _feature(name) in has.properties]
     if left:
         # Delta would keep the clustering by names that the columns lose with column mapping, and fail from then on.
-        drops = [f"DROP FEATURE {name}" for name in left]
-        around = ("CLUSTER BY NONE", _cluster_by(has.cluster_by)) if has.cluster_by else ("", "")
-        statements += filter(None, (around[0], *drops, around[1]))
+        for name in left:
+            around = has.cluster_by and name == "columnMapping"
+            statements += ["CLUSTER BY NONE"] if around else []
+            statements.append(f"{_DROP_FEATURE} {name}")
+            statements += [_cluster_by(has.cluster_by)] if around else []
         changes.append(f"for all readers: without {', '.join(left)}")
     if wanted.partition_by and wanted.partition_by != has.partition_by:
         remarks.append(f"partitioned by {_listed(has.partition_by)} until it is rebuilt from the archive")
@@ -197,6 +220,19 @@ def alter(spark: SparkSession, place: str, clause: str) -> None:
         spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
     except PySparkException as error:
         raise refused(place, error) from None
+    except Py4JJavaError as error:  # as of DROP FEATURE
+        if not clause.startswith(_DROP_FEATURE):
+            raise
+        raise RunError(
+            f"Delta can't make {place} readable for all ({clause}: {_condition(error)}): set target.readers to "
+            "spark, or build the table anew, in another place"
+        ) from None
+
+
+def _condition(error: Py4JJavaError) -> str:
+    """Delta's name of the error; its text may have values."""
+    found = re.search(r"\[([A-Z_.]+)\]", str(error.java_exception))
+    return found.group(1) if found else type(error).__name__
 
 
 def refused(place: str, error: PySparkException) -> RunError:

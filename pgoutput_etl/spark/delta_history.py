@@ -9,11 +9,11 @@ _VACUUM = frozenset({"VACUUM START", "VACUUM END"})
 _LAYOUT = frozenset({"CLUSTER BY", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
 
 # The commits of DROP FEATURE (load/layout.py)
-_WITHOUT_FEATURE = frozenset(
-    {"DROP FEATURE", "REMOVE COLUMN MAPPING", "REORG", "Deletion Vector Tombstones", "Empty Commit"}
-)
+_WITHOUT_FEATURE = frozenset({"DROP FEATURE", "Deletion Vector Tombstones", "Empty Commit"})
 
-_KEEP_ROWS = frozenset({"OPTIMIZE", *_VACUUM, *_LAYOUT, *_WITHOUT_FEATURE})
+_REWRITES_FILES = frozenset({"OPTIMIZE", "REORG", "REMOVE COLUMN MAPPING"})
+
+_KEEP_ROWS = frozenset({*_REWRITES_FILES, *_VACUUM, *_LAYOUT, *_WITHOUT_FEATURE})
 
 
 def is_as_recorded(operations: Iterable[str]) -> bool:
@@ -23,4 +23,4 @@ def is_as_recorded(operations: Iterable[str]) -> bool:
 
 def changes_files(operation: str) -> bool:
     """True if a commit's version may have other files than the previous one."""
-    return operation not in _VACUUM | _LAYOUT
+    return operation not in _VACUUM | _LAYOUT | _WITHOUT_FEATURE

@@ -20,7 +20,12 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.identifiers import quoted, text_literal
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.plan.run import plan
+from pgoutput_etl.load.commit import DeltaTransaction, overwrite
+from pgoutput_etl.load.evolve import committed_steps
+from pgoutput_etl.load.layout import allow_names, has_column_mapping
 from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.schema.layout import Layout, Readers
+from pgoutput_etl.spark.session import session_settings
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import Change, T, delete_full, insert, table, transaction, truncate, update
 
@@ -152,6 +157,22 @@ def test_which_readers_open_which_tables(spark: SparkSession, tmp_path: Path) ->
         reader: ["yes" if reader in who_opens(job, name) else "no" for name in ("past", "t")] for reader in READERS
     }
     assert said == {reader: [*answers, "yes"] for reader, answers in found.items()}
+
+
+def test_a_name_that_needs_column_mapping_is_no_step_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """A run that died after this commit, and before the write, has written nothing."""
+    path, commit = str(tmp_path / "t"), DeltaTransaction("app", "changes:0", 1, 5)
+    overwrite(spark, path, spark.range(3), Layout(readers=Readers.ALL))
+    spark.sql(f"ALTER TABLE delta.{quoted(path)} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    assert not has_column_mapping(spark, path)
+    with session_settings(spark, commit.settings()) as session:
+        allow_names(session, path, ["a b"])
+    assert has_column_mapping(spark, path)
+    assert committed_steps(spark, path, commit) == set()
+    with session_settings(spark, commit.settings()) as session:
+        overwrite(session, path, spark.range(7).withColumnRenamed("id", "a b"), Layout(readers=Readers.SPARK))
+    assert committed_steps(spark, path, commit) == {"changes:0"}
+    assert spark.read.format("delta").load(path).count() == 7
 
 
 @pytest.mark.soak
