@@ -26,6 +26,7 @@ _NOT_FOR_ALL = frozenset(
         ("delta.checkpointpolicy", "v2"),
     }
 )
+_FEATURES_NOT_FOR_ALL = frozenset(f"delta.feature.{name}".lower() for name in NOT_FOR_ALL)
 
 
 def check_layout(layout: Layout, keys: Mapping[str, Node], readers: Readers) -> None:
@@ -38,9 +39,11 @@ def check_layout(layout: Layout, keys: Mapping[str, Node], readers: Readers) -> 
         why = next((why for refused, why in _REFUSED.items() if refused.lower() == name.lower()), None)
         if why is not None:
             raise node.error(f"it can't be configured: {why}")
-        pair, features = (name.lower(), layout.properties[name].lower()), map(str.lower, NOT_FOR_ALL)
-        is_for_some = pair in _NOT_FOR_ALL or name.lower().removeprefix("delta.feature.") in features
-        if readers is Readers.ALL and is_for_some:
+        if readers is Readers.ALL and _is_not_for_all(name.lower(), layout.properties[name].lower()):
             raise node.error("not all readers know it: remove it, or set target.readers to spark")
         if "." not in name:
             raise node.error("expected a name with a dot, as delta.logRetentionDuration")
+
+
+def _is_not_for_all(name: str, value: str) -> bool:
+    return name in _FEATURES_NOT_FOR_ALL or (name, value) in _NOT_FOR_ALL

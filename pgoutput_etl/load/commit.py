@@ -147,8 +147,8 @@ def append(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
     return write_result(spark, path)
 
 
-def initialize(spark: SparkSession, path: str, rows: DataFrame, layout: Layout) -> WriteResult:
-    """Overwrites the table with its first rows."""
+def initialize(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
+    """Overwrites the table; the result has its total, because Delta reports every row as inserted."""
     result = overwrite(spark, path, rows, layout)
     return replace(result, rows=result.inserted)
 
@@ -191,7 +191,7 @@ def restore(spark: SparkSession, path: str, version: int | None) -> None:
 
 
 def write_result(spark: SparkSession, path: str) -> WriteResult:
-    """What the table's last commit did; the version is that of commits after it that only changed its layout."""
+    """What the last commit that changed rows did, with the table's newest version."""
     newest = newest_commit(spark, path) or _history(spark, path, 1)[0]
     last = newest
     if is_as_recorded([newest.operation]):

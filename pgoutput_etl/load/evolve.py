@@ -67,8 +67,11 @@ def evolve(
     spark: SparkSession, path: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode = Mode.MIRROR
 ) -> None:
     """Raises TableError if existing rows would lack a key."""
-    takes = _needs_log_only(migration) and _takes(spark, path, migration)
-    needs_log_only = takes and not _has_entries(spark, path, _removed_names(migration), mode)
+    needs_log_only = (
+        _needs_log_only(migration)
+        and _takes(spark, path, migration)
+        and not _has_entries(spark, path, _removed_names(migration), mode)
+    )
     if any(migration.origins[place] is None for place in migration.key) and _needs_key(spark, path, mode):
         migration.check_key()
     if needs_log_only:

@@ -6,8 +6,6 @@ and `to` exclusive: the rows with `from <= lsn < to`, or without `to`, are the t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -96,8 +94,7 @@ def _write_bag(
     first = truncates_of(ordered).select(F.get("_truncates", 0).alias("_emptied"))
     deletes = _deletes(paired)
     if not has_change_feed(spark, path):
-        result = commit.overwrite(spark, path, _ended(stored, deletes, first, shape).unionByName(versions))
-        return replace(result, rows=result.inserted)  # Delta reports every row of the overwritten table
+        return commit.initialize(spark, path, _ended(stored, deletes, first, shape).unionByName(versions))
     # The feed of an overwrite has all rows.
     current = stored.where(F.col(VALID_TO_LSN).isNull())
     is_emptied = first.where(F.col("_emptied").isNotNull()).limit(1).count()

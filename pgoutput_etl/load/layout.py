@@ -64,7 +64,7 @@ class StoredLayout:
         clustering = tuple(map(_unquoted, detail["clusteringColumns"]))
         features = detail["tableFeatures"] or ()
         properties = {**detail["properties"], **{f"delta.feature.{name}": "supported" for name in features}}
-        readers = Readers.ALL if {*NOT_FOR_ALL}.isdisjoint(features) else Readers.SPARK
+        readers = Readers.SPARK if _not_for_all(properties) else Readers.ALL
         layout = Layout(tuple(detail["partitionColumns"]), clustering, properties, detail["description"], readers)
         comments = {f.name: f.metadata["comment"] for f in table.toDF().schema if f.metadata.get("comment")}
         was_clustered = _FEATURE in features
@@ -113,7 +113,7 @@ def _has_statistics(data_type: DataType | None) -> bool:
 
 
 def is_for_all_readers(spark: SparkSession, place: str) -> bool:
-    return not any(_feature(name) in _properties(spark, place) for name in NOT_FOR_ALL)
+    return not _not_for_all(_properties(spark, place))
 
 
 def has_column_mapping(spark: SparkSession, place: str) -> bool:
@@ -125,8 +125,9 @@ def _properties(spark: SparkSession, place: str) -> Mapping[str, str]:
     return StoredLayout.of(spark, place).layout.properties if properties is None else properties
 
 
-def _feature(name: str) -> str:
-    return f"delta.feature.{name}"
+def _not_for_all(properties: Mapping[str, str]) -> list[str]:
+    """The table's features that not all readers know."""
+    return [name for name in NOT_FOR_ALL if f"delta.feature.{name}" in properties]
 
 
 def allow_names(spark: SparkSession, place: str, names: Iterable[str]) -> None:
@@ -142,10 +143,7 @@ def allow_names(spark: SparkSession, place: str, names: Iterable[str]) -> None:
 
 
 def has_change_feed(spark: SparkSession, place: str) -> bool:
-    properties = properties_of(spark, place)
-    if properties is None:
-        properties = delta_table(spark, place).detail().select("properties").collect()[0][0]
-    return properties.get(CHANGE_FEED, "").lower() == "true"
+    return _properties(spark, place).get(CHANGE_FEED, "").lower() == "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +166,15 @@ def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
         pairs = ", ".join(f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())
         statements.append(f"SET TBLPROPERTIES ({pairs})")
         changes += [name if name == _COMMENT else f"property {name}" for name in properties]
-    left = [name for name in NOT_FOR_ALL if wanted.readers is Readers.ALL and _feature(name) in has.properties]
+    left = _not_for_all(has.properties) if wanted.readers is Readers.ALL else []
     if left:
-        # Delta would keep the clustering by names that the columns lose with column mapping, and fail from then on.
         for name in left:
-            around = has.cluster_by and name == "columnMapping"
-            statements += ["CLUSTER BY NONE"] if around else []
-            statements.append(f"{_DROP_FEATURE} {name}")
-            statements += [_cluster_by(has.cluster_by)] if around else []
+            drop = f"{_DROP_FEATURE} {name}"
+            if name == "columnMapping" and has.cluster_by:
+                # Delta would keep the clustering by names that the columns lose, and fail from then on.
+                statements += ["CLUSTER BY NONE", drop, _cluster_by(has.cluster_by)]
+            else:
+                statements.append(drop)
         changes.append(f"for all readers: without {', '.join(left)}")
     if wanted.partition_by and wanted.partition_by != has.partition_by:
         remarks.append(f"partitioned by {_listed(has.partition_by)} until it is rebuilt from the archive")

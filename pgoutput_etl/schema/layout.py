@@ -8,11 +8,10 @@ from enum import Enum
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 
-
 # Delta's table features that some readers refuse: tests/spark/load/test_readers.py
 NOT_FOR_ALL = ("typeWidening", "columnMapping", "deletionVectors", "v2Checkpoint")
 
-_NEED_COLUMN_MAPPING = frozenset(" ,;{}()\n\t=")  # DeltaColumnMapping of Delta refuses them without
+_NEED_COLUMN_MAPPING = frozenset(" ,;{}()\n\t=")  # Delta refuses them in a table without it
 
 
 class Readers(Enum):

@@ -73,9 +73,7 @@ def plan_targets(
 
 
 def settings_of(config: Config) -> str:
-    """The part of the configuration that affects the rows of a batch's tables, as JSON. A batch stores it at its
-    beginning.
-    """
+    """The part of the configuration that affects a batch's rows, as JSON. A batch stores it at its beginning."""
     origins = config.source.origins
     settings = {
         "target": {"root": config.target.root, "catalog": config.target.catalog},
