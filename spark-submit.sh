@@ -204,6 +204,9 @@ stop() { # SIGNAL: stops the driver first, so that it can't complain about a los
   kill "-$1" ${driver:+"$driver"} "$submit" 2>/dev/null || true
 }
 trap 'stop TERM' HUP INT TERM
+if [[ " ${job[*]} " == *" --follow"[\ =]* ]]; then # the driver needs its JVM until it has finished its batch
+  trap '[[ ! -f $work/pid ]] && stop TERM || kill -TERM "$(<"$work/pid")" 2>/dev/null || true' TERM
+fi
 
 # If this script is killed, kill Spark too, so that no unseen run is left to meet the next one.
 mkfifo "$work/alive"
@@ -217,6 +220,7 @@ exec 5>"$work/alive"
 status=0
 wait "$submit" || status=$?
 while kill -0 "$submit" 2>/dev/null; do # a signal ends `wait` before Spark ends
+  status=0
   wait "$submit" || status=$?
 done
 echo over >&5

@@ -1,7 +1,8 @@
 """Counts what a small night costs: Spark jobs, from Spark's event log, and CPU seconds of all processes.
 
 A night changes some rows in some small tables, whose rows already exist. Nights of one session are counted after it has
-warmed up; one more night is a job of its own, with the start of its session.
+warmed up, first as runs of `apply`, then as looks of `apply --follow`; one more night is a job of its own, with the
+start of its session.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from benchmarks.jobs import configured, run_job
 from benchmarks.processes import cpu_seconds
 from benchmarks.sessions import WORK, fresh, session
 from pgoutput_etl.console import no_progress
+from pgoutput_etl.jobs.apply.follow import Follower
+from pgoutput_etl.jobs.run import Run
 from tests.support.small_archives import copydata, insert, table, transaction, update
 
 Progress = Callable[[str], None]
@@ -42,6 +45,7 @@ class SmallNight:
 class _Measured:
     """began, ended: in milliseconds since 1970, as in Spark's event log."""
 
+    night: str
     tables: int
     began: int
     ended: int
@@ -64,11 +68,17 @@ def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
             for tables in (1, _TABLES, 0):
                 progress(f"run {run + 1} of {runs}: {tables} tables change")
                 nights.land(tables)
-                before, began = cpu_seconds().total(), now()
-                run_job(spark, config, no_progress)
-                measured.append(_Measured(tables, began, now(), cpu_seconds().total() - before))
+                measured.append(_measured("warm", tables, lambda: run_job(spark, config, no_progress)))
+        follower = Follower(Run.of(spark, config, no_progress), 0, lambda _: None, lambda: None)
+        follower.look()
+        for run in range(runs):
+            for tables in (1, 0):
+                progress(f"run {run + 1} of {runs}: {tables} tables change while it follows")
+                nights.land(tables)
+                measured.append(_measured("followed", tables, follower.look))
     jobs = logged_work(events).jobs
-    results = [_summary(tables, measured, jobs) for tables in (1, _TABLES, 0)]
+    kinds = dict.fromkeys((night.night, night.tables) for night in measured)
+    results = [_summary(*kind, measured, jobs) for kind in kinds]
     progress("a job of its own")
     return [*results, _separate(nights, runs)]
 
@@ -100,11 +110,17 @@ class _Nights:
         self.night += 1
 
 
-def _summary(tables: int, measured: list[_Measured], jobs: Sequence[int]) -> SmallNight:
-    nights = [night for night in measured if night.tables == tables]
+def _measured(night: str, tables: int, work: Callable[[], object]) -> _Measured:
+    before, began = cpu_seconds().total(), now()
+    work()
+    return _Measured(night, tables, began, now(), cpu_seconds().total() - before)
+
+
+def _summary(kind: str, tables: int, measured: list[_Measured], jobs: Sequence[int]) -> SmallNight:
+    nights = [night for night in measured if (night.night, night.tables) == (kind, tables)]
     counts = [sum(night.began <= job <= night.ended for job in jobs) for night in nights]
     seconds = median(night.ended - night.began for night in nights) / 1000
-    return SmallNight("warm", tables, median(counts), median(night.cpu for night in nights), seconds)
+    return SmallNight(kind, tables, median(counts), median(night.cpu for night in nights), seconds)
 
 
 def _separate(nights: _Nights, runs: int) -> SmallNight:

@@ -63,9 +63,23 @@ def grid(
     return table
 
 
-def counted(number: int, noun: str) -> str:
-    """The number with its noun, in the singular or the regular plural."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """The number with its noun, in the singular or the plural: the regular one, unless it is given."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def duration(seconds: float) -> str:
+    """In one or two units: 45 s, 12 min, 8 h 5 min, 3 d 4 h, 200 d."""
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min"
+    if whole < 48 * 3600:
+        hours, minutes = divmod(whole // 60, 60)
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    days, hours = divmod(whole // 3600, 24)
+    return f"{days} d {hours} h" if hours and days < 100 else f"{days} d"
 
 
 def shortened(lines: Sequence[str], limit: int, noun: str) -> list[str]:

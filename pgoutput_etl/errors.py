@@ -8,6 +8,7 @@
     │   └── SequenceError    … the order of the messages
     ├── TableError           inspect one table; the others continue         exit 3 (the table is held)
     └── RunError             run again, or finish what another run began    exit 1
+        └── AnotherRunError  … another run works on the source, or just has
 
 No message contains a cell's value: messages reach logs, terminals and tickets.
 """
@@ -81,6 +82,10 @@ class RunError(PgoutputEtlError):
     def __init__(self, text: str, next_job: tuple[str, ...] = ()) -> None:
         super().__init__(text)
         self.next_job = next_job
+
+
+class AnotherRunError(RunError):
+    """Another run works on this source, or has just finished. Running again once it has ended is enough."""
 
 
 def without_offset(reason: str) -> str:

@@ -18,7 +18,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 GAP = "…"
 # The classes of errors.py that code instantiates. Any other exception is caught and reported as one of these.
-CLASSES = ("ConfigError", "ArchiveError", "WireError", "FramingError", "SequenceError", "TableError", "RunError")
+CLASSES = (
+    *("ConfigError", "ArchiveError", "WireError", "FramingError", "SequenceError", "TableError", "RunError"),
+    "AnotherRunError",
+)
 # The methods of configuration nodes that create ConfigErrors.
 _NODE_METHODS = ("error", "expected")
 # Words of a location. A text of nothing else only puts a location before another error's text.

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
@@ -17,7 +17,7 @@ from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_NEEDS_LITTLE_SPARK, EXIT_NEEDS_NO_SPARK, EXIT_NEEDS_SPARK, exit_code_of
 from pgoutput_etl.jobs.command_line import example_line, job_line
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.timestamps import parse_time
+from pgoutput_etl.timestamps import parse_duration, parse_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +99,7 @@ def job_command(
     show: Callable[[R], None],
     add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None,
     needs_spark: bool = True,
-    is_light: Callable[[Config], bool] = lambda _: False,
+    is_light: Callable[[argparse.Namespace, Config], bool] = lambda *_: False,
 ) -> Command:
     """The command of a job with a configuration. It prints the job's report or its error. show: prints text. is_light:
     as in Command."""
@@ -130,7 +130,7 @@ def job_command(
         return report.exit_code
 
     def has_little_to_do(arguments: argparse.Namespace) -> bool:
-        return is_light(load_config(arguments.config, arguments.set))
+        return is_light(arguments, load_config(arguments.config, arguments.set))
 
     return Command(name, description, example, add_arguments, run, check, has_little_to_do)
 
@@ -188,6 +188,8 @@ def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
 lsn: Callable[[str], int] = argument(parse_lsn)
 
 time: Callable[[str], datetime] = argument(parse_time)
+
+interval: Callable[[str], timedelta] = argument(parse_duration)
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from pgoutput_etl.spark.session import Background, background_jobs
 class Run:
     """One run of a job, and what it works on. background: runs jobs beside the body of a context. archive_of: what
     earlier batches read, as a batch sees it. enter: called with the name of each stage as it begins. lap: seconds by
-    stage since the last call."""
+    stage since the last call. is_stopping: true once the run should end after the batch that it is in."""
 
     config: Config
     ledger: Ledger
@@ -38,6 +38,7 @@ class Run:
     progress: Progress = no_progress
     enter: Callable[[str], None] = no_progress
     lap: Callable[[], Mapping[str, float]] = dict
+    is_stopping: Callable[[], bool] = lambda: False
 
     @classmethod
     def of(

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import AnotherRunError
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
 from pgoutput_etl.landing.fingerprint import FilePart
 from pgoutput_etl.ledger.batch import Batch, BatchResult
@@ -69,7 +69,7 @@ class LedgerBatches:
         """The batch, now done, as the run's next batch needs it. Raises RunError if another run came between."""
         last = self.last(batch.number)
         if last is None or (last.ledger_id, last.number, last.resumed) != (batch.ledger_id, batch.number, False):
-            raise RunError(
+            raise AnotherRunError(
                 f"another run has continued after batch {batch.number}; this run changes nothing more. Run again"
             )
         return last
@@ -127,7 +127,7 @@ class LedgerBatches:
             numbers = self._numbers(last.number if last else 0)
             newest = None if numbers is None else (numbers[0], numbers[0] != numbers[1])
             if (last and (last.number, last.resumed)) != newest:
-                raise RunError("another run has just finished; this run changes nothing. Run again")
+                raise AnotherRunError("another run has just finished; this run changes nothing. Run again")
 
         with self.claims(progress).held(batch.number, progress, claim, confirm) as check:
             yield check
@@ -147,7 +147,9 @@ class LedgerBatches:
         rows = self.store.rows("batches", ("status", "ledger_id", "files", "backfill"), batch.number, batch.number + 1)
         [stored] = [row for row in rows if row["status"] == "begun"]
         if (stored["ledger_id"], stored["files"], stored["backfill"]) != (batch.ledger_id, files, batch.backfill):
-            raise RunError(f"another run has already begun batch {batch.number}; this run changes nothing. Run again")
+            raise AnotherRunError(
+                f"another run has already begun batch {batch.number}; this run changes nothing. Run again"
+            )
 
     def finish(
         self,

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
 from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.ledger.claims import newest
 from pgoutput_etl.machine import THIS_MACHINE, Machine, now
@@ -148,7 +148,7 @@ class ClaimFiles:
             if claim is None or claim.process == self.machine.process():
                 continue
             if claim.is_alive(now(self.machine), self.machine):
-                raise RunError(
+                raise AnotherRunError(
                     f"a run of another source, {other}, is at work on the same ledger: {claim.process}. On S3 only one "
                     "driver at a time may write to a ledger: run one source after the other, or give each its own "
                     "state.root. This run changes nothing"

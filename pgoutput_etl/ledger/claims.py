@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 from uuid import uuid4
 
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import AnotherRunError, RunError
 from pgoutput_etl.machine import THIS_MACHINE, Event, Machine, Process, now
 
 LEASE = timedelta(minutes=3)
@@ -173,14 +173,14 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
-def _taken(other: Claim, at: datetime) -> RunError:
+def _taken(other: Claim, at: datetime) -> AnotherRunError:
     if other.status == RELEASED:
-        return RunError(
+        return AnotherRunError(
             f"another run, {other.process}, has done this run's work, because this run was not heard of for too long. "
             "This run changes nothing more. Run again"
         )
     seconds = int((at - other.at).total_seconds())
-    return RunError(
+    return AnotherRunError(
         f"another run is at work on this source: {other.process}, last heard of {max(seconds, 0)} s ago. This run "
         "changes nothing. If the other run is dead, a new run can start "
         f"{int(LEASE.total_seconds())} s after it was last heard of"

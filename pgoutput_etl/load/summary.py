@@ -27,6 +27,10 @@ class TableSummary:
     def name(self) -> str:
         return f"{self.schema}.{self.table}"
 
+    @property
+    def changed_rows(self) -> int:
+        return self.inserted + self.updated + self.deleted
+
 
 def unchanged_lines(tables: Iterable[TableSummary], skipped: Sequence[str]) -> list[str]:
     """The tables that were not changed and why, then the tables that the configuration skips."""

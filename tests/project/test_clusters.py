@@ -193,6 +193,15 @@ def test_the_unit_runs_apply_and_does_not_retry_recurring_failures() -> None:
     assert timer["Timer"]["Persistent"] == "yes"
 
 
+def test_the_following_unit_lets_its_driver_finish_a_batch() -> None:
+    service = unit(FILES / "pgoutput-etl-follow@.service")["Service"]
+    _, *arguments = service["ExecStart"].split()
+    options = command("apply").parser("apply").parse_args(arguments[arguments.index("jobs/apply.py") + 1 :])
+    assert options.follow.total_seconds() == 60
+    assert service["KillMode"] == "mixed", "SIGTERM must not reach the JVM before the batch has ended"
+    assert service["SuccessExitStatus"] == "3"
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd isn't installed")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     for path in UNITS:

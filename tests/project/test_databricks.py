@@ -138,6 +138,17 @@ def test_every_task_has_its_file_and_valid_parameters(
         assert any(folder.startswith(volume) for volume in volumes), "in a volume of the bundle"
 
 
+def test_the_continuous_workflow_follows_in_one_task() -> None:
+    _, job = JOBS["continuous"]
+    assert job["continuous"]["pause_status"] == "PAUSED"
+    [task] = job["tasks"]
+    assert parameters(job, task, interval="5m")[-2:] == ["--follow", "5m"]
+    assert not {"max_retries", "depends_on"} & task.keys(), "a continuous job refuses both"
+    assert job["job_clusters"] == JOBS["nightly"][1]["job_clusters"]
+    apply = next(task for task in JOBS["nightly"][1]["tasks"] if task["task_key"] == "apply")
+    assert task["libraries"] == apply["libraries"]
+
+
 @pytest.mark.parametrize("variant", ["nightly", "nightly_serverless"])
 def test_a_night_plans_applies_verifies_maintains_and_checks_quarantine(variant: str) -> None:
     _, job = JOBS[variant]

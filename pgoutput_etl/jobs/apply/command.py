@@ -5,22 +5,34 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pgoutput_etl.config.settings import Config, Metrics
 from pgoutput_etl.console import ProgressPrinter
-from pgoutput_etl.jobs.command import job_command, session
+from pgoutput_etl.jobs.command import interval, job_command, session
 
 if TYPE_CHECKING:
-    from pgoutput_etl.jobs.apply.report import RunReport
+    from pgoutput_etl.jobs.apply.follow import FollowReport
+    from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
+
+    Report: TypeAlias = RunReport | FollowReport
 
 
-def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], RunReport]:
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--follow",
+        type=interval,
+        metavar="INTERVAL",
+        help="keep running, and apply what has landed every INTERVAL (60s, 5m), until SIGTERM",
+    )
+
+
+def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], Report]:
     if config.metrics != Metrics():
         from pgoutput_etl.jobs.apply.metrics import check
 
         check(config.metrics)
-    return partial(_apply, arguments, config)
+    return partial(_apply if arguments.follow is None else _follow, arguments, config)
 
 
 def _apply(arguments: argparse.Namespace, config: Config) -> RunReport:
@@ -30,25 +42,53 @@ def _apply(arguments: argparse.Namespace, config: Config) -> RunReport:
     from pgoutput_etl.jobs.next_commands import inspected
 
     with RunRecorder(config.source.name, config.metrics) as recorder:
-        with session("apply", config, _is_light(config)) as spark, inspected(config):
+        with session("apply", config, _is_light(arguments, config)) as spark, inspected(config):
             summaries = apply(spark, config, ProgressPrinter(arguments.quiet), recorder.stages)
         recorder.done(summaries)
     return RunReport(summaries)
 
 
-def _print_report(report: RunReport) -> None:
+def _follow(arguments: argparse.Namespace, config: Config) -> FollowReport:
+    from pgoutput_etl.jobs.apply.follow import follow, stop_signal
+    from pgoutput_etl.jobs.next_commands import inspected
+
+    progress = ProgressPrinter(arguments.quiet)
+    with stop_signal(progress) as is_stopping, session("apply", config) as spark, inspected(config):
+        report = _print_json if arguments.json else _print_batch
+        return follow(spark, config, arguments.follow.total_seconds(), is_stopping, report, progress)
+
+
+def _print_json(batch: RunSummary) -> None:
+    from pgoutput_etl.jobs.apply.follow import batch_json
+
+    print(batch_json(batch), flush=True)
+
+
+def _print_batch(batch: RunSummary) -> None:
+    from pgoutput_etl.jobs.apply.follow import batch_line
     from pgoutput_etl.jobs.apply.report import print_summary
 
+    if batch.exit_code:
+        print_summary(batch)
+    print(batch_line(batch), flush=True)
+
+
+def _print_report(report: Report) -> None:
+    from pgoutput_etl.jobs.apply.report import RunReport, print_summary
+
+    if not isinstance(report, RunReport):
+        print(report.line())
+        return
     for batch in report.batches:
         print_summary(batch)
 
 
-def _is_light(config: Config) -> bool:
+def _is_light(arguments: argparse.Namespace, config: Config) -> bool:
     from pgoutput_etl.jobs.apply.light_work import is_light
 
-    return is_light(config)
+    return arguments.follow is None and is_light(config)
 
 
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"
 
-COMMAND = job_command("apply", __doc__, EXAMPLE, _job, _print_report, is_light=_is_light)
+COMMAND = job_command("apply", __doc__, EXAMPLE, _job, _print_report, _add_options, is_light=_is_light)

@@ -129,7 +129,7 @@ def run_metrics(
         tables=tables,
         last_commit_lsn=last.last_commit_lsn or None,
         last_commit_timestamp=None if commit is None else commit.timestamp(),
-        lag_seconds=None if commit is None else (now - commit).total_seconds(),
+        lag_seconds=last.lag(now),
     )
 
 

@@ -59,6 +59,8 @@ def apply_run(run: Run) -> list[RunSummary]:
         try:
             if backlog.interrupted is not None:
                 summaries += _finish_interrupted(run, backlog, backlog.interrupted)
+                if run.is_stopping() and summaries:
+                    return summaries
                 run.enter("look")
                 backlog = _find_backlog(run)
             for summary in _apply_new_files(run, backlog):
@@ -109,7 +111,7 @@ def _apply_new_files(run: Run, backlog: Backlog) -> Iterator[RunSummary]:
         batch = replace(Batch.after(backlog.last, {}), settings=settings_of(run.config))
         summary, later = _claim_and_apply(run, backlog, batch, read)
         yield summary
-        if are_left := bool(later):
+        if are_left := bool(later) and not run.is_stopping():
             run.progress(f"batch {batch.number} is done; {len(later):,} more to go")
             backlog = backlog.after(run.ledger.last_after(batch))
             read = partial(read_later, run.landing, later)

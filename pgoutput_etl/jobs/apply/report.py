@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
 
 from rich.console import Console
 
@@ -15,6 +17,7 @@ from pgoutput_etl.jobs.command_line import show_line
 from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
 from pgoutput_etl.load.summary import TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.timestamps import time_of
 
 _SHOWN_FILES = 10
 
@@ -63,6 +66,14 @@ class RunSummary:
         held = (table.held for table in self.tables)
         return quarantine_code(self.damages, self.refused_files, self.commits_without_prepare, *held)
 
+    def lag(self, now: datetime) -> float | None:
+        """Seconds since the archive's last commit; None if no commit is known."""
+        return None if self.last_commit_time is None else (now - time_of(self.last_commit_time)).total_seconds()
+
+    def values(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
+
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
@@ -76,10 +87,7 @@ class RunReport:
 
     def to_json(self) -> str:
         """One object: the last batch's summary, and all batches."""
-        batches = [
-            {**asdict(batch), "lsn": format_lsn(batch.last_commit_lsn), "exit_code": batch.exit_code}
-            for batch in self.batches
-        ]
+        batches = [batch.values() for batch in self.batches]
         return json.dumps({"batches": batches, **batches[-1], "exit_code": self.exit_code}, indent=2)
 
 

@@ -97,6 +97,14 @@ def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSumm
     return _with_next(run.config, summary)
 
 
+def found_nothing(last: RunSummary) -> RunSummary:
+    """What a look reports that finds nothing new after a batch or another look."""
+    kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "next")
+    held = tuple(table for table in last.tables if table.held is not None)
+    left = {name: getattr(last, name) for name in kept}
+    return RunSummary(last.source, last.batch, 0, 0, last.last_commit_lsn, tables=held, **left)
+
+
 def _with_next(config: Config, summary: RunSummary) -> RunSummary:
     findings = Findings(
         {table.name: table.held for table in summary.tables if table.held is not None},

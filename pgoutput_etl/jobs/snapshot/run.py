@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
-from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
 from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.ingest.rows import count_changes
 from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
@@ -66,7 +66,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
     try:
         last = ledger.last_batch()  # another job may have run while the rows were staged
         if last is not None and last.resumed:
-            raise RunError(f"another run is at work on batch {last.number}. Run again when it is done")
+            raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
         archive = DeltaArchive.of(spark, config, ledger, last or _NO_BATCH)
         _refuse_unreliable(archive)
         batch = replace(Batch.after(last, {}), backfill=order.to_json())

@@ -14,20 +14,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.jobs.command import argument, job_command
-from pgoutput_etl.jobs.status.request import StatusRequest, parse_age
+from pgoutput_etl.jobs.command import interval, job_command
+from pgoutput_etl.jobs.status.request import StatusRequest
 
 if TYPE_CHECKING:
     from pgoutput_etl.jobs.status.report import Status
 
 EXAMPLE = "python jobs/status.py --config conf/local.yaml --max-age 36h --html status.html"
 
-max_age = argument(parse_age)
-
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--max-age", type=max_age, metavar="AGE", help="exit with 3 if the last commit is older: 90m, 36h or 2d")
+    add("--max-age", type=interval, metavar="AGE", help="exit with 3 if the last commit is older: 90m, 36h or 2d")
     add("--html", metavar="FILE", help="also write a page with the status and charts of the last 30 days")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 
+from pgoutput_etl.console import duration
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.jobs.next_commands import next_lines
 from pgoutput_etl.jobs.status.charts import (
@@ -18,7 +19,7 @@ from pgoutput_etl.jobs.status.charts import (
     text,
 )
 from pgoutput_etl.jobs.status.nights import NIGHTS
-from pgoutput_etl.jobs.status.report import Night, NightTable, Status, clock, duration, facts, verdict
+from pgoutput_etl.jobs.status.report import Night, NightTable, Status, clock, facts, verdict
 from pgoutput_etl.jobs.status.style import STYLE
 from pgoutput_etl.lsn import format_lsn
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from rich.console import Console
 
-from pgoutput_etl.console import counted, grid, print_parts, shortened, summary_json
+from pgoutput_etl.console import counted, duration, grid, print_parts, shortened, summary_json
 from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
 from pgoutput_etl.landing.selection import LEFT_UNREAD
@@ -179,20 +179,6 @@ class Status:
 
     def seconds_since(self, time: str) -> float:
         return (datetime.fromisoformat(self.at) - datetime.fromisoformat(time)).total_seconds()
-
-
-def duration(seconds: float) -> str:
-    """In one or two units: 45 s, 12 min, 8 h 5 min, 3 d 4 h, 200 d."""
-    whole = max(int(seconds), 0)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min"
-    if whole < 48 * 3600:
-        hours, minutes = divmod(whole // 60, 60)
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(whole // 3600, 24)
-    return f"{days} d {hours} h" if hours and days < 100 else f"{days} d"
 
 
 def clock(time: str) -> str:

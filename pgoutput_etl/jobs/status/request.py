@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 from pgoutput_etl.errors import ConfigError
-
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +20,3 @@ class StatusRequest:
         """Raises ConfigError if the page can't be written."""
         if self.html is not None and (Path(self.html).is_dir() or not Path(self.html).absolute().parent.is_dir()):
             raise ConfigError("--html: expected a file in an existing folder")
-
-
-def parse_age(text: str) -> timedelta:
-    """Parses 90m, 36h or 2d. Raises ValueError."""
-    match = re.fullmatch(r"(\d{1,5})([mhd])", text)
-    if match is None:
-        raise ValueError(f"not an age: {text!r} (expected minutes, hours or days, such as 90m, 36h or 2d)")
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})

@@ -10,11 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from pgoutput_etl.console import duration
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.jobs.next_commands import NextCommand
 from pgoutput_etl.jobs.status.charts import Chart, byte_count, duration_step, number, step_of
 from pgoutput_etl.jobs.status.page import page, write_page
-from pgoutput_etl.jobs.status.report import HeldTable, Night, NightTable, Quarantine, Status, duration
+from pgoutput_etl.jobs.status.report import HeldTable, Night, NightTable, Quarantine, Status
 
 HOSTILE = "<script>alert('x')</script>\"&\u202e\x1b[31m"
 DAYS = [f"2026-02-{day:02}" for day in (1, 2, 3, 5, 28)]

@@ -19,12 +19,13 @@ from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.status import landing_folder, run
 from pgoutput_etl.jobs.status.ledger_state import claim_at_work
 from pgoutput_etl.jobs.status.report import Claim, Status, WaitingFiles, print_status
-from pgoutput_etl.jobs.status.request import StatusRequest, parse_age
+from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.jobs.status.run import status
 from pgoutput_etl.landing.fingerprint import LandedFile
 from pgoutput_etl.ledger.claims import LEASE
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.machine import Process
+from pgoutput_etl.timestamps import parse_duration
 from pgoutput_etl.transactions.cutoff import TORN
 from tests.support.small_ledger import SmallLedger, state
 
@@ -83,7 +84,7 @@ def test_the_last_batch_and_the_age_of_its_commit(ledger: SmallLedger) -> None:
 @pytest.mark.parametrize(("age", "code"), [("7h", 3), ("8h", 0), ("420m", 3), ("1d", 0)])
 def test_a_commit_older_than_the_limit_is_stale(ledger: SmallLedger, age: str, code: int) -> None:
     ledger.finish(1, NIGHT, 0x100)
-    report = found(ledger, StatusRequest(parse_age(age)))
+    report = found(ledger, StatusRequest(parse_duration(age)))
     assert (report.is_stale, report.exit_code) == (code == 3, code)
 
 
@@ -92,9 +93,9 @@ def test_no_commit_at_all_is_older_than_any_limit(ledger: SmallLedger) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "h", "1w", "-1h", "1.5h", "999999d"])
-def test_an_age_has_one_unit(text: str) -> None:
-    with pytest.raises(ValueError, match="not an age"):
-        parse_age(text)
+def test_a_duration_has_one_unit(text: str) -> None:
+    with pytest.raises(ValueError, match="not a duration"):
+        parse_duration(text)
 
 
 def test_new_and_grown_files_wait(ledger: SmallLedger) -> None:
