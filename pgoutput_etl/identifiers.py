@@ -69,6 +69,13 @@ def catalog_place(catalog: str, schema: str, table: str) -> str:
     return ".".join(quoted(part.lower()) for part in parts)
 
 
+def catalog_schema(catalog: str, place: str) -> tuple[str, str]:
+    """The schema without the catalog's prefix, and the table, of a `catalog_place`."""
+    _, schema, table = place.strip("`").split("`.`")
+    prefix = catalog.partition(".")[2].lower()
+    return schema.removeprefix(f"{prefix}_") if prefix else schema, table
+
+
 def is_catalog_place(place: str) -> bool:
     return place.startswith("`")
 

@@ -63,10 +63,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Either root or catalog is set. readers: the programs that can open the tables."""
+    """Either root or catalog is set. readers: the programs that can open the tables. views: the prefix of the schemas
+    with a view for each table in the catalog, at its version after the last finished batch."""
 
     root: str | None = None
     catalog: str | None = None
+    views: str | None = None
     readers: Readers = Readers.SPARK
 
 
@@ -227,9 +229,9 @@ def _names(node: Node, items: str, item: str) -> tuple[str, ...]:
 
 
 def _target(node: Node) -> Target:
-    keys = node.section("root", "catalog", "readers")
+    keys = node.section("root", "catalog", "views", "readers")
     root, catalog = keys["root"].optional_text("a folder"), keys["catalog"].optional_text("a catalog's name")
-    target = Target(root, catalog, keys["readers"].choice(Readers.SPARK))
+    target = Target(root, catalog, _views(keys["views"], catalog), keys["readers"].choice(Readers.SPARK))
     if target.root is None and target.catalog is None:
         raise node.error("missing: expected root or catalog")
     if target.root is not None and target.catalog is not None:
@@ -241,6 +243,19 @@ def _target(node: Node) -> Target:
     if target.root is not None and target.root.startswith("`"):
         raise keys["root"].error("expected a folder: only names in a catalog begin with a backtick")
     return target
+
+
+def _views(node: Node, catalog: str | None) -> str | None:
+    if node.value is None:
+        return None
+    prefix = node.text("a prefix for the names of schemas")
+    if catalog is None:
+        raise node.error("expected only with target.catalog: folders have a manifest instead")
+    if not re.fullmatch(r"[A-Za-z0-9_]+", prefix):
+        raise node.error("expected only letters, digits and '_'")
+    if prefix.lower() == catalog.partition(".")[2].lower():
+        raise node.error("expected another prefix than target.catalog's")
+    return prefix
 
 
 def _state(node: Node, target: Target) -> State:

@@ -49,7 +49,7 @@ class Run:
         enter: Callable[[str], None] = no_progress,
         lap: Callable[[], Mapping[str, float]] = dict,
     ) -> Run:
-        ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
+        ledger = DeltaLedger.of(spark, config)
         landing, targets = SparkLandingFolder(spark, config), DeltaTargets(spark)
         archive_of = partial(DeltaArchive.of, spark, config, ledger)
         return cls(config, ledger, landing, targets, partial(background_jobs, spark), archive_of, progress, enter, lap)

@@ -27,10 +27,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
 from pgoutput_etl.ledger.history import LedgerHistory
+from pgoutput_etl.ledger.publish import NO_PUBLISHER, DeltaPublisher, Publisher
 from pgoutput_etl.ledger.quarantine import LedgerQuarantine
 from pgoutput_etl.ledger.store import LedgerStore, Store
 from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransactions, open_fragments
@@ -45,7 +47,12 @@ class Ledger:
     """One source's part of the ledger. The constructors read nothing; a ledger that doesn't exist is empty."""
 
     def __init__(
-        self, store: Store, transactions: LedgerTransactions, pending: PendingTransactions, quarantine: LedgerQuarantine
+        self,
+        store: Store,
+        transactions: LedgerTransactions,
+        pending: PendingTransactions,
+        quarantine: LedgerQuarantine,
+        publisher: Publisher = NO_PUBLISHER,
     ) -> None:
         self.source, self.machine = store.source, store.machine
         self._batches = batches = LedgerBatches(store)
@@ -66,6 +73,8 @@ class Ledger:
         self._quarantine = quarantine
         self.mark_redriven, self.has_lost_bytes = quarantine.mark_redriven, quarantine.has_lost_bytes
         self.leftovers = quarantine.leftovers
+        self._publisher = publisher
+        self.publish, self.has_published = publisher.publish, publisher.has_published
 
     @property
     def has_one_driver(self) -> bool:
@@ -109,7 +118,7 @@ class Ledger:
             for table in {**batch.tables, **{table.oid: table for table in results.tables}}.values()
         ]
         measured = None if metrics is None else metrics()
-        self._batches.finish(batch, assembly.last_commit_lsn, assembly.state(), tables, measured)
+        self._finish(batch, assembly.last_commit_lsn, assembly.state(), tables, measured)
         self._pending.delete_closed(results.prior.open_fragments, assembly)
 
     def close_backfill(
@@ -128,7 +137,20 @@ class Ledger:
         reached = batch.last_commit_lsn
         if batch.state is None:  # only snapshots so far: the LSN that all of them have reached
             reached = min((table.last_commit_lsn for table in after if table.is_complete), default=0)
-        self._batches.finish(batch, reached, batch.state, after)
+        self._finish(batch, reached, batch.state, after)
+
+    def _finish(
+        self,
+        batch: Batch,
+        last_commit_lsn: int,
+        state: dict[str, Any] | None,
+        tables: Iterable[TableState],
+        metrics: Mapping[str, Any] | None = None,
+    ) -> None:
+        tables = list(tables)
+        self._batches.finish(batch, last_commit_lsn, state, tables, metrics)
+        by_oid = {table.oid: table for table in tables}
+        self.publish(replace(batch, resumed=False, state=state, tables=by_oid, last_commit_lsn=last_commit_lsn))
 
     def delete_ended(self, last: Batch) -> None:
         """Deletes rows of transactions that ended by a batch that is done, in case its run died before it did so."""
@@ -144,11 +166,16 @@ class Ledger:
 class DeltaLedger(Ledger):
     """In Delta tables, which Spark reads and writes."""
 
-    def __init__(self, store: LedgerStore) -> None:
-        super().__init__(store, LedgerTransactions(store), PendingTransactions(store), LedgerQuarantine(store))
+    def __init__(self, store: LedgerStore, publisher: Publisher) -> None:
+        parts = LedgerTransactions(store), PendingTransactions(store), LedgerQuarantine(store)
+        super().__init__(store, *parts, publisher)
         self.spark, self.root = store.spark, store.root
         self.path, self.read, self.read_before = store.path, store.read, store.read_before
 
     @classmethod
-    def at(cls, spark: SparkSession, root: str, source: str) -> DeltaLedger:
-        return cls(LedgerStore(spark, root, source))
+    def at(cls, spark: SparkSession, root: str, source: str, publisher: Publisher = NO_PUBLISHER) -> DeltaLedger:
+        return cls(LedgerStore(spark, root, source), publisher)
+
+    @classmethod
+    def of(cls, spark: SparkSession, config: Config) -> DeltaLedger:
+        return cls.at(spark, config.state.root, config.source.name, DeltaPublisher.of(spark, config))

@@ -16,6 +16,9 @@ _CONDITION = "fs.option.create.conditional.overwrite"
 # Settings of S3A with which it doesn't look for an object before it puts it.
 _FLAGS, _CREATE_UNSEEN = "fs.s3a.performance.flags", "fs.s3a.create.performance"
 
+# Object stores, where a file exists once it is closed. Elsewhere readers see it while it is written.
+_PUT_AT_ONCE = frozenset({"s3", "s3a", "s3n", "gs"})
+
 _TAKEN = ("RemoteFileChangedException", "FileAlreadyExistsException")
 
 _CONFLICT = "ConditionalRequestConflict"  # S3: another request for the same object is in progress; try again
@@ -60,6 +63,19 @@ class ObjectFolder:
     def put(self, name: str, text: str, may_exist: bool) -> None:
         """may_exist: False raises Java's error if the object is seen to exist."""
         _write(text, self._files.create(self._path(name), may_exist))
+
+    def replace(self, name: str, text: str) -> None:
+        """Readers see the old object or the new one."""
+        if str(self._files.getUri().getScheme()) in _PUT_AT_ONCE:
+            self.put(name, text, may_exist=True)
+            return
+        unfinished = f".{name}.tmp"
+        self.put(unfinished, text, may_exist=True)
+        files = self._java.org.apache.hadoop.fs.FileContext.getFileContext(self._files.getUri(), self._files.getConf())
+        rename = getattr(self._java.org.apache.hadoop.fs, "Options$Rename")
+        options = cast(Any, self.spark)._sc._gateway.new_array(rename, 1)
+        options[0] = rename.OVERWRITE
+        files.rename(self._path(unfinished), self._path(name), options)
 
     def can_put_once(self, name: str) -> bool:
         return bool(self._files.hasPathCapability(self._path(name), _CAPABILITY))

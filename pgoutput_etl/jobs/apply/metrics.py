@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -24,6 +22,7 @@ from pgoutput_etl.exit_codes import exit_code_of
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.jobs.apply.telemetry import Gauge, check_telemetry, export
 from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
+from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.timestamps import time_of
 
 STDERR = "stderr"
@@ -237,7 +236,7 @@ def publish(run: RunMetrics, metrics: Metrics, warn: Callable[[str], None]) -> N
     if lines is not None:
         _try(warn, "metrics.json", lambda: _append(lines, run.to_json()))
     if prometheus is not None:
-        _try(warn, "metrics.prometheus", lambda: _replace(Path(prometheus), prometheus_text(run)))
+        _try(warn, "metrics.prometheus", lambda: replace_file(Path(prometheus), prometheus_text(run)))
     if metrics.opentelemetry:
         _try(warn, "metrics.opentelemetry", lambda: export(gauges(run)))
 
@@ -256,22 +255,6 @@ def _append(path: str, line: str) -> None:
         return
     with Path(path).open("ab") as file:
         file.write(f"{line}\n".encode())
-
-
-def _replace(path: Path, text: str) -> None:
-    """Replaces the file atomically, as it may be read at any moment. Node exporter doesn't read the temporary name."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.absolute().parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)  # node exporter is another user
-        Path(name).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
-        raise
 
 
 @dataclass(slots=True)

@@ -83,13 +83,18 @@ def _reason_to_try_again(error: Exception) -> str | None:
 
 
 def _find_backlog(run: Run) -> Backlog:
-    """First deletes the leftovers of a run that died between closing its batch and releasing its claim."""
+    """First does what a run left that died, or failed, after its batch was done."""
     backlog = find_backlog(run)
     last, claim = backlog.last, backlog.claim
-    if last is None or last.resumed or claim is None or claim.status == RELEASED:
+    if last is None or last.resumed:
+        return backlog
+    has_leftovers = claim is not None and claim.status != RELEASED
+    if not has_leftovers and run.ledger.has_published(last):
         return backlog
     with run.ledger.claimed(last, Batch.after(last, {}), run.progress, claim):
-        run.ledger.delete_ended(last)
+        if has_leftovers:
+            run.ledger.delete_ended(last)
+        run.ledger.publish(last)
     return backlog.after(last)
 
 

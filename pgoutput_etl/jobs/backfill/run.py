@@ -45,7 +45,7 @@ def backfill(
     Raises PgoutputEtlError: either nothing has changed, or the next run of any job finishes the backfill.
     """
     request.check()
-    ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
+    ledger = DeltaLedger.of(spark, config)
     archive_of = partial(DeltaArchive.of, spark, config, ledger)
     return backfill_tables(archive_of, ledger, DeltaTargets(spark), request, progress)
 

@@ -49,7 +49,7 @@ LEDGER_TABLES = tuple(SCHEMAS)
 def maintain(spark: SparkSession, config: Config, request: MaintainRequest, progress: Progress) -> MaintainSummary:
     """Leaves tables and ledger consistent wherever it dies. Raises PgoutputEtlError."""
     request.check()
-    ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
+    ledger = DeltaLedger.of(spark, config)
     return maintain_tables(DeltaUpkeep(spark, ledger, config.merge.parallel_tables), ledger, request, progress)
 
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.config.settings import Config
+from pgoutput_etl.config.settings import Config, Target
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files
 from pgoutput_etl.inspection.report import kind_of_transaction
@@ -149,7 +149,15 @@ def _explain(run: Run, plan: BatchPlan) -> PlanSummary:
         damages=tuple(plan.damages()),
         refused_files=files.refused(),
         files_not_read=files.not_read(),
+        remarks=_views_remark(run.config.target),
     )
+
+
+def _views_remark(target: Target) -> tuple[str, ...]:
+    if target.views is None or target.catalog is None:
+        return ()
+    schemas = f"{target.catalog.partition('.')[0]}.{target.views}_*"
+    return (f"Then the views in {schemas} would show the tables as of this batch.",)
 
 
 def _planned_file(part: FilePart) -> PlannedFile:

@@ -56,7 +56,7 @@ _NO_BATCH = Batch("", 0, {}, False, None, {}, 0)
 def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, progress: Progress) -> SnapshotSummary:
     """Raises PgoutputEtlError. Then nothing was changed, or the next run of any job finishes the batch."""
     request.check()
-    ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
+    ledger = DeltaLedger.of(spark, config)
     _finish_pending_snapshot(spark, config, ledger, progress)
     archive = DeltaArchive.of(spark, config, ledger, ledger.last_batch() or _NO_BATCH)
     _refuse_unreliable(archive)
@@ -81,7 +81,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
 def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> CheckReport:
     """Compares the server with the order of an initial load. Changes nothing. Raises PgoutputEtlError."""
     request.check()
-    ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
+    ledger = DeltaLedger.of(spark, config)
     return _checks(DeltaArchive.of(spark, config, ledger, ledger.last_batch() or _NO_BATCH), request)
 
 

@@ -22,6 +22,7 @@ from pgoutput_etl.jobs.status.nights import NIGHTS
 from pgoutput_etl.jobs.status.report import Night, NightTable, Status, clock, facts, verdict
 from pgoutput_etl.jobs.status.style import STYLE
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.replace_file import replace_file
 
 _STAGES = {"look": "find files", "read": "scan", "prepare": "plan", "write": "write tables", "ledger": "write ledger"}
 
@@ -33,12 +34,9 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def write_page(status: Status, path: str) -> None:
-    """Replaces the file at once, as somebody may be reading it. Raises RunError."""
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.tmp")
+    """Raises RunError."""
     try:
-        unfinished.write_text(page(status), encoding="utf-8")
-        unfinished.replace(target)
+        replace_file(Path(path), page(status))
     except OSError as error:
         raise RunError(f"{path}: the page can't be written: {error.strerror}") from None
 

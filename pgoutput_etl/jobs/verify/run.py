@@ -67,7 +67,7 @@ def verify(
     Raises PgoutputEtlError.
     """
     request.check()
-    ledger = DeltaLedger.at(spark, config.state.root, config.source.name)
+    ledger = DeltaLedger.of(spark, config)
     last = ledger.last_batch()
     if last is None or (last.state is None and not last.tables):
         raise RunError(f"no batch of {config.source.name} has been applied: run jobs/apply.py")

@@ -1,0 +1,89 @@
+"""A source's tables as of its last finished batch, as one JSON document: for readers without the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from pgoutput_etl.config.settings import Target
+from pgoutput_etl.identifiers import catalog_place, catalog_schema, is_catalog_place
+from pgoutput_etl.ledger.as_of import is_shown
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.plan import APPLIED, TableState
+from pgoutput_etl.timestamps import time_of
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTable:
+    """A table at a Delta version. lsn: it has every commit through this one. status: `applied`, or `held` or `skipped`
+    for a table that lacks later commits. view: its place, or None."""
+
+    schema: str
+    table: str
+    path: str
+    version: int
+    lsn: str
+    status: str
+    view: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """lsn, commit_time: of the last commit through which all `applied` tables are consistent. published: when the
+    manifest was written. views: the configured prefix."""
+
+    source: str
+    ledger_id: str
+    batch: int
+    lsn: str
+    commit_time: str | None
+    published: str
+    views: str | None
+    tables: tuple[ShownTable, ...]
+
+    @classmethod
+    def of(cls, source: str, target: Target, state_root: str, done: Batch, now: datetime) -> Manifest:
+        """done: a batch that is done."""
+        states = sorted(done.tables.values(), key=lambda state: (state.schema, state.table, state.oid))
+        shown = [state for state in states if is_shown(state.path, state.status, state.version, state_root)]
+        tables = tuple(_shown(state, target, done.last_commit_lsn) for state in shown if state.version >= 0)
+        time = None if done.state is None else done.state.get("last_commit_ts")
+        committed = None if time is None else time_of(time).isoformat()
+        reached = (done.ledger_id, done.number, format_lsn(done.last_commit_lsn), committed)
+        return cls(source, *reached, now.isoformat(), target.views, tables)
+
+    @classmethod
+    def of_json(cls, text: str) -> Manifest:
+        values: dict[str, Any] = json.loads(text)
+        return cls(**{**values, "tables": tuple(_table(table) for table in values["tables"])})
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @property
+    def view_versions(self) -> dict[str, tuple[str, int]]:
+        """View -> path and version of its table."""
+        return {table.view: (table.path, table.version) for table in self.tables if table.view is not None}
+
+
+def _table(values: Mapping[str, Any]) -> ShownTable:
+    return ShownTable(**values)
+
+
+def _shown(state: TableState, target: Target, lsn: int) -> ShownTable:
+    reached = max(lsn, state.last_commit_lsn) if state.status == APPLIED else state.last_commit_lsn
+    place = (state.schema, state.table, state.path, state.version)
+    return ShownTable(*place, format_lsn(reached), state.status, _view_of(state.path, target))
+
+
+def _view_of(path: str, target: Target) -> str | None:
+    """The view of a table in a catalog: `main`.`shop_public`.`orders` of main.shop, with the prefix bi, has
+    `main`.`bi_public`.`orders`."""
+    if target.views is None or target.catalog is None or not is_catalog_place(path):
+        return None
+    schema, table = catalog_schema(target.catalog, path)
+    return catalog_place(f"{target.catalog.partition('.')[0]}.{target.views}", schema, table)

@@ -1,0 +1,61 @@
+"""One small file for other programs, on any storage, replaced at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.replace_file import replace_file
+from pgoutput_etl.spark.connect import is_connect
+from pgoutput_etl.spark.object_folder import ObjectFolder
+from pgoutput_etl.spark.platform import is_platform_session, local_path
+
+_VOLUMES = "/Volumes/"  # on Databricks, where any process reads and writes them as files
+
+
+class SharedFile(Protocol):
+    def read(self) -> str | None:
+        """None if it doesn't exist."""
+        ...
+
+    def replace(self, text: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    path: Path
+
+    def read(self) -> str | None:
+        try:
+            return self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def replace(self, text: str) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(self.path, text)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    objects: ObjectFolder
+    name: str
+
+    def read(self) -> str | None:
+        return self.objects.read(self.name)
+
+    def replace(self, text: str) -> None:
+        self.objects.replace(self.name, text)
+
+
+def shared_file(spark: SparkSession, folder: str, name: str) -> SharedFile | None:
+    """None if this session can't write files: that of a Spark Connect server elsewhere."""
+    if is_platform_session() and folder.startswith(_VOLUMES):
+        return LocalFile(Path(folder, name))
+    if is_connect(spark):
+        return None
+    local = local_path(spark, folder)
+    return StoredFile(ObjectFolder(spark, folder), name) if local is None else LocalFile(Path(local, name))

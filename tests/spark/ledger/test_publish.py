@@ -1,0 +1,184 @@
+"""A finished batch is shown to readers as a whole: by a manifest, and by views in a catalog."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.maintain import retention
+from pgoutput_etl.jobs.maintain.request import MaintainRequest
+from pgoutput_etl.jobs.maintain.run import maintain
+from pgoutput_etl.jobs.plan.run import plan
+from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.ledger.publish import DeltaPublisher
+from pgoutput_etl.spark.object_folder import ObjectFolder
+from pgoutput_etl.spark.shared_file import StoredFile
+from tests.spark.targets.test_catalog import in_catalog
+from tests.support.jobs import Nights
+from tests.support.small_archives import insert, table, transaction, truncate, update
+
+pytestmark = pytest.mark.spark
+
+
+def manifest(nights: Nights, name: str = "test") -> dict[str, Any]:
+    path = Path(nights.job.loaded().state.root) / "manifests" / f"{name}.json"
+    values: dict[str, Any] = json.loads(path.read_text())
+    return values
+
+
+def shown(nights: Nights) -> dict[str, tuple[int, str, str]]:
+    return {t["table"]: (t["version"], t["lsn"], t["status"]) for t in manifest(nights)["tables"]}
+
+
+def test_the_manifest_has_each_tables_version_after_the_last_batch(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(), insert("1", "a"), table(oid=2, name="u"), insert("1", "x", oid=2)))
+    first = manifest(nights)
+    assert (first["source"], first["batch"], first["lsn"], first["commit_time"]) == (
+        "test", 1, "0/100", "2000-01-01T00:00:00+00:00"
+    )  # fmt: skip
+    assert shown(nights) == {"t": (0, "0/100", "applied"), "u": (0, "0/100", "applied")}
+
+    nights.night(transaction(2, 0x200, insert("2", "b")))
+    version, *rest = shown(nights)["t"]
+    assert (version > 0, rest) == (True, ["0/200", "applied"])
+    assert shown(nights)["u"] == (0, "0/200", "applied")
+    path = next(t["path"] for t in manifest(nights)["tables"] if t["table"] == "t")
+    assert DeltaTable(path, version=version).to_pyarrow_dataset  # a reader without Spark
+    assert nights.job.spark.read.format("delta").option("versionAsOf", version).load(path).count() == 2
+
+
+def test_a_held_table_has_its_own_lsn_and_a_skipped_one_is_left_out(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(), insert("1", "a"), table(oid=2, name="u"), insert("1", "x", oid=2)))
+    nights.job.overrides.append("tables=[{match: public.u, skip: true}, {match: public.v, skip: true}]")
+    nights.night(
+        transaction(
+            2, 0x200, insert("2", "b"), insert("2", "x", oid=2), table(oid=3, name="v"), insert("1", "x", oid=3)
+        )
+    )
+    assert shown(nights)["u"] == (0, "0/100", "skipped")
+    assert shown(nights).keys() == {"t", "u"}
+
+
+def test_every_job_that_closes_a_batch_publishes_it(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "LEAST_SMALL_FILES", 2)
+    for n in (1, 2, 3):
+        nights.night(transaction(n, 0x100 * n, *([table()] if n == 1 else []), insert(str(n), "a" * n)))
+    nights.job.backfill(BackfillRequest(("*",)))
+    assert manifest(nights)["batch"] == 4
+    maintained = maintain(nights.job.spark, nights.job.loaded(), MaintainRequest(execute=True), lambda _: None)
+    assert manifest(nights)["batch"] == maintained.batch or maintained.batch == 0
+
+
+def test_a_run_publishes_what_a_run_that_died_has_not(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeltaPublisher, "publish", die)
+    with pytest.raises(KeyboardInterrupt):
+        nights.night(transaction(2, 0x200, insert("2", "b")))
+    monkeypatch.undo()
+    assert manifest(nights)["batch"] == 1
+    assert nights.job.run().files == 0
+    assert (manifest(nights)["batch"], manifest(nights)["lsn"]) == (2, "0/200")
+
+
+def test_a_run_without_news_does_not_write_the_manifest_again(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    before = manifest(nights)
+    nights.job.run()
+    assert manifest(nights) == before
+    (Path(nights.job.loaded().state.root) / "manifests" / "test.json").unlink()
+    nights.job.run()
+    assert manifest(nights)["batch"] == 1
+
+
+def test_a_stored_file_is_replaced_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    file = StoredFile(ObjectFolder(spark, f"file:{tmp_path}/a folder"), "a.json")
+    assert file.read() is None
+    file.replace("1")
+    file.replace("é")
+    assert file.read() == "é"
+    assert [path.name for path in (tmp_path / "a folder").iterdir() if not path.name.endswith(".crc")] == ["a.json"]
+
+
+VIEWS = "target.views"
+
+
+@pytest.fixture
+def viewed(spark: SparkSession, tmp_path: Path, landing: Path) -> Nights:
+    nights = in_catalog(spark, tmp_path, landing)
+    prefix = nights.job.overrides[0].partition("spark_catalog.")[2].strip("}")
+    nights.job.overrides.append(f"{VIEWS}=v{prefix}")
+    return nights
+
+
+def view(nights: Nights, name: str) -> str:
+    return f"spark_catalog.{nights.job.loaded().target.views}_public.{name}"
+
+
+def rows(nights: Nights, place: str) -> list[tuple[Any, ...]]:
+    frame = nights.job.spark.sql(f"SELECT * FROM {place}")
+    frame = frame.select(*(name for name in frame.columns if not name.startswith("_pg_")))
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def test_views_show_the_last_finished_batch_while_the_next_one_is_written(
+    viewed: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    viewed.night(transaction(1, 0x100, table(), insert("1", "a"), table(oid=2, name="u"), insert("1", "x", oid=2)))
+    assert rows(viewed, view(viewed, "t")) == [("1", "a")]
+    seen = []
+    close = Ledger.close
+
+    def watched(self: Ledger, *given: Any) -> None:
+        target = next(t["path"] for t in manifest(viewed)["tables"] if t["table"] == "t")
+        seen.append((rows(viewed, target), rows(viewed, view(viewed, "t"))))
+        close(self, *given)
+
+    monkeypatch.setattr(Ledger, "close", watched)
+    viewed.land(transaction(2, 0x200, update("1", "b"), insert("2", "b")))
+    assert "the views in spark_catalog.v" in plan(viewed.job.spark, viewed.job.loaded()).remarks[0]
+    viewed.job.run()
+    assert seen == [([("1", "b"), ("2", "b")], [("1", "a")])]
+    assert rows(viewed, view(viewed, "t")) == [("1", "b"), ("2", "b")]
+    assert rows(viewed, view(viewed, "u")) == [("1", "x")]
+
+
+def test_views_follow_truncates_new_columns_renames_and_the_configuration(viewed: Nights) -> None:
+    viewed.night(transaction(1, 0x100, table(), insert("1", "a")))
+    viewed.night(transaction(2, 0x200, truncate(), table("id", "v", "w"), insert("2", "b", "c")))
+    assert rows(viewed, view(viewed, "t")) == [("2", "b", "c")]
+    viewed.night(transaction(3, 0x300, table("id", "v", "w", name="renamed"), insert("3", "b", "c")))
+    assert rows(viewed, view(viewed, "renamed")) == [("2", "b", "c"), ("3", "b", "c")]
+    catalog = viewed.job.spark.catalog
+    assert not catalog.tableExists(view(viewed, "t"))
+
+    kept = view(viewed, "renamed")
+    viewed.job.overrides.pop()
+    assert viewed.job.run().files == 0
+    assert not catalog.tableExists(kept), "without target.views no view grows old"
+
+
+def test_a_view_that_cannot_be_replaced_stops_the_run_after_its_batch(viewed: Nights) -> None:
+    spark = viewed.job.spark
+    viewed.night(transaction(1, 0x100, table(), insert("1", "a")))
+    place = view(viewed, "u")
+    spark.sql(f"CREATE TABLE {place} (id INT) USING delta")
+    with pytest.raises(RunError, match=r"the view `spark_catalog`.*`u` can't be replaced \(EXPECT_VIEW_NOT_TABLE"):
+        viewed.night(transaction(2, 0x200, table(oid=2, name="u"), insert("1", "x", oid=2)))
+    assert manifest(viewed)["batch"] == 1
+    with pytest.raises(RunError, match="can't be replaced"):
+        viewed.job.run()
+    spark.sql(f"DROP TABLE {place}")
+    assert viewed.job.run().files == 0
+    assert rows(viewed, place) == [("1", "x")]
+    assert manifest(viewed)["batch"] == 2
