@@ -49,6 +49,14 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
     "source.framing": ("how files separate messages: [framings](#framings)", "recvlogical"),
     "source.gaps": ("whether [a missing numbered file](guarantees.md#gaps) stops the run", "accept"),
     "source.origins": ("[whose transactions](ledger.md#origins) are applied", {"skip": ["elsewhere"]}),
+    "source.snapshot": (
+        "`auto`: `apply` first loads [the earlier rows](snapshot.md#tables-that-appear-later) of new tables",
+        "manual",
+    ),
+    "source.jdbc": (
+        "the server, for `snapshot: auto`; user and password come from PGUSER and PGPASSWORD",
+        "jdbc:postgresql://db:5432/shop",
+    ),
     "target.root": (
         "a folder, with a Delta table per PostgreSQL table at `<root>/<schema>/<table>`. Either this or `catalog`",
         "./warehouse",
@@ -56,6 +64,10 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
     "target.catalog": (
         "tables `<catalog>.<schema>.<table>` [in a catalog](storage.md#catalogs); requires `state.root`",
         "main",
+    ),
+    "target.views": (
+        "prefix of the schemas with [a view per table](ledger.md#views) as of the last finished batch",
+        "bi",
     ),
     "target.readers": ("[the programs that can open the tables](layout.md#readers)", "all"),
     "state.root": ("the folder of the ledger, outside of the tables' folders", "./state"),
@@ -184,8 +196,8 @@ def example(path: str) -> dict[str, object]:
     }
     _, value = MEANINGS[path]
     section, _, name = path.rpartition(".")
-    if path == "target.catalog":
-        return {**config, "target": {"catalog": value}, "state": {"root": "./state"}}
+    if path in ("target.catalog", "target.views"):
+        return {**config, "target": {"catalog": "main", name: value}, "state": {"root": "./state"}}
     if section == "tables[]":
         return {**config, "tables": [{"match": "public.customers", name: value}]}
     if not section:

@@ -50,15 +50,25 @@ class Gaps(Enum):
     ACCEPT = "accept"
 
 
+class Snapshots(Enum):
+    """The handling of tables that appear in the archive without their earlier rows."""
+
+    MANUAL = "manual"
+    AUTO = "auto"
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One replication slot's archive. landing: a folder or a glob. origins: of the transactions to apply."""
+    """One replication slot's archive. landing: a folder or a glob. origins: of the transactions to apply. jdbc: the
+    server's URL, for snapshots that `apply` takes by itself."""
 
     name: str
     landing: str
     framing: Framing = Framing.AUTO
     gaps: Gaps = Gaps.REFUSE
     origins: Origins = ANY
+    snapshot: Snapshots = Snapshots.MANUAL
+    jdbc: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +207,20 @@ def _options(path: str, overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def _source(node: Node) -> Source:
-    keys = node.section("name", "landing", "framing", "gaps", "origins")
+    keys = node.section("name", "landing", "framing", "gaps", "origins", "snapshot", "jdbc")
     name = keys["name"].text("a name")
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise keys["name"].error("expected only letters, digits, '_', '.' and '-'")
     landing = keys["landing"].text("a folder or a glob")
     framing, gaps = keys["framing"].choice(Framing.AUTO), keys["gaps"].choice(Gaps.REFUSE)
-    return Source(name, landing, framing, gaps, _origins(keys["origins"]))
+    snapshots, jdbc = keys["snapshot"].choice(Snapshots.MANUAL), keys["jdbc"].optional_text("a server's JDBC URL")
+    if jdbc is not None and not re.match(r"jdbc:postgresql:(?!.*[?&](?:ssl)?password=)", jdbc):
+        raise keys["jdbc"].error(
+            "expected jdbc:postgresql://HOST:PORT/DATABASE, without a password: set the environment variable PGPASSWORD"
+        )
+    if snapshots is Snapshots.AUTO and jdbc is None:
+        raise keys["jdbc"].error("missing: source.snapshot is auto")
+    return Source(name, landing, framing, gaps, _origins(keys["origins"]), snapshots, jdbc)
 
 
 def _origins(node: Node) -> Origins:

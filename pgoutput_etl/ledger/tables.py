@@ -13,7 +13,7 @@ from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.targets.plan import CompleteSince, Since, TableState
 from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.outcome import Outcome
 
@@ -52,7 +52,7 @@ _KINDS |= {
     "table_states": _list_of(
         "oid long, schema string, table string, path string, version long, last_commit_lsn long, status string, "
         "reason string, relation string, key strings, retired string, types strings, rows long, mode string, "
-        "uses string, snapshot long, last_row longs"
+        "uses string, snapshot long, last_row longs, complete_by string, complete_lsn long"
     ),
 }
 
@@ -171,21 +171,31 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> tuple[RelationColumn, ...]:
     return tuple(RelationColumn(c["is_key"], c["name"], c["type_oid"], c["type_modifier"]) for c in rows)
 
 
+_COMPLETE = ("complete_by", "complete_lsn")
+
+
 def table_row(state: TableState) -> dict[str, Any]:
     as_json = {
         "relation": json.dumps(relation_row(state.relation)),
         "retired": json.dumps([asdict(column) for column in state.retired]),
     }
     lists = {"key": list(state.key), "types": list(state.types), "last_row": state.last_row and list(state.last_row)}
-    fields = {name: value for name, value in asdict(state).items() if name != "masks"}
-    return {**fields, **as_json, **lists, "mode": state.mode.value, "uses": json.dumps(dict(state.masks))}
+    since = state.complete_since
+    complete: dict[str, Any] = {"complete_by": None, "complete_lsn": None}
+    if since is not None:
+        complete = {"complete_by": since.kind.value, "complete_lsn": since.lsn}
+    fields = {name: value for name, value in asdict(state).items() if name not in ("masks", "complete_since")}
+    return {**fields, **as_json, **lists, **complete, "mode": state.mode.value, "uses": json.dumps(dict(state.masks))}
 
 
 def table_state(row: Mapping[str, Any]) -> TableState:
-    fields = {name: value for name, value in row.items() if name != "uses"}
+    fields = {name: value for name, value in row.items() if name not in ("uses", *_COMPLETE)}
     parsed = {"relation": relation_of(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
-    # Older ledgers have no mode, masks or last row.
+    # Older ledgers have no mode, masks, last row or completeness.
     mode, masks = Mode(row.get("mode") or Mode.MIRROR.value), json.loads(row.get("uses") or "{}")
     last_row = row.get("last_row") and tuple(row["last_row"])
-    return TableState(**{**fields, **parsed, **tuples, "mode": mode, "masks": masks, "last_row": last_row})
+    kind = row.get("complete_by")
+    since = None if kind is None else CompleteSince(Since(kind), row["complete_lsn"])
+    later = {"mode": mode, "masks": masks, "last_row": last_row, "complete_since": since}
+    return TableState(**{**fields, **parsed, **tuples, **later})

@@ -19,7 +19,17 @@ from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.targets import Changes, Targets
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
-from pgoutput_etl.targets.plan import APPLIED, HELD, SKIPPED, HeldTable, SchemaSpan, TablePlan, TableState, TableTask
+from pgoutput_etl.targets.plan import (
+    APPLIED,
+    HELD,
+    SKIPPED,
+    HeldTable,
+    SchemaSpan,
+    TablePlan,
+    TableState,
+    TableTask,
+    complete_since,
+)
 
 # An error of a Spark worker about a file, whose path the worker doesn't know, or about rows.
 _WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>[^\n]*)")
@@ -119,8 +129,9 @@ class Writer:
         key = tuple(task.shape.columns[i].name for i in task.shape.key)
         types = tuple(column.type.stored_as for column in task.shape.columns)
         columns = (relation, key, task.retired, types)
+        known = self.batch.tables.get(task.oid)  # a rebuild has no state of its own before
         snapshot, last_row = (None, None) if before is None else (before.snapshot, before.last_row)
-        latest = (snapshot, task.changes.last_row or last_row)
+        latest = (snapshot, task.changes.last_row or last_row, complete_since(known, task.changes))
         state = TableState(task.oid, *place, applied_to, status, reason, *columns, rows, task.mode, task.masks, *latest)
         effects = (written.inserted, written.updated, written.deleted)
         summary = TableSummary(*place, rows, *effects, (*_notes(task, written), *remarks), reason)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.protocol.messages import Relation
@@ -21,6 +22,24 @@ APPLIED, HELD, SKIPPED = "applied", "held", "skipped"
 BEFORE_FILES = -(1 << 20)
 
 
+class Since(Enum):
+    """What proves that a table has all rows from a commit on. FIRST_CHANGE proves nothing about earlier rows: they are
+    missing, if there were any."""
+
+    SNAPSHOT = "snapshot"
+    CREATION = "creation"  # after a snapshot of a server that publishes all tables, and did not have this one
+    TRUNCATE = "truncate"
+    FIRST_CHANGE = "first change"
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteSince:
+    """lsn: of the commit, or the snapshot's."""
+
+    kind: Since
+    lsn: int
+
+
 @dataclass(frozen=True, slots=True)
 class TableState:
     """A table after its last batch. status: APPLIED, HELD or SKIPPED. reason: why the table is held or skipped.
@@ -29,7 +48,7 @@ class TableState:
     retired: columns that are only left in the target (schema/diff.py). types: of the target's columns, retired ones
     last. rows: row count, or None if unknown. masks: by column. snapshot: the Delta version that a snapshot wrote, with
     rows that the archive lacks, or None. last_row: the table's last committed row, which decides which of several
-    tables has a name; None in an older ledger.
+    tables has a name; None in an older ledger. complete_since: None if it was never written, or in an older ledger.
     """
 
     oid: int
@@ -49,6 +68,7 @@ class TableState:
     masks: Mapping[str, str] = field(default_factory=dict)
     snapshot: int | None = None
     last_row: CommitPosition | None = None
+    complete_since: CompleteSince | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -163,6 +183,32 @@ class TablePlan:
     skipped: list[str] = field(default_factory=list)
     vacated: list[str] = field(default_factory=list)
     passed_over: list[HeldTable] = field(default_factory=list)
+
+
+def complete_since(before: TableState | None, changes: TableChanges) -> CompleteSince | None:
+    """Of a table that is written. before: its state in the ledger; changes: those that are written."""
+    known = None if before is None else before.complete_since
+    if changes.truncated_at is not None and (known is None or known.kind is Since.FIRST_CHANGE):
+        return CompleteSince(Since.TRUNCATE, changes.truncated_at[0])
+    is_new = before is None or before.version < 0
+    if known is not None or not is_new or not changes.runs:
+        return known
+    return CompleteSince(Since.FIRST_CHANGE, changes.runs[0].start[0])
+
+
+def may_lack_rows(state: TableState) -> bool:
+    """True if the table lacks the rows from before its first change in the archive, if there were any."""
+    return state.complete_since is not None and state.complete_since.kind is Since.FIRST_CHANGE
+
+
+def created_since(state: TableState, published: Iterable[tuple[int, frozenset[int]]]) -> TableState:
+    """The state of a new table: it was created after a snapshot of a server that did not have it then. published: LSN
+    and tables of such servers."""
+    since = state.complete_since
+    if since is None or not may_lack_rows(state):
+        return state
+    is_proven = any(lsn <= since.lsn and state.oid not in oids for lsn, oids in published)
+    return replace(state, complete_since=CompleteSince(Since.CREATION, since.lsn)) if is_proven else state
 
 
 def held_from(held: Iterable[int], cutoffs: Mapping[int, Cutoff]) -> dict[int, int]:

@@ -17,7 +17,9 @@ from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.targets.plan import Since
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.support.jobs import Job
 from tests.support.servers.live_writers import SETUP, TABLES, psql_with_snapshot, writers
@@ -142,3 +144,47 @@ def test_a_server_by_jdbc_while_others_write(
         land(job, server, 2)
         job.run()
         assert_equal(job, server)
+
+        server.psql("create table later (id int primary key); insert into later values (1)")
+        land(job, server, 3)
+        summary = job.run()
+        assert summary.first_seen == {}, "the last snapshot's server publishes all tables, and did not have this one"
+        last = DeltaLedger.of(spark, job.loaded()).last_batch()
+        assert last is not None
+        kinds = {state.table: state.complete_since.kind for state in last.tables.values() if state.complete_since}
+        assert kinds["later"] is Since.CREATION
+        assert {kinds[name] for name in TABLES} == {Since.SNAPSHOT}
+
+
+def test_a_run_loads_what_appeared_without_its_earlier_rows(
+    spark: SparkSession, tmp_path: Path, landing: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGUSER", "postgres")
+    monkeypatch.setenv("PGPASSWORD", "SECRET")
+    job = Job(spark, tmp_path, landing)
+    job.write_config()
+    server.psql(
+        "create table old (id int primary key, v text); insert into old select g, g from generate_series(1, 9) g"
+    )
+    server.psql("create table gone (id int primary key)")
+    server.create_slot("slot")
+    server.psql("insert into old values (10, 'x'); insert into gone values (1)")
+    land(job, server, 0)
+    assert job.run().first_seen.keys() == {"public.old", "public.gone"}
+    assert len(job.rows("public", "old")) == 1
+    server.psql("drop table gone; update old set v = 'y' where id = 3")
+    land(job, server, 1)
+
+    automatic = f"source={{name: test, landing: '{job.landing}', snapshot: auto, jdbc: '%s'}}"
+    submit = [str(ROOT / "spark-submit.sh"), "--master=local[2]", "--packages", DRIVER, str(ROOT / "jobs/apply.py")]
+    apply = [*submit, "--config", str(job.config), "--set"]
+    failed = run(*apply, automatic % "jdbc:postgresql://127.0.0.1:1/shop")
+    assert failed.returncode == 0, failed.stderr
+    assert "the snapshot failed, and the next run tries again: " in failed.stderr
+    assert len(job.rows("public", "old")) == 2, "the archive was applied all the same"
+    loaded = run(*apply, automatic % f"jdbc:postgresql://127.0.0.1:{server.port}/shop")
+    assert loaded.returncode == 0, loaded.stderr
+    assert_equal(job, server, ["old"])
+    assert len(job.rows("public", "old")) == 10
+    again = run(*apply, automatic % "jdbc:postgresql://127.0.0.1:1/shop")
+    assert ("loading a snapshot of 1 table\n" in again.stderr, again.returncode) == (True, 0), "for the dropped one"

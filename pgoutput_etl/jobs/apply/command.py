@@ -37,13 +37,16 @@ def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], Report]:
 
 def _apply(arguments: argparse.Namespace, config: Config) -> RunReport:
     from pgoutput_etl.jobs.apply.metrics import RunRecorder
+    from pgoutput_etl.jobs.apply.missing_rows import load_missing_rows
     from pgoutput_etl.jobs.apply.pipeline import apply
     from pgoutput_etl.jobs.apply.report import RunReport
     from pgoutput_etl.jobs.next_commands import inspected
 
     with RunRecorder(config.source.name, config.metrics) as recorder:
         with session("apply", config, _is_light(arguments, config)) as spark, inspected(config):
-            summaries = apply(spark, config, ProgressPrinter(arguments.quiet), recorder.stages)
+            progress = ProgressPrinter(arguments.quiet)
+            load_missing_rows(spark, config, progress)
+            summaries = apply(spark, config, progress, recorder.stages)
         recorder.done(summaries)
     return RunReport(summaries)
 

@@ -22,6 +22,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, duration, no_progress
 from pgoutput_etl.errors import AnotherRunError
 from pgoutput_etl.jobs.apply.metrics import RunRecorder
+from pgoutput_etl.jobs.apply.missing_rows import load_missing_rows
 from pgoutput_etl.jobs.apply.pipeline import apply_run
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.apply.summary import found_nothing
@@ -84,12 +85,13 @@ class FollowReport:
 @dataclass(slots=True)
 class Follower:
     """seconds: between the beginnings of two looks. report: called with each applied batch. keep_up: compacts the
-    ledger."""
+    ledger. load_missing: loads the rows of tables that appeared without them, if configured."""
 
     run: Run
     seconds: float
     report: Callable[[RunSummary], None]
     keep_up: Callable[[], object]
+    load_missing: Callable[[], object] = lambda: None
     last: RunSummary | None = None
     listing: Listing | None = None
     looked_at: float = 0.0
@@ -133,6 +135,7 @@ class Follower:
             and listing.table.equals(self.listing.table)
         ):
             return [found_nothing(self.last)]
+        self.load_missing()
         summaries = apply_run(run)
         self.listing, self.looked_at = listing, time.monotonic()
         return summaries
@@ -161,7 +164,8 @@ def follow(
     keep_up = partial(
         maintain, spark, config, MaintainRequest((), ("optimize", "checkpoint"), execute=True), no_progress
     )
-    return Follower(run, seconds, report, keep_up).follow()
+    load_missing = partial(load_missing_rows, spark, config, progress)
+    return Follower(run, seconds, report, keep_up, load_missing).follow()
 
 
 def batch_line(summary: RunSummary) -> str:

@@ -25,7 +25,7 @@ from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claims import RELEASED
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.spark.lost_rows import was_lost
-from pgoutput_etl.targets.plan import HELD
+from pgoutput_etl.targets.plan import HELD, created_since, may_lack_rows
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly
 
@@ -158,7 +158,7 @@ def _apply_batch(
     plan = _plan(run, batch, files, assembly)
     run.enter("write")
     check_claim()
-    results = _load(run, plan, check_claim)
+    results = _with_creation(run, batch, _load(run, plan, check_claim))
     check_claim()
     run.progress("writing the ledger")
     run.enter("ledger")
@@ -169,6 +169,17 @@ def _apply_batch(
     result = BatchResult(plan.rows, plan.prior, scans, tables, changes, accounts)
     run.ledger.close(batch, result, lambda: batch_metrics(run.lap(), plan.transactions(), results))
     return summarize(run, plan, results, accounts)
+
+
+def _with_creation(run: Run, batch: Batch, results: list[TableResult]) -> list[TableResult]:
+    """With the creation of new tables, as far as a snapshot's catalog proves it."""
+    if not any(may_lack_rows(result.state) for result in results if result.state.oid not in batch.tables):
+        return results
+    published = run.ledger.published()
+    return [
+        result if result.state.oid in batch.tables else replace(result, state=created_since(result.state, published))
+        for result in results
+    ]
 
 
 def _plan(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:

@@ -21,6 +21,8 @@ from pgoutput_etl.timestamps import time_of
 
 _SHOWN_FILES = 10
 
+_SHOWN_NAMES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
@@ -32,7 +34,9 @@ class RunSummary:
     refused_transactions: of origins that the configuration refuses. logical_messages: those of committed transactions
     ("transactional"), and those outside transactions, as often as they came ("others"). last_commit_time: of the
     archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by table, the LSN of a snapshot that the archive
-    has not reached yet. next: the commands that resolve what is held, in quarantine, refused, or ahead.
+    has not reached yet. first_seen: by new table, the LSN of its first change; it lacks earlier rows, if there were
+    any. added_columns: of existing tables; their older rows lack a DEFAULT, if there is one. next: the commands that
+    resolve what is held, in quarantine, refused, or ahead.
     """
 
     source: str
@@ -59,6 +63,8 @@ class RunSummary:
     logical_messages: dict[str, int] = field(default_factory=dict)
     last_commit_time: int | None = None
     ahead: dict[str, int] = field(default_factory=dict)
+    first_seen: dict[str, int] = field(default_factory=dict)
+    added_columns: tuple[str, ...] = ()
     next: tuple[NextCommand, ...] = ()
 
     @property
@@ -111,9 +117,27 @@ def print_summary(summary: RunSummary, console: Console | None = None) -> None:
     print_parts(next_lines(summary.next), console, soft_wrap=True)
 
 
+def _missing_rows(summary: RunSummary) -> list[str]:
+    """What no archive has; not a problem if there is nothing of it."""
+    lines = []
+    if summary.first_seen:
+        names = _names(tuple(summary.first_seen))
+        lines.append(f"If they had rows before their first change, load a snapshot: {names}.")
+    if summary.added_columns:
+        names = _names(summary.added_columns)
+        lines.append(f"If they have a DEFAULT, older rows lack it; load a snapshot: {names}.")
+    return lines
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _SHOWN_NAMES
+    return f"{', '.join(names[:_SHOWN_NAMES])} and {more:,} more" if more > 0 else ", ".join(names)
+
+
 def _remarks(summary: RunSummary) -> list[str]:
     lines = unchanged_lines(summary.tables, ())
     lines += [f"Ahead, by a snapshot as of LSN {format_lsn(lsn)}: {table}" for table, lsn in summary.ahead.items()]
+    lines += _missing_rows(summary)
     lines += [f"In quarantine: {damage}" for damage in summary.damages]
     if summary.quarantined_transactions:
         lines.append(

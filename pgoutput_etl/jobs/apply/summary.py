@@ -16,7 +16,8 @@ from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
 from pgoutput_etl.load.writer import TableResult
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.targets.plan import HELD, TableState, tables_ahead
+from pgoutput_etl.schema.diff import ChangeKind
+from pgoutput_etl.targets.plan import HELD, TableState, may_lack_rows, tables_ahead
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 
 
@@ -52,8 +53,23 @@ def summarize(
         refused_files=files.refused(),
         logical_messages=dict(plan.targets.statistics.messages),
         ahead=_ahead(states, assembly.last_commit_lsn),
+        first_seen=_first_seen(batch, results),
+        added_columns=_added_columns(batch, results),
     )
     return _with_next(run.config, summary)
+
+
+def _first_seen(batch: Batch, results: Iterable[TableResult]) -> dict[str, int]:
+    new = [result.state for result in results if result.state.oid not in batch.tables]
+    lsns = {s.full_name: s.complete_since.lsn for s in new if s.complete_since and may_lack_rows(s)}
+    return dict(sorted(lsns.items()))
+
+
+def _added_columns(batch: Batch, results: Iterable[TableResult]) -> tuple[str, ...]:
+    kinds = (ChangeKind.ADDED, ChangeKind.PUBLISHED)
+    existing = [result for result in results if result.state.oid in batch.tables and result.summary.held is None]
+    changes = [(r.state.full_name, change) for r in existing for _, change in r.schema_changes]
+    return tuple(sorted(f"{name}.{change.column}" for name, change in changes if change.kind in kinds))
 
 
 def batch_metrics(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from fnmatch import fnmatchcase
+from typing import ClassVar
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.postgres.catalog import relation_of, relation_row
@@ -46,6 +47,7 @@ class SnapshotRequest:
     slot: str | None = None
     slot_lsn: int | None = None
     checks_only: bool = False
+    allows_missing: ClassVar[bool] = False
 
     def check(self) -> None:
         """Raises ConfigError for options that are missing or exclude each other."""
@@ -84,12 +86,19 @@ class SnapshotRequest:
         return any(fnmatchcase(name, pattern) for pattern in self.tables)
 
 
+class AutomaticRequest(SnapshotRequest):
+    """Of tables that the server may have dropped: a pattern without a table is no error."""
+
+    allows_missing: ClassVar[bool] = True
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotOrder:
     """The batch's work, as its row in the ledger stores it.
 
     lsn: the rows include all commits before it. time: microseconds since 2000-01-01 UTC. staged: the path of the rows
-    until the batch is done.
+    until the batch is done. published: OIDs of all tables that the server published, if it publishes every table that
+    is created later; else None.
     """
 
     lsn: int
@@ -97,6 +106,7 @@ class SnapshotOrder:
     staged: str
     relations: tuple[Relation, ...]
     types: tuple[Type, ...] = ()
+    published: frozenset[int] | None = None
 
     @property
     def through(self) -> int:
@@ -114,6 +124,7 @@ class SnapshotOrder:
             "staged": self.staged,
             "relations": [relation_row(relation) for relation in self.relations],
             "types": [[t.oid, t.namespace, t.name] for t in self.types],
+            "published": None if self.published is None else sorted(self.published),
         }
         return json.dumps({"snapshot": fields})
 
@@ -125,4 +136,6 @@ class SnapshotOrder:
             return None
         relations = tuple(relation_of(row) for row in fields["relations"])
         types = tuple(Type(None, *row) for row in fields["types"])
-        return cls(fields["lsn"], fields["time"], fields["staged"], relations, types)
+        published = fields.get("published")  # older ledgers have none
+        known = None if published is None else frozenset(published)
+        return cls(fields["lsn"], fields["time"], fields["staged"], relations, types, known)

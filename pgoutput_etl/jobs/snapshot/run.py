@@ -46,7 +46,7 @@ from pgoutput_etl.schema.relation_history import (
     is_of_snapshot,
     snapshot_position,
 )
-from pgoutput_etl.targets.plan import BEFORE_FILES, HELD, HeldTable, TableChanges, TablePlan
+from pgoutput_etl.targets.plan import BEFORE_FILES, HELD, CompleteSince, HeldTable, Since, TableChanges, TablePlan
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import UserTypes
 
@@ -189,7 +189,8 @@ class _SnapshotLoad:
         rebuilt, unchanged = rebuild.write(plan, SparkRows(rows))
         results = [*rebuilt, *(unchanged_result(result, batch.tables) for result in unchanged)]
         self.progress("writing the ledger")
-        done = {r.state.oid: replace(r.state, snapshot=r.state.version) for r in rebuilt}
+        since = CompleteSince(Since.SNAPSHOT, self.order.lsn)
+        done = {r.state.oid: replace(r.state, snapshot=r.state.version, complete_since=since) for r in rebuilt}
         archive.ledger.append_relations(self._new_relations(), batch)
         types = [t for t in self.order.types if archive.assembly.types.get(t.oid) != t]
         archive.ledger.append_types(types, batch)

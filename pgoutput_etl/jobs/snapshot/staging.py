@@ -72,7 +72,8 @@ class Staging:
             source = SnapshotServer(replace(server, snapshot=snapshot.name), request)
             catalog = source.catalog
             names = [table.full_name for table in catalog.tables]
-            matching_names(request.tables, names, "no publication of the server")
+            if not request.allows_missing:
+                matching_names(request.tables, names, "no publication of the server")
             skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
             tables = [t for t in catalog.tables if not self._is_skipped(t.relation)]
             time = source.time() if request.time is None else microseconds_of(request.time)
@@ -82,7 +83,8 @@ class Staging:
                 self._stage(path, table.relation, source.rows(table), policy)
             source.refuse_rewritten(tables)
         relations = tuple(table.relation for table in tables)
-        return SnapshotOrder(snapshot.lsn, time, path, relations, catalog.types), tuple(skipped)
+        order = SnapshotOrder(snapshot.lsn, time, path, relations, catalog.types, catalog.published)
+        return order, tuple(skipped)
 
     def _is_skipped(self, relation: Relation) -> bool:
         return self.config.rule_for(relation.namespace, relation.name).skip
@@ -109,7 +111,8 @@ class Staging:
             with jdbc_errors(), reading_files():
                 self._stage(path, relation, files.rows(relation), policy)
         time = None if request.time is None else microseconds_of(request.time)
-        return SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types), tuple(skipped)
+        published = None if catalog is None else catalog.published
+        return SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types, published), tuple(skipped)
 
     def _files(self) -> RowFiles:
         path = self.request.files or ""

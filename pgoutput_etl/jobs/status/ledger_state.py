@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pgoutput_etl.jobs.status.report import Claim, HeldTable, OpenTransactions, Quarantine, UnfinishedBatch
 from pgoutput_etl.ledger.claims import newest
 from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.plan import HELD, SKIPPED
 from pgoutput_etl.timestamps import time_of
@@ -102,6 +103,13 @@ def held_tables(last: Mapping[str, Any] | None) -> tuple[HeldTable, ...]:
     tables = [t for t in (last or {}).get("tables") or () if t["status"] == HELD]
     held = (HeldTable(t["schema"], t["table"], t["last_commit_lsn"] or 0, t["reason"] or "") for t in tables)
     return tuple(sorted(held, key=lambda table: table.name))
+
+
+def complete_since(last: Mapping[str, Any] | None) -> dict[str, str]:
+    """By table, as in `Status`. Tables that an older version wrote are left out."""
+    tables = [t for t in (last or {}).get("tables") or () if t.get("complete_by") and t["status"] != SKIPPED]
+    since = {f"{t['schema']}.{t['table']}": f"{t['complete_by']} at {format_lsn(t['complete_lsn'])}" for t in tables}
+    return dict(sorted(since.items()))
 
 
 def table_count(last: Mapping[str, Any] | None) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from rich.console import Console
@@ -127,6 +128,8 @@ class Status:
     """at: the time of the report; all times are ISO 8601. batch: the last finished one, None before the first.
 
     last_commit_lsn: the commit through which all tables are consistent, except those that are held.
+    complete_since: by table, from where on it has all rows, as `snapshot at 0/1AE7B70`; `first change at …` means that
+    rows from before it are missing, if there were any.
     next: the commands to run, most urgent first. nights: the last ones with a batch, oldest first.
     """
 
@@ -145,6 +148,7 @@ class Status:
     open: OpenTransactions = OpenTransactions()
     quarantine: Quarantine = Quarantine()
     held: tuple[HeldTable, ...] = ()
+    complete_since: dict[str, str] = field(default_factory=dict)
     next: tuple[NextCommand, ...] = ()
     nights: tuple[Night, ...] = ()
 
@@ -211,11 +215,23 @@ def facts(status: Status) -> list[tuple[str, str]]:
     if status.open.transactions:
         amount = f"{counted(status.open.transactions, 'transaction')}, {status.open.bytes:,} bytes of changes"
         facts.append(("Waiting for their end", amount))
+    by_kind = Counter(since.partition(" at ")[0] for since in status.complete_since.values())
+    if by_kind:
+        kinds = ", ".join(f"{counted(n, 'table')} since {_SINCE[kind]}" for kind, n in sorted(by_kind.items()))
+        facts.append(("Complete", kinds))
     if status.quarantine.bytes:
         facts.append(("In quarantine", f"{status.quarantine.bytes:,} bytes"))
     if status.quarantine.resent_bytes:
         facts.append(("Cut off, and sent again", f"{status.quarantine.resent_bytes:,} bytes"))
     return facts
+
+
+_SINCE = {
+    "snapshot": "a snapshot",
+    "creation": "their creation",
+    "truncate": "a TRUNCATE",
+    "first change": "the first change (earlier rows are missing, if there were any)",
+}
 
 
 def _unfinished(unfinished: UnfinishedBatch, ago: Callable[[str], str]) -> str:

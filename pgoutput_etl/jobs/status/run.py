@@ -15,6 +15,7 @@ from pgoutput_etl.jobs.status.ledger_state import (
     LedgerBatches,
     claim_at_work,
     commit_time,
+    complete_since,
     held_tables,
     iso,
     open_transactions,
@@ -64,6 +65,7 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
             open=waiting.result(),
             quarantine=replace(set_aside.result(), refused_files=folder.refused, unread_files=folder.unread),
             held=held_tables(batches.last),
+            complete_since=complete_since(batches.last),
             nights=nights(recent, {} if counts is None else counts.result()),
         )
     seems_dead = found.unfinished is not None and found.unfinished.is_dead

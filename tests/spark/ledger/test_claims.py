@@ -64,7 +64,7 @@ def test_a_second_run_and_a_superseded_run_change_nothing(faulty: FaultyJob, mon
     first.send_signal(signal.SIGCONT)
     ended = faulty.end(first)
     assert ended.status == 1
-    assert ended.errors.startswith("RunError: another run has already begun batch 1; this run changes nothing")
+    assert ended.errors.startswith("AnotherRunError: another run has already begun batch 1; this run changes nothing")
     assert commits(faulty) == before
     faulty.assert_as_replayed(replayed(*NIGHTS))
 

@@ -1,0 +1,36 @@
+"""Loads the rows of tables that appeared in the archive without their earlier rows: `source.snapshot: auto`."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.config.settings import Config, Snapshots
+from pgoutput_etl.console import Progress, counted
+from pgoutput_etl.errors import PgoutputEtlError
+from pgoutput_etl.identifiers import pattern_of
+from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
+from pgoutput_etl.jobs.snapshot.request import AutomaticRequest
+from pgoutput_etl.jobs.snapshot.run import snapshot
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.targets.plan import may_lack_rows
+
+
+def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -> SnapshotSummary | None:
+    """A snapshot of the tables that may lack rows; None without any, or if `source.snapshot` is `manual`. A snapshot
+    that fails is only reported: the run applies the archive all the same, and the next one tries again."""
+    if config.source.snapshot is Snapshots.MANUAL:
+        return None
+    last = DeltaLedger.of(spark, config).last_batch()
+    if last is None or last.resumed:
+        return None
+    incomplete = [state for state in last.tables.values() if may_lack_rows(state)]
+    names = [s.full_name for s in incomplete if not config.rule_for(s.schema, s.table).skip]
+    if not names:
+        return None
+    request = AutomaticRequest(tuple(map(pattern_of, sorted(names))), jdbc=config.source.jdbc)
+    progress(f"loading a snapshot of {counted(len(names), 'table')}")
+    try:
+        return snapshot(spark, config, request, progress)
+    except PgoutputEtlError as error:
+        progress(f"the snapshot failed, and the next run tries again: {error}")
+        return None
