@@ -18,6 +18,7 @@ from pathlib import Path
 import yaml
 
 from pgoutput_etl.config.settings import Config, Merge, Metrics, Source, State, TableRule, Target, load_config
+from pgoutput_etl.schema.contract import SchemaContract
 from pgoutput_etl.transactions.origin_filter import Origins
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
@@ -89,6 +90,10 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
         {"email": {"renamed_from": "mail"}, "note": "drop"},
     ),
     "tables[].rename": ("[another `schema.table`](mask-columns.md#rename-a-table) for the target", "crm.customer"),
+    "tables[].on_schema_change": (
+        "what happens when [columns change](schema-changes.md#contracts): `follow`, `hold`, `fail`, `keep`, by change",
+        {"retype": "hold", "drop": "keep"},
+    ),
     "tables[].cluster_by": ("columns to [cluster](layout.md) the table by, at most 4", ["customer_id", "created_at"]),
     "tables[].partition_by": ("columns to [partition](layout.md) the table by", ["region"]),
     "tables[].properties": (
@@ -168,6 +173,8 @@ def _default(field: dataclasses.Field[object]) -> str:
             return f"`{str(value).lower()}`"
         case Origins():
             return "`any`"
+        case SchemaContract():
+            return "`follow`"
         case value:
             return f"`{value}`"
 
@@ -182,7 +189,7 @@ def _accepted_values(hint: object) -> str:
         return "`any`, `none`, `{accept: […]}`, `{skip: […]}`"
     if typing.get_origin(hint) is tuple:
         return "list of names"
-    if typing.get_origin(hint) is Mapping:
+    if typing.get_origin(hint) is Mapping or hint is SchemaContract:
         return "mapping"
     names = {str: "string", bool: "`true`, `false`", int: "positive integer"}
     return names[typing.cast(type, hint)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from fnmatch import fnmatchcase
 
@@ -18,6 +18,7 @@ from pgoutput_etl.config.layout import check_layout
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.identifiers import is_within
 from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.schema.contract import FOLLOW_ALL, OnChange, SchemaContract
 from pgoutput_etl.schema.layout import CHANGE_FEED, Layout, Readers
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
 
@@ -94,7 +95,8 @@ class TableRule:
     """The rule for tables whose "schema.table" matches the shell pattern `match`.
 
     columns: as configured, without salts. rename: the target's schema.table. cluster_by, partition_by, properties,
-    comment, cdf (the change data feed): see `layout`. column_rules: of the masked columns.
+    comment, cdf (the change data feed): see `layout`. column_rules: of the masked columns. on_schema_change: the
+    contract with the table's readers.
     """
 
     match: str
@@ -108,6 +110,7 @@ class TableRule:
     properties: Mapping[str, str] = field(default_factory=dict)
     comment: str | None = None
     cdf: bool | None = None
+    on_schema_change: SchemaContract = FOLLOW_ALL
     column_rules: Mapping[str, ColumnRule] = field(default_factory=dict)
 
     @property
@@ -306,7 +309,7 @@ def _matches_all_of(pattern: str, other: str) -> bool:
 
 def _rule(node: Node, readers: Readers) -> TableRule:
     layout = ("cluster_by", "partition_by", "properties", "comment", "cdf")
-    keys = node.section("match", "skip", "mode", "key", "columns", "rename", *layout)
+    keys = node.section("match", "skip", "mode", "key", "columns", "rename", "on_schema_change", *layout)
     nodes = keys["columns"].mapping()
     columns = {name: _column(column) for name, column in nodes.items()}
     rule = TableRule(
@@ -321,6 +324,7 @@ def _rule(node: Node, readers: Readers) -> TableRule:
         properties={name: value.setting() for name, value in keys["properties"].mapping().items()},
         comment=keys["comment"].optional_text("a text"),
         cdf=None if keys["cdf"].value is None else keys["cdf"].boolean(),
+        on_schema_change=_contract(keys["on_schema_change"]),
         column_rules={name: column_rule for name, (_, column_rule) in columns.items() if column_rule is not None},
     )
     check_layout(rule.layout, keys, readers)
@@ -332,6 +336,16 @@ def _rule(node: Node, readers: Readers) -> TableRule:
     if rule.rename is not None and not _LITERAL.fullmatch(rule.match):
         raise keys["rename"].error("expected a `match` without *, ? and [: two tables can't become one")
     return rule
+
+
+def _contract(node: Node) -> SchemaContract:
+    parts = {field.name: field.default for field in fields(SchemaContract)}
+    keys = node.section(*parts)
+    chosen = {part: keys[part].choice(OnChange.FOLLOW) for part in parts}
+    for part, action in chosen.items():
+        if action is OnChange.KEEP and part != "drop":
+            raise keys[part].error("expected follow, hold or fail: only dropped columns can be kept")
+    return SchemaContract(**chosen)
 
 
 def _columns(node: Node) -> tuple[str, ...] | None:

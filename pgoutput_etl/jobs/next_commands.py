@@ -17,6 +17,7 @@ from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
 from pgoutput_etl.landing.selection import LEFT_UNREAD
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.transactions.cutoff import TORN
 
 # Reasons of held tables whose missing values only the server has.
@@ -82,7 +83,8 @@ def next_lines(commands: Iterable[NextCommand]) -> list[str]:
 def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Reasons, each with a job and its options."""
     from_server = sorted(name for name, reason in findings.held.items() if _is_only_on_server(reason))
-    rebuilt = len(findings.held) - len(from_server)
+    by_contract = sorted(name for name, reason in findings.held.items() if is_held_by_contract(reason))
+    rebuilt = len(findings.held) - len(from_server) - len(by_contract)
     left_unread = [file for file in findings.refused_files if file.endswith(LEFT_UNREAD)]
     if len(left_unread) < len(findings.refused_files):
         yield _REFUSED, APPLY
@@ -95,6 +97,9 @@ def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
     if from_server:
         tables = ",".join(map(pattern_of, from_server))
         yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", ("snapshot", "--tables", tables, "--jdbc", SERVER)
+    if by_contract:
+        tables = ",".join(map(pattern_of, by_contract))
+        yield f"{_are(len(by_contract), 'held')}: {_ACCEPTED}", ("backfill", "--tables", tables)
     if findings.commits_without_prepare:
         yield _WITHOUT_PREPARE, ACCEPT_GAP
     if findings.ahead:
@@ -121,6 +126,8 @@ _FROM_SERVER = (
     "the archive lacks values that only the server has. Set PGUSER and PGPASSWORD, replace HOST and DATABASE, and load "
     "a snapshot:"
 )
+
+_ACCEPTED = "columns changed, and on_schema_change waits for you. Accept the new columns, which rebuilds the table:"
 
 _WITHOUT_PREPARE = "If a file is missing, load snapshots of the tables that it changed. If none is, accept the commits:"
 

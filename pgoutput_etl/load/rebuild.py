@@ -52,7 +52,15 @@ class Rebuild:
         states = {oid: replace(state, status=APPLIED) for oid, state in since.items()}
         user_types = UserTypes.of(self.assembly.types.values(), self.config.types)
         plan = make_plan(
-            self.config, relations, changes, states, user_types, cutoffs=cutoffs, placed=places, named=self.tables
+            self.config,
+            relations,
+            changes,
+            states,
+            user_types,
+            cutoffs=cutoffs,
+            placed=places,
+            named=self.tables,
+            accepts_changes=True,
         )
         for n, task in enumerate(plan.tasks):
             start = since.get(task.oid)

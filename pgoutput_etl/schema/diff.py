@@ -70,8 +70,9 @@ class Lineage:
     changes: tuple[SchemaChange, ...]
 
 
-def lineage(old: Relation, new: Relation, declared: Declared) -> Lineage:
-    """Raises TableError if columns can't be identified."""
+def lineage(old: Relation, new: Relation, declared: Declared, keeps_dropped: bool = False) -> Lineage:
+    """keeps_dropped: every column that the new version lacks is retired. Raises TableError if columns can't be
+    identified."""
     versions = _Versions(old.columns, new.columns, declared)
     same = versions.same_names()
     origins: list[int | None] = [same.get(column.name) for column in new.columns]
@@ -85,6 +86,8 @@ def lineage(old: Relation, new: Relation, declared: Declared) -> Lineage:
             retired += versions.maybe_renamed(gap, renamed)
         if not gap.is_last:
             unsent += versions.never_sent(gap, renamed)
+    if keeps_dropped:
+        retired = [place for place in range(len(old.columns)) if place not in origins]
     changes = _changes(old, new, origins, retired, unsent)
     return Lineage(tuple(origins), tuple(retired), tuple(unsent), tuple(changes))
 

@@ -80,9 +80,11 @@ def migration_to(before: Sequence[TableColumn], after: TableShape, relation_line
     return SchemaMigration(tuple(before), after.columns, after.key, origins, relation_lineage.unsent)
 
 
-def next_version(old: Relation, retired: Retired, new: Relation, declared: Declared) -> tuple[Lineage, Retired]:
+def next_version(
+    old: Relation, retired: Retired, new: Relation, declared: Declared, keeps_dropped: bool = False
+) -> tuple[Lineage, Retired]:
     """The lineage of the new relation's columns, and the columns that are retired from now on."""
-    relation_lineage = lineage(old, new, declared)
+    relation_lineage = lineage(old, new, declared, keeps_dropped)
     names = {column.name.lower() for column in new.columns}
     candidates = (*retired, *(old.columns[place] for place in relation_lineage.retired))
     # A new column replaces a retired one of its name.

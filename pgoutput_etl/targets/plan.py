@@ -8,6 +8,7 @@ from enum import Enum
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.migration import Retired, SchemaMigration
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
@@ -74,6 +75,11 @@ class TableState:
     def is_complete(self) -> bool:
         """True if the table has every commit of the archive."""
         return self.status == APPLIED
+
+    @property
+    def may_be_redriven(self) -> bool:
+        """True if the table is held for another reason than new columns, which somebody has to accept."""
+        return self.status == HELD and not is_held_by_contract(self.reason)
 
     @property
     def full_name(self) -> str:

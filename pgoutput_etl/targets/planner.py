@@ -16,6 +16,7 @@ from pgoutput_etl.config.settings import Config, Mode, TableRule
 from pgoutput_etl.errors import RunError, SequenceError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, is_within, pattern_of
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.diff import ChangeKind, Declared, Lineage, SchemaChange, lineage
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
@@ -78,11 +79,12 @@ def make_plan(
     ahead: Collection[int] = (),
     placed: Collection[int] = (),
     named: Mapping[int, TableState] | None = None,
+    accepts_changes: bool = False,
 ) -> TablePlan:
     """changes: of this batch; without those after a table's cutoff, and without commits that a table already has.
     states: after the previous batch. cutoffs: of tables that unreadable bytes concern. ahead: tables that already have
     commits of this batch. placed: tables that are rebuilt at their path, whatever `states` contains. named: all tables
-    that may have a name, if not `states`.
+    that may have a name, if not `states`. accepts_changes: whatever `on_schema_change` says.
 
     Raises ConfigError, RunError or SequenceError if the batch can't be applied.
     """
@@ -90,7 +92,7 @@ def make_plan(
     changes = {oid: _described(history, table_changes) for oid, table_changes in changes.items()}
     holders = name_holders(states if named is None else named, changes)
     location.refuse_taken_names(config, holders)
-    planner = _Planner(config, history, user_types, holders)
+    planner = _Planner(config, history, user_types, holders, accepts_changes)
     plan = TablePlan()
     for oid in sorted({*changes, *states, *cutoffs}):
         case = _Case(oid, changes.get(oid), states.get(oid), cutoffs.get(oid), oid in ahead, oid in placed)
@@ -125,6 +127,7 @@ class _Planner:
     history: RelationHistory
     user_types: UserTypes
     holders: Mapping[Name, int]
+    accepts_changes: bool
 
     def add(self, plan: TablePlan, case: _Case) -> None:
         changes, state = case.changes, case.state
@@ -177,7 +180,7 @@ class _Planner:
         reason, complete_to = case.cutoff.reason, case.cutoff.lsn - 1
         held = HeldTable(case.oid, relation, reason, TableChanges(case.oid), state, complete_to, self._moves_to(state))
         if state is not None and not state.is_complete:
-            held = replace(held, reason=state.reason or reason, complete_to=None)
+            held = replace(held, reason=_reason_of(state, case.cutoff), complete_to=None)
         plan.held.append(held)
 
     def _skip(self, plan: TablePlan, case: _Case, relation: Relation) -> None:
@@ -204,7 +207,7 @@ class _Planner:
         state, config, relation = case.state, self.config, runs[-1].relation
         changes = case.changes or TableChanges(case.oid)
         if state is not None and not state.is_complete:
-            raise TableError(state.reason or "held by an earlier batch")
+            raise TableError(_reason_of(state, case.cutoff))
         reason = self.history.mask and self.history.mask.reason_unmaskable(relation.oid)
         if reason is not None:
             raise TableError(reason)
@@ -217,6 +220,11 @@ class _Planner:
         if rule.mode is not Mode.MIRROR:  # other modes store a truncate like any other change
             changes = replace(changes, truncated_at=None)
         spans, retired, schema_changes = self._spans(case, changes, rule, _merged(runs))
+        if state is not None and not self.accepts_changes:
+            of_columns = (
+                change for _, change in schema_changes if rule.key is None or change.kind is not ChangeKind.KEY
+            )
+            rule.on_schema_change.check(state.full_name, of_columns)
         for span in spans:
             location.check_names(span.shape, rule.mode)
             if rule.mode is Mode.SOFT_DELETE and span.shape.is_bag:
@@ -251,7 +259,8 @@ class _Planner:
             begins_empty = truncated_at is not None and not spans
             if before is not None:
                 try:
-                    step, retired = next_version(before, retired, run.relation, rule.lineage)
+                    contract = rule.on_schema_change
+                    step, retired = next_version(before, retired, run.relation, rule.lineage, contract.keeps_dropped)
                     schema_changes += [(run.start, change) for change in step.changes]
                 except TableError:
                     if not begins_empty:
@@ -268,6 +277,14 @@ class _Planner:
             spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))
             columns = shape.columns
         return spans, retired, schema_changes
+
+
+def _reason_of(state: TableState, cutoff: Cutoff | None) -> str:
+    """Why a table is still held. Unreadable bytes count more than columns that somebody may accept: a rebuild of this
+    table alone would not notice them."""
+    if cutoff is not None and is_held_by_contract(state.reason):
+        return cutoff.reason
+    return state.reason or "held by an earlier batch"
 
 
 def _laid_out(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from pgoutput_etl.config.settings import Config, Mode, TableRule
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.schema.contract import SchemaContract
 from pgoutput_etl.schema.relation_history import RelationSpan, RelationVersions
 from pgoutput_etl.schema.version_spans import RowPositions, VersionSpan, relation_spans_of_rows, relation_spans_of_spans
 from pgoutput_etl.targets.plan import TableChanges, TablePlan, TableState
@@ -105,16 +106,18 @@ def refuse_other_settings(settings: str, config: Config, tables: Iterable[Name],
         )
 
 
-_RULE_FIELDS = ("match", "skip", "mode", "key", "columns", "rename")
+_RULE_FIELDS = ("match", "skip", "mode", "key", "columns", "rename", "on_schema_change")
 
 
 def _rule_values(rule: TableRule) -> tuple[Any, ...]:
-    return rule.match, rule.skip, rule.mode.value, rule.key, dict(rule.columns), rule.rename
+    contract = rule.on_schema_change.values()
+    return rule.match, rule.skip, rule.mode.value, rule.key, dict(rule.columns), rule.rename, contract
 
 
 def _rule(fields: Mapping[str, Any]) -> TableRule:
     key = None if fields["key"] is None else tuple(fields["key"])
-    return TableRule(**{**fields, "mode": Mode(fields["mode"]), "key": key})
+    contract = SchemaContract.of(fields.get("on_schema_change", {}))  # an older ledger has none
+    return TableRule(**{**fields, "mode": Mode(fields["mode"]), "key": key, "on_schema_change": contract})
 
 
 def _is_same_rule(old: TableRule, new: TableRule) -> bool:

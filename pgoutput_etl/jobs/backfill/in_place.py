@@ -81,7 +81,13 @@ class InPlaceBackfill:
         tables = self.batch.tables
         try:
             plan = make_plan(
-                archive.config, archive.relations, {oid: changes}, {oid: state}, archive.user_types, named=tables
+                archive.config,
+                archive.relations,
+                {oid: changes},
+                {oid: state},
+                archive.user_types,
+                named=tables,
+                accepts_changes=True,
             )
         except RunError:
             return "configuration changed"

@@ -48,8 +48,7 @@ from pgoutput_etl.types import UserTypes
 
 @dataclass(slots=True)
 class Redrive:
-    """Rebuilds all held tables and the tables that the ledger doesn't know yet; all tables if earlier runs left files
-    unread."""
+    """Rebuilds held tables and those that the ledger doesn't know yet; all tables if earlier runs left files unread."""
 
     archive: DeltaArchive
     batch: Batch
@@ -121,7 +120,7 @@ class Redrive:
     ) -> tuple[list[TableResult], list[str], int]:
         archive, batch, assembly = self.archive, self.batch, rows.assembly
         rebuild_all = bool(archive.prior_state.left_unread)
-        held = {oid: state for oid, state in batch.tables.items() if rebuild_all or state.status == HELD}
+        held = {oid: state for oid, state in batch.tables.items() if rebuild_all or state.may_be_redriven}
         cutoffs = find_cutoffs(assembly, rows.statistics(StatisticsRequest()), batch.tables)
         cutoffs = {oid: cutoff.with_paths(self._path_of) for oid, cutoff in cutoffs.items()}
         worse = {oid: state for oid, state in held.items() if _is_before(cutoffs.get(oid), state)}

@@ -34,7 +34,6 @@ from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
 from pgoutput_etl.load.targets import DeltaTargets, Targets
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.targets.plan import HELD
 
 
 def backfill(
@@ -98,7 +97,7 @@ def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReque
     last = request.last_lsn if request.last_time is None else archive.last_commit(request.last_time)
     if first is not None and last is not None and first > last:
         raise ConfigError(f"the range of commits is empty: {format_lsn(first)} is after {format_lsn(last)}")
-    held = [oid for oid in oids if oid in archive.last.tables and archive.last.tables[oid].status == HELD]
+    held = [oid for oid in oids if oid in archive.last.tables and archive.last.tables[oid].may_be_redriven]
     redrive = bool(held) and archive.assembly.was_damaged and request.into is None
     if request.tables is None and not redrive:  # unreadable bytes that concern no known table hold no table
         has_lost_bytes = archive.assembly.was_damaged and archive.ledger.has_lost_bytes()
@@ -137,8 +136,9 @@ def _run_batch(
 
 
 def _matching_oids(archive: LedgerArchive, patterns: Sequence[str] | None) -> tuple[int, ...]:
-    """The OIDs of matching tables, all held ones for None. A name stands for the last table that bore it."""
+    """The OIDs of matching tables, for None of all that may be redriven. A name stands for the last table that bore
+    it."""
     states = archive.last.tables
     if patterns is None:
-        return tuple(sorted(oid for oid, state in states.items() if state.status == HELD))
+        return tuple(sorted(oid for oid, state in states.items() if state.may_be_redriven))
     return tuple(sorted({archive.names[name] for name in matching_names(patterns, archive.names, "the archive")}))

@@ -20,6 +20,7 @@ from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.load import commit, merge
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
@@ -415,3 +416,28 @@ def test_a_nightly_run_that_died_must_be_finished_first(nights: Nights, monkeypa
     assert [(row["id"], row["v"]) for row in rows] == [("1", "a")]
     nights.job.run()
     assert nights.values("t") == [("1", "a"), ("2", "b")]
+
+
+def test_a_contract_keeps_columns_and_holds_a_table_until_somebody_accepts(nights: Nights) -> None:
+    nights.job.overrides.append("tables=[{match: public.t, on_schema_change: {add: hold, drop: keep}}]")
+    other = table(oid=2, name="u")
+    nights.night(transaction(1, 0x100, table("id", "v", "w"), insert("1", "a", "b"), other, insert("1", "x", oid=2)))
+    kept = nights.night(transaction(2, 0x200, table("id", "v"), insert("2", "a")))
+    assert nights.values("t") == [("1", "a", "b"), ("2", "a", None)]
+    assert kept.exit_code == EXIT_DONE
+
+    nights.land(transaction(3, 0x300, table("id", "v", "x"), insert("3", "a", "c"), insert("2", "x", oid=2)))
+    [planned] = [t for t in plan(nights.job.spark, nights.job.loaded()).tables if t.table == "t"]
+    summary = nights.job.run()
+    reason = "its columns changed, which on_schema_change holds: column added: x"
+    assert (planned.held, held(summary)) == (reason, {"t": reason})
+    assert (summary.exit_code, nights.values("u")) == (EXIT_QUARANTINE, [("1", "x"), ("2", "x")])
+    assert summary.next[0].command.endswith(" --tables public.t")
+
+    nights.job.backfill(BackfillRequest(None))
+    assert held(nights.job.run()) == {"t": reason}, "--from-quarantine accepts nothing"
+    version = nights.job.versions()["t"]
+    accepted = nights.job.backfill(BackfillRequest(("public.t",), since_version=version))
+    assert accepted.exit_code == EXIT_DONE
+    assert nights.values("t") == [("1", "a", None, "b"), ("2", "a", None, None), ("3", "a", "c", None)]
+    assert nights.night(transaction(4, 0x400, insert("4", "a", "c"))).exit_code == EXIT_DONE

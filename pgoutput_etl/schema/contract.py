@@ -1,0 +1,78 @@
+"""What happens to a table when its columns change: `on_schema_change` of its rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from enum import Enum
+
+from pgoutput_etl.errors import RunError, TableError
+from pgoutput_etl.schema.diff import ChangeKind, SchemaChange
+
+
+class OnChange(Enum):
+    """HOLD leaves the table as it is until somebody accepts the change. FAIL stops the run before it writes. KEEP, of
+    dropped columns, leaves the column in the target."""
+
+    FOLLOW = "follow"
+    HOLD = "hold"
+    FAIL = "fail"
+    KEEP = "keep"
+
+
+_PARTS = {
+    ChangeKind.ADDED: "add",
+    ChangeKind.PUBLISHED: "add",
+    ChangeKind.DROPPED: "drop",
+    ChangeKind.RETIRED: "drop",
+    ChangeKind.RENAMED: "rename",
+    ChangeKind.RETYPED: "retype",
+    ChangeKind.KEY: "key",
+}
+
+_HELD = "its columns changed, which on_schema_change holds"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaContract:
+    add: OnChange = OnChange.FOLLOW
+    drop: OnChange = OnChange.FOLLOW
+    rename: OnChange = OnChange.FOLLOW
+    retype: OnChange = OnChange.FOLLOW
+    key: OnChange = OnChange.FOLLOW
+
+    @classmethod
+    def of(cls, values: dict[str, str]) -> SchemaContract:
+        return cls(**{part: OnChange(value) for part, value in values.items()})
+
+    def values(self) -> dict[str, str]:
+        return {field.name: getattr(self, field.name).value for field in fields(self)}
+
+    @property
+    def keeps_dropped(self) -> bool:
+        return self.drop is OnChange.KEEP
+
+    def check(self, table: str, changes: Iterable[SchemaChange]) -> None:
+        """table: its full name. Raises TableError if the table must be held, and RunError if the run must stop."""
+        changes = [change for change in changes if change.kind in _PARTS]
+        refused = [str(change) for change in changes if self._action(change) is OnChange.FAIL]
+        if refused:
+            raise RunError(
+                f"the columns of {table} changed, and its on_schema_change asks to stop: {'; '.join(refused)}. Nothing "
+                "was written. Set it to follow to go on, or to hold to leave only this table as it is"
+            )
+        held = [str(change) for change in changes if self._action(change) is OnChange.HOLD]
+        if held:
+            raise TableError(f"{_HELD}: {'; '.join(held)}")
+
+    def _action(self, change: SchemaChange) -> OnChange:
+        action: OnChange = getattr(self, _PARTS[change.kind])
+        return action
+
+
+FOLLOW_ALL = SchemaContract()
+
+
+def is_held_by_contract(reason: str | None) -> bool:
+    """reason: why a table is held."""
+    return reason is not None and reason.startswith(_HELD)

@@ -1,0 +1,80 @@
+"""What happens when columns change, by the rule's on_schema_change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pgoutput_etl.config.settings import Config, TableRule
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.contract import OnChange, SchemaContract, is_held_by_contract
+from pgoutput_etl.targets.target_plan import refuse_other_settings, settings_of
+from tests.core.targets.test_planner import CONFIG, plan_of, state_of, task_of
+from tests.support.small_archives import table
+
+INT, BIGINT = 23, 20
+BEFORE = table("id", ("v", INT), "w")
+CHANGED = {
+    "add": (table("id", ("v", INT), "w", ("x", INT)), "column added: x"),
+    "drop": (table("id", ("v", INT)), "column dropped: w"),
+    "rename": (table("id", ("value", INT), "w"), "column renamed: value (was v)"),
+    "retype": (table("id", ("v", BIGINT), "w"), "column retyped: v"),
+    "key": (table("id", ("v", INT), "w", key=["w"]), "key changed (id to w)"),
+}
+
+
+def with_contract(contract: SchemaContract, **rule: object) -> Config:
+    return replace(CONFIG, tables=(TableRule("*", on_schema_change=contract, **rule),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("part", "after", "change"), [(part, *changed) for part, changed in CHANGED.items()])
+def test_each_kind_of_change_is_followed_held_or_refused(part: str, after: Relation, change: str) -> None:
+    state = state_of(BEFORE, types=["string", "int32", "string"])
+    others = SchemaContract(**{**dict.fromkeys(CHANGED, OnChange.FAIL), part: OnChange.FOLLOW})
+    assert [str(c) for _, c in task_of(plan_of([after], state, with_contract(others))).schema_changes] == [change]
+
+    [held] = plan_of([after], state, with_contract(SchemaContract(**{part: OnChange.HOLD}))).held
+    assert held.reason == f"its columns changed, which on_schema_change holds: {change}"
+    assert is_held_by_contract(held.reason)
+
+    with pytest.raises(RunError, match="asks to stop: ") as failed:
+        plan_of([after], state, with_contract(SchemaContract(**{part: OnChange.FAIL})))
+    assert f"the columns of public.t changed, and its on_schema_change asks to stop: {change}. " in str(failed.value)
+
+
+def test_a_new_table_and_a_configured_key_are_no_change() -> None:
+    strict = SchemaContract(**dict.fromkeys(CHANGED, OnChange.FAIL))
+    assert len(task_of(plan_of([BEFORE, CHANGED["add"][0]], None, with_contract(strict))).spans) == 2
+    state = state_of(BEFORE, types=["string", "int32", "string"])
+    rule = with_contract(SchemaContract(key=OnChange.FAIL), key=("id",))
+    whole = table("id", ("v", INT), "w", identity=ReplicaIdentity.FULL)
+    assert task_of(plan_of([whole], state, rule)).shape.key == (0,)
+    assert plan_of([whole], state, with_contract(SchemaContract(key=OnChange.HOLD))).held
+
+
+def test_kept_columns_stay_in_the_target() -> None:
+    state = state_of(BEFORE, types=["string", "int32", "string"])
+    keeping = with_contract(SchemaContract(drop=OnChange.KEEP))
+    task = task_of(plan_of([CHANGED["drop"][0]], state, keeping))
+    assert [column.name for column in task.shape.columns] == ["id", "v", "w"]
+    assert [column.name for column in task.retired] == ["w"]
+    assert [str(change) for _, change in task.schema_changes] == ["column dropped or renamed: w"]
+
+
+def test_a_held_table_stays_held_until_it_is_rebuilt() -> None:
+    holding = with_contract(SchemaContract(add=OnChange.HOLD))
+    state = state_of(BEFORE, types=["string", "int32", "string"])
+    [held] = plan_of([CHANGED["add"][0]], state, holding).held
+    later = replace(state, status="held", reason=held.reason)
+    for config in (holding, CONFIG):
+        [again] = plan_of([CHANGED["add"][0]], later, config).held
+        assert again.reason == held.reason
+
+
+def test_a_batch_is_finished_under_the_contract_that_it_began_with() -> None:
+    holding = with_contract(SchemaContract(add=OnChange.HOLD))
+    refuse_other_settings(settings_of(holding), holding, [("public", "t")], 1)
+    with pytest.raises(RunError, match=r"tables, for public\.t"):
+        refuse_other_settings(settings_of(holding), CONFIG, [("public", "t")], 1)
