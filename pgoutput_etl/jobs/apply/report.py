@@ -122,10 +122,10 @@ def _missing_rows(summary: RunSummary) -> list[str]:
     lines = []
     if summary.first_seen:
         names = _names(tuple(summary.first_seen))
-        lines.append(f"If they had rows before their first change, load a snapshot: {names}.")
+        lines.append(f"Earlier rows, if any, are missing: {names}.")
     if summary.added_columns:
         names = _names(summary.added_columns)
-        lines.append(f"If they have a DEFAULT, older rows lack it; load a snapshot: {names}.")
+        lines.append(f"A DEFAULT in older rows, if any, is missing: {names}.")
     return lines
 
 

@@ -27,10 +27,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--max-age", type=interval, metavar="AGE", help="exit with 3 if the last commit is older: 90m, 36h or 2d")
     add("--html", metavar="FILE", help="also write a page with the status and charts of the last 30 days")
+    add("--schemas", metavar="FOLDER", help="also write every version of the tables' columns as JSON Schema and Avro")
 
 
 def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], Status]:
-    request = StatusRequest(arguments.max_age, arguments.html)
+    request = StatusRequest(arguments.max_age, arguments.html, arguments.schemas)
     request.check()
     return partial(_status, config, request)
 
@@ -42,6 +43,10 @@ def _status(config: Config, request: StatusRequest) -> Status:
     report = status(config, request)
     if request.html is not None:
         write_page(report, request.html)
+    if request.schemas is not None:
+        from pgoutput_etl.jobs.status.schemas import write_schemas
+
+        write_schemas(config, request.schemas)
     return report
 
 

@@ -44,11 +44,11 @@ def test_the_summary_names_what_may_lack_earlier_rows(nights: Nights) -> None:
     other = table(oid=2, name="u")
     first = nights.night(transaction(1, 0x100, table(), insert("1", "a"), other, truncate(2), insert("1", "x", oid=2)))
     assert first.first_seen == {"public.t": 0x100}
-    assert "If they had rows before their first change, load a snapshot: public.t." in summary_text(first)
+    assert "Earlier rows, if any, are missing: public.t." in summary_text(first)
     assert first.exit_code == EXIT_DONE
     second = nights.night(transaction(2, 0x200, table("id", "v", "w"), insert("2", "b", "c")))
     assert (second.first_seen, second.added_columns) == ({}, ("public.t.w",))
-    assert "If they have a DEFAULT, older rows lack it; load a snapshot: public.t.w." in summary_text(second)
+    assert "A DEFAULT in older rows, if any, is missing: public.t.w." in summary_text(second)
     done = [row for row in nights.ledger("batches") if row["status"] == "done"]
     for row in done:
         since = {t["table"]: (t["complete_by"], t["complete_lsn"]) for t in row["tables"]}
