@@ -40,6 +40,19 @@ INT, DATE = 23, 1082
 FULL = ReplicaIdentity.FULL
 
 
+def test_several_configurations_read_one_landing_folder(nights: Nights, tmp_path: Path) -> None:
+    """At different times, and with different rules."""
+    few = replace(nights.job, folder=tmp_path / "few", overrides=["tables=[{match: public.t, columns: {v: drop}}]"])
+    few.folder.mkdir()
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    nights.land(transaction(2, 0x200, insert("2", "b")))
+    assert few.run().files == 2
+    assert nights.job.run().files == 1
+    assert nights.values("t") == [("1", "a"), ("2", "b")]
+    assert few.columns("public", "t") == ["id"]
+    assert sorted(row["id"] for row in few.rows("public", "t")) == ["1", "2"]
+
+
 def test_the_summary_names_what_may_lack_earlier_rows(nights: Nights) -> None:
     other = table(oid=2, name="u")
     first = nights.night(transaction(1, 0x100, table(), insert("1", "a"), other, truncate(2), insert("1", "x", oid=2)))
