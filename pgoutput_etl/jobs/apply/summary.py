@@ -16,6 +16,7 @@ from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
 from pgoutput_etl.load.writer import TableResult
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.columns import TargetColumn, target_columns
 from pgoutput_etl.targets.plan import HELD, TableState, tables_ahead
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 
@@ -52,8 +53,15 @@ def summarize(
         refused_files=files.refused(),
         logical_messages=dict(plan.targets.statistics.messages),
         ahead=_ahead(states, assembly.last_commit_lsn),
+        columns={result.state.full_name: _columns(run.config, result) for result in results if result.columns},
     )
     return _with_next(run.config, summary)
+
+
+def _columns(config: Config, result: TableResult) -> tuple[TargetColumn, ...]:
+    state = result.state
+    former_names = config.rule_for(state.schema, state.table).lineage
+    return target_columns(result.columns, state.mode, state.masks, former_names)
 
 
 def batch_metrics(

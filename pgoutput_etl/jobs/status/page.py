@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
-from pathlib import Path
 
 from pgoutput_etl.console import duration
 from pgoutput_etl.errors import RunError
@@ -21,6 +20,7 @@ from pgoutput_etl.jobs.status.charts import (
 from pgoutput_etl.jobs.status.nights import NIGHTS
 from pgoutput_etl.jobs.status.report import Night, NightTable, Status, clock, facts, verdict
 from pgoutput_etl.jobs.status.style import STYLE
+from pgoutput_etl.jobs.status.whole_file import replace_file
 from pgoutput_etl.lsn import format_lsn
 
 _STAGES = {"look": "find files", "read": "scan", "prepare": "plan", "write": "write tables", "ledger": "write ledger"}
@@ -33,12 +33,9 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def write_page(status: Status, path: str) -> None:
-    """Replaces the file at once, as somebody may be reading it. Raises RunError."""
-    target = Path(path)
-    unfinished = target.with_name(f".{target.name}.tmp")
+    """Replaces the file. Raises RunError."""
     try:
-        unfinished.write_text(page(status), encoding="utf-8")
-        unfinished.replace(target)
+        replace_file(path, page(status))
     except OSError as error:
         raise RunError(f"{path}: the page can't be written: {error.strerror}") from None
 
