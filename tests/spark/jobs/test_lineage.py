@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 from pgoutput_etl.config.column_rules import SALT_VARIABLE
 from pgoutput_etl.jobs.apply.metrics import RunRecorder
 from pgoutput_etl.jobs.apply.pipeline import apply
+from pgoutput_etl.jobs.status.dbt_sources import LedgerTables
 from tests.support.jobs import Nights
 from tests.support.lineage import events_of, send_to_file
 from tests.support.small_archives import insert, table, transaction, truncate
@@ -62,3 +63,11 @@ def test_a_run_sends_the_tables_that_it_wrote(nights: Nights, tmp_path: Path, mo
     [hashed] = emptied["facets"]["columnLineage"]["fields"]["v"]["inputFields"]
     assert hashed["transformations"][0]["masking"] is True
     assert "secret" not in events.read_text()
+
+    loaded = nights.job.loaded(RULES)
+    tables = LedgerTables.read(loaded)
+    for state in tables.states:
+        stored = nights.job.spark.read.format("delta").load(state.path).schema
+        columns = {column.name: column.type for column in tables.columns(state, loaded)}
+        assert columns == {field.name: field.dataType.simpleString() for field in stored}, "for dbt, from the ledger"
+    assert {state.table for state in tables.states} == {"past", "t"}

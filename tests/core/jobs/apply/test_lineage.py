@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 
@@ -49,8 +51,9 @@ def batch(number: int, *tables: TableSummary, **columns: tuple[TargetColumn, ...
 
 @pytest.fixture
 def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in [name for name in os.environ if name.startswith("OPENLINEAGE")]:
-        monkeypatch.delenv(name)
+    """In a copy of the environment, because the client adds variables of its own."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("OPENLINEAGE")}
+    monkeypatch.setattr(os, "environ", environ)
     path = tmp_path / "events.jsonl"
     send_to_file(monkeypatch, path)
     return path
@@ -206,6 +209,38 @@ def test_a_failure_to_send_is_a_warning(
     with pytest.raises(RunError, match="the run's own error"), RunRecorder("shop", METRICS):
         raise RunError("the run's own error")
     assert capsys.readouterr().err.count("metrics.openlineage: the run's metrics could not be published: ") == 4
+
+
+class Receiver(BaseHTTPRequestHandler):
+    """Keeps the events that are posted to it."""
+
+    posted: ClassVar[list[tuple[str, dict[str, Any]]]] = []
+
+    def do_POST(self) -> None:
+        event = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.posted.append((self.path, event))
+        self.send_response(201)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.mark.usefixtures("sent")
+def test_events_are_posted_to_the_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OPENLINEAGE__")]:
+        monkeypatch.delenv(name)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        Thread(target=server.serve_forever).start()
+        monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{server.server_port}")
+        check(METRICS)
+        with RunRecorder("shop", METRICS) as recorder:
+            recorder.done([batch(1, TABLE, t=COLUMNS)])
+        server.shutdown()
+    assert [(path, event["eventType"]) for path, event in Receiver.posted] == [
+        ("/api/v1/lineage", "START"),
+        ("/api/v1/lineage", "COMPLETE"),
+    ]
 
 
 @pytest.mark.usefixtures("sent")
