@@ -52,6 +52,27 @@ def _facets(facets: dict[str, dict[str, Any]]) -> dict[str, Any]:
     by_schema = {kind._get_schema(): kind for kind in classes if issubclass(kind, facet_v2.BaseFacet)}
     found: dict[str, Any] = {}
     for name, values in facets.items():
-        own = {key: value for key, value in values.items() if key not in ("_producer", "_schemaURL")}
+        own = {key: _nested(key, value) for key, value in values.items() if key not in ("_producer", "_schemaURL")}
         found[name] = by_schema[values["_schemaURL"]](**own, producer=values["_producer"])
     return found
+
+
+def _nested(key: str, value: Any) -> Any:
+    """`fields` of the facets schema (a list) and columnLineage (by column) have classes of their own."""
+    from openlineage.client.facet_v2 import column_lineage_dataset as lineage
+    from openlineage.client.facet_v2 import schema_dataset
+
+    if key != "fields":
+        return value
+    if isinstance(value, list):
+        return [schema_dataset.SchemaDatasetFacetFields(**field) for field in value]
+    columns = {}
+    for name, column in value.items():
+        sources = [
+            lineage.InputField(
+                **{**source, "transformations": [lineage.Transformation(**t) for t in source["transformations"]]}
+            )
+            for source in column["inputFields"]
+        ]
+        columns[name] = lineage.Fields(**{**column, "inputFields": sources})
+    return columns
