@@ -19,7 +19,7 @@ pytest = $(venv)/bin/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --dur
 unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-servers lint docs bench soak simulate matrix notebooks archive clean java
+.PHONY: help demo test test-servers lint docs bench soak simulate matrix neighbors notebooks archive clean java
 .NOTPARALLEL: # check for Java before installing anything
 
 help: ## list the targets
@@ -56,6 +56,9 @@ simulate: $(stamp) ## run the simulation of nights that fail: SEEDS=100000 FIRST
 
 matrix: java $(stamp) ## install and test the package with each supported Spark: SPARK=4.1
 	$(venv)/bin/python -m tools.matrix $(SPARK)
+
+neighbors: java $(stamp) ## test the outputs for dbt, Dagster, and Airflow with these tools: TOOLS=dbt
+	$(venv)/bin/python -m tools.neighbors $(TOOLS)
 
 notebooks: java $(stamp) ## execute the notebooks and store their outputs
 	$(venv)/bin/python -m tools.notebooks

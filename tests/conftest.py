@@ -26,6 +26,9 @@ settings.load_profile("unhurried")
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC")
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "kernels"))
 
+# These need other tools, which `make neighbors` installs.
+collect_ignore = [] if "NEIGHBORS" in os.environ else ["neighbors"]
+
 SETTINGS = {
     "spark.master": "local[2]",
     "spark.driver.memory": "3g",

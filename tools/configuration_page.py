@@ -17,7 +17,17 @@ from pathlib import Path
 
 import yaml
 
-from pgoutput_etl.config.settings import Config, Merge, Metrics, Source, State, TableRule, Target, load_config
+from pgoutput_etl.config.settings import (
+    Config,
+    Merge,
+    Metrics,
+    Source,
+    SourceDatabase,
+    State,
+    TableRule,
+    Target,
+    load_config,
+)
 from pgoutput_etl.schema.contract import SchemaContract
 from pgoutput_etl.transactions.origin_filter import Origins
 
@@ -116,6 +126,10 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
         "./shop.prom",
     ),
     "metrics.opentelemetry": ("exports metrics through OpenTelemetry", True),
+    "metrics.openlineage": (
+        "sends [lineage](neighbors.md#openlineage) through OpenLineage; names the archive's server and database",
+        {"namespace": "postgres://db.example:5432", "database": "shop"},
+    ),
     "types": (
         "the [type](types.md#configure-types) that a named type's values get",
         {"public.posint": "int4", "jsonb": "variant"},
@@ -185,6 +199,8 @@ def _accepted_values(hint: object) -> str:
         return _accepted_values(parts[0])
     if isinstance(hint, type) and issubclass(hint, Enum):
         return ", ".join(f"`{choice.value}`" for choice in hint)
+    if hint is SourceDatabase:
+        return "`{namespace: …, database: …}`"
     if hint is Origins:
         return "`any`, `none`, `{accept: […]}`, `{skip: […]}`"
     if typing.get_origin(hint) is tuple:

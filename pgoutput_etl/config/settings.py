@@ -25,6 +25,8 @@ from pgoutput_etl.transactions.origin_filter import ANY, Origins
 # Values in `columns` that declare a column's origin where the archive leaves it open (schema/diff.py)
 ADDED, RENAMED_FROM = "added", "renamed_from"
 
+_SERVER = re.compile(r"postgres://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+
 _LITERAL = re.compile(r"(?:[^*?\[]|\[[*?\[]\])*")  # a shell pattern that matches a single name
 
 
@@ -147,13 +149,23 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceDatabase:
+    """The PostgreSQL database of an archive, which does not name it. namespace: postgres://HOST:PORT, as OpenLineage
+    names a server."""
+
+    namespace: str
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
 class Metrics:
     """The outputs of a run's metrics. json: a file that each run appends a line to, or "stderr". prometheus: a file
-    that each run replaces. opentelemetry: configured by the environment variables of its library."""
+    that each run replaces. opentelemetry, openlineage: configured by the environment variables of their libraries."""
 
     json: str | None = None
     prometheus: str | None = None
     opentelemetry: bool = False
+    openlineage: SourceDatabase | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,8 +429,23 @@ def _merge(node: Node) -> Merge:
 
 
 def _metrics(node: Node) -> Metrics:
-    keys = node.section("json", "prometheus", "opentelemetry")
+    keys = node.section("json", "prometheus", "opentelemetry", "openlineage")
     prometheus = keys["prometheus"].optional_text("a file's path, ending in .prom")
     if prometheus is not None and not prometheus.endswith(".prom"):
         raise keys["prometheus"].error("expected a name that ends in .prom: node exporter reads no other")
-    return Metrics(keys["json"].optional_text("a file's path, or stderr"), prometheus, keys["opentelemetry"].boolean())
+    return Metrics(
+        keys["json"].optional_text("a file's path, or stderr"),
+        prometheus,
+        keys["opentelemetry"].boolean(),
+        None if keys["openlineage"].value is None else _source_database(keys["openlineage"]),
+    )
+
+
+def _source_database(node: Node) -> SourceDatabase:
+    if not isinstance(node.value, dict):
+        raise node.expected("{namespace: postgres://HOST:PORT, database: name}")
+    keys = node.section("namespace", "database")
+    namespace = keys["namespace"].text("postgres://HOST:PORT")
+    if not _SERVER.fullmatch(namespace):
+        raise keys["namespace"].error("expected postgres://HOST:PORT, without a user, a password, or a database")
+    return SourceDatabase(namespace, keys["database"].text("the name of the PostgreSQL database"))

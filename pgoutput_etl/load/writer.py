@@ -19,6 +19,7 @@ from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.targets import Changes, Targets
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
+from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.plan import (
     APPLIED,
     HELD,
@@ -37,12 +38,14 @@ _WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError:
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """A table after the batch. is_passed_over: the configuration skips the table."""
+    """A table after the batch. is_passed_over: the configuration skips the table. columns: of the target, without those
+    of the mode, if the batch wrote it."""
 
     state: TableState
     summary: TableSummary
     schema_changes: tuple[tuple[CommitPosition | None, SchemaChange], ...] = ()
     is_passed_over: bool = False
+    columns: tuple[TableColumn, ...] = ()
 
 
 def unchanged_result(outcome: TableResult, states: Mapping[int, TableState]) -> TableResult:
@@ -135,7 +138,7 @@ class Writer:
         state = TableState(task.oid, *place, applied_to, status, reason, *columns, rows, task.mode, task.masks, *latest)
         effects = (written.inserted, written.updated, written.deleted)
         summary = TableSummary(*place, rows, *effects, (*_notes(task, written), *remarks), reason)
-        return TableResult(state, summary, task.schema_changes)
+        return TableResult(state, summary, task.schema_changes, columns=task.shape.columns)
 
     def _missing_reason(self, task: TableTask) -> str | None:
         """The error's text if a table that was written before is gone."""

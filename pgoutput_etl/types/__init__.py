@@ -17,6 +17,7 @@ PostgreSQL would not have printed or sent it. Nothing is rounded or guessed.
     user_types.py     type names from Type messages, and the configuration's `types`
     registry.py       lookup across all families
     printing.py       values back to PostgreSQL's text
+    sql_type.py       the column's type in Spark's SQL, without Spark
     conversion.py     stored values after ALTER TABLE … TYPE
     kernels/          the compiled twin of the loaders
 """

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from pgoutput_etl.config.column_rules import SALT_VARIABLE
-from pgoutput_etl.config.settings import load_config
+from pgoutput_etl.config.settings import SourceDatabase, load_config
 from tools import configuration_page, site_pages
 from tools.types_table import PAGE, page
 
@@ -77,6 +77,14 @@ def test_the_configurations_of_origins_and_metrics_can_be_run(tmp_path: Path, pa
     config = load_config(str(path), environ={})
     assert config.source.origins.accepts("elsewhere") == (page == "runbook")
     assert config.metrics.opentelemetry == (page == "runbook")
+
+
+def test_the_configuration_of_lineage_is_valid(tmp_path: Path) -> None:
+    (text,) = blocks("neighbors.md", "yaml")
+    path = tmp_path / "lineage.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={})
+    assert config.metrics.openlineage == SourceDatabase("postgres://db.example:5432", "shop")
 
 
 def test_configurations_of_object_storage_are_valid_and_hide_secrets(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ class Follower:
     def look(self) -> None:
         """Once; leaves the work to another run that is at it."""
         config = self.run.config
-        with RunRecorder(config.source.name, config.metrics) as recorder:
+        with RunRecorder(config.source.name, config.metrics, is_look=True) as recorder:
             try:
                 summaries = self._summaries(replace(self.run, enter=recorder.stages.start, lap=recorder.stages.lap))
             except AnotherRunError as error:

@@ -1,4 +1,5 @@
-"""A run's metrics, published as JSON lines, a file for Prometheus' node exporter, or through OpenTelemetry.
+"""A run's metrics, published as JSON lines, a file for Prometheus' node exporter, or through OpenTelemetry; and its
+lineage, through OpenLineage.
 
 Metrics that can't be published cause a warning, not a failed run.
 """
@@ -13,12 +14,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 
 from pgoutput_etl.config.settings import Metrics
 from pgoutput_etl.console import print_warning
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import exit_code_of
+from pgoutput_etl.jobs.apply.lineage import LineageRun, check_lineage
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.jobs.apply.telemetry import Gauge, check_telemetry, export
 from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
@@ -26,6 +29,8 @@ from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.timestamps import time_of
 
 STDERR = "stderr"
+
+_LINEAGE = "metrics.openlineage"
 
 
 @dataclass(slots=True)
@@ -228,6 +233,8 @@ def check(metrics: Metrics) -> None:
             raise ConfigError(f"metrics.{key}: expected a file that can be written")
     if metrics.opentelemetry:
         check_telemetry()
+    if metrics.openlineage is not None:
+        check_lineage()
 
 
 def publish(run: RunMetrics, metrics: Metrics, warn: Callable[[str], None]) -> None:
@@ -259,24 +266,43 @@ def _append(path: str, line: str) -> None:
 
 @dataclass(slots=True)
 class RunRecorder:
-    """Measures a run from this object's creation on, and publishes its metrics."""
+    """Measures a run from this object's creation on, and publishes its metrics and its lineage.
+
+    is_look: the run is one of many looks. A look that finds nothing is not part of the lineage.
+    """
 
     source: str
     metrics: Metrics
+    is_look: bool = False
     stages: StageTimer = field(default_factory=StageTimer)
     began: float = field(default_factory=time.monotonic)
+    lineage: LineageRun | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.metrics.openlineage is not None:
+            self.lineage = LineageRun(self.source, self.metrics.openlineage)
 
     def __enter__(self) -> RunRecorder:
+        if self.lineage is not None and not self.is_look:
+            _try(print_warning, _LINEAGE, self.lineage.start)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        lineage = self.lineage
         if isinstance(error, Exception):
             self.stages.start(None)
             seconds, now = time.monotonic() - self.began, datetime.now(timezone.utc)
             run = failure_metrics(self.source, error, exit_code_of(error), self.stages.seconds, seconds, now)
             publish(run, self.metrics, print_warning)
+            if lineage is not None:
+                _try(print_warning, _LINEAGE, partial(lineage.fail, error))
+        elif error is not None and lineage is not None and lineage.has_started:
+            _try(print_warning, _LINEAGE, lineage.abort)
 
     def done(self, summaries: Sequence[RunSummary]) -> None:
         self.stages.start(None)
         seconds, now = time.monotonic() - self.began, datetime.now(timezone.utc)
         publish(run_metrics(summaries, self.stages.seconds, seconds, now), self.metrics, print_warning)
+        found_files = any(summary.files for summary in summaries)
+        if self.lineage is not None and (found_files or not self.is_look):
+            _try(print_warning, _LINEAGE, partial(self.lineage.complete, summaries))

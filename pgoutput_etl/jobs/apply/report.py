@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,6 +17,7 @@ from pgoutput_etl.jobs.command_line import show_line
 from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
 from pgoutput_etl.load.summary import TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.columns import TargetColumn
 from pgoutput_etl.timestamps import time_of
 
 _SHOWN_FILES = 10
@@ -36,7 +37,8 @@ class RunSummary:
     archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by table, the LSN of a snapshot that the archive
     has not reached yet. first_seen: by new table, the LSN of its first change; it lacks earlier rows, if there were
     any. added_columns: of existing tables; their older rows lack a DEFAULT, if there is one. next: the commands that
-    resolve what is held, in quarantine, refused, or ahead.
+    resolve what is held, in quarantine, refused, or ahead. columns: of each written table, by its name; for lineage,
+    not for JSON.
     """
 
     source: str
@@ -66,6 +68,7 @@ class RunSummary:
     first_seen: dict[str, int] = field(default_factory=dict)
     added_columns: tuple[str, ...] = ()
     next: tuple[NextCommand, ...] = ()
+    columns: Mapping[str, tuple[TargetColumn, ...]] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
@@ -78,7 +81,9 @@ class RunSummary:
 
     def values(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
+        values = asdict(replace(self, columns={}))
+        del values["columns"]
+        return {**values, "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}
 
 
 @dataclass(frozen=True, slots=True)

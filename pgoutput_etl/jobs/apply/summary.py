@@ -17,6 +17,7 @@ from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
 from pgoutput_etl.load.writer import TableResult
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.diff import ChangeKind
+from pgoutput_etl.targets.columns import TargetColumn, target_columns
 from pgoutput_etl.targets.plan import HELD, TableState, may_lack_rows, tables_ahead
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 
@@ -55,6 +56,7 @@ def summarize(
         ahead=_ahead(states, assembly.last_commit_lsn),
         first_seen=_first_seen(batch, results),
         added_columns=_added_columns(batch, results),
+        columns={result.state.full_name: _columns(run.config, result) for result in results if result.columns},
     )
     return _with_next(run.config, summary)
 
@@ -70,6 +72,12 @@ def _added_columns(batch: Batch, results: Iterable[TableResult]) -> tuple[str, .
     existing = [result for result in results if result.state.oid in batch.tables and result.summary.held is None]
     changes = [(r.state.full_name, change) for r in existing for _, change in r.schema_changes]
     return tuple(sorted(f"{name}.{change.column}" for name, change in changes if change.kind in kinds))
+
+
+def _columns(config: Config, result: TableResult) -> tuple[TargetColumn, ...]:
+    state = result.state
+    former_names = config.rule_for(state.schema, state.table).lineage
+    return target_columns(result.columns, state.mode, state.masks, former_names)
 
 
 def batch_metrics(

@@ -28,15 +28,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--max-age", type=interval, metavar="AGE", help="exit with 3 if the last commit is older: 90m, 36h or 2d")
     add("--html", metavar="FILE", help="also write a page with the status and charts of the last 30 days")
     add("--schemas", metavar="FOLDER", help="also write every version of the tables' columns as JSON Schema and Avro")
+    add("--dbt", metavar="FILE", help="also write the tables as dbt sources, with --max-age as their freshness")
 
 
 def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], Status]:
-    request = StatusRequest(arguments.max_age, arguments.html, arguments.schemas)
+    request = StatusRequest(arguments.max_age, arguments.html, arguments.schemas, arguments.dbt)
     request.check()
     return partial(_status, config, request)
 
 
 def _status(config: Config, request: StatusRequest) -> Status:
+    from pgoutput_etl.jobs.status.dbt_sources import write_sources
     from pgoutput_etl.jobs.status.page import write_page
     from pgoutput_etl.jobs.status.run import status
 
@@ -47,6 +49,8 @@ def _status(config: Config, request: StatusRequest) -> Status:
         from pgoutput_etl.jobs.status.schemas import write_schemas
 
         write_schemas(config, request.schemas)
+    if request.dbt is not None:
+        write_sources(config, request.dbt, request.max_age)
     return report
 
 

@@ -20,6 +20,7 @@ from pgoutput_etl.targets.plan import HELD, SKIPPED
 from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import TORN, Leftovers
+from pgoutput_etl.types import UserTypes
 
 _BATCH = ("batch", "status", "at", "last_commit_lsn", "state", "tables", "since", "files", "backfill", "metrics")
 
@@ -110,6 +111,12 @@ def complete_since(last: Mapping[str, Any] | None) -> dict[str, str]:
     tables = [t for t in (last or {}).get("tables") or () if t.get("complete_by") and t["status"] != SKIPPED]
     since = {f"{t['schema']}.{t['table']}": f"{t['complete_by']} at {format_lsn(t['complete_lsn'])}" for t in tables}
     return dict(sorted(since.items()))
+
+
+def user_types(reader: LedgerReader, configured: Mapping[str, str]) -> UserTypes:
+    """The newest name of every type. configured: the configuration's `types`."""
+    rows = sorted(reader.rows("types", ("batch", "oid", "schema", "name")), key=lambda row: row["batch"])
+    return UserTypes({row["oid"]: (row["schema"], row["name"]) for row in rows}, configured)
 
 
 def table_count(last: Mapping[str, Any] | None) -> int:

@@ -11,18 +11,19 @@ from pgoutput_etl.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class StatusRequest:
-    """max_age: of the last applied commit, before the tables count as stale. html: the file to write the page to.
-    schemas: the folder to write every version of the tables' columns to."""
+    """max_age: of the last applied commit, before the tables count as stale. html, dbt: the files to write the page and
+    dbt's sources to. schemas: the folder to write every version of the tables' columns to."""
 
     max_age: timedelta | None = None
     html: str | None = None
     schemas: str | None = None
+    dbt: str | None = None
 
     def check(self) -> None:
-        """Raises ConfigError if the page or the schemas can't be written."""
-        if self.html is not None and (Path(self.html).is_dir() or not Path(self.html).absolute().parent.is_dir()):
-            raise ConfigError("--html: expected a file in an existing folder")
-        if self.schemas is not None and (
-            Path(self.schemas).is_file() or not Path(self.schemas).absolute().parent.is_dir()
-        ):
+        """Raises ConfigError if a file or folder can't be written."""
+        for option, path in (("--html", self.html), ("--dbt", self.dbt)):
+            if path is not None and (Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+                raise ConfigError(f"{option}: expected a file in an existing folder")
+        schemas = None if self.schemas is None else Path(self.schemas).absolute()
+        if schemas is not None and (schemas.is_file() or not schemas.parent.is_dir()):
             raise ConfigError("--schemas: expected a folder in an existing folder")

@@ -12,10 +12,10 @@ from pgoutput_etl.config.object_storage import place_of
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import path_segment
+from pgoutput_etl.jobs.status.ledger_state import user_types
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.tables import table_state
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.schema.documents import avro_schema, json_schema
 from pgoutput_etl.schema.table_shape import table_columns
@@ -36,19 +36,16 @@ class SchemaVersion:
 def write_schemas(config: Config, folder: str) -> int:
     """Writes `<schema>.<table>/<version>.schema.json` and `.avsc`; returns the number of versions. Raises RunError."""
     reader = LedgerReader(place_of(config.state.root, config.spark, "state.root"), config.source.name)
-    types = [Type(None, row["oid"], row["schema"], row["name"]) for row in reader.rows("types", _TYPE)]
-    user_types = UserTypes.of(types, config.types)
+    types = user_types(reader, config.types)
     count = 0
     try:
         for version in schema_versions(reader.rows("batches", _BATCH)):
-            _write(Path(folder), config.source.name, version, user_types)
+            _write(Path(folder), config.source.name, version, types)
             count += 1
     except OSError as error:
         raise RunError(f"{folder}: the schemas can't be written: {error.strerror}") from None
     return count
 
-
-_TYPE = ("oid", "schema", "name")
 
 _BATCH = ("batch", "status", "last_commit_lsn", "tables")
 
@@ -71,9 +68,9 @@ def _shown(batch: Mapping[str, Any]) -> Iterator[TableState]:
     return (state for state in states if state.version >= 0 and not is_displaced(state))
 
 
-def _write(folder: Path, source: str, version: SchemaVersion, user_types: UserTypes) -> None:
+def _write(folder: Path, source: str, version: SchemaVersion, types: UserTypes) -> None:
     state = version.state
-    columns = table_columns(state.relation, state.retired, user_types)
+    columns = table_columns(state.relation, state.retired, types)
     own = folder / f"{path_segment(state.schema)}.{path_segment(state.table)}"
     own.mkdir(parents=True, exist_ok=True)
     since = {"x-version": version.number, "x-since-lsn": format_lsn(version.lsn)}

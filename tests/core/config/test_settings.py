@@ -16,6 +16,7 @@ from pgoutput_etl.config.settings import (
     Mode,
     OnError,
     Source,
+    SourceDatabase,
     State,
     TableRule,
     Target,
@@ -444,8 +445,10 @@ def test_origins_that_can_t_be_so(written: str, said: str) -> None:
 
 def test_metrics() -> None:
     assert load(SMALLEST).metrics == Metrics()
-    everything = load(SMALLEST, "metrics={json: stderr, prometheus: /x/shop.prom, opentelemetry: true}")
-    assert everything.metrics == Metrics("stderr", "/x/shop.prom", True)
+    lineage = "openlineage: {namespace: 'postgres://db.example:5432', database: shop}"
+    everything = load(SMALLEST, f"metrics={{json: stderr, prometheus: /x/shop.prom, opentelemetry: true, {lineage}}}")
+    database = SourceDatabase("postgres://db.example:5432", "shop")
+    assert everything.metrics == Metrics("stderr", "/x/shop.prom", True, database)
 
 
 @pytest.mark.parametrize(
@@ -454,6 +457,16 @@ def test_metrics() -> None:
         ("{prometheus: /x/shop.txt}", "metrics.prometheus: expected a name that ends in .prom"),
         ("{opentelemetry: maybe}", "metrics.opentelemetry: expected true or false"),
         ("{json: [a]}", "metrics.json: expected a string: a file's path, or stderr"),
+        ("{openlineage: true}", "metrics.openlineage: expected {namespace: postgres://HOST:PORT, database: name}"),
+        ("{openlineage: {database: shop}}", "metrics.openlineage.namespace: missing: expected a string"),
+        (
+            "{openlineage: {namespace: 'postgres://me:secret@db:5432', database: shop}}",
+            "metrics.openlineage.namespace: expected postgres://HOST:PORT, without a user",
+        ),
+        (
+            "{openlineage: {namespace: 'postgres://db:5432'}}",
+            "metrics.openlineage.database: missing: expected a string",
+        ),
         ("{promtheus: a}", "metrics.promtheus: unknown key 'promtheus'; did you mean 'prometheus'?"),
     ],
 )

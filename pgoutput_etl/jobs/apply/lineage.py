@@ -1,0 +1,207 @@
+"""A run as an OpenLineage run: which Delta tables it wrote, from which PostgreSQL tables, column by column.
+
+Uses OpenLineage's client, an optional dependency that its environment variables configure. Names follow OpenLineage's
+naming specification: `{database}.{schema}.{table}` in `postgres://HOST:PORT`, and a path in its file system. Events
+contain no row values and no error texts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from pgoutput_etl.config.settings import SourceDatabase
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.jobs.apply.report import RunSummary
+from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.targets.columns import TargetColumn
+
+if TYPE_CHECKING:
+    from openlineage.client.event_v2 import InputDataset, OutputDataset, RunState
+
+_PRODUCER = "pkg:pypi/pgoutput-etl"  # a package URL, because the producer must be a URI
+
+_NAMESPACE = "OPENLINEAGE_NAMESPACE"  # the client's variable for the namespace of jobs
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/]*))?(?P<path>.*)", re.DOTALL)
+
+_OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "wasb": "wasb", "wasbs": "wasbs"}
+
+
+def check_lineage() -> None:
+    """Raises ConfigError if the client is not installed, or the environment does not tell it where to send events."""
+    if find_spec("openlineage") is None or find_spec("openlineage.client") is None:
+        raise ConfigError(
+            "metrics.openlineage: OpenLineage's client is not installed: pip install 'pgoutput-etl[openlineage]'"
+        )
+    from openlineage.client import OpenLineageClient
+
+    try:
+        client = OpenLineageClient()
+        kind, transport = client.transport.kind, client.config.transport or {}
+        client.close(0)
+    except Exception as error:  # noqa: BLE001 # each transport has its own
+        raise ConfigError(
+            f"metrics.openlineage: the client can't use its configuration: {type(error).__name__}"
+        ) from None
+    if kind == "console" and transport.get("type") != "console":
+        raise ConfigError("metrics.openlineage: no transport is configured: set OPENLINEAGE_URL or OPENLINEAGE_CONFIG")
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTable:
+    """A table that a run wrote. rows: inserted and updated. columns, place, version: after the run."""
+
+    schema: str
+    table: str
+    place: str
+    version: int
+    rows: int
+    columns: tuple[TargetColumn, ...]
+
+
+def written_tables(summaries: Sequence[RunSummary]) -> list[WrittenTable]:
+    """One per name, also for a table that several batches wrote."""
+    last: dict[str, tuple[TableSummary, tuple[TargetColumn, ...]]] = {}
+    rows: dict[str, int] = {}
+    for summary in summaries:
+        for table in summary.tables:
+            if table.name in summary.columns:
+                last[table.name] = table, summary.columns[table.name]
+                rows[table.name] = rows.get(table.name, 0) + table.inserted + table.updated
+    return [
+        WrittenTable(table.schema, table.table, table.path, table.version, rows[name], columns)
+        for name, (table, columns) in sorted(last.items())
+    ]
+
+
+def dataset_name(place: str) -> tuple[str, str]:
+    """Namespace and name of a Delta table's path or catalog name. A local path is `file` and the absolute path; an
+    object's key has no leading slash. A catalog has no host that is known here: its name is the namespace."""
+    if is_catalog_place(place):
+        parts = [part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", place)]
+        return parts[0], ".".join(parts)
+    url = _URL.fullmatch(place)
+    if url is None or url["scheme"] == "file":
+        return "file", os.path.abspath(place if url is None else url["path"])  # noqa: PTH100 # Path keeps `..`
+    scheme, authority, path = url["scheme"], url["authority"], url["path"]
+    if scheme in _OBJECT_STORES:
+        return f"{_OBJECT_STORES[scheme]}://{authority}", path.lstrip("/")
+    return f"{scheme}://{authority}" if authority else scheme, path
+
+
+@dataclass(slots=True)
+class LineageRun:
+    """One run's events. Each method sends events, and raises whatever the client's transport raises.
+
+    START is sent before any other event, with the time of the run's beginning.
+    """
+
+    source: str
+    database: SourceDatabase
+    began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    has_started: bool = False
+    _run_id: str | None = None
+
+    def start(self) -> None:
+        from openlineage.client.event_v2 import RunState
+
+        if not self.has_started:
+            self.has_started = True
+            self._emit(RunState.START, self.began)
+
+    def complete(self, summaries: Sequence[RunSummary]) -> None:
+        from openlineage.client.event_v2 import RunState
+
+        tables = written_tables(summaries)
+        inputs = [self._input(table) for table in tables]
+        outputs = [self._output(table) for table in tables]
+        self._end(RunState.COMPLETE, inputs=inputs, outputs=outputs)
+
+    def fail(self, error: Exception) -> None:
+        from openlineage.client.event_v2 import RunState
+        from openlineage.client.facet_v2 import error_message_run
+
+        # The error's text is for people, and may be long.
+        facet = error_message_run.ErrorMessageRunFacet(type(error).__name__, "PYTHON", producer=_PRODUCER)
+        self._end(RunState.FAIL, {"errorMessage": facet})
+
+    def abort(self) -> None:
+        from openlineage.client.event_v2 import RunState
+
+        self._end(RunState.ABORT)
+
+    def _end(self, state: RunState, run_facets: Mapping[str, Any] | None = None, **datasets: Any) -> None:
+        try:
+            self.start()
+        finally:
+            self._emit(state, datetime.now(timezone.utc), run_facets, **datasets)
+
+    def _emit(
+        self, state: RunState, time: datetime, run_facets: Mapping[str, Any] | None = None, **datasets: Any
+    ) -> None:
+        """datasets: `inputs` and `outputs`."""
+        from openlineage.client import OpenLineageClient
+        from openlineage.client.event_v2 import Job, Run, RunEvent
+        from openlineage.client.facet_v2 import job_type_job
+        from openlineage.client.uuid import generate_new_uuid
+
+        self._run_id = self._run_id or str(generate_new_uuid(self.began))
+        kind = job_type_job.JobTypeJobFacet("BATCH", "PGOUTPUT_ETL", "JOB", producer=_PRODUCER)
+        job = Job(os.environ.get(_NAMESPACE) or "default", f"pgoutput_etl.{self.source}.apply", {"jobType": kind})
+        run = Run(self._run_id, dict(run_facets or {}))
+        event = RunEvent(eventType=state, eventTime=time.isoformat(), run=run, job=job, producer=_PRODUCER, **datasets)
+        client = OpenLineageClient()
+        try:
+            client.emit(event)
+        finally:
+            client.close()
+
+    def _input(self, table: WrittenTable) -> InputDataset:
+        from openlineage.client.event_v2 import InputDataset
+
+        return InputDataset(self.database.namespace, self._source_name(table))
+
+    def _output(self, table: WrittenTable) -> OutputDataset:
+        from openlineage.client.event_v2 import OutputDataset
+        from openlineage.client.facet_v2 import (
+            column_lineage_dataset,
+            dataset_version_dataset,
+            output_statistics_output_dataset,
+            schema_dataset,
+        )
+
+        columns = [
+            schema_dataset.SchemaDatasetFacetFields(column.name, column.type, column.description or None, place)
+            for place, column in enumerate(table.columns, 1)
+        ]
+        lineage = {column.name: self._lineage(table, column) for column in table.columns if column.sources}
+        version = dataset_version_dataset.DatasetVersionDatasetFacet(str(table.version), producer=_PRODUCER)
+        rows = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(table.rows, producer=_PRODUCER)
+        return OutputDataset(
+            *dataset_name(table.place),
+            facets={
+                "schema": schema_dataset.SchemaDatasetFacet(columns, producer=_PRODUCER),
+                "columnLineage": column_lineage_dataset.ColumnLineageDatasetFacet(lineage, producer=_PRODUCER),
+                "version": version,
+            },
+            outputFacets={"outputStatistics": rows},
+        )
+
+    def _lineage(self, table: WrittenTable, column: TargetColumn) -> Any:
+        """A column's source, and the name that it had before."""
+        from openlineage.client.facet_v2 import column_lineage_dataset as facet
+
+        subtype = "IDENTITY" if column.mask is None else "TRANSFORMATION"
+        transformation = facet.Transformation("DIRECT", subtype, column.mask or "", masking=column.mask is not None)
+        source = (self.database.namespace, self._source_name(table))
+        return facet.Fields([facet.InputField(*source, name, [transformation]) for name in column.sources])
+
+    def _source_name(self, table: WrittenTable) -> str:
+        return f"{self.database.database}.{table.schema}.{table.table}"

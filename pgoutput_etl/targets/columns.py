@@ -1,0 +1,77 @@
+"""The columns of a target with their types and origins, for catalogs and tools that do not read the Delta log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.schema.table_shape import TableColumn
+from pgoutput_etl.targets.modes import (
+    DELETED_COLUMN,
+    OLD_KEY_COLUMN,
+    OP_COLUMN,
+    SEQ_COLUMN,
+    UNCHANGED_COLUMN,
+    UNREPRESENTABLE_COLUMN,
+    VALID_FROM_LSN,
+    VALID_FROM_TS,
+    VALID_TO_LSN,
+    VALID_TO_TS,
+    added_columns,
+)
+from pgoutput_etl.types.sql_type import sql_type
+
+_ADDED: Mapping[str, tuple[str, str]] = {
+    "_pg_commit_lsn": ("bigint", "Commit LSN of the transaction that wrote this row"),
+    "_pg_commit_ts": ("timestamp", "Commit time of the transaction that wrote this row"),
+    "_pg_xid": ("bigint", "Transaction ID of the transaction that wrote this row"),
+    UNREPRESENTABLE_COLUMN: (
+        "map<string,string>",
+        "PostgreSQL's text of values that their columns cannot hold, by column",
+    ),
+    DELETED_COLUMN: ("boolean", "True if PostgreSQL deleted the row"),
+    VALID_FROM_LSN: ("bigint", "Commit LSN of the transaction that wrote this version"),
+    VALID_TO_LSN: ("bigint", "Commit LSN of the transaction that ended this version; NULL for the current version"),
+    VALID_FROM_TS: ("timestamp", "Commit time of the transaction that wrote this version"),
+    VALID_TO_TS: ("timestamp", "Commit time of the transaction that ended this version; NULL for the current version"),
+    OP_COLUMN: ("string", "I (INSERT), U (UPDATE), D (DELETE), or T (TRUNCATE)"),
+    SEQ_COLUMN: ("bigint", "Orders the changes of one commit"),
+    OLD_KEY_COLUMN: ("map<string,string>", "The old key, by column, if an UPDATE changed the key"),
+    UNCHANGED_COLUMN: (
+        "array<string>",
+        "Columns whose large values an UPDATE left unchanged: they were not sent",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TargetColumn:
+    """A column of a Delta table.
+
+    type: in Spark's SQL. sources: the names that the column has and had in PostgreSQL, as far as they are known; empty
+    for a column that the mode adds. mask: hash or redact, or None. description: "" if none is known.
+    """
+
+    name: str
+    type: str
+    sources: tuple[str, ...] = ()
+    mask: str | None = None
+    description: str = ""
+
+
+def target_columns(
+    columns: Iterable[TableColumn], mode: Mode, masks: Mapping[str, str], former_names: Mapping[str, str | None]
+) -> tuple[TargetColumn, ...]:
+    """All columns of a target, in order. masks: as in TableState. former_names: as in TableRule.lineage."""
+    own = (_own_column(column, masks.get(column.name), former_names.get(column.name)) for column in columns)
+    added = (TargetColumn(name, _ADDED[name][0], description=_ADDED[name][1]) for name in added_columns(mode))
+    return (*own, *added)
+
+
+def _own_column(column: TableColumn, mask: str | None, former_name: str | None) -> TargetColumn:
+    action = None if mask is None else mask.partition(":")[0]  # the rest has the replacement or the salt's fingerprint
+    origin = f"PostgreSQL {column.type.name}" if action is None else {"hash": "Hashed", "redact": "Redacted"}[action]
+    description = f"{origin}; no longer sent under this name" if column.retired else origin
+    sources = (column.name,) if former_name is None else (column.name, former_name)
+    return TargetColumn(column.name, sql_type(column.type), sources, action, description)

@@ -1,0 +1,42 @@
+"""The type of a target's column as Spark's SQL writes it, without Spark: bigint, decimal(10,2), array<string>."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from pgoutput_etl.types.column import ColumnType, Storage
+
+_PLAIN = {
+    pa.bool_(): "boolean",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    pa.timestamp("us"): "timestamp_ntz",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+}
+
+
+def sql_type(column_type: ColumnType) -> str:
+    """As `simpleString` of the Spark type in load/target_columns.py."""
+    if column_type.storage is Storage.MAP:
+        return "map<string,string>"
+    if column_type.storage is Storage.VARIANT:
+        return "variant"
+    if column_type.element is not None:
+        return f"array<{sql_type(column_type.element)}>"
+    return _sql_name(column_type.arrow)
+
+
+def _sql_name(arrow: pa.DataType) -> str:
+    if pa.types.is_decimal(arrow):
+        return f"decimal({arrow.precision},{arrow.scale})"
+    if pa.types.is_struct(arrow):
+        return f"struct<{','.join(f'{field.name}:{_sql_name(field.type)}' for field in arrow)}>"
+    if pa.types.is_list(arrow):
+        return f"array<{_sql_name(arrow.value_type)}>"
+    return _PLAIN[arrow]
