@@ -35,7 +35,6 @@ FOUND_LATE = {
     "VACUUM runs before the new versions are recorded",
     "maintenance claims nothing",
     "claims that count are deleted",
-    "maintenance records what another program has written",
 }
 # Not within 10,000 seeds. test_backfill.py and tests/spark/jobs/test_maintain.py have a test for each.
 NOT_FOUND = {

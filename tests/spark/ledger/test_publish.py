@@ -67,6 +67,7 @@ def test_a_held_table_has_its_own_lsn_and_a_skipped_one_is_left_out(nights: Nigh
     assert shown(nights).keys() == {"t", "u"}
 
 
+@pytest.mark.soak
 def test_every_job_that_closes_a_batch_publishes_it(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "LEAST_SMALL_FILES", 2)
     for n in (1, 2, 3):
