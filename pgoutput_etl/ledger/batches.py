@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -165,13 +165,15 @@ class LedgerBatches:
         state: dict[str, Any] | None,
         tables: Iterable[TableState],
         metrics: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Records that a batch is done. metrics: as in `Ledger.close`."""
+    ) -> Batch:
+        """Records that a batch is done, and returns it. metrics: as in `Ledger.close`."""
+        states = {table.oid: table for table in tables}
         row = {"ledger_id": batch.ledger_id, "status": "done", "at": now(self.store.machine)}
         row |= {"last_commit_lsn": last_commit_lsn, "state": json.dumps(state), "backfill": batch.backfill}
-        row |= {"tables": [table_row(table) for table in tables], "since": batch.since}
+        row |= {"tables": [table_row(table) for table in states.values()], "since": batch.since}
         row |= {"metrics": None if metrics is None else json.dumps(metrics)}
         self.store.append_rows("batches", [row], batch.number, "done")
+        return replace(batch, resumed=False, state=state, tables=states, last_commit_lsn=last_commit_lsn)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,8 +119,9 @@ class Ledger:
             for table in {**batch.tables, **{table.oid: table for table in results.tables}}.values()
         ]
         measured = None if metrics is None else metrics()
-        self._finish(batch, assembly.last_commit_lsn, assembly.state(), tables, measured)
+        done = self._batches.finish(batch, assembly.last_commit_lsn, assembly.state(), tables, measured)
         self._pending.delete_closed(results.prior.open_fragments, assembly)
+        self.publish(done)
 
     def close_backfill(
         self,
@@ -138,20 +139,7 @@ class Ledger:
         reached = batch.last_commit_lsn
         if batch.state is None:  # only snapshots so far: the LSN that all of them have reached
             reached = min((table.last_commit_lsn for table in after if table.is_complete), default=0)
-        self._finish(batch, reached, batch.state, after)
-
-    def _finish(
-        self,
-        batch: Batch,
-        last_commit_lsn: int,
-        state: dict[str, Any] | None,
-        tables: Iterable[TableState],
-        metrics: Mapping[str, Any] | None = None,
-    ) -> None:
-        tables = list(tables)
-        self._batches.finish(batch, last_commit_lsn, state, tables, metrics)
-        by_oid = {table.oid: table for table in tables}
-        self.publish(replace(batch, resumed=False, state=state, tables=by_oid, last_commit_lsn=last_commit_lsn))
+        self.publish(self._batches.finish(batch, reached, batch.state, after))
 
     def delete_ended(self, last: Batch) -> None:
         """Deletes rows of transactions that ended by a batch that is done, in case its run died before it did so."""
