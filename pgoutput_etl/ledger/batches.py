@@ -88,12 +88,12 @@ class LedgerBatches:
         [tables] = [row["tables"] for row in rows if row["status"] == "done"]
         return {table["oid"]: table_state(table) for table in tables}
 
-    def published(self) -> list[tuple[int, frozenset[int]]]:
-        """LSN and OIDs of the published tables, of each snapshot of a server that publishes tables once they exist."""
+    def known_tables(self) -> list[tuple[int, frozenset[int]]]:
+        """LSN and OIDs of all tables, of each snapshot of a server that publishes tables once they exist."""
         rows = self.store.rows("batches", ("status", "backfill"))
         orders = [json.loads(row["backfill"]) for row in rows if row["status"] == "done" and row["backfill"]]
         snapshots = [order["snapshot"] for order in orders if order.get("snapshot")]
-        return [(s["lsn"], frozenset(s["published"])) for s in snapshots if s.get("published") is not None]
+        return [(s["lsn"], frozenset(s["known"])) for s in snapshots if s.get("known") is not None]
 
     def done_at(self) -> list[tuple[int, datetime]]:
         """The number of each batch that is done, and when it was."""

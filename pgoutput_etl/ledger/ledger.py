@@ -59,7 +59,7 @@ class Ledger:
         self.last_batch, self.last_after, self.begin = batches.last, batches.last_after, batches.begin
         self.state_at, self.states_after = batches.state_at, batches.states_after
         self.claims, self.claimed, self.done_at = batches.claims, batches.claimed, batches.done_at
-        self.published = batches.published
+        self.known_tables = batches.known_tables
         self._files = files = LedgerFiles(store)
         self.path_of, self.file_index = files.path_of, files.index
         self.rows_before = store.rows_before
@@ -75,7 +75,8 @@ class Ledger:
         self.mark_redriven, self.has_lost_bytes = quarantine.mark_redriven, quarantine.has_lost_bytes
         self.leftovers = quarantine.leftovers
         self._publisher = publisher
-        self.publish, self.has_published = publisher.publish, publisher.has_published
+        self.has_published = publisher.has_published
+        self.unpublished: str | None = None  # why the last batch could not be published
 
     @property
     def has_one_driver(self) -> bool:
@@ -140,6 +141,11 @@ class Ledger:
         if batch.state is None:  # only snapshots so far: the LSN that all of them have reached
             reached = min((table.last_commit_lsn for table in after if table.is_complete), default=0)
         self.publish(self._batches.finish(batch, reached, batch.state, after))
+
+    def publish(self, done: Batch) -> None:
+        """Shows a batch that is done to readers. A failure ends no run: `unpublished` has it, and the next run tries
+        again."""
+        self.unpublished = self._publisher.publish(done)
 
     def delete_ended(self, last: Batch) -> None:
         """Deletes rows of transactions that ended by a batch that is done, in case its run died before it did so."""

@@ -6,22 +6,23 @@ is noticed: the next run finds a manifest of an earlier batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.errors import RunError
-from pgoutput_etl.identifiers import path_segment
+from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.identifiers import path_segment, text_literal
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.manifest import Manifest
 from pgoutput_etl.machine import THIS_MACHINE, Machine, now
 from pgoutput_etl.spark.connect import is_connect
-from pgoutput_etl.spark.delta import make_schema
+from pgoutput_etl.spark.delta import is_in_catalog, make_schema
 from pgoutput_etl.spark.shared_file import SharedFile, shared_file
 
 FOLDER = "manifests"
@@ -30,8 +31,8 @@ FOLDER = "manifests"
 class Publisher(Protocol):
     def has_published(self, done: Batch) -> bool: ...
 
-    def publish(self, done: Batch) -> None:
-        """Raises RunError; the batch is done all the same. Called while the batch is claimed."""
+    def publish(self, done: Batch) -> str | None:
+        """Returns why it failed, or None: the batch is done all the same. Called while the batch is claimed."""
         ...
 
 
@@ -39,15 +40,18 @@ class NoPublisher:
     def has_published(self, done: Batch) -> bool:  # noqa: ARG002
         return True
 
-    def publish(self, done: Batch) -> None: ...
+    def publish(self, done: Batch) -> None:
+        pass
 
 
 NO_PUBLISHER = NoPublisher()
 
+_FAILURES = (PySparkException, Py4JError, OSError, RunError)
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaPublisher:
-    """file: of the manifest; None if this session can't write one. Then every batch replaces all views."""
+    """file: of the manifest; None if this session can't write one."""
 
     spark: SparkSession
     config: Config
@@ -56,51 +60,91 @@ class DeltaPublisher:
 
     @classmethod
     def of(cls, spark: SparkSession, config: Config) -> DeltaPublisher:
+        """Raises ConfigError for views without a manifest, as nothing would tell which views are old."""
         folder, name = f"{config.state.root.rstrip('/')}/{FOLDER}", f"{path_segment(config.source.name)}.json"
-        return cls(spark, config, shared_file(spark, folder, name))
+        file = shared_file(spark, folder, name)
+        if file is None and config.target.views is not None:
+            raise ConfigError(
+                "target.views: views need the manifest, which a client of Spark Connect can't write: put state.root in "
+                "a volume, or remove target.views"
+            )
+        return cls(spark, config, file)
 
     def has_published(self, done: Batch) -> bool:
         if self.file is None:
             return True
-        last = self._last()
+        try:
+            last = self._last()
+        except _FAILURES:
+            return False
         shown = None if last is None else (last.ledger_id, last.batch, last.views)
         return shown == (done.ledger_id, done.number, self.config.target.views)
 
-    def publish(self, done: Batch) -> None:
+    def publish(self, done: Batch) -> str | None:
+        if self.file is None:
+            return None
+        try:
+            self._publish(self.file, done)
+        except _FAILURES as error:
+            return _reason(error)
+        return None
+
+    def _publish(self, file: SharedFile, done: Batch) -> None:
         last, config = self._last(), self.config
         manifest = Manifest.of(config.source.name, config.target, config.state.root, done, now(self.machine))
         before = {} if last is None else last.view_versions
         after = manifest.view_versions
-        self._replace([view for view, shown in after.items() if before.get(view) != shown], after)
+        self._replace([view for view, shown in after.items() if before.get(view) != shown], before, after)
         for view in before.keys() - after.keys():
-            self._run(view, f"DROP VIEW IF EXISTS {view}")
-        if self.file is not None:
-            self.file.replace(manifest.to_json())
+            if self._is_own(view):
+                self.spark.sql(f"DROP VIEW IF EXISTS {view}")
+        file.replace(manifest.to_json())
 
     def _last(self) -> Manifest | None:
+        """None without a manifest, or if it is no longer one."""
         text = None if self.file is None else self.file.read()
-        return None if text is None else Manifest.of_json(text)
+        try:
+            return None if text is None else Manifest.of_json(text)
+        except (ValueError, TypeError, KeyError):
+            return None
 
-    def _replace(self, views: Iterable[str], shown: dict[str, tuple[str, int]]) -> None:
+    def _replace(self, views: Sequence[str], before: Collection[str], shown: Mapping[str, tuple[str, int]]) -> None:
         """Several at a time, so that a query over several views is unlikely to meet some old and some new ones."""
-        views = list(views)
         for view in {view.rpartition(".")[0]: view for view in views}.values():
             make_schema(self.spark, view)
 
         def replace(view: str) -> None:
+            if view not in before and is_in_catalog(self.spark, view) and not self._is_own(view):
+                raise RunError(f"{view} exists, and is not a view of this source: rename it, or change target.views")
             place, version = shown[view]
-            self._run(view, f"CREATE OR REPLACE VIEW {view} AS SELECT * FROM {place} VERSION AS OF {version:d}")
+            properties = f"{_OWNER} = {text_literal(self.config.source.name)}"
+            self.spark.sql(
+                f"CREATE OR REPLACE VIEW {view} TBLPROPERTIES ({properties}) "
+                f"AS SELECT * FROM {place} VERSION AS OF {version:d}"
+            )
 
         with ThreadPoolExecutor(1 if is_connect(self.spark) else self.config.merge.parallel_tables) as pool:
             for done in [pool.submit(replace, view) for view in views]:
                 done.result()
 
-    def _run(self, view: str, sql: str) -> None:
+    def _is_own(self, view: str) -> bool:
+        """True if a run of this source made the view."""
         try:
-            self.spark.sql(sql)
-        except PySparkException as error:
-            raise RunError(
-                f"the view {view} can't be replaced ({error.getCondition()}). The batch is done; the next run tries "
-                "again",
-                next_job=("apply",),
-            ) from error
+            properties = self.spark.sql(f"SHOW TBLPROPERTIES {view}").collect()
+        except PySparkException:
+            return False
+        return any((row["key"], row["value"]) == (_OWNER_KEY, self.config.source.name) for row in properties)
+
+
+_OWNER_KEY = "pgoutput_etl.source"
+
+_OWNER = text_literal(_OWNER_KEY)
+
+
+def _reason(error: Exception) -> str:
+    """Short, and without the error's stack trace."""
+    if isinstance(error, RunError):
+        return str(error)
+    if isinstance(error, PySparkException):
+        return error.getCondition() or type(error).__name__
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__

@@ -40,6 +40,8 @@ WITH RECURSIVE published AS (
 SELECT json_build_object(
   'version', current_setting('server_version_num')::int,
   'for_all_tables', (SELECT coalesce(json_agg(pubname), '[]'::json) FROM pg_catalog.pg_publication WHERE puballtables),
+  'oids', (SELECT coalesce(json_agg(oid::bigint), '[]'::json) FROM pg_catalog.pg_class
+    WHERE relkind IN ('r', 'p') AND oid >= 16384),
   'tables', (SELECT coalesce(json_agg(json_build_object(
       'oid', t.oid::bigint, 'schema', t.nspname, 'table', t.relname, 'kind', t.relkind, 'identity', t.relreplident,
       'publications', to_json(t.publications), 'columns', (SELECT coalesce(json_agg(json_build_object(
@@ -70,12 +72,13 @@ class CatalogTable:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """published: OIDs of all published tables, if tables that are created later are published, too; else None."""
+    """known: OIDs of all tables of the database, published or not, if tables that are created later are published; else
+    None."""
 
     version: int
     tables: tuple[CatalogTable, ...]
     types: tuple[Type, ...]
-    published: frozenset[int] | None = None
+    known: frozenset[int] | None = None
 
 
 def read_catalog(text: str, publications: Collection[str], wanted: Callable[[str], bool]) -> Catalog:
@@ -98,9 +101,9 @@ def read_catalog(text: str, publications: Collection[str], wanted: Callable[[str
         if wanted(f"{row['schema']}.{row['table']}") and chosen:
             described.append(_table(row, chosen))
     is_for_all = any(not publications or name in publications for name in catalog.get("for_all_tables", ()))
-    published = frozenset(row["oid"] for row in tables) if is_for_all else None
+    oids = frozenset(catalog["oids"]) if is_for_all else None
     described_types = tuple(Type(None, t["oid"], t["schema"], t["name"]) for t in types)
-    return Catalog(version, tuple(described), described_types, published)
+    return Catalog(version, tuple(described), described_types, oids)
 
 
 def _table(row: Mapping[str, Any], publications: list[Mapping[str, Any]]) -> CatalogTable:

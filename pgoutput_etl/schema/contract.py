@@ -1,4 +1,4 @@
-"""What happens to a table when its columns change: `on_schema_change` of its rule."""
+"""The contract of a table with its readers about changed columns: `on_schema_change` of its rule."""
 
 from __future__ import annotations
 

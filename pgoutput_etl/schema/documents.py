@@ -1,7 +1,7 @@
 """A table's columns as JSON Schema (2020-12) and as Avro (1.11), for schema registries and data contracts.
 
-Values are described as Spark writes them: `to_json` for JSON, and its Avro source for Avro. Columns of the key are
-never NULL; PostgreSQL doesn't send whether others are.
+JSON is described as Spark's `to_json` writes it. Columns of the key are never NULL; PostgreSQL doesn't send whether
+others are.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def _meaning(column: TableColumn) -> dict[str, str]:
 
 
 def _or_null(described: Document) -> Document:
-    return {**described, "type": [described["type"], "null"]} if "type" in described else described
+    if "type" not in described:
+        return described
+    kinds = described["type"]
+    return {**described, "type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]}
 
 
 def _json_type(column_type: ColumnType) -> Document:
@@ -90,7 +93,9 @@ def _json_of_arrow(arrow: pa.DataType) -> Document:
     if types.is_integer(arrow):
         limit = 1 << (arrow.bit_width - 1)
         return {"type": "integer", "minimum": -limit, "maximum": limit - 1}
-    if types.is_floating(arrow) or types.is_decimal(arrow):
+    if types.is_floating(arrow):
+        return {"type": ["number", "string"]}  # NaN and Infinity are strings
+    if types.is_decimal(arrow):
         return {"type": "number"}
     return {"type": "boolean"} if types.is_boolean(arrow) else {"type": "string"}
 

@@ -40,6 +40,15 @@ class LocalFile:
 
 
 @dataclass(frozen=True, slots=True)
+class VolumeFile(LocalFile):
+    """In a volume of Databricks, which is no full file system: it is not sure to rename files."""
+
+    def replace(self, text: str) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
 class StoredFile:
     objects: ObjectFolder
     name: str
@@ -53,8 +62,9 @@ class StoredFile:
 
 def shared_file(spark: SparkSession, folder: str, name: str) -> SharedFile | None:
     """None if this session can't write files: that of a Spark Connect server elsewhere."""
-    if is_platform_session() and folder.startswith(_VOLUMES):
-        return LocalFile(Path(folder, name))
+    volume = folder.removeprefix("dbfs:")
+    if is_platform_session() and volume.startswith(_VOLUMES):
+        return VolumeFile(Path(volume, name))
     if is_connect(spark):
         return None
     local = local_path(spark, folder)

@@ -24,7 +24,7 @@ BEFORE_FILES = -(1 << 20)
 
 
 class Since(Enum):
-    """What proves that a table has all rows from a commit on. FIRST_CHANGE proves nothing about earlier rows: they are
+    """The proof that a table has all rows from a commit on. FIRST_CHANGE proves nothing about earlier rows: they are
     missing, if there were any."""
 
     SNAPSHOT = "snapshot"
@@ -192,7 +192,8 @@ class TablePlan:
 
 
 def complete_since(before: TableState | None, changes: TableChanges) -> CompleteSince | None:
-    """Of a table that is written. before: its state in the ledger; changes: those that are written."""
+    """The completeness of a table that this batch writes. before: its state in the ledger; changes: those that are
+    written."""
     known = None if before is None else before.complete_since
     if changes.truncated_at is not None and (known is None or known.kind is Since.FIRST_CHANGE):
         return CompleteSince(Since.TRUNCATE, changes.truncated_at[0])
@@ -207,13 +208,13 @@ def may_lack_rows(state: TableState) -> bool:
     return state.complete_since is not None and state.complete_since.kind is Since.FIRST_CHANGE
 
 
-def created_since(state: TableState, published: Iterable[tuple[int, frozenset[int]]]) -> TableState:
-    """The state of a new table: it was created after a snapshot of a server that did not have it then. published: LSN
-    and tables of such servers."""
+def created_since(state: TableState, known: Iterable[tuple[int, frozenset[int]]]) -> TableState:
+    """The state of a new table: it was created after a snapshot of a server that did not have it then. known: LSN and
+    tables of such servers."""
     since = state.complete_since
     if since is None or not may_lack_rows(state):
         return state
-    is_proven = any(lsn <= since.lsn and state.oid not in oids for lsn, oids in published)
+    is_proven = any(lsn <= since.lsn and state.oid not in oids for lsn, oids in known)
     return replace(state, complete_since=CompleteSince(Since.CREATION, since.lsn)) if is_proven else state
 
 

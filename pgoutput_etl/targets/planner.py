@@ -150,7 +150,8 @@ class _Planner:
             plan.tasks.append(self._task(case, rule, path, runs))
         except TableError as error:
             counted, moves_to = changes or TableChanges(case.oid), self._moves_to(state)
-            plan.held.append(HeldTable(case.oid, relation, str(error), counted, state, moves_to=moves_to))
+            reason = _weightier(str(error), case.cutoff)
+            plan.held.append(HeldTable(case.oid, relation, reason, counted, state, moves_to=moves_to))
 
     def _runs(self, case: _Case) -> Sequence[RelationSpan] | None:
         """None if all of the table's changes, or its description, come after the cutoff. Raises SequenceError for
@@ -180,7 +181,7 @@ class _Planner:
         reason, complete_to = case.cutoff.reason, case.cutoff.lsn - 1
         held = HeldTable(case.oid, relation, reason, TableChanges(case.oid), state, complete_to, self._moves_to(state))
         if state is not None and not state.is_complete:
-            held = replace(held, reason=_reason_of(state, case.cutoff), complete_to=None)
+            held = replace(held, reason=_weightier(state.reason or reason, case.cutoff), complete_to=None)
         plan.held.append(held)
 
     def _skip(self, plan: TablePlan, case: _Case, relation: Relation) -> None:
@@ -207,7 +208,7 @@ class _Planner:
         state, config, relation = case.state, self.config, runs[-1].relation
         changes = case.changes or TableChanges(case.oid)
         if state is not None and not state.is_complete:
-            raise TableError(_reason_of(state, case.cutoff))
+            raise TableError(state.reason or "held by an earlier batch")
         reason = self.history.mask and self.history.mask.reason_unmaskable(relation.oid)
         if reason is not None:
             raise TableError(reason)
@@ -279,12 +280,10 @@ class _Planner:
         return spans, retired, schema_changes
 
 
-def _reason_of(state: TableState, cutoff: Cutoff | None) -> str:
-    """Why a table is still held. Unreadable bytes count more than columns that somebody may accept: a rebuild of this
-    table alone would not notice them."""
-    if cutoff is not None and is_held_by_contract(state.reason):
-        return cutoff.reason
-    return state.reason or "held by an earlier batch"
+def _weightier(reason: str, cutoff: Cutoff | None) -> str:
+    """Why a table is held. Unreadable bytes count more than columns that somebody may accept: the rebuild of one table
+    would not notice them."""
+    return cutoff.reason if cutoff is not None and is_held_by_contract(reason) else reason
 
 
 def _laid_out(

@@ -276,5 +276,5 @@ class SimQuarantine(LedgerQuarantine):
 def sim_ledger(storage: Storage, machine: SimMachine) -> Ledger:
     store = cast(LedgerStore, SimStore(storage, machine))
     ledger = Ledger(store, SimTransactions(store), SimPending(store), SimQuarantine(store))
-    ledger.published = list  # histories have no snapshots; reading that would change what every seed means
+    ledger.known_tables = list  # histories have no snapshots; reading that would change what every seed means
     return ledger

@@ -136,8 +136,9 @@ class Follower:
         ):
             return [found_nothing(self.last)]
         self.load_missing()
-        summaries = apply_run(run)
-        self.listing, self.looked_at = listing, time.monotonic()
+        summaries = apply_run(run, leaves_to_others=True)
+        is_done = summaries[-1].unpublished is None
+        self.listing, self.looked_at = listing if is_done else None, time.monotonic()
         return summaries
 
     def _keep_up(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.config.settings import Config, Snapshots
+from pgoutput_etl.config.settings import Config, Mode, Snapshots
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.identifiers import pattern_of
@@ -12,7 +12,9 @@ from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
 from pgoutput_etl.jobs.snapshot.request import AutomaticRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.targets.plan import may_lack_rows
+from pgoutput_etl.schema.contract import FOLLOW_ALL
+from pgoutput_etl.targets.plan import TableState, may_lack_rows
+from pgoutput_etl.targets.planner import is_displaced
 
 
 def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -> SnapshotSummary | None:
@@ -23,8 +25,7 @@ def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -
     last = DeltaLedger.of(spark, config).last_batch()
     if last is None or last.resumed:
         return None
-    incomplete = [state for state in last.tables.values() if may_lack_rows(state)]
-    names = [s.full_name for s in incomplete if not config.rule_for(s.schema, s.table).skip]
+    names = [state.full_name for state in last.tables.values() if _may_be_loaded(state, config)]
     if not names:
         return None
     request = AutomaticRequest(tuple(map(pattern_of, sorted(names))), jdbc=config.source.jdbc)
@@ -34,3 +35,11 @@ def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -
     except PgoutputEtlError as error:
         progress(f"the snapshot failed, and the next run tries again: {error}")
         return None
+
+
+def _may_be_loaded(state: TableState, config: Config) -> bool:
+    """False if a snapshot would take more than it gives: the history that other modes keep, or columns that somebody
+    has to accept; and for a table whose name another one has now."""
+    rule = config.rule_for(state.schema, state.table)
+    is_plain = state.mode is Mode.MIRROR and rule.on_schema_change == FOLLOW_ALL and not rule.skip
+    return is_plain and state.is_complete and may_lack_rows(state) and not is_displaced(state)

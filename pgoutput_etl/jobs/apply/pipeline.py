@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl import jit
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
+from pgoutput_etl.errors import AnotherRunError
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files, read_later
 from pgoutput_etl.ingest.listing import FilesChangedError
 from pgoutput_etl.jobs.apply.metrics import StageTimer
@@ -47,9 +48,12 @@ def apply(
     return apply_run(Run.of(spark, config, progress, stages.start, stages.lap))
 
 
-def apply_run(run: Run) -> list[RunSummary]:
+def apply_run(run: Run, leaves_to_others: bool = False) -> list[RunSummary]:
     """As `apply`. If files have changed since they were listed or scanned, or a machine was lost with what it had
-    scanned, starts again with what is left: files that are new now, or the rest of the batch that it was in."""
+    scanned, starts again with what is left: files that are new now, or the rest of the batch that it was in.
+
+    leaves_to_others: another run that comes between two batches is no error, and gets the rest.
+    """
     summaries: list[RunSummary] = []
     failures = 0
     while True:
@@ -67,6 +71,9 @@ def apply_run(run: Run) -> list[RunSummary]:
                 summaries.append(summary)
         except Exception as error:
             failures = 1 if len(summaries) > finished else failures + 1
+            if leaves_to_others and summaries and isinstance(error, AnotherRunError):
+                run.progress(f"leaving the rest: {error}")
+                return summaries
             reason = _reason_to_try_again(error)
             if reason is None or failures == _ATTEMPTS:
                 raise
@@ -83,7 +90,7 @@ def _reason_to_try_again(error: Exception) -> str | None:
 
 
 def _find_backlog(run: Run) -> Backlog:
-    """First does what a run left that died, or failed, after its batch was done."""
+    """First does what a run left that died, or could not publish, after its batch was done."""
     backlog = find_backlog(run)
     last, claim = backlog.last, backlog.claim
     if last is None or last.resumed:
@@ -175,9 +182,9 @@ def _with_creation(run: Run, batch: Batch, results: list[TableResult]) -> list[T
     """With the creation of new tables, as far as a snapshot's catalog proves it."""
     if not any(may_lack_rows(result.state) for result in results if result.state.oid not in batch.tables):
         return results
-    published = run.ledger.published()
+    known = run.ledger.known_tables()
     return [
-        result if result.state.oid in batch.tables else replace(result, state=created_since(result.state, published))
+        result if result.state.oid in batch.tables else replace(result, state=created_since(result.state, known))
         for result in results
     ]
 

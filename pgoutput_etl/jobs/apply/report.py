@@ -37,7 +37,8 @@ class RunSummary:
     archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by table, the LSN of a snapshot that the archive
     has not reached yet. first_seen: by new table, the LSN of its first change; it lacks earlier rows, if there were
     any. added_columns: of existing tables; their older rows lack a DEFAULT, if there is one. next: the commands that
-    resolve what is held, in quarantine, refused, or ahead. columns: of each written table, by its name; for lineage,
+    resolve what is held, in quarantine, refused, or ahead. unpublished: why views and manifest show an earlier batch.
+    columns: of each written table, by its name; for lineage,
     not for JSON.
     """
 
@@ -68,12 +69,13 @@ class RunSummary:
     first_seen: dict[str, int] = field(default_factory=dict)
     added_columns: tuple[str, ...] = ()
     next: tuple[NextCommand, ...] = ()
+    unpublished: str | None = None
     columns: Mapping[str, tuple[TargetColumn, ...]] = field(default_factory=dict)
 
     @property
     def exit_code(self) -> int:
         held = (table.held for table in self.tables)
-        return quarantine_code(self.damages, self.refused_files, self.commits_without_prepare, *held)
+        return quarantine_code(self.damages, self.refused_files, self.commits_without_prepare, self.unpublished, *held)
 
     def lag(self, now: datetime) -> float | None:
         """Seconds since the archive's last commit; None if no commit is known."""
@@ -123,7 +125,7 @@ def print_summary(summary: RunSummary, console: Console | None = None) -> None:
 
 
 def _missing_rows(summary: RunSummary) -> list[str]:
-    """What no archive has; not a problem if there is nothing of it."""
+    """Rows and defaults that the archive may lack."""
     lines = []
     if summary.first_seen:
         names = _names(tuple(summary.first_seen))
@@ -165,6 +167,10 @@ def _remarks(summary: RunSummary) -> list[str]:
         lines.append(f"Sent more than once, applied once: {counted(summary.resent_transactions, 'transaction')}.")
     if summary.accounts:
         lines.append(content_line(summary.content_bytes, summary.accounts))
+    if summary.unpublished is not None:
+        lines.append(
+            f"Views and manifest still show an earlier batch, and every run tries again: {summary.unpublished}"
+        )
     if summary.unknown_prepared:
         lines.append(f"Prepared transactions that ended but were never sent: {summary.unknown_prepared:,}.")
     if summary.last_commit_lsn:

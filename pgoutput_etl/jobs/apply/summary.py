@@ -54,6 +54,7 @@ def summarize(
         refused_files=files.refused(),
         logical_messages=dict(plan.targets.statistics.messages),
         ahead=_ahead(states, assembly.last_commit_lsn),
+        unpublished=run.ledger.unpublished,
         first_seen=_first_seen(batch, results),
         added_columns=_added_columns(batch, results),
         columns={result.state.full_name: _columns(run.config, result) for result in results if result.columns},
@@ -117,13 +118,14 @@ def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSumm
         refused_files=left.refused_files,
         last_commit_time=None if last.state is None else last.state.get("last_commit_ts"),
         ahead=_ahead(last.tables, last.last_commit_lsn),
+        unpublished=run.ledger.unpublished,
     )
     return _with_next(run.config, summary)
 
 
 def found_nothing(last: RunSummary) -> RunSummary:
-    """What a look reports that finds nothing new after a batch or another look."""
-    kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "next")
+    """The summary of a look that finds nothing new. last: of the batch or look before it."""
+    kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "next", "unpublished")
     held = tuple(table for table in last.tables if table.held is not None)
     left = {name: getattr(last, name) for name in kept}
     return RunSummary(last.source, last.batch, 0, 0, last.last_commit_lsn, tables=held, **left)

@@ -157,7 +157,10 @@ class Redrive:
         ]
         tables = [result.state for result in results]
         still_held = [table.oid for table in tables if table.status == HELD]
-        statistics = rows.statistics(StatisticsRequest(held_from=held_from(still_held, cutoffs)))
+        others = batch.tables.keys() - {table.oid for table in tables}
+        waiting = {oid: state.last_commit_lsn + 1 for oid in others if (state := batch.tables[oid]).status == HELD}
+        unapplied = {**held_from(still_held, cutoffs), **waiting}
+        statistics = rows.statistics(StatisticsRequest(held_from=unapplied))
         if statistics.last_commit is not None:
             assembly.record_commit(*statistics.last_commit)
         before = PriorState(0, {}, [])

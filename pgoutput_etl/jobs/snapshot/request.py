@@ -97,8 +97,8 @@ class SnapshotOrder:
     """The batch's work, as its row in the ledger stores it.
 
     lsn: the rows include all commits before it. time: microseconds since 2000-01-01 UTC. staged: the path of the rows
-    until the batch is done. published: OIDs of all tables that the server published, if it publishes every table that
-    is created later; else None.
+    until the batch is done. known: OIDs of all tables that the server had, if it publishes every table that is created
+    later; else None.
     """
 
     lsn: int
@@ -106,7 +106,7 @@ class SnapshotOrder:
     staged: str
     relations: tuple[Relation, ...]
     types: tuple[Type, ...] = ()
-    published: frozenset[int] | None = None
+    known: frozenset[int] | None = None
 
     @property
     def through(self) -> int:
@@ -124,7 +124,7 @@ class SnapshotOrder:
             "staged": self.staged,
             "relations": [relation_row(relation) for relation in self.relations],
             "types": [[t.oid, t.namespace, t.name] for t in self.types],
-            "published": None if self.published is None else sorted(self.published),
+            "known": None if self.known is None else sorted(self.known),
         }
         return json.dumps({"snapshot": fields})
 
@@ -136,6 +136,6 @@ class SnapshotOrder:
             return None
         relations = tuple(relation_of(row) for row in fields["relations"])
         types = tuple(Type(None, *row) for row in fields["types"])
-        published = fields.get("published")  # older ledgers have none
-        known = None if published is None else frozenset(published)
-        return cls(fields["lsn"], fields["time"], fields["staged"], relations, types, known)
+        known = fields.get("known")  # older ledgers have none
+        tables = None if known is None else frozenset(known)
+        return cls(fields["lsn"], fields["time"], fields["staged"], relations, types, tables)

@@ -83,7 +83,7 @@ class Staging:
                 self._stage(path, table.relation, source.rows(table), policy)
             source.refuse_rewritten(tables)
         relations = tuple(table.relation for table in tables)
-        order = SnapshotOrder(snapshot.lsn, time, path, relations, catalog.types, catalog.published)
+        order = SnapshotOrder(snapshot.lsn, time, path, relations, catalog.types, catalog.known)
         return order, tuple(skipped)
 
     def _is_skipped(self, relation: Relation) -> bool:
@@ -111,8 +111,8 @@ class Staging:
             with jdbc_errors(), reading_files():
                 self._stage(path, relation, files.rows(relation), policy)
         time = None if request.time is None else microseconds_of(request.time)
-        published = None if catalog is None else catalog.published
-        return SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types, published), tuple(skipped)
+        known = None if catalog is None else catalog.known
+        return SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types, known), tuple(skipped)
 
     def _files(self) -> RowFiles:
         path = self.request.files or ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pgoutput_etl.config.object_storage import place_of
-from pgoutput_etl.config.settings import Config
+from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.jobs.status.ledger_state import user_types
@@ -34,7 +34,7 @@ class SchemaVersion:
 
 
 def write_schemas(config: Config, folder: str) -> int:
-    """Writes `<schema>.<table>/<version>.schema.json` and `.avsc`; returns the number of versions. Raises RunError."""
+    """Writes `<schema>/<table>/<version>.schema.json` and `.avsc`; returns the number of versions. Raises RunError."""
     reader = LedgerReader(place_of(config.state.root, config.spark, "state.root"), config.source.name)
     types = user_types(reader, config.types)
     count = 0
@@ -71,11 +71,16 @@ def _shown(batch: Mapping[str, Any]) -> Iterator[TableState]:
 def _write(folder: Path, source: str, version: SchemaVersion, types: UserTypes) -> None:
     state = version.state
     columns = table_columns(state.relation, state.retired, types)
-    own = folder / f"{path_segment(state.schema)}.{path_segment(state.table)}"
+    own, key = folder / path_segment(state.schema) / path_segment(state.table), _key(state)
     own.mkdir(parents=True, exist_ok=True)
     since = {"x-version": version.number, "x-since-lsn": format_lsn(version.lsn)}
     place = "/".join(map(path_segment, (source, state.schema, state.table, str(version.number))))
-    described = json_schema(f"urn:pgoutput_etl:{place}", state.full_name, columns, state.key)
+    described = json_schema(f"urn:pgoutput_etl:{place}", state.full_name, columns, key)
     replace_file(own / f"{version.number}.schema.json", json.dumps({**described, **since}, indent=2) + "\n")
-    avro = avro_schema(f"{source}_{state.schema}", state.table, columns, state.key)
+    avro = avro_schema(f"{source}_{state.schema}", state.table, columns, key)
     replace_file(own / f"{version.number}.avsc", json.dumps({**avro, **since}, indent=2) + "\n")
+
+
+def _key(state: TableState) -> tuple[str, ...]:
+    """The columns that are never NULL. The row of a TRUNCATE, in mode append, has no key."""
+    return () if state.mode is Mode.APPEND else state.key

@@ -10,9 +10,14 @@ from pgoutput_etl.config.settings import Config, TableRule
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.contract import OnChange, SchemaContract, is_held_by_contract
+from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
+from pgoutput_etl.targets.plan import TableChanges
+from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.targets.target_plan import refuse_other_settings, settings_of
+from pgoutput_etl.transactions.cutoff import Cutoff
+from pgoutput_etl.types import UserTypes
 from tests.core.targets.test_planner import CONFIG, plan_of, state_of, task_of
-from tests.support.small_archives import table
+from tests.support.small_archives import T, table
 
 INT, BIGINT = 23, 20
 BEFORE = table("id", ("v", INT), "w")
@@ -71,6 +76,22 @@ def test_a_held_table_stays_held_until_it_is_rebuilt() -> None:
     for config in (holding, CONFIG):
         [again] = plan_of([CHANGED["add"][0]], later, config).held
         assert again.reason == held.reason
+
+
+def test_unreadable_bytes_count_more_than_columns_to_accept() -> None:
+    """The rebuild of this table alone would not notice them."""
+    holding = with_contract(SchemaContract(add=OnChange.HOLD))
+    state = state_of(BEFORE, types=["string", "int32", "string"])
+    cutoff = Cutoff(150, "unreadable bytes")
+    after = CHANGED["add"][0]
+    history = RelationHistory()
+    history.declare(after, (0, 1), None)
+    changes = TableChanges(T, inserts=1, runs=(RelationSpan((100, 0, 1), after),), last_row=(100, 0, 1))
+    for before in (state, replace(state, status="held", reason="its columns changed, which on_schema_change holds: x")):
+        [held] = make_plan(holding, history, {T: changes}, {T: before}, UserTypes(), cutoffs={T: cutoff}).held
+        assert held.reason == "unreadable bytes"
+        [none] = make_plan(holding, history, {}, {T: before}, UserTypes(), cutoffs={T: cutoff}).held
+        assert none.reason == "unreadable bytes"
 
 
 def test_a_batch_is_finished_under_the_contract_that_it_began_with() -> None:

@@ -90,9 +90,9 @@ def test_the_job_writes_every_version_that_a_batch_left(tmp_path: Path, capsys: 
     written = {
         str(path.relative_to(tmp_path / "schemas")) for path in (tmp_path / "schemas").rglob("*.*") if path.is_file()
     }
-    folders = ("public.t/1", "public.t/2", "%2E%2E.a%2Fb/1")
+    folders = ("public/t/1", "public/t/2", "%2E%2E/a%2Fb/1")
     assert written == {f"{folder}.{ending}" for folder in folders for ending in ("schema.json", "avsc")}
-    newest = json.loads((tmp_path / "schemas/public.t/2.schema.json").read_text())
+    newest = json.loads((tmp_path / "schemas/public/t/2.schema.json").read_text())
     assert (list(newest["properties"]), newest["x-version"]) == (["id", "v", "w"], 2)
 
 

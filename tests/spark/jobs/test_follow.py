@@ -68,9 +68,9 @@ def test_each_look_applies_what_has_landed_since(landed: Landed, monkeypatch: py
     runs = []
     apply_run = pipeline.apply_run
 
-    def counted_run(run: Run) -> list[RunSummary]:
+    def counted_run(run: Run, leaves_to_others: bool) -> list[RunSummary]:
         runs.append(run)
-        return apply_run(run)
+        return apply_run(run, leaves_to_others)
 
     monkeypatch.setattr(follow_module, "apply_run", counted_run)
     monkeypatch.setattr(follow_module, "BATCHES_PER_UPKEEP", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.maintain import retention
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
@@ -21,7 +22,7 @@ from pgoutput_etl.ledger.publish import DeltaPublisher
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.shared_file import StoredFile
 from tests.spark.targets.test_catalog import in_catalog
-from tests.support.jobs import Nights
+from tests.support.jobs import Nights, summary_text
 from tests.support.small_archives import insert, table, transaction, truncate, update
 
 pytestmark = pytest.mark.spark
@@ -170,17 +171,41 @@ def test_views_follow_truncates_new_columns_renames_and_the_configuration(viewed
     assert not catalog.tableExists(kept), "without target.views no view grows old"
 
 
-def test_a_view_that_cannot_be_replaced_stops_the_run_after_its_batch(viewed: Nights) -> None:
+def test_an_object_in_the_way_of_a_view_stops_no_table(viewed: Nights) -> None:
     spark = viewed.job.spark
     viewed.night(transaction(1, 0x100, table(), insert("1", "a")))
     place = view(viewed, "u")
     spark.sql(f"CREATE TABLE {place} (id INT) USING delta")
-    with pytest.raises(RunError, match=r"the view `spark_catalog`.*`u` can't be replaced \(EXPECT_VIEW_NOT_TABLE"):
-        viewed.night(transaction(2, 0x200, table(oid=2, name="u"), insert("1", "x", oid=2)))
+    inserted = transaction(2, 0x200, table(oid=2, name="u"), insert("1", "x", oid=2), insert("2", "b"))
+    for summary in (viewed.night(inserted), viewed.job.run(), viewed.night(transaction(3, 0x300, insert("3", "c")))):
+        assert summary.exit_code == EXIT_QUARANTINE
+        assert summary.unpublished is not None
+        assert re.search("`u` exists, and is not a view of this source: rename it", summary.unpublished)
+        assert "Views and manifest still show an earlier batch" in summary_text(summary)
     assert manifest(viewed)["batch"] == 1
-    with pytest.raises(RunError, match="can't be replaced"):
-        viewed.job.run()
+    assert len(rows(viewed, next(t["path"] for t in manifest(viewed)["tables"] if t["table"] == "t"))) == 3
     spark.sql(f"DROP TABLE {place}")
-    assert viewed.job.run().files == 0
-    assert rows(viewed, place) == [("1", "x")]
-    assert manifest(viewed)["batch"] == 2
+    done = viewed.job.run()
+    assert (done.files, done.exit_code, rows(viewed, place)) == (0, EXIT_DONE, [("1", "x")])
+    assert manifest(viewed)["batch"] == 3
+
+
+def test_views_of_others_are_neither_replaced_nor_dropped(viewed: Nights) -> None:
+    spark = viewed.job.spark
+    viewed.night(transaction(1, 0x100, table(), insert("1", "a")))
+    spark.sql(f"CREATE OR REPLACE VIEW {view(viewed, 't')} AS SELECT 'by hand' AS id")
+    viewed.night(transaction(2, 0x200, table(name="renamed"), insert("2", "b")))
+    assert rows(viewed, view(viewed, "t")) == [("by hand",)], "the table has another name now"
+    spark.sql(f"CREATE VIEW {view(viewed, 'v')} AS SELECT 1 AS id")
+    other = viewed.night(transaction(3, 0x300, table(oid=3, name="v"), insert("1", "x", oid=3)))
+    assert other.unpublished is not None
+    assert rows(viewed, view(viewed, "v")) == [(1,)]
+
+
+def test_a_manifest_that_is_none_is_written_anew(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    path = Path(nights.job.loaded().state.root) / "manifests" / "test.json"
+    for text in ("{", "[]", '{"tables": []}'):
+        path.write_text(text)
+        assert nights.job.run().exit_code == EXIT_DONE
+        assert manifest(nights)["batch"] == 1
