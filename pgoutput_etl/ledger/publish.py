@@ -90,7 +90,8 @@ class DeltaPublisher:
         return None
 
     def _publish(self, file: SharedFile, done: Batch) -> None:
-        last, config = self._last(), self.config
+        config = self.config
+        last = None if config.target.catalog is None else self._last()  # folders have no views to compare
         manifest = Manifest.of(config.source.name, config.target, config.state.root, done, now(self.machine))
         before = {} if last is None else last.view_versions
         after = manifest.view_versions
