@@ -88,6 +88,11 @@ class AnotherRunError(RunError):
     """Another run works on this source, or has just finished. Running again once it has ended is enough."""
 
 
+def brief(error: Exception) -> str:
+    """The reason of an error of the system, otherwise only the class: the text of a library's error may be long."""
+    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+
+
 def without_offset(reason: str) -> str:
     """An error's text without the offset at its beginning, for a line that has the offset already."""
     return re.sub(r"^offset \d+: ", "", reason)

@@ -63,17 +63,12 @@ def batch_at(ends: Mapping[int, int], source: str, lsn: int | None = None) -> in
 
 def tables_in(states: Iterable[Mapping[str, Any]], state_root: str) -> list[tuple[str, Mapping[str, Any]]]:
     """The tables to read as of a batch, each with its name. states: of all its tables, as the ledger has them."""
+    displaced = f"{state_root.rstrip('/')}/displaced/"  # another table has the name now
     return [
         (f"{row['schema']}.{row['table']}", row)
         for row in states
-        if is_shown(row["path"], row["status"], row["version"], state_root)
+        if not row["path"].startswith(displaced) and (row["status"] != SKIPPED or row["version"] >= 0)
     ]
-
-
-def is_shown(path: str, status: str, version: int, state_root: str) -> bool:
-    """True for a table to read as of a batch: not one whose name another table has now, nor one that was skipped from
-    its beginning."""
-    return not path.startswith(f"{state_root.rstrip('/')}/displaced/") and (status != SKIPPED or version >= 0)
 
 
 def consistent_points(spark: SparkSession, state_root: str, source: str) -> DataFrame:

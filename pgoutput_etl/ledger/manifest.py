@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from pgoutput_etl.config.settings import Target
 from pgoutput_etl.identifiers import catalog_place, catalog_schema, is_catalog_place
-from pgoutput_etl.ledger.as_of import is_shown
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.plan import APPLIED, TableState
@@ -46,11 +44,10 @@ class Manifest:
     tables: tuple[ShownTable, ...]
 
     @classmethod
-    def of(cls, source: str, target: Target, state_root: str, done: Batch, now: datetime) -> Manifest:
+    def of(cls, source: str, target: Target, done: Batch, now: datetime) -> Manifest:
         """done: a batch that is done."""
         states = sorted(done.tables.values(), key=lambda state: (state.schema, state.table, state.oid))
-        shown = [state for state in states if is_shown(state.path, state.status, state.version, state_root)]
-        tables = tuple(_shown(state, target, done.last_commit_lsn) for state in shown if state.version >= 0)
+        tables = tuple(_shown(state, target, done.last_commit_lsn) for state in states if state.is_readable)
         time = None if done.state is None else done.state.get("last_commit_ts")
         committed = None if time is None else time_of(time).isoformat()
         reached = (done.ledger_id, done.number, format_lsn(done.last_commit_lsn), committed)
@@ -59,7 +56,7 @@ class Manifest:
     @classmethod
     def of_json(cls, text: str) -> Manifest:
         values: dict[str, Any] = json.loads(text)
-        return cls(**{**values, "tables": tuple(_table(table) for table in values["tables"])})
+        return cls(**{**values, "tables": tuple(ShownTable(**table) for table in values["tables"])})
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -68,10 +65,6 @@ class Manifest:
     def view_versions(self) -> dict[str, tuple[str, int]]:
         """View -> path and version of its table."""
         return {table.view: (table.path, table.version) for table in self.tables if table.view is not None}
-
-
-def _table(values: Mapping[str, Any]) -> ShownTable:
-    return ShownTable(**values)
 
 
 def _shown(state: TableState, target: Target, lsn: int) -> ShownTable:

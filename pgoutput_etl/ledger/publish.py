@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.errors import ConfigError, RunError, brief
 from pgoutput_etl.identifiers import path_segment, text_literal
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.manifest import Manifest
@@ -92,7 +92,7 @@ class DeltaPublisher:
     def _publish(self, file: SharedFile, done: Batch) -> None:
         config = self.config
         last = None if config.target.catalog is None else self._last()  # folders have no views to compare
-        manifest = Manifest.of(config.source.name, config.target, config.state.root, done, now(self.machine))
+        manifest = Manifest.of(config.source.name, config.target, done, now(self.machine))
         before = {} if last is None else last.view_versions
         after = manifest.view_versions
         self._replace([view for view, shown in after.items() if before.get(view) != shown], before, after)
@@ -148,4 +148,4 @@ def _reason(error: Exception) -> str:
         return str(error)
     if isinstance(error, PySparkException):
         return error.getCondition() or type(error).__name__
-    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+    return brief(error)

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from pgoutput_etl.config.object_storage import Place, without_secrets
+from pgoutput_etl.config.object_storage import Place, place_of, without_secrets
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
 from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
@@ -25,6 +26,11 @@ class LedgerReader:
 
     root: Place
     source: str
+
+    @classmethod
+    def of(cls, config: Config) -> LedgerReader:
+        """Raises ConfigError for storage that can't be read without Spark."""
+        return cls(place_of(config.state.root, config.spark, "state.root"), config.source.name)
 
     def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
         """Some columns, of batches from the number `first` on and, if given, before another. Raises RunError if the

@@ -61,7 +61,7 @@ class StoredFile:
 
 
 def shared_file(spark: SparkSession, folder: str, name: str) -> SharedFile | None:
-    """None if this session can't write files: that of a Spark Connect server elsewhere."""
+    """The file, or None for a client of Spark Connect, which can't write to the server's storage."""
     volume = folder.removeprefix("dbfs:")
     if is_platform_session() and volume.startswith(_VOLUMES):
         return VolumeFile(Path(volume, name))

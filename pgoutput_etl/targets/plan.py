@@ -77,6 +77,16 @@ class TableState:
         return self.status == APPLIED
 
     @property
+    def is_displaced(self) -> bool:
+        """True if another table has its name now, and its rows are below the ledger's folder."""
+        return self.path.endswith(f"/displaced/{self.oid}")
+
+    @property
+    def is_readable(self) -> bool:
+        """True if there is a Delta table under its name."""
+        return self.version >= 0 and not self.is_displaced
+
+    @property
     def may_be_redriven(self) -> bool:
         """True if the table is held for another reason than new columns, which somebody has to accept."""
         return self.status == HELD and not is_held_by_contract(self.reason)

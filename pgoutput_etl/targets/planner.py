@@ -39,10 +39,6 @@ from pgoutput_etl.types import UserTypes
 Name = tuple[str, str]  # schema, table
 
 
-def is_displaced(state: TableState) -> bool:
-    return state.path.endswith(f"/displaced/{state.oid}")
-
-
 def name_holders(states: Mapping[int, TableState], changes: Mapping[int, TableChanges]) -> dict[Name, int]:
     """By name, the OID of the table that has it: the one with the last committed row under that name. states: after the
     previous batch. changes: of this batch.
@@ -65,7 +61,7 @@ def _last_named(state: TableState | None, changes: TableChanges | None) -> tuple
         return (relation.namespace, relation.name), changes.last_row or (0, 0, 0)
     if state is None:
         return None
-    return (state.schema, state.table), state.last_row or (-1 if is_displaced(state) else 0, 0, 0)
+    return (state.schema, state.table), state.last_row or (-1 if state.is_displaced else 0, 0, 0)
 
 
 def make_plan(

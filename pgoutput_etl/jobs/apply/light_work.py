@@ -46,6 +46,6 @@ def _files(folder: str) -> Iterator[os.stat_result]:
 def _stored_rows(config: Config) -> int:
     from pgoutput_etl.ledger.reader import LedgerReader  # takes a second to import
 
-    reader = LedgerReader(place_of(config.state.root, {}, "state.root"), config.source.name)
+    reader = LedgerReader.of(config)
     last = reader.rows("batches", ("status", "tables"), reader.last_done())
     return sum(table["rows"] or 0 for row in last if row["status"] == "done" for table in row["tables"] or ())

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from pgoutput_etl.config.settings import Metrics
 from pgoutput_etl.console import print_warning
-from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.errors import ConfigError, brief
 from pgoutput_etl.exit_codes import exit_code_of
 from pgoutput_etl.jobs.apply.lineage import LineageRun, check_lineage
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
@@ -252,8 +252,7 @@ def _try(warn: Callable[[str], None], key: str, write: Callable[[], None]) -> No
     try:
         write()
     except Exception as error:  # noqa: BLE001 - the run is done, whatever the error is
-        reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-        warn(f"{key}: the run's metrics could not be published: {reason}")
+        warn(f"{key}: the run's metrics could not be published: {brief(error)}")
 
 
 def _append(path: str, line: str) -> None:

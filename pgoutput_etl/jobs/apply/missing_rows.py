@@ -14,7 +14,6 @@ from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.schema.contract import FOLLOW_ALL
 from pgoutput_etl.targets.plan import TableState, may_lack_rows
-from pgoutput_etl.targets.planner import is_displaced
 
 
 def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -> SnapshotSummary | None:
@@ -42,4 +41,4 @@ def _may_be_loaded(state: TableState, config: Config) -> bool:
     has to accept; and for a table whose name another one has now."""
     rule = config.rule_for(state.schema, state.table)
     is_plain = state.mode is Mode.MIRROR and rule.on_schema_change == FOLLOW_ALL and not rule.skip
-    return is_plain and state.is_complete and may_lack_rows(state) and not is_displaced(state)
+    return is_plain and state.is_complete and may_lack_rows(state) and not state.is_displaced

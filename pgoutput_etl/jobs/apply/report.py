@@ -38,8 +38,7 @@ class RunSummary:
     has not reached yet. first_seen: by new table, the LSN of its first change; it lacks earlier rows, if there were
     any. added_columns: of existing tables; their older rows lack a DEFAULT, if there is one. next: the commands that
     resolve what is held, in quarantine, refused, or ahead. unpublished: why views and manifest show an earlier batch.
-    columns: of each written table, by its name; for lineage,
-    not for JSON.
+    columns: of each written table, by its name; for lineage, not for JSON.
     """
 
     source: str

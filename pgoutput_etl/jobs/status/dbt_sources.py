@@ -16,7 +16,6 @@ from typing import Any
 
 import yaml
 
-from pgoutput_etl.config.object_storage import place_of
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import is_catalog_place
@@ -27,7 +26,7 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.targets.columns import TargetColumn, target_columns
-from pgoutput_etl.targets.location import displaced_path, target_name
+from pgoutput_etl.targets.location import target_name
 from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
 from pgoutput_etl.types import NO_USER_TYPES, UserTypes
 
@@ -43,7 +42,7 @@ _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=
 
 @dataclass(frozen=True, slots=True)
 class LedgerTables:
-    """The tables after a source's last finished batch."""
+    """The tables to read after a source's last finished batch."""
 
     states: tuple[TableState, ...] = ()
     user_types: UserTypes = NO_USER_TYPES
@@ -51,12 +50,14 @@ class LedgerTables:
     @classmethod
     def read(cls, config: Config) -> LedgerTables:
         """Raises RunError."""
-        reader = LedgerReader(place_of(config.state.root, config.spark, "state.root"), config.source.name)
+        reader = LedgerReader.of(config)
         last = LedgerBatches.of(reader, datetime.now(timezone.utc)).last
         if last is None:
             return cls()
-        states = tuple(table_state(row) for row in last["tables"] or () if row["version"] >= 0)
-        return cls(states, user_types(reader, config.types))
+        states = map(table_state, last["tables"] or ())
+        # The configuration skips a table on purpose.
+        shown = tuple(state for state in states if state.is_readable and state.status != SKIPPED)
+        return cls(shown, user_types(reader, config.types))
 
     def columns(self, state: TableState, config: Config) -> tuple[TargetColumn, ...]:
         columns = table_columns(state.relation, state.retired, self.user_types)
@@ -78,7 +79,7 @@ def sources_text(config: Config, tables: LedgerTables, max_age: timedelta | None
     by_schema: dict[str, dict[str, dict[str, Any]]] = {}
     for state in tables.states:
         schema, name = target_name(config, state.relation)
-        if _is_shown(config, state) and not _JINJA.search(f"{schema}.{name}"):
+        if not _JINJA.search(f"{schema}.{name}"):
             by_schema.setdefault(schema, {})[name] = _table(name, state, config, tables.columns(state, config))
     sources = [
         _source(config, schema, [table for _, table in sorted(named.items())], max_age)
@@ -87,11 +88,6 @@ def sources_text(config: Config, tables: LedgerTables, max_age: timedelta | None
     content = {"version": 2, "sources": sources}
     body = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
     return _HEADING.format(source=config.source.name) + body
-
-
-def _is_shown(config: Config, state: TableState) -> bool:
-    """False for tables that the configuration skips, and those whose name another table has now."""
-    return state.status != SKIPPED and state.path != displaced_path(config, state.oid)
 
 
 def _source(

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, time, timedelta, timezone
 
-from pgoutput_etl.config.object_storage import place_of
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.jobs.command_line import job_line
 from pgoutput_etl.jobs.next_commands import Findings, NextCommand, next_commands
@@ -35,7 +34,7 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
     """The state of a source at `now`. Raises ConfigError for storage that can't be read without Spark, and RunError if
     the ledger or the landing folder can't be read."""
     now = datetime.now(timezone.utc) if now is None else now
-    reader = LedgerReader(place_of(config.state.root, config.spark, "state.root"), config.source.name)
+    reader = LedgerReader.of(config)
     first_day = datetime.combine(now.date() - timedelta(days=NIGHTS - 1), time(), timezone.utc)
     with ThreadPoolExecutor(6) as pool:
         listing = pool.submit(list_files, config.source.landing, config.spark)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pgoutput_etl.config.object_storage import place_of
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import path_segment
@@ -20,7 +19,6 @@ from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.schema.documents import avro_schema, json_schema
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.targets.plan import TableState
-from pgoutput_etl.targets.planner import is_displaced
 from pgoutput_etl.types import UserTypes
 
 
@@ -35,7 +33,7 @@ class SchemaVersion:
 
 def write_schemas(config: Config, folder: str) -> int:
     """Writes `<schema>/<table>/<version>.schema.json` and `.avsc`; returns the number of versions. Raises RunError."""
-    reader = LedgerReader(place_of(config.state.root, config.spark, "state.root"), config.source.name)
+    reader = LedgerReader.of(config)
     types = user_types(reader, config.types)
     count = 0
     try:
@@ -65,7 +63,7 @@ def schema_versions(batches: list[dict[str, Any]]) -> Iterator[SchemaVersion]:
 
 def _shown(batch: Mapping[str, Any]) -> Iterator[TableState]:
     states = (table_state(table) for table in batch["tables"] or ())
-    return (state for state in states if state.version >= 0 and not is_displaced(state))
+    return (state for state in states if state.is_readable)
 
 
 def _write(folder: Path, source: str, version: SchemaVersion, types: UserTypes) -> None:
