@@ -1,14 +1,17 @@
 """Quotes names from an archive for Spark expressions, paths, catalogs and terminals. Nothing else quotes names.
 
 PostgreSQL allows every character but NUL in a name. A Delta table's *place* is the path of its folder or, in a catalog,
-its name there, each part in backticks.
+its name there, each part in backticks. A table that several sources share has one place per tag: the table's own place,
+and the tag's columns and values in brackets. It stands for the rows with these values.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from glob import escape
 from posixpath import normpath
+from urllib.parse import quote, unquote
 
 MAX_SEGMENT = 255  # bytes in the name of a file or folder
 
@@ -70,10 +73,32 @@ def catalog_place(catalog: str, schema: str, table: str) -> str:
 
 
 def catalog_schema(catalog: str, place: str) -> tuple[str, str]:
-    """The schema without the catalog's prefix, and the table, of a `catalog_place`."""
-    _, schema, table = place.strip("`").split("`.`")
+    """The schema without the catalog's prefix, and the table, of a place in a catalog."""
+    _, schema, table = table_of(place).strip("`").split("`.`")
     prefix = catalog.partition(".")[2].lower()
     return schema.removeprefix(f"{prefix}_") if prefix else schema, table
+
+
+_TAGGED = re.compile(r"(?P<table>.+)\[(?P<tag>\w+=[^][=,]+(?:,\w+=[^][=,]+)*)\]", re.DOTALL)
+
+
+def tagged_place(table: str, tag: Mapping[str, str]) -> str:
+    """The place of a table's rows with a tag. table: its own place. tag: values by column, none of them empty."""
+    pairs = ",".join(f"{name}={quote(value, safe='')}" for name, value in tag.items())
+    return f"{table}[{pairs}]" if pairs else table
+
+
+def tag_of(place: str) -> dict[str, str]:
+    """The tag of a `tagged_place`; empty for a table's own place."""
+    tagged = _TAGGED.fullmatch(place)
+    pairs = [] if tagged is None else [pair.split("=") for pair in tagged["tag"].split(",")]
+    return {name: unquote(value) for name, value in pairs}
+
+
+def table_of(place: str) -> str:
+    """The place of the whole table."""
+    tagged = _TAGGED.fullmatch(place)
+    return place if tagged is None else tagged["table"]
 
 
 def is_catalog_place(place: str) -> bool:
@@ -86,8 +111,9 @@ def may_be_in_catalog(name: str) -> bool:
 
 
 def identifier(place: str) -> str:
-    """The name of a Delta table in SQL."""
-    return place if is_catalog_place(place) else f"delta.{quoted(place)}"
+    """The name in SQL of the Delta table at a place, or of the whole table with a tag's rows."""
+    table = table_of(place)
+    return table if is_catalog_place(table) else f"delta.{quoted(table)}"
 
 
 def is_within(path: str, folder: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from pgoutput_etl.config.yaml_file import Node
@@ -43,6 +44,27 @@ def check_layout(layout: Layout, keys: Mapping[str, Node], readers: Readers) -> 
             raise node.error("not all readers know it: remove it, or set target.readers to spark")
         if "." not in name:
             raise node.error("expected a name with a dot, as delta.logRetentionDuration")
+
+
+_TAG_VALUE = re.compile(r"(?:[^{}]|\{(?:source|schema|table)\})+")
+
+
+def check_tag(into: str | None, tag: Mapping[str, str], layout: Layout, keys: Mapping[str, Node]) -> None:
+    """Raises ConfigError. tag: of a rule with `into`. keys: the nodes of the rule's fields."""
+    if into is None and not tag:
+        return
+    if into is None or not tag:
+        missing, other = ("into", "tag") if into is None else ("tag", "into")
+        raise keys[missing].error(f"missing: expected with `{other}`")
+    for name, node in keys["tag"].mapping().items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            raise node.error("expected a column's name of letters, digits and '_'")
+        if not _TAG_VALUE.fullmatch(tag[name]):
+            raise node.error("expected a text, in which only {source}, {schema} and {table} stand for other texts")
+    for name in ("partition_by", "cluster_by"):
+        columns = getattr(layout, name)
+        if columns and not tag.keys() <= {*columns}:
+            raise keys[name].error("expected the columns of `tag` among them, so that sources write different files")
 
 
 def _is_not_for_all(name: str, value: str) -> bool:

@@ -14,7 +14,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 
 from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
-from pgoutput_etl.config.layout import check_layout
+from pgoutput_etl.config.layout import check_layout, check_tag
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.identifiers import is_within
 from pgoutput_etl.protocol.framing import Framing
@@ -96,9 +96,10 @@ class State:
 class TableRule:
     """The rule for tables whose "schema.table" matches the shell pattern `match`.
 
-    columns: as configured, without salts. rename: the target's schema.table. cluster_by, partition_by, properties,
-    comment, cdf (the change data feed): see `layout`. column_rules: of the masked columns. on_schema_change: the
-    contract with the table's readers.
+    columns: as configured, without salts. rename: the target's schema.table. into: the schema.table that several
+    sources or tables share. tag: values by column that mark this table's rows there, with placeholders. cluster_by,
+    partition_by, properties, comment, cdf (the change data feed): see `layout`. column_rules: of the masked columns.
+    on_schema_change: the contract with the table's readers.
     """
 
     match: str
@@ -107,6 +108,8 @@ class TableRule:
     key: tuple[str, ...] | None = None
     columns: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
     rename: str | None = None
+    into: str | None = None
+    tag: Mapping[str, str] = field(default_factory=dict)
     cluster_by: tuple[str, ...] | None = None
     partition_by: tuple[str, ...] | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -118,14 +121,16 @@ class TableRule:
     @property
     def layout(self) -> Layout:
         feed = {} if self.cdf is None else {CHANGE_FEED: str(self.cdf).lower()}
-        return Layout(self.partition_by or (), self.cluster_by or (), {**self.properties, **feed}, self.comment)
+        partition_by = self.partition_by or (() if self.cluster_by else tuple(self.tag))
+        return Layout(partition_by, self.cluster_by or (), {**self.properties, **feed}, self.comment)
 
     @property
     def target_name(self) -> tuple[str, str] | None:
-        """The configured schema and table of a renamed table."""
-        if self.rename is None:
+        """The configured schema and table of the target."""
+        name = self.rename if self.into is None else self.into
+        if name is None:
             return None
-        schema, _, table = self.rename.partition(".")
+        schema, _, table = name.partition(".")
         return schema, table
 
     @property
@@ -204,7 +209,7 @@ def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, 
         source=source,
         target=target,
         state=_state(keys["state"], target),
-        tables=_rules(keys["tables"], target.readers),
+        tables=_rules(keys["tables"], target),
         types={name: _type(name, node) for name, node in keys["types"].mapping().items()},
         merge=_merge(keys["merge"]),
         on_error=keys["on_error"].choice(OnError.QUARANTINE),
@@ -300,9 +305,9 @@ def _state(node: Node, target: Target) -> State:
     return state
 
 
-def _rules(node: Node, readers: Readers) -> tuple[TableRule, ...]:
+def _rules(node: Node, target: Target) -> tuple[TableRule, ...]:
     nodes = node.items("a list of rules")
-    rules = tuple(_rule(rule, readers) for rule in nodes)
+    rules = tuple(_rule(rule, target) for rule in nodes)
     targets: dict[str, int] = {}
     for i, rule in enumerate(rules):
         earlier = next((n for n in range(i) if _matches_all_of(rules[n].match, rule.match)), None)
@@ -310,6 +315,9 @@ def _rules(node: Node, readers: Readers) -> tuple[TableRule, ...]:
             raise nodes[i].error(f"it never applies: tables[{earlier}] comes first and matches the same tables")
         if rule.rename is not None and targets.setdefault(rule.rename, i) != i:
             raise nodes[i].error(f"expected another `rename` than that of tables[{targets[rule.rename]}]")
+    for i, rule in enumerate(rules):
+        if rule.into in targets:
+            raise nodes[i].error(f"expected another `into` than the `rename` of tables[{targets[rule.into]}]")
     return rules
 
 
@@ -319,9 +327,9 @@ def _matches_all_of(pattern: str, other: str) -> bool:
     return pattern == other or (is_plain and fnmatchcase(other, pattern))
 
 
-def _rule(node: Node, readers: Readers) -> TableRule:
+def _rule(node: Node, target: Target) -> TableRule:
     layout = ("cluster_by", "partition_by", "properties", "comment", "cdf")
-    keys = node.section("match", "skip", "mode", "key", "columns", "rename", "on_schema_change", *layout)
+    keys = node.section("match", "skip", "mode", "key", "columns", "rename", "into", "tag", "on_schema_change", *layout)
     nodes = keys["columns"].mapping()
     columns = {name: _column(column) for name, column in nodes.items()}
     rule = TableRule(
@@ -330,7 +338,9 @@ def _rule(node: Node, readers: Readers) -> TableRule:
         mode=keys["mode"].choice(Mode.MIRROR),
         key=_columns(keys["key"]),
         columns={name: setting for name, (setting, _) in columns.items()},
-        rename=keys["rename"].optional_text("schema.table"),
+        rename=_table_name(keys["rename"]),
+        into=_table_name(keys["into"]),
+        tag={name: value.text("a value") for name, value in keys["tag"].mapping().items()},
         cluster_by=_columns(keys["cluster_by"]),
         partition_by=_columns(keys["partition_by"]),
         properties={name: value.setting() for name, value in keys["properties"].mapping().items()},
@@ -339,15 +349,27 @@ def _rule(node: Node, readers: Readers) -> TableRule:
         on_schema_change=_contract(keys["on_schema_change"]),
         column_rules={name: column_rule for name, (_, column_rule) in columns.items() if column_rule is not None},
     )
-    check_layout(rule.layout, keys, readers)
+    check_layout(rule.layout, keys, target.readers)
+    check_tag(rule.into, rule.tag, rule.layout, keys)
+    if rule.into is not None and rule.rename is not None:
+        raise keys["rename"].error("expected either `rename` or `into`")
+    if rule.into is not None and target.views is not None:
+        raise keys["into"].error("expected no target.views: a view would have the rows of one source alone")
     for name in rule.key or ():
         if name in rule.column_rules and rule.column_rules[name].action is not ColumnAction.HASH:
             raise nodes[name].error("it is a column of `key`, which identifies rows: it can only be hashed")
-    if rule.rename is not None and not re.fullmatch(r"[^.]+\.[^.]+", rule.rename):
-        raise keys["rename"].error("expected schema.table, with one dot")
     if rule.rename is not None and not _LITERAL.fullmatch(rule.match):
-        raise keys["rename"].error("expected a `match` without *, ? and [: two tables can't become one")
+        raise keys["rename"].error(
+            "expected a `match` without *, ? and [: for several tables in one, use `into` and `tag`"
+        )
     return rule
+
+
+def _table_name(node: Node) -> str | None:
+    name = node.optional_text("schema.table")
+    if name is not None and not re.fullmatch(r"[^.]+\.[^.]+", name):
+        raise node.error("expected schema.table, with one dot")
+    return name
 
 
 def _contract(node: Node) -> SchemaContract:

@@ -21,9 +21,10 @@ from pgoutput_etl.load.net_effect import (
     target_content,
     with_sequence,
 )
+from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import net_values, selected
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.delta import delta_table, read_table
+from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, write_method
 
 
@@ -49,7 +50,7 @@ def _rewrite(
     spark: SparkSession, path: str, shape: TableShape, rows: DataFrame, deletes: DataFrame, delete_count: int
 ) -> WriteResult:
     """rows: the inserted rows. deletes: `delete_count` DELETEs, of rows in the target."""
-    target = read_table(spark, path)
+    target = tagged_target(spark, path, shape.columns)
     before, inserted = target.count(), rows.count()
     gone = None
     if has_change_feed(spark, path):  # the feed of an overwrite has all rows

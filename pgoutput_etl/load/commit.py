@@ -5,40 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import Any
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.load.layout import StoredLayout, allow_names, keeping_comments, lay_out, possible, refused
-from pgoutput_etl.schema.layout import CHANGE_FEED, NO_LAYOUT, Layout, Readers
+from pgoutput_etl.load.shared_table import append_tagged, replace_tagged, restore_tagged
+from pgoutput_etl.load.table_writer import PROPERTIES, creating, writer_of
+from pgoutput_etl.schema.layout import NO_LAYOUT, Layout, Readers
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
-from pgoutput_etl.spark.delta_history import is_as_recorded
+from pgoutput_etl.spark.delta_history import USER_METADATA, application_of, is_as_recorded, operations_since
 from pgoutput_etl.spark.delta_log import Commit, metrics_of, newest_commit
 from pgoutput_etl.spark.platform import value_of
 from pgoutput_etl.spark.session import session_settings
-
-# Deletion vectors let a MERGE mark rows instead of rewriting their files. Column mapping allows names that Parquet
-# rejects, and renames or drops columns without rewriting the table. Measurements favor both. A timestamp column without
-# time zone can only be added later if the table has timestampNtz from the beginning. Type widening is enabled on first
-# use (evolve.py), because the Rust reader rejects tables that have it.
-_PROPERTIES = {
-    Readers.SPARK: {
-        "delta.enableDeletionVectors": "true",
-        "delta.columnMapping.mode": "name",
-        "delta.feature.timestampNtz": "supported",
-    },
-    Readers.ALL: {
-        "delta.enableDeletionVectors": "false",
-        "delta.columnMapping.mode": "none",
-        "delta.enableTypeWidening": "false",
-        "delta.checkpointPolicy": "classic",
-        "delta.feature.timestampNtz": "supported",
-    },
-}
 
 
 class TargetRows(Enum):
@@ -46,6 +27,9 @@ class TargetRows(Enum):
 
     NOTHING = "nothing"  # the table is new, was truncated, or replaces another table
     ROWS = "rows"
+
+
+_RECENT = 50  # commits of all sources of a shared table, among which a run's own is usually found
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +50,7 @@ class DeltaTransaction:
 
     def user_metadata(self) -> dict[str, str]:
         """The setting that stores this value with the commit in the table's history."""
-        return {"spark.databricks.delta.commitInfo.userMetadata": json.dumps(asdict(self))}
+        return {USER_METADATA: json.dumps(asdict(self))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +96,12 @@ def check_target_exists(spark: SparkSession, path: str) -> None:
 def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
     """Replaces the table's rows and schema, or creates the table. What the layout leaves open stays as it is.
 
-    One commit, and others for the parts of the layout that Delta takes only from a table that exists.
+    One commit, and others for the parts of the layout that Delta takes only from a table that exists, and for the
+    columns of a table that several sources share.
     """
+    if tag_of(path):
+        replace_tagged(spark, path, rows, layout)
+        return write_result(spark, path)
     stored = StoredLayout.of(spark, path) if is_delta_table(spark, path) else None
     if stored is not None:
         allow_names(spark, path, rows.columns)
@@ -121,9 +109,7 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
     layout = possible(layout, rows.schema)
     writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
     if stored is None:
-        # Delta can't create a table with column mapping and a feed by a write (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_...).
-        of_new = {name: value for name, value in layout.properties.items() if name != CHANGE_FEED}
-        writer = writer.options(**{**_PROPERTIES[layout.readers], **of_new})
+        writer = creating(writer, layout)
         if is_catalog_place(path):
             make_schema(spark, path)
     if layout.partition_by:
@@ -143,7 +129,10 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
 def append(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
     """Raises TableError if the table is gone; Spark would create a table with only these rows."""
     check_target_exists(spark, path)
-    save(writer_of(spark, rows).mode("append"), path)
+    if tag_of(path):
+        append_tagged(spark, path, rows)
+    else:
+        save(writer_of(spark, rows).mode("append"), path)
     return write_result(spark, path)
 
 
@@ -153,21 +142,12 @@ def initialize(spark: SparkSession, path: str, rows: DataFrame, layout: Layout =
     return replace(result, rows=result.inserted)
 
 
-def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
-    """Repeats the session's transaction identifier as writer options, because `rows` may belong to another session."""
-    prefix = "spark.databricks.delta."
-    names = {"txnAppId": "write.txnAppId", "txnVersion": "write.txnVersion", "userMetadata": "commitInfo.userMetadata"}
-    options = {option: value_of(spark, prefix + name) for option, name in names.items()}
-    return rows.write.format("delta").options(**{name: value for name, value in options.items() if value is not None})
-
-
 def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: DeltaTransaction) -> None:
     """Copies a table's rows at `old_version` from its old path over whatever is at the new path."""
-    since = delta_table(spark, old_path).history().where(F.col("version") > old_version).select("operation")
     # Another table may have taken the place meanwhile.
-    is_own = is_as_recorded(row[0] for row in since.collect())
+    is_own = is_as_recorded(operations_since(spark, old_path, old_version))
     stored = StoredLayout.of(spark, old_path) if is_own else None
-    layout = NO_LAYOUT if stored is None else stored.to_copy(_PROPERTIES[stored.layout.readers])
+    layout = NO_LAYOUT if stored is None or tag_of(path) else stored.to_copy(PROPERTIES[stored.layout.readers])
     rows = read_table(spark, old_path, old_version)
     with session_settings(spark, commit.settings()) as session:
         overwrite(session, path, rows, layout)
@@ -179,9 +159,16 @@ def empty(spark: SparkSession, path: str, commit: DeltaTransaction) -> None:
         delta_table(session, path).delete()
 
 
-def restore(spark: SparkSession, path: str, version: int | None) -> None:
-    """Restores the table to a version, or empties it if the version is None."""
+def restore(spark: SparkSession, path: str, version: int | None, commit: DeltaTransaction) -> None:
+    """Restores the table to a version, or empties it if the version is None. commit: of the application whose commits
+    are undone; other applications' rows of a shared table stay."""
     if not is_delta_table(spark, path):
+        return
+    if tag_of(path):
+        own = _own_commits(spark, path, commit.application)
+        if version is None or (own and own[0].version > version):
+            with session_settings(spark, commit.user_metadata()) as session:
+                restore_tagged(session, path, version)
         return
     table = delta_table(spark, path)
     if version is None:
@@ -190,12 +177,17 @@ def restore(spark: SparkSession, path: str, version: int | None) -> None:
         table.restoreToVersion(version)
 
 
-def write_result(spark: SparkSession, path: str) -> WriteResult:
-    """What the last commit that changed rows did, with the table's newest version."""
-    newest = newest_commit(spark, path) or _history(spark, path, 1)[0]
-    last = newest
-    if is_as_recorded([newest.operation]):
-        last = next((commit for commit in _history(spark, path) if not is_as_recorded([commit.operation])), newest)
+def write_result(spark: SparkSession, path: str, application: str | None = None) -> WriteResult:
+    """What the last commit that changed rows did, with the table's newest version. application: of the commits that
+    count in a shared table; by default that of the session's settings."""
+    if tag_of(path):
+        application = application or application_of(value_of(spark, USER_METADATA))
+        commits = _own_commits(spark, path, application)
+        newest = commits[0]
+    else:
+        newest = newest_commit(spark, path) or _history(spark, path, 1)[0]
+        commits = _history(spark, path) if is_as_recorded([newest.operation]) else [newest]
+    last = next((commit for commit in commits if not is_as_recorded([commit.operation])), newest)
     if last.operation == "MERGE":
         counts = [last.metrics.get(f"numTargetRows{action}", 0) for action in ("Inserted", "Updated", "Deleted")]
     else:
@@ -203,8 +195,20 @@ def write_result(spark: SparkSession, path: str) -> WriteResult:
     return WriteResult(newest.version, *counts)
 
 
+def _own_commits(spark: SparkSession, path: str, application: str | None) -> list[Commit]:
+    """An application's commits, newest first; at least the last one, if there is any."""
+    recent = _history(spark, path, _RECENT)
+    own = [commit for commit in recent if commit.application == application]
+    if own or len(recent) < _RECENT:
+        return own
+    return [commit for commit in _history(spark, path) if commit.application == application]
+
+
 def _history(spark: SparkSession, path: str, limit: int | None = None) -> list[Commit]:
     """Commits, newest first."""
     table = delta_table(spark, path)
     rows = (table.history() if limit is None else table.history(limit)).collect()
-    return [Commit(row.version, row.operation, metrics_of(row.operationMetrics)) for row in rows]
+    return [
+        Commit(row.version, row.operation, metrics_of(row.operationMetrics), application_of(row.userMetadata))
+        for row in rows
+    ]

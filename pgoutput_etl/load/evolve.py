@@ -6,24 +6,25 @@ made. Any other change rewrites all rows in a single commit.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted
+from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, tag_of
 from pgoutput_etl.load.commit import DeltaTransaction, has_rows, overwrite
 from pgoutput_etl.load.layout import allow_names, has_column_mapping, is_for_all_readers
+from pgoutput_etl.load.shared_table import tagged_target, unite_columns
 from pgoutput_etl.load.target_columns import as_map, delta_type, entries_of_target, no_entries, stored_value, to_target
 from pgoutput_etl.schema.migration import SchemaMigration, ValueChange, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
+from pgoutput_etl.spark.delta_history import recorded_entry
 from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.targets.modes import (
     DELETED_COLUMN,
@@ -48,19 +49,10 @@ def applications(spark: SparkSession, path: str) -> set[str]:
 
 
 def _recorded_metadata(spark: SparkSession, path: str) -> list[dict[str, object]]:
-    """DeltaTransaction.user_metadata of every commit in the history. Other writers' metadata is ignored unless it is a
-    JSON object."""
+    """DeltaTransaction.user_metadata of every commit in the history."""
     if not is_delta_table(spark, path):
         return []
-    entries = []
-    for row in delta_table(spark, path).history().select("userMetadata").collect():
-        try:
-            entry = json.loads(row[0] or "")
-        except ValueError:
-            continue
-        if isinstance(entry, dict):
-            entries.append(entry)
-    return entries
+    return [recorded_entry(row[0]) for row in delta_table(spark, path).history().select("userMetadata").collect()]
 
 
 def evolve(
@@ -103,8 +95,10 @@ def _needs_log_only(migration: SchemaMigration) -> bool:
 
 
 def _takes(spark: SparkSession, path: str, migration: SchemaMigration) -> bool:
-    """False if Delta's log can't express a step in this table: not all tables have column mapping, and one for all
-    readers gets no type widening."""
+    """False if Delta's log can't express a step in this table: not all tables have column mapping, one for all
+    readers gets no type widening, and a shared table keeps the columns of other sources."""
+    if tag_of(path):
+        return not _removed_names(migration)
     if _removed_names(migration) and not has_column_mapping(spark, path):
         return False
     return ValueChange.WIDENED not in migration.value_changes or not is_for_all_readers(spark, path)
@@ -129,6 +123,9 @@ def _has_entries(spark: SparkSession, path: str, names: list[str], mode: Mode) -
 
 
 def _alter(spark: SparkSession, path: str, migration: SchemaMigration) -> None:
+    if tag_of(path):
+        unite_columns(spark, path, StructType([StructField(c.name, delta_type(c.type)) for c in migration.after]))
+        return
     allow_names(spark, path, (column.name for column in migration.after))
     table = delta_table(spark, path)
     existing = {field.name: field.dataType for field in table.toDF().schema.fields}
@@ -161,7 +158,7 @@ def _clauses(migration: SchemaMigration, existing: Mapping[str, DataType]) -> It
 
 
 def _rewritten(spark: SparkSession, path: str, migration: SchemaMigration, mode: Mode) -> DataFrame:
-    target = read_table(spark, path)
+    target = tagged_target(spark, path, migration.before)
     metadata = [name for name in added_columns(mode) if name != UNREPRESENTABLE_COLUMN]
     before = target.select(
         *(stored_value(column).alias(f"c{i}") for i, column in enumerate(migration.before)),

@@ -19,15 +19,16 @@ from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.layout import has_change_feed
 from pgoutput_etl.load.net_effect import event_content, rows_with_content, with_sequence
 from pgoutput_etl.load.row_states import EventLog, key_names, next_truncate, row_states, truncates_of
+from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import quoted_names, selected, target_values
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.delta import delta_table, read_table
+from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.targets.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
 
 
 def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
-    stored = read_table(spark, path) if before is TargetRows.ROWS else None
+    stored = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
     if shape.is_bag:
         return _write_bag(spark, path, shape, events.frame, stored)
     return _write_keyed(spark, path, shape, events, stored)
@@ -94,7 +95,9 @@ def _write_bag(
     first = truncates_of(ordered).select(F.get("_truncates", 0).alias("_emptied"))
     deletes = _deletes(paired)
     if not has_change_feed(spark, path):
-        return commit.initialize(spark, path, _ended(stored, deletes, first, shape).unionByName(versions))
+        return commit.initialize(
+            spark, path, _ended(stored, deletes, first, shape).unionByName(versions, allowMissingColumns=True)
+        )
     # The feed of an overwrite has all rows.
     current = stored.where(F.col(VALID_TO_LSN).isNull())
     is_emptied = first.where(F.col("_emptied").isNotNull()).limit(1).count()

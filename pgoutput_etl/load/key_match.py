@@ -22,10 +22,11 @@ from pgoutput_etl.changes.key_facts import (
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.batch_keys import BatchKeys
 from pgoutput_etl.load.net_effect import all_of, any_of, net_key_parts, target_key_parts
+from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import stored_value
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.arrow_types import spark_type
-from pgoutput_etl.spark.delta import files_left, read_table
+from pgoutput_etl.spark.delta import files_left
 from pgoutput_etl.types import ColumnType
 
 # Concurrent transactions commit rising keys in any order, so a batch's first keys lie among the previous batch's last
@@ -129,7 +130,7 @@ def keys_are_absent(
         return not keys.facts.rows
     if not keys.facts.ranges and (rows is None or rows > _NEAR_KEYS):
         return False  # without ranges all of the target's keys would have to be read
-    target = read_table(spark, path)
+    target = tagged_target(spark, path, shape.columns)
     near = target
     for _, is_within in _within(shape, keys.facts.ranges):
         near = near.where(is_within)

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, text_literal
+from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, text_literal
 from pgoutput_etl.schema.layout import CHANGE_FEED, NOT_FOR_ALL, Layout, Readers, needs_column_mapping
 from pgoutput_etl.spark.delta import delta_table, is_delta_table
 from pgoutput_etl.spark.delta_log import properties_of
@@ -68,7 +68,7 @@ class StoredLayout:
         layout = Layout(tuple(detail["partitionColumns"]), clustering, properties, detail["description"], readers)
         comments = {f.name: f.metadata["comment"] for f in table.toDF().schema if f.metadata.get("comment")}
         was_clustered = _FEATURE in features
-        return cls(place if is_catalog_place(place) else detail["location"], layout, comments, was_clustered)
+        return cls(table_of(place) if is_catalog_place(place) else detail["location"], layout, comments, was_clustered)
 
     def after_overwrite(self, wanted: Layout) -> Layout:
         """The layout when all rows are overwritten. What is not configured stays as it is.

@@ -17,10 +17,11 @@ from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, 
 from pgoutput_etl.load.key_match import keys_are_absent, net_facts, same_key
 from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
 from pgoutput_etl.load.rewrite import SMALL_ROWS, rewrite, small_table
+from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import net_values, quoted_names, selected, updated_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.delta import delta_table, read_table
+from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, NO_BROADCAST, session_settings, temporarily
 from pgoutput_etl.targets.write_method import (
     WriteFacts,
@@ -107,7 +108,7 @@ def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
 def _net(spark: SparkSession, path: str, shape: TableShape, events: TableEvents, before: TargetRows) -> DataFrame:
     ordered = with_sequence(events.frame)
     if shape.moves_toast:
-        target = read_table(spark, path) if before is TargetRows.ROWS else None
+        target = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
         ordered = resolve_moves(ordered, shape, target)
     return net_rows(ordered, shape)
 

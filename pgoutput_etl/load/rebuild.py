@@ -99,6 +99,6 @@ class Rebuild:
         targets = self.writer.targets
         targets.move(built.path, built.version, task.path, commit)
         targets.empty(built.path, self.writer.commit(task.oid, "emptied"))
-        version = targets.last_result(task.path).version
+        version = targets.last_result(task.path, commit).version
         summary = replace(result.summary, path=task.path, version=version)
         return replace(result, state=replace(built, path=task.path, version=version), summary=summary)

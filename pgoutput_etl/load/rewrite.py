@@ -8,9 +8,10 @@ from threading import Thread
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.load.commit import WriteResult, write_result, writer_of
+from pgoutput_etl.identifiers import quoted, tag_of
+from pgoutput_etl.load.commit import WriteResult, write_result
 from pgoutput_etl.load.key_match import same_key
+from pgoutput_etl.load.table_writer import writer_of
 from pgoutput_etl.load.target_columns import net_values, updated_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import read_table, save
@@ -31,7 +32,7 @@ _CLUSTERED = "delta.feature.clustering"  # a table that is overwritten loses its
 def small_table(spark: SparkSession, path: str, shape: TableShape, rows: int | None) -> DataFrame | None:
     """The table's rows, if it can be rewritten without loss and in less time than a MERGE takes; else None. rows: its
     row count, or None if unknown."""
-    if rows is None or rows > SMALL_ROWS:
+    if rows is None or rows > SMALL_ROWS or tag_of(path):
         return None
     target = read_log(spark, path)  # lists the log, before it is asked
     target = read_table(spark, path) if target is None else target

@@ -15,15 +15,18 @@ from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.row_states import EventLog, key_names, row_states
+from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import quoted_names, selected, target_values
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.delta import delta_table, read_table
+from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.targets.modes import DELETED_COLUMN, METADATA_COLUMNS
 
 
 def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
-    living = read_table(spark, path).where(~F.col(DELETED_COLUMN)) if before is TargetRows.ROWS else None
+    living = (
+        tagged_target(spark, path, shape.columns).where(~F.col(DELETED_COLUMN)) if before is TargetRows.ROWS else None
+    )
     net = _last_states(row_states(events, shape, living), shape).localCheckpoint()
     if before is TargetRows.NOTHING:
         values = {**target_values(shape), DELETED_COLUMN: F.col("_deleted")}

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load import append, history, merge, soft_delete
@@ -22,15 +22,19 @@ from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import applications, committed_steps, evolve
 from pgoutput_etl.load.layout import lay_out
 from pgoutput_etl.load.net_effect import all_of, event_key_parts
+from pgoutput_etl.load.shared_table import why_not_shared
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.conflicts import again_after_conflict
 from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
 from pgoutput_etl.spark.lost_rows import again_if_lost
 from pgoutput_etl.spark.platform import marks_commits
 from pgoutput_etl.spark.session import session_settings, writes_may_overlap
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff
+
+T = TypeVar("T")
 
 _WRITERS = {Mode.SOFT_DELETE: soft_delete.write, Mode.HISTORY: history.write, Mode.APPEND: append.write}
 
@@ -78,8 +82,8 @@ class Targets(Protocol):
         """Raises TableError if the table is gone."""
         ...
 
-    def has_other_object(self, place: str) -> bool:
-        """True if a catalog has something else than a Delta table under this name."""
+    def why_taken(self, place: str) -> str | None:
+        """Why no table can be written at a place that has something else, or None."""
         ...
 
     def has_rows(self, place: str) -> bool: ...
@@ -94,8 +98,8 @@ class Targets(Protocol):
         """The steps of the commit's batch in the table's history, written by a run that died."""
         ...
 
-    def last_result(self, place: str) -> WriteResult:
-        """What the table's last commit did."""
+    def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:
+        """What the table's last commit did. commit: of the application whose commits count in a shared table."""
         ...
 
     def move(self, old_place: str, old_version: int, place: str, commit: DeltaTransaction) -> None:
@@ -106,8 +110,8 @@ class Targets(Protocol):
         """Deletes all rows at a place that a table has left. Time travel still reaches them."""
         ...
 
-    def restore(self, place: str, version: int | None) -> None:
-        """Restores the table to a version, or empties it if the version is None."""
+    def restore(self, place: str, version: int | None, commit: DeltaTransaction) -> None:
+        """Restores the table to a version, or empties it if the version is None. commit: as in `last_result`."""
         ...
 
     def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
@@ -147,8 +151,8 @@ class DeltaChanges:
             events = replace(events, frame=self.event_filter(events.frame, span.shape))
 
             def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-                return again_if_lost(
-                    lambda: merge.write(self.spark, task.path, span.shape, events, before, commit, rows)
+                return _written(
+                    task.path, lambda: merge.write(self.spark, task.path, span.shape, events, before, commit, rows)
                 )
 
             return write
@@ -157,9 +161,16 @@ class DeltaChanges:
         def write_in_mode(before: TargetRows, commit: DeltaTransaction, _: int | None) -> WriteResult:
             settings = {**commit.settings(), **merge.for_size(self.spark, log.size)}
             with session_settings(self.spark, settings) as session:
-                return again_if_lost(lambda: _WRITERS[task.mode](session, task.path, span.shape, log, before))
+                return _written(task.path, lambda: _WRITERS[task.mode](session, task.path, span.shape, log, before))
 
         return write_in_mode
+
+
+def _written(place: str, write: Callable[[], T]) -> T:
+    """Writes again if computed rows were lost, and in a shared table if another source's commit came first."""
+    if not tag_of(place):
+        return again_if_lost(write)
+    return again_after_conflict(lambda: again_if_lost(write))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +206,12 @@ class DeltaTargets:
     def check_exists(self, place: str) -> None:
         delta_commit.check_target_exists(self.spark, place)
 
-    def has_other_object(self, place: str) -> bool:
-        in_catalog = is_catalog_place(place) and is_in_catalog(self.spark, place)
-        return in_catalog and not is_delta_table(self.spark, place)
+    def why_taken(self, place: str) -> str | None:
+        if is_delta_table(self.spark, place):
+            return why_not_shared(self.spark, place)
+        if is_catalog_place(place) and is_in_catalog(self.spark, place):
+            return f"{place} exists and is not a Delta table: move it away, or change target.catalog"
+        return None
 
     def has_rows(self, place: str) -> bool:
         return delta_commit.has_rows(self.spark, place)
@@ -211,22 +225,22 @@ class DeltaTargets:
     def committed_steps(self, place: str, commit: DeltaTransaction) -> set[str]:
         return committed_steps(self.spark, place, commit)
 
-    def last_result(self, place: str) -> WriteResult:
-        return delta_commit.write_result(self.spark, place)
+    def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:
+        return delta_commit.write_result(self.spark, place, commit.application)
 
     def move(self, old_place: str, old_version: int, place: str, commit: DeltaTransaction) -> None:
-        delta_commit.move(self.spark, old_place, old_version, place, commit)
+        _written(place, lambda: delta_commit.move(self.spark, old_place, old_version, place, commit))
 
     def empty(self, place: str, commit: DeltaTransaction) -> None:
-        delta_commit.empty(self.spark, place, commit)
+        _written(place, lambda: delta_commit.empty(self.spark, place, commit))
 
-    def restore(self, place: str, version: int | None) -> None:
-        delta_commit.restore(self.spark, place, version)
+    def restore(self, place: str, version: int | None, commit: DeltaTransaction) -> None:
+        _written(place, lambda: delta_commit.restore(self.spark, place, version, commit))
 
     def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         with session_settings(self.spark, commit.user_metadata()) as session:
-            changes = lay_out(session, place, layout)
+            changes = _written(place, lambda: lay_out(session, place, layout))
         return (*changes.changes, *changes.remarks)
 
     def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
-        evolve(self.spark, place, migration, commit, mode)
+        _written(place, lambda: evolve(self.spark, place, migration, commit, mode))

@@ -186,7 +186,7 @@ class Writer:
             if rows is not None and total is None and _may_follow_other_commits(written, span, task):
                 written = replace(written, rows=self.targets.count(task.path))
             total = written if total is None else total.plus(written)
-        return total or self.targets.last_result(task.path), remarks
+        return total or self.targets.last_result(task.path, self.commit(task.oid, "")), remarks
 
     def _write_span(self, changes: Changes, task: TableTask, number: int, rows: int | None) -> WriteResult:
         """rows: target row count, or None if unknown."""
@@ -200,7 +200,8 @@ class Writer:
         """Restores the table's version from before the batch, unless the batch begins by overwriting the table."""
         if task.moved_from is None and not task.replaces:
             self.check_claim()
-            self.targets.restore(task.path, None if task.state is None else task.state.version)
+            version = None if task.state is None else task.state.version
+            self.targets.restore(task.path, version, self.commit(task.oid, "restore"))
 
     def _hold_midway(self, task: TableTask, reason: str) -> TableResult:
         """Undoes the spans before the one that failed."""
@@ -238,8 +239,9 @@ class Writer:
             self.targets.check_exists(state.path)
         except TableError:
             return replace(state, path="", version=-1)
-        self.targets.move(state.path, state.version, held.moves_to, self.commit(held.oid, "move"))
-        version = self.targets.last_result(held.moves_to).version
+        commit = self.commit(held.oid, "move")
+        self.targets.move(state.path, state.version, held.moves_to, commit)
+        version = self.targets.last_result(held.moves_to, commit).version
         return replace(state, path=held.moves_to, version=version)
 
     def commit(self, table: int | str, step: str) -> DeltaTransaction:
@@ -254,11 +256,12 @@ def _has_rows(task: TableTask, number: int) -> bool:
 
 
 def refuse_existing_rows(targets: Targets, plan: TablePlan) -> None:
-    """Raises RunError, before anything is written, if a new table's path has rows that the ledger doesn't know, or if
-    a catalog has something else under its name."""
+    """Raises RunError, before anything is written, if a new table's path has rows that the ledger doesn't know, or
+    something else than such a table."""
     for task in plan.tasks:
-        if targets.has_other_object(task.path):
-            raise RunError(f"{task.path} exists and is not a Delta table: move it away, or change target.catalog")
+        why = targets.why_taken(task.path)
+        if why is not None:
+            raise RunError(why)
         is_new = task.state is None or (task.moved_from is not None and not targets.applications(task.path))
         if is_new and not task.replaces and targets.has_rows(task.path):
             raise RunError(

@@ -1,4 +1,4 @@
-"""Commands on Delta tables, in any session. A place is a path, or a table's name in a catalog.
+"""Commands on Delta tables, in any session. A place is a path, a table's name in a catalog, or a tag's rows in either.
 
 `delta.tables.DeltaTable` needs a JVM in this process, or Delta's plugin in a Spark Connect server. Servers without the
 plugin have equivalents: DataFrame.mergeInto and a few SQL commands.
@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import and_
 from typing import Any, cast
 
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from pgoutput_etl.identifiers import identifier, is_catalog_place
+from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, tag_of
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.platform import SuppressConditions
 
@@ -30,6 +33,8 @@ _NO_TABLE = {
 
 
 def is_delta_table(spark: SparkSession, place: str) -> bool:
+    """For a tag's rows: whether the table with them exists."""
+    place = table_of(place)
     if is_catalog_place(place):
         return is_in_catalog(spark, place) and _format(spark, place) == "delta"
     if not is_connect(spark):
@@ -43,7 +48,7 @@ def is_delta_table(spark: SparkSession, place: str) -> bool:
 def is_in_catalog(spark: SparkSession, place: str) -> bool:
     """True if a catalog has a table or view of this name, of any format."""
     with SuppressConditions(_NO_TABLE):
-        return spark.catalog.tableExists(place)
+        return spark.catalog.tableExists(table_of(place))
     return False
 
 
@@ -56,7 +61,17 @@ def _format(spark: SparkSession, place: str) -> str | None:
 
 
 def read_table(spark: SparkSession, place: str, version: int | None = None) -> DataFrame:
-    """The table's rows at a Delta version; the newest by default."""
+    """The table's rows at a Delta version; the newest by default. A tag's rows come without the tag's columns."""
+    rows, tag = _read(spark, table_of(place), version), tag_of(place)
+    return rows.where(has_tag(tag)).drop(*map(quoted, tag)) if tag else rows
+
+
+def has_tag(tag: Mapping[str, str], alias: str = "") -> Column:
+    """The condition that a row has the tag's values. alias: of the row, with a dot."""
+    return reduce(and_, (F.col(alias + quoted(name)) == F.lit(value) for name, value in tag.items()))
+
+
+def _read(spark: SparkSession, place: str, version: int | None) -> DataFrame:
     if not is_catalog_place(place):
         reader = spark.read.format("delta")
         return (reader if version is None else reader.option("versionAsOf", version)).load(place)
@@ -79,7 +94,8 @@ def files_left(table: DataFrame, rows: DataFrame) -> int | None:
 
 
 def save(writer: Any, place: str) -> None:
-    """writer: a DataFrameWriter. The schema of a new table in a catalog must exist."""
+    """writer: a DataFrameWriter of whole rows. The schema of a new table in a catalog must exist."""
+    place = table_of(place)
     if is_catalog_place(place):
         writer.saveAsTable(place)
     else:
@@ -88,23 +104,78 @@ def save(writer: Any, place: str) -> None:
 
 def make_schema(spark: SparkSession, place: str) -> None:
     """Creates the schema of a catalog's table unless it exists: a user may lack the right to create schemas."""
-    schema = place.rpartition(".")[0]
+    schema = table_of(place).rpartition(".")[0]
     if not spark.catalog.databaseExists(schema):
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
 
 
 def folder_of(spark: SparkSession, place: str) -> str:
     """The folder of the table's files."""
+    place = table_of(place)
     if not is_catalog_place(place):
         return place
     return str(delta_table(spark, place).detail().select("location").collect()[0][0])
 
 
 def delta_table(spark: SparkSession, place: str) -> DeltaTable:
-    """In a Connect session, a substitute with the methods that this package uses."""
+    """In a Connect session, and for a tag's rows, a substitute with the methods that this package uses."""
+    tag, place = tag_of(place), table_of(place)
     if is_connect(spark):
-        return cast(DeltaTable, _ConnectTable(spark, place))
-    return DeltaTable.forName(spark, place) if is_catalog_place(place) else DeltaTable.forPath(spark, place)
+        table = cast(DeltaTable, _ConnectTable(spark, place))
+    elif is_catalog_place(place):
+        table = DeltaTable.forName(spark, place)
+    else:
+        table = DeltaTable.forPath(spark, place)
+    return cast(DeltaTable, _TaggedRows(table, tag)) if tag else table
+
+
+@dataclass(frozen=True, slots=True)
+class _TaggedRows:
+    """A tag's rows as a table of its own. Its history and its details are those of the whole table."""
+
+    table: DeltaTable
+    tag: Mapping[str, str]
+    name: str = "t"
+
+    def alias(self, name: str) -> _TaggedRows:
+        return replace(self, name=name)
+
+    def toDF(self) -> DataFrame:  # noqa: N802  # names of DeltaTable, also below
+        return self.table.toDF().where(has_tag(self.tag)).drop(*map(quoted, self.tag))
+
+    def history(self, limit: int | None = None) -> DataFrame:
+        return self.table.history(limit)
+
+    def detail(self) -> DataFrame:
+        return self.table.detail()
+
+    def delete(self) -> None:
+        self.table.delete(has_tag(self.tag))
+
+    def merge(self, source: DataFrame, condition: Column) -> _TaggedMerge:
+        merge = self.table.alias(self.name).merge(source, has_tag(self.tag, f"{self.name}.") & condition)
+        return _TaggedMerge(merge, self.tag)
+
+
+@dataclass(frozen=True, slots=True)
+class _TaggedMerge:
+    """builder: of the whole table; its condition has the tag's values."""
+
+    builder: Any
+    tag: Mapping[str, str]
+
+    def whenMatchedDelete(self, condition: Column | None = None) -> _TaggedMerge:  # noqa: N802
+        return replace(self, builder=self.builder.whenMatchedDelete(condition))
+
+    def whenMatchedUpdate(self, set: Mapping[str, Column]) -> _TaggedMerge:  # noqa: A002, N802
+        return replace(self, builder=self.builder.whenMatchedUpdate(set=dict(set)))
+
+    def whenNotMatchedInsert(self, condition: Column | None, values: Mapping[str, Column]) -> _TaggedMerge:  # noqa: N802
+        tag = {quoted(name): F.lit(value) for name, value in self.tag.items()}
+        return replace(self, builder=self.builder.whenNotMatchedInsert(condition, values={**values, **tag}))
+
+    def execute(self) -> None:
+        self.builder.execute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +189,7 @@ class _ConnectTable:
     def alias(self, name: str) -> _ConnectTable:
         return replace(self, name=name)
 
-    def toDF(self) -> DataFrame:  # noqa: N802  # names of DeltaTable, also below
+    def toDF(self) -> DataFrame:  # noqa: N802
         return read_table(self.spark, self.place)
 
     def history(self, limit: int | None = None) -> DataFrame:
@@ -127,8 +198,11 @@ class _ConnectTable:
     def detail(self) -> DataFrame:
         return self._command("DESCRIBE DETAIL")
 
-    def delete(self) -> None:
-        self._command("DELETE FROM")
+    def delete(self, condition: Column | None = None) -> None:
+        if condition is None:
+            self._command("DELETE FROM")
+        else:  # SQL's DELETE takes no Column
+            self.merge(self.spark.range(1).toDF("_one"), condition).whenMatchedDelete().execute()
 
     def restoreToVersion(self, version: int) -> None:  # noqa: N802
         self._command("RESTORE TABLE", f"TO VERSION AS OF {version}")

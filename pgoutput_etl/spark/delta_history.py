@@ -1,8 +1,20 @@
-"""Recognizes commits in a Delta table's history that leave its rows or files unchanged."""
+"""Recognizes commits in a Delta table's history: whose they are, and whether they leave rows or files unchanged."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.identifiers import tag_of
+from pgoutput_etl.spark.delta import delta_table
+
+# The setting whose value Delta stores with a session's commits
+USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+
+APPLICATION_PREFIX = "pgoutput_etl:"
 
 _VACUUM = frozenset({"VACUUM START", "VACUUM END"})
 
@@ -24,3 +36,27 @@ def is_as_recorded(operations: Iterable[str]) -> bool:
 def changes_files(operation: str) -> bool:
     """True if a commit's version may have other files than the previous one."""
     return operation not in _VACUUM | _LAYOUT | _WITHOUT_FEATURE
+
+
+def operations_since(spark: SparkSession, place: str, version: int) -> list[str]:
+    """The operations of the commits after a version, newest first; in a shared table without those of any source that
+    shares it, which change only rows with its own tag."""
+    history = delta_table(spark, place).history().where(F.col("version") > version)
+    rows = history.select("operation", "userMetadata").collect()
+    is_shared = bool(tag_of(place))
+    return [row[0] for row in rows if not (is_shared and (application_of(row[1]) or "").startswith(APPLICATION_PREFIX))]
+
+
+def application_of(user_metadata: str | None) -> str | None:
+    """The application (load.commit.DeltaTransaction) that made a commit; None for another program's."""
+    entry = recorded_entry(user_metadata)
+    return str(entry["application"]) if "application" in entry else None
+
+
+def recorded_entry(user_metadata: str | None) -> dict[str, object]:
+    """A commit's metadata; empty if it is not a JSON object, which other programs' may not be."""
+    try:
+        entry = json.loads(user_metadata or "")
+    except ValueError:
+        return {}
+    return entry if isinstance(entry, dict) else {}

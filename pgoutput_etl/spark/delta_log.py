@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.identifiers import is_catalog_place, table_of
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.spark.platform import is_platform_session
@@ -26,11 +26,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """metrics: Delta's, as numbers."""
+    """metrics: Delta's, as numbers. application: that made the commit; None if it is unknown."""
 
     version: int
     operation: str
     metrics: Mapping[str, int]
+    application: str | None = None
 
 
 def read_log(spark: SparkSession, place: str) -> DataFrame | None:
@@ -98,6 +99,7 @@ def _of_log(spark: SparkSession, place: str, read: Callable[[Any], _T]) -> _T | 
     if is_connect(spark) or is_platform_session() or is_catalog_place(place):
         return None
     session = cast(Any, spark)
+    place = table_of(place)
     try:
         return read(session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, place))
     except (Py4JError, PySparkException, TypeError):  # TypeError: there is no such class

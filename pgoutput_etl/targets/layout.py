@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -26,10 +26,10 @@ _INDEXED_COUNT, _INDEXED_NAMES = "delta.dataSkippingNumIndexedCols", "delta.data
 _NOT_SCALAR = {UNREPRESENTABLE_COLUMN, OLD_KEY_COLUMN, UNCHANGED_COLUMN}
 
 
-def fitting(layout: Layout, shape: TableShape, mode: Mode) -> tuple[Layout, tuple[str, ...]]:
+def fitting(layout: Layout, shape: TableShape, mode: Mode, tag: Iterable[str] = ()) -> tuple[Layout, tuple[str, ...]]:
     """The layout of one table, and remarks on what the table can't have. Data matters more than its layout, so nothing
-    is held because of it."""
-    names = [*(column.name for column in shape.columns), *added_columns(mode)]
+    is held because of it. tag: the columns before the table's own that mark its rows."""
+    names = [*tag, *(column.name for column in shape.columns), *added_columns(mode)]
     remarks = []
     why = next(_why_not_for_all(shape), None) if layout.readers is Readers.ALL else None
     if why is not None:

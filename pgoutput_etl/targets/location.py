@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.errors import ConfigError, TableError
@@ -13,6 +13,7 @@ from pgoutput_etl.identifiers import (
     is_within,
     may_be_in_catalog,
     path_segment,
+    tagged_place,
 )
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.table_shape import TableShape
@@ -25,9 +26,11 @@ def target_place(config: Config, relation: Relation, holders: Mapping[tuple[str,
     if holders.get(name) != relation.oid:
         return displaced_path(config, relation.oid)
     if config.target.catalog is not None:
-        return catalog_place(config.target.catalog, *target_name(config, relation))
-    root = (config.target.root or "").rstrip("/")
-    return "/".join([root, *map(path_segment, target_name(config, relation))])
+        place = catalog_place(config.target.catalog, *target_name(config, relation))
+    else:
+        root = (config.target.root or "").rstrip("/")
+        place = "/".join([root, *map(path_segment, target_name(config, relation))])
+    return tagged_place(place, target_tag(config, *name))
 
 
 def displaced_path(config: Config, oid: int) -> str:
@@ -41,16 +44,34 @@ def target_name(config: Config, relation: Relation) -> tuple[str, str]:
     return rule.target_name or (relation.namespace, relation.name)
 
 
+def target_tag(config: Config, schema: str, table: str) -> dict[str, str]:
+    """The values that mark a table's rows in a target that it shares; empty for a target of its own."""
+    texts = {"source": config.source.name, "schema": schema, "table": table}
+    return {name: value.format(**texts) for name, value in config.rule_for(schema, table).tag.items()}
+
+
 def refuse_taken_names(config: Config, holders: Mapping[tuple[str, str], int]) -> None:
-    """Raises ConfigError if a rule renames a table to the name of another table in the archive."""
+    """Raises ConfigError if two tables of the archive would have the same place."""
     for i, rule in enumerate(config.tables):
         if rule.target_name is None or rule.target_name not in holders:
             continue
         other = config.rule_for(*rule.target_name)
-        if other is not rule and other.rename is None and not other.skip:
+        if other is not rule and other.target_name is None and not other.skip:
+            key = "rename" if rule.into is None else "into"
             raise ConfigError(
-                f"tables[{i}].rename: the archive has another table {rule.rename}, and both would have the same path. "
-                "Rename or skip the other table, or choose another name"
+                f"tables[{i}].{key}: the archive has another table {'.'.join(rule.target_name)}, and both would have "
+                "the same path. Rename or skip the other table, or choose another name"
+            )
+    tagged: dict[tuple[object, ...], tuple[str, str]] = {}
+    for name in holders:
+        rule = config.rule_for(*name)
+        if rule.into is None or rule.skip:
+            continue
+        other_name = tagged.setdefault((rule.into, *target_tag(config, *name).items()), name)
+        if other_name != name:
+            raise ConfigError(
+                f"tables[{config.tables.index(rule)}].tag: {'.'.join(other_name)} and {'.'.join(name)} would have the "
+                "same tag: expected {schema} or {table} in its values"
             )
 
 
@@ -80,20 +101,23 @@ def check_is_only(config: Config, relation: Relation, holders: Mapping[tuple[str
         rule = config.rule_for(*name)
         other_name = rule.target_name or name
         is_same = [part.lower() for part in other_name] == [part.lower() for part in own_name]
-        if oid != relation.oid and is_same and not rule.skip:
+        if oid != relation.oid and is_same and not rule.skip and rule.into is None:
             raise TableError(
                 f"its name differs from {'.'.join(other_name)} only in case, which catalogs ignore: skip one of the "
                 "two tables, or give it another name with `rename`"
             )
 
 
-def check_names(shape: TableShape, mode: Mode) -> None:
-    """Raises TableError for column names that one Delta table can't have, and for a VARIANT in the key."""
+def check_names(shape: TableShape, mode: Mode, tag: Iterable[str] = ()) -> None:
+    """Raises TableError for column names that one Delta table can't have, and for a VARIANT in the key. tag: names of
+    the columns that mark the table's rows."""
     if not all(column.name for column in shape.columns):
         raise TableError("a column name is empty")
     names: dict[str, str] = {}
-    for name in (*(column.name for column in shape.columns), *added_columns(mode)):
+    for name in (*tag, *(column.name for column in shape.columns), *added_columns(mode)):
         other = names.get(_folded(name))
+        if other is not None and {_folded(column) for column in tag} & {_folded(name), _folded(other)}:
+            raise TableError(f"the column name {name!r} is also in `tag`: choose another name there")
         if other == name:
             where = "in every mode" if name in METADATA_COLUMNS else f"in mode {mode.value}"
             raise TableError(f"the column name {name!r} is reserved {where}")

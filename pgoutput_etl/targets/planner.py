@@ -223,7 +223,7 @@ class _Planner:
             )
             rule.on_schema_change.check(state.full_name, of_columns)
         for span in spans:
-            location.check_names(span.shape, rule.mode)
+            location.check_names(span.shape, rule.mode, rule.tag)
             if rule.mode is Mode.SOFT_DELETE and span.shape.is_bag:
                 raise TableError(
                     "mode soft_delete needs a key, and the table has none: an UPDATE would look like a DELETE. "
@@ -289,7 +289,7 @@ def _laid_out(
     laid_out: list[SchemaSpan] = []
     remarks: tuple[str, ...] = ()
     for span in spans:
-        layout, remarks = fitting(replace(rule.layout, readers=readers), span.shape, rule.mode)
+        layout, remarks = fitting(replace(rule.layout, readers=readers), span.shape, rule.mode, rule.tag)
         laid_out.append(replace(span, shape=replace(span.shape, layout=layout)))
     return tuple(laid_out), remarks
 

@@ -106,12 +106,13 @@ def refuse_other_settings(settings: str, config: Config, tables: Iterable[Name],
         )
 
 
-_RULE_FIELDS = ("match", "skip", "mode", "key", "columns", "rename", "on_schema_change")
+_RULE_FIELDS = ("match", "skip", "mode", "key", "columns", "rename", "on_schema_change", "into", "tag")
 
 
 def _rule_values(rule: TableRule) -> tuple[Any, ...]:
     contract = rule.on_schema_change.values()
-    return rule.match, rule.skip, rule.mode.value, rule.key, dict(rule.columns), rule.rename, contract
+    own = rule.match, rule.skip, rule.mode.value, rule.key, dict(rule.columns), rule.rename, contract
+    return *own, rule.into, dict(rule.tag)
 
 
 def _rule(fields: Mapping[str, Any]) -> TableRule:

@@ -107,8 +107,8 @@ class SimTargets:
         if self.writer.read_version(place) < 0:
             raise TableError(f"there is no table at {place} any more")
 
-    def has_other_object(self, place: str) -> bool:  # noqa: ARG002
-        return False
+    def why_taken(self, place: str) -> str | None:  # noqa: ARG002
+        return None
 
     def has_rows(self, place: str) -> bool:
         return bool(self._newest(place).rows)
@@ -123,7 +123,7 @@ class SimTargets:
         own = (commit.application, commit.batch)
         return {str(e["step"]) for e in self._metadata(place) if (e["application"], e["batch"]) == own}
 
-    def last_result(self, place: str) -> WriteResult:
+    def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:  # noqa: ARG002
         version = self.writer.read_version(place)
         return WriteResult(version, *self.writer.storage.table(place).commits[version].result)
 
@@ -136,7 +136,7 @@ class SimTargets:
         shape = self._newest(place).shape
         self._commit(place, commit, lambda _: Content(shape, ()), Kind.CHANGE)
 
-    def restore(self, place: str, version: int | None) -> None:
+    def restore(self, place: str, version: int | None, commit: DeltaTransaction) -> None:  # noqa: ARG002
         newest = self.writer.read_version(place)
         if newest < 0 or (version is not None and newest <= version):
             return
@@ -193,7 +193,7 @@ class SimTargets:
         apply(read.content(read.version) if read.version >= 0 else None)
         kind = Kind.METADATA if is_new else Kind.CHANGE
         self._commit(place, commit, apply, kind, (counts[0], counts[1], counts[2]))
-        return self.last_result(place)
+        return self.last_result(place, commit)
 
     def _commit(
         self,

@@ -10,7 +10,6 @@ from functools import reduce
 from operator import and_
 from typing import Any, cast
 
-from delta import exceptions
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,17 +22,6 @@ from pgoutput_etl.spark.delta import delta_table, folder_of, is_delta_table, rea
 from pgoutput_etl.spark.delta_history import changes_files
 from pgoutput_etl.spark.platform import is_platform_session
 from pgoutput_etl.spark.session import session_settings
-
-# Raised when another commit wins; the operation can be repeated at any time.
-CONFLICTS = (
-    exceptions.ConcurrentAppendException,
-    exceptions.ConcurrentDeleteDeleteException,
-    exceptions.ConcurrentDeleteReadException,
-    exceptions.ConcurrentTransactionException,
-    exceptions.ConcurrentWriteException,
-    exceptions.MetadataChangedException,
-    exceptions.ProtocolChangedException,
-)
 
 _SIZES = {
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE),

@@ -32,7 +32,7 @@ from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
-from pgoutput_etl.spark.delta_history import is_as_recorded
+from pgoutput_etl.spark.delta_history import is_as_recorded, operations_since
 from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.modes import DELETED_COLUMN, VALID_TO_LSN, VALID_TO_TS
@@ -110,8 +110,7 @@ def _foreign_changes(spark: SparkSession, state: TableState) -> str | None:
     [newest] = delta_table(spark, state.path).history(1).select("version").collect()
     if newest["version"] == state.version:
         return None
-    since = delta_table(spark, state.path).history().where(F.col("version") > state.version)
-    operations = [row["operation"] for row in since.select("operation").collect()]
+    operations = operations_since(spark, state.path, state.version)
     if is_as_recorded(operations):
         return None
     return (

@@ -1,0 +1,179 @@
+"""Writes the rows of one tag into a table that several sources share (docs/fan-in.md).
+
+The sources' columns are united by name. A column that a source lacks is NULL in its rows. A column that one source
+drops stays for the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, tag_of
+from pgoutput_etl.load.layout import StoredLayout, allow_names, alter, is_for_all_readers, lay_out, possible, refused
+from pgoutput_etl.load.table_writer import commit_options, creating, writer_of
+from pgoutput_etl.load.target_columns import delta_type
+from pgoutput_etl.schema.layout import Layout
+from pgoutput_etl.schema.table_shape import TableColumn
+from pgoutput_etl.spark.delta import delta_table, has_tag, is_delta_table, make_schema, read_table, save
+from pgoutput_etl.spark.delta_history import USER_METADATA
+from pgoutput_etl.spark.platform import value_of
+from pgoutput_etl.spark.session import temporarily
+
+_TRANSACTION = "spark.databricks.delta.write.txnAppId"
+
+_LADDERS = ((ShortType(), IntegerType(), LongType()), (FloatType(), DoubleType()))
+
+
+def tagged_target(spark: SparkSession, place: str, columns: Iterable[TableColumn]) -> DataFrame:
+    """As `read_table`. A column that another source has widened comes in the type that this source has."""
+    rows = read_table(spark, place)
+    if not tag_of(place):
+        return rows
+    types = {column.name: delta_type(column.type) for column in columns}
+    return rows.select(*(_cast(field, field.name, types.get(field.name, field.dataType)) for field in rows.schema))
+
+
+def _cast(field: StructField, name: str, data_type: DataType) -> Column:
+    column = F.col(quoted(field.name))
+    return column if field.dataType == data_type else column.cast(data_type).alias(name)
+
+
+def tagged_rows(spark: SparkSession, place: str, rows: DataFrame) -> DataFrame:
+    """The rows with their tag, in the table's types."""
+    stored = {field.name.lower(): field for field in _whole(spark, place).schema}
+    values = [_cast(field, field.name, stored[field.name.lower()].dataType) for field in rows.schema]
+    return rows.select(*(F.lit(value).alias(name) for name, value in tag_of(place).items()), *values)
+
+
+def append_tagged(spark: SparkSession, place: str, rows: DataFrame) -> None:
+    save(writer_of(spark, tagged_rows(spark, place, rows)).mode("append"), place)
+
+
+def replace_tagged(spark: SparkSession, place: str, rows: DataFrame, layout: Layout) -> None:
+    """Replaces the tag's rows, in one commit. Others before it create the table or add columns, and others after it
+    give the table its layout. Raises TableError for columns that don't fit the table's."""
+    if not is_delta_table(spark, place):
+        _create(spark, place, rows.schema, layout)
+    unite_columns(spark, place, rows.schema)
+    writer = tagged_rows(spark, place, rows).writeTo(identifier(place)).options(**commit_options(spark))
+    writer.overwrite(has_tag(tag_of(place)))
+    if layout:
+        with _preparing(spark, "layout"):
+            lay_out(spark, place, layout)
+
+
+def _create(spark: SparkSession, place: str, columns: StructType, layout: Layout) -> None:
+    """Creates the table, empty, unless another source does so at the same time."""
+    schema = StructType([*(StructField(name, StringType()) for name in tag_of(place)), *columns])
+    layout = possible(layout, schema)
+    if not layout.partition_by and not layout.cluster_by:
+        layout = replace(layout, partition_by=tuple(tag_of(place)))
+    if is_catalog_place(place):
+        make_schema(spark, place)
+    with _preparing(spark, "created"):
+        writer = creating(writer_of(spark, spark.createDataFrame([], schema)).mode("ignore"), layout)
+        try:
+            save(writer.partitionBy(*layout.partition_by), place)
+        except AnalysisException as error:
+            raise refused(table_of(place), error) from None
+
+
+def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
+    """Adds the columns that the table lacks, and widens those that are too narrow. Raises TableError for a column that
+    the table has in a type that doesn't fit."""
+    stored = {field.name.lower(): field for field in _whole(spark, place).schema}
+    why = why_not_shared(spark, place)
+    if why is not None:
+        raise TableError(why)
+    clauses: list[str] = []
+    for column in columns:
+        has, name = stored.get(column.name.lower()), quoted(column.name)
+        if has is None:
+            clauses.append(f"ADD COLUMNS ({name} {column.dataType.simpleString()})")
+        elif _holds(has.dataType, column.dataType):
+            continue
+        elif _holds(column.dataType, has.dataType) and not is_for_all_readers(spark, place):
+            clauses.append("SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+            clauses.append(f"ALTER COLUMN {name} TYPE {column.dataType.simpleString()}")
+        else:
+            raise TableError(
+                f"column {column.name!r} is {column.dataType.simpleString()}, and {has.dataType.simpleString()} in "
+                f"{table_of(place)}, which other sources share: give it the same type everywhere, or another name here"
+            )
+    if clauses:
+        with _preparing(spark, "columns"):
+            allow_names(spark, place, columns.names)
+            table = StoredLayout.of(spark, place).place
+            for clause in clauses:
+                alter(spark, table, clause)
+
+
+def why_not_shared(spark: SparkSession, place: str) -> str | None:
+    """Why an existing table can't take the tag's rows."""
+    names = {name.lower() for name in _whole(spark, place).columns}
+    missing = [name for name in tag_of(place) if name.lower() not in names]
+    if not missing:
+        return None
+    return (
+        f"the table at {table_of(place)} has no column {missing[0]!r}, so its rows belong to no source that shares it: "
+        "move it away, or choose another name for `into`"
+    )
+
+
+def _whole(spark: SparkSession, place: str) -> DataFrame:
+    return read_table(spark, table_of(place))
+
+
+def _holds(stored: DataType, data_type: DataType) -> bool:
+    """True if the stored type has every value of the other type, and Delta widens the other type to it."""
+    if isinstance(stored, DecimalType) and isinstance(data_type, DecimalType):
+        decimals = stored.scale - data_type.scale
+        return stored.precision - data_type.precision >= decimals >= 0
+    for ladder in _LADDERS:
+        if stored in ladder and data_type in ladder:
+            return ladder.index(stored) >= ladder.index(data_type)
+    return stored == data_type
+
+
+@contextmanager
+def _preparing(spark: SparkSession, step: str) -> Iterator[None]:
+    """Within the context, the session's commits are recorded as a step of their own: a run that finishes this one would
+    otherwise take the write for done."""
+    recorded, transaction = value_of(spark, USER_METADATA), value_of(spark, _TRANSACTION)
+    settings = {}
+    if recorded:
+        entry = json.loads(recorded)
+        settings[USER_METADATA] = json.dumps({**entry, "step": f"{entry['step']}:{step}"})
+    if transaction:
+        settings[_TRANSACTION] = f"{transaction}:{step}"
+    with temporarily(spark, settings):
+        yield
+
+
+def restore_tagged(spark: SparkSession, place: str, version: int | None) -> None:
+    """Writes the tag's rows as they were at a version; deletes them if the version is None."""
+    if version is None:
+        delta_table(spark, place).delete()
+        return
+    writer = tagged_rows(spark, place, read_table(spark, place, version)).writeTo(identifier(place))
+    writer.options(**commit_options(spark)).overwrite(has_tag(tag_of(place)))
