@@ -28,6 +28,7 @@ from pyspark.sql.types import (
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, text_literal
 from pgoutput_etl.schema.layout import CHANGE_FEED, NOT_FOR_ALL, Layout, Readers, needs_column_mapping
+from pgoutput_etl.spark.conflicts import CONFLICTS
 from pgoutput_etl.spark.delta import delta_table, is_delta_table
 from pgoutput_etl.spark.delta_log import properties_of
 from pgoutput_etl.spark.session import temporarily
@@ -217,6 +218,8 @@ def alter(spark: SparkSession, place: str, clause: str) -> None:
     """clause: of quoted names and literals; SQL, because DeltaTable's API has no ALTER TABLE."""
     try:
         spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
+    except CONFLICTS:
+        raise
     except PySparkException as error:
         raise refused(place, error) from None
     except Py4JJavaError as error:  # as of DROP FEATURE

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pgoutput_etl.errors import TableError
+from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, tag_of
 from pgoutput_etl.load.layout import StoredLayout, allow_names, alter, is_for_all_readers, lay_out, possible, refused
 from pgoutput_etl.load.table_writer import commit_options, creating, writer_of
@@ -101,10 +101,24 @@ def _create(spark: SparkSession, place: str, columns: StructType, layout: Layout
 def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
     """Adds the columns that the table lacks, and widens those that are too narrow. Raises TableError for a column that
     the table has in a type that doesn't fit."""
-    stored = {field.name.lower(): field for field in _whole(spark, place).schema}
     why = why_not_shared(spark, place)
     if why is not None:
         raise TableError(why)
+    while clauses := _uniting(spark, place, columns):
+        try:
+            with _preparing(spark, "columns"):
+                allow_names(spark, place, columns.names)
+                table = StoredLayout.of(spark, place).place
+                for clause in clauses:
+                    alter(spark, table, clause)
+        except RunError:
+            if _uniting(spark, place, columns) == clauses:  # no other source has added the columns meanwhile
+                raise
+
+
+def _uniting(spark: SparkSession, place: str, columns: StructType) -> list[str]:
+    """Clauses of ALTER TABLE."""
+    stored = {field.name.lower(): field for field in _whole(spark, place).schema}
     clauses: list[str] = []
     for column in columns:
         has, name = stored.get(column.name.lower()), quoted(column.name)
@@ -120,12 +134,7 @@ def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
                 f"column {column.name!r} is {column.dataType.simpleString()}, and {has.dataType.simpleString()} in "
                 f"{table_of(place)}, which other sources share: give it the same type everywhere, or another name here"
             )
-    if clauses:
-        with _preparing(spark, "columns"):
-            allow_names(spark, place, columns.names)
-            table = StoredLayout.of(spark, place).place
-            for clause in clauses:
-                alter(spark, table, clause)
+    return clauses
 
 
 def why_not_shared(spark: SparkSession, place: str) -> str | None:

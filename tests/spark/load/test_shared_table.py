@@ -1,0 +1,249 @@
+"""Tables that several sources share: after each night every source's rows are those that its own mirror would have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.identifiers import tagged_place
+from pgoutput_etl.jobs.apply.report import RunSummary
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.maintain.request import MaintainRequest
+from pgoutput_etl.jobs.maintain.run import maintain
+from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
+from pgoutput_etl.spark.delta import read_table
+from tests.support.jobs import Job, Nights, held
+from tests.support.small_archives import T, delete, delete_full, insert, replayed, table, transaction, truncate, update
+
+pytestmark = pytest.mark.spark
+
+INT4, INT8, TEXT = 23, 20, 25
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Shard:
+    """A source that shares a table with others, and everything that it has landed. rule: more of the table's rule."""
+
+    spark: SparkSession
+    folder: Path
+    name: str
+    rule: str = ""
+    files: list[list[PgoutputMessage]] = field(default_factory=list)
+
+    @property
+    def nights(self) -> Nights:
+        own, landing = self.folder / self.name, self.folder / self.name / "landing"
+        landing.mkdir(exist_ok=True, parents=True)
+        rule = f"{{match: public.t, into: all.orders, tag: {{shard: '{{source}}'}}{self.rule}}}"
+        target, state = f"target.root={self.folder / 'tables'}", f"state.root={own / 'ledger'}"
+        overrides = [f"source.name={self.name}", target, state, f"tables=[{rule}]"]
+        return Nights(Job(self.spark, own, landing, overrides), len(self.files))
+
+    def land(self, *messages: Iterable[PgoutputMessage]) -> Nights:
+        nights = self.nights
+        self.files.append([message for part in messages for message in part])
+        nights.land(self.files[-1])
+        return nights
+
+    def night(self, *messages: Iterable[PgoutputMessage]) -> RunSummary:
+        return self.land(*messages).job.run()
+
+    @property
+    def place(self) -> str:
+        return tagged_place(str(self.folder / "tables" / "all" / "orders"), {"shard": self.name})
+
+    def rows(self, *columns: str) -> list[Row]:
+        rows = read_table(self.spark, self.place)
+        return (rows.select(*columns) if columns else rows).toArrow().to_pylist()
+
+    def assert_mirrored(self) -> None:
+        """The source's rows equal a replay of its files; columns of others are NULL."""
+        mirror = replayed(*self.files).tables()[T]
+        names = list(mirror.rows[0]) if mirror.rows else []
+        have = self.rows()
+        assert sorted(map(_text, ({name: row[name] for name in names} for row in have))) == sorted(map(_text, mirror.rows))
+        others = {name for row in have for name, value in row.items() if name not in names and value is not None}
+        assert not others
+
+
+def _text(row: Row) -> str:
+    odd = row["_pg_unrepresentable"]
+    return repr(sorted({**row, "_pg_unrepresentable": dict(odd) if odd else None}.items()))
+
+
+def details(shard: Shard) -> Row:
+    [detail] = shard.spark.sql(f"DESCRIBE DETAIL delta.`{shard.folder}/tables/all/orders`").collect()
+    return detail.asDict()
+
+
+def test_each_source_has_its_own_rows(spark: SparkSession, tmp_path: Path) -> None:
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    for shard, value in ((eu, "a"), (us, "b")):
+        summary = shard.night(transaction(1, 0x100, table(("id", INT4), "v"), *(insert(i, value) for i in "123")))
+        assert summary.exit_code == 0
+        assert [(t.rows, t.inserted) for t in summary.tables] == [(3, 3)]
+    assert details(us)["partitionColumns"] == ["shard"]
+    assert sorted((row["shard"], row["id"]) for row in spark.read.format("delta").load(f"{tmp_path}/tables/all/orders").collect()) == [
+        (name, i) for name in ("eu", "us") for i in (1, 2, 3)
+    ]
+
+    summary = eu.night(transaction(2, 0x200, update("1", "x"), delete("2", None), insert("4", "y")))
+    assert [(t.rows, t.inserted, t.updated, t.deleted) for t in summary.tables] == [(3, 1, 1, 1)]
+    us.night(transaction(3, 0x300, truncate(T), insert("7", "z")))
+    for shard in (eu, us):
+        shard.assert_mirrored()
+
+
+def test_columns_are_united_by_name(spark: SparkSession, tmp_path: Path) -> None:
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    eu.night(transaction(1, 0x100, table(("id", INT4), "v", ("n", INT4)), insert("1", "a", "7"), insert("2", "b", "8")))
+    us.night(transaction(1, 0x100, table(("id", INT4), "v", "w"), insert("1", "a", "x"), insert("2", "b", "y")))
+    for shard in (eu, us):
+        shard.assert_mirrored()
+    # A source renames a column, drops one, and widens another; the rest of the table stays.
+    eu.night(transaction(2, 0x200, table(("id", INT8), ("n", INT8)), insert("3000000000", "9"), update("1", "6")))
+    us.night(transaction(2, 0x200, table(("id", INT4), "v", "renamed"), update("1", "c", "z"), delete("2", None, None)))
+    for shard in (eu, us):
+        shard.assert_mirrored()
+    columns = spark.read.format("delta").load(f"{tmp_path}/tables/all/orders").dtypes
+    assert {"shard": "string", "id": "bigint", "v": "string", "n": "bigint", "w": "string", "renamed": "string"}.items() <= {*columns}
+
+
+def test_a_type_that_does_not_fit_holds_only_its_source(spark: SparkSession, tmp_path: Path) -> None:
+    eu, us, ap = (Shard(spark, tmp_path, name) for name in ("eu", "us", "ap"))
+    first = table(("id", INT4), "v")
+    eu.night(transaction(1, 0x100, first, insert("1", "a")))
+    us.night(transaction(1, 0x100, first, insert("1", "b")))
+    reason = "column 'v' is int, and string in {}/tables/all/orders, which other sources share"
+    for shard, number in ((ap, 1), (us, 2)):
+        summary = shard.night(transaction(number, 0x100 * number, table(("id", INT4), ("v", INT4)), insert("2", "5")))
+        assert summary.exit_code == 3
+        assert held(summary)["t"].startswith(reason.format(tmp_path))
+    assert [row["v"] for row in us.rows()] == ["b"], "the rows before the change stay"
+    assert ap.rows() == []
+    eu.night(transaction(2, 0x200, insert("3", "c")))
+    eu.assert_mirrored()
+
+
+def test_sources_run_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
+    shards = [Shard(spark, tmp_path, name) for name in ("eu", "us", "ap")]
+    for night in range(1, 4):
+        relation = table(("id", INT4), "v", *(f"c{number}" for number in range(2, night + 1)))
+        more = [None] * (night - 1)
+        for shard in shards:
+            changes = [insert(f"{night}{i}", shard.name, *more) for i in range(20)]
+            changes += [update(f"{night - 1}{i}", "x", *more) for i in range(5) if night > 1]
+            shard.land(transaction(night, 0x100 * night, relation, *changes))
+        with ThreadPoolExecutor(3) as pool:
+            summaries = list(pool.map(lambda shard: shard.nights.job.run(), shards))
+        assert [summary.exit_code for summary in summaries] == [0, 0, 0]
+        assert [t.rows for summary in summaries for t in summary.tables] == [20 * night] * 3
+        for shard in shards:
+            shard.assert_mirrored()
+
+
+def test_a_rebuild_leaves_other_rows_alone(spark: SparkSession, tmp_path: Path) -> None:
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    for shard in (eu, us):
+        shard.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", shard.name), insert("2", shard.name)))
+        shard.night(transaction(2, 0x200, table(("id", INT4), "v", "w"), update("1", "b", "c")))
+    before = us.rows()
+    spark.sql(f"DELETE FROM delta.`{tmp_path}/tables/all/orders` WHERE shard = 'eu' AND id = 1")
+    assert eu.nights.job.backfill(BackfillRequest(tables=("public.t",))).exit_code == 0
+    for shard in (eu, us):
+        shard.assert_mirrored()
+    assert sorted(map(_text, us.rows())) == sorted(map(_text, before))
+
+
+@pytest.mark.parametrize("mode", ["history", "soft_delete", "append"])
+@pytest.mark.parametrize("identity", [ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL])
+def test_other_modes_equal_tables_of_their_own(
+    spark: SparkSession, tmp_path: Path, mode: str, identity: ReplicaIdentity
+) -> None:
+    if mode == "soft_delete" and identity is ReplicaIdentity.FULL:
+        pytest.skip("mode soft_delete needs a key")
+    eu, us = (Shard(spark, tmp_path, name, f", mode: {mode}") for name in ("eu", "us"))
+    alone = Nights(Job(spark, tmp_path / "alone", tmp_path / "eu" / "landing", [f"tables=[{{match: '*', mode: {mode}}}]"]))
+    (tmp_path / "alone").mkdir()
+    gone = [delete("2", None)] if identity is ReplicaIdentity.DEFAULT else [delete_full("2", "b")]
+    us.night(transaction(1, 0x100, table(("id", INT4), "v", "other"), insert("1", "z", "o")))
+    others = us.rows()
+    for messages in (
+        transaction(1, 0x100, table(("id", INT4), "v", identity=identity), insert("1", "a"), insert("2", "b")),
+        transaction(2, 0x200, *gone, insert("3", "c")),
+        transaction(3, 0x300, truncate(T), insert("4", "d")),
+        transaction(4, 0x400, table(("id", INT4), "v", "w", identity=identity), insert("5", "e", "f")),
+    ):
+        eu.night(messages)
+        alone.job.run()
+        want = alone.job.rows("public", "t")
+        names = list(want[0])
+        assert sorted(map(_plain, eu.rows(*names))) == sorted(map(_plain, want))
+    assert us.rows(*others[0]) == others
+
+
+def _plain(row: Row) -> str:
+    return repr(sorted((name, str(value)) for name, value in row.items()))
+
+
+def test_a_table_without_a_key_is_shared(spark: SparkSession, tmp_path: Path) -> None:
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    relation = table(("id", INT4), "v", identity=ReplicaIdentity.FULL)
+    for shard in (eu, us):
+        shard.night(transaction(1, 0x100, relation, insert("1", "a"), insert("1", "a"), insert("2", "b")))
+    summary = eu.night(transaction(2, 0x200, delete_full("1", "a"), delete_full("9", "z"), insert("3", "c")))
+    assert [(t.rows, t.inserted, t.deleted) for t in summary.tables] == [(3, 1, 1)]
+    for shard in (eu, us):
+        shard.assert_mirrored()
+
+
+def test_rows_move_to_another_tag_and_out_of_the_shared_table(spark: SparkSession, tmp_path: Path) -> None:
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    for shard in (eu, us):
+        shard.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", shard.name)))
+    tagged = "tables=[{match: public.t, into: all.orders, tag: {shard: europe}}]"
+    eu.land(transaction(2, 0x200, insert("2", "x"))).job.run(tagged)
+    assert eu.rows() == []
+    europe = read_table(spark, tagged_place(str(tmp_path / "tables" / "all" / "orders"), {"shard": "europe"}))
+    assert sorted(row["id"] for row in europe.collect()) == [1, 2]
+    eu.land(transaction(3, 0x300, insert("3", "y"))).job.run("tables=[]")
+    assert sorted(row["id"] for row in spark.read.format("delta").load(f"{tmp_path}/tables/public/t").collect()) == [1, 2, 3]
+    assert europe.count() == 0
+    us.assert_mirrored()
+
+
+def test_schemas_of_one_source_share_a_table(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    rule = "{match: 'tenant_*.t', into: all.orders, tag: {tenant: '{schema}', kind: 'it''s {table}, [1=1]'}}"
+    nights = Nights(Job(spark, tmp_path, landing, [f"tables=[{rule}]"]))
+    tenants = [replace(table(oid=oid), namespace=f"tenant_{oid}") for oid in (1, 2, 3)]
+    summary = nights.night(transaction(1, 0x100, *tenants, *(insert("1", f"v{oid}", oid=oid) for oid in (1, 2, 3))))
+    assert summary.exit_code == 0
+    nights.night(transaction(2, 0x200, update("1", "x", oid=2), delete("1", None, oid=3)))
+    rows = spark.read.format("delta").load(f"{tmp_path}/tables/all/orders").collect()
+    assert sorted((row["tenant"], row["kind"], row["id"], row["v"]) for row in rows) == [
+        ("tenant_1", "it's t, [1=1]", "1", "v1"), ("tenant_2", "it's t, [1=1]", "1", "x")
+    ]
+
+
+def test_tables_that_can_not_share_are_refused(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    nights = Nights(Job(spark, tmp_path, landing, ["tables=[{match: 'tenant_*.t', into: all.orders, tag: {k: x}}]"]))
+    nights.land(transaction(1, 0x100, *(replace(table(oid=oid), namespace=f"tenant_{oid}") for oid in (1, 2)), insert("1", "a", oid=1), insert("1", "a", oid=2)))
+    with pytest.raises(ConfigError, match="would have the same tag"):
+        nights.job.run()
+    spark.range(1).write.format("delta").save(f"{tmp_path}/tables/all/mine")
+    with pytest.raises(RunError, match="has no column 'k'"):
+        nights.job.run("tables=[{match: 'tenant_*.t', into: all.mine, tag: {k: '{schema}'}}]")
+    eu = Shard(spark, tmp_path / "again", "eu")
+    eu.folder.mkdir()
+    eu.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "a")))
+    with pytest.raises(RunError, match="has rows and is not in the ledger"):
+        eu.nights.job.run(f"state.root={tmp_path / 'lost'}")
