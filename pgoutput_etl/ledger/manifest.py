@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
 from pgoutput_etl.config.settings import Target
-from pgoutput_etl.identifiers import catalog_place, catalog_schema, is_catalog_place
+from pgoutput_etl.identifiers import catalog_place, catalog_schema, is_catalog_place, table_of, tag_of
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.plan import APPLIED, TableState
@@ -18,7 +19,9 @@ from pgoutput_etl.timestamps import time_of
 @dataclass(frozen=True, slots=True)
 class ShownTable:
     """A table at a Delta version. lsn: it has every commit through this one. status: `applied`, or `held` or `skipped`
-    for a table that lacks later commits. view: its place, or None."""
+    for a table that lacks later commits. view: its place, or None. tag: values by column of the source's rows, in a
+    table that it shares.
+    """
 
     schema: str
     table: str
@@ -27,6 +30,7 @@ class ShownTable:
     lsn: str
     status: str
     view: str | None = None
+    tag: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,8 @@ class Manifest:
 
 def _shown(state: TableState, target: Target, lsn: int) -> ShownTable:
     reached = max(lsn, state.last_commit_lsn) if state.status == APPLIED else state.last_commit_lsn
-    place = (state.schema, state.table, state.path, state.version)
-    return ShownTable(*place, format_lsn(reached), state.status, _view_of(state.path, target))
+    place = (state.schema, state.table, table_of(state.path), state.version)
+    return ShownTable(*place, format_lsn(reached), state.status, _view_of(state.path, target), tag_of(state.path))
 
 
 def _view_of(path: str, target: Target) -> str | None:

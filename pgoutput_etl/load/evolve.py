@@ -12,13 +12,13 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructField, StructType
+from pyspark.sql.types import DataType, StructType
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, tag_of
 from pgoutput_etl.load.commit import DeltaTransaction, has_rows, overwrite
 from pgoutput_etl.load.layout import allow_names, has_column_mapping, is_for_all_readers
-from pgoutput_etl.load.shared_table import tagged_target, unite_columns
+from pgoutput_etl.load.shared_table import fields_of, tagged_target, unite_columns
 from pgoutput_etl.load.target_columns import as_map, delta_type, entries_of_target, no_entries, stored_value, to_target
 from pgoutput_etl.schema.migration import SchemaMigration, ValueChange, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
@@ -124,7 +124,7 @@ def _has_entries(spark: SparkSession, path: str, names: list[str], mode: Mode) -
 
 def _alter(spark: SparkSession, path: str, migration: SchemaMigration) -> None:
     if tag_of(path):
-        unite_columns(spark, path, StructType([StructField(c.name, delta_type(c.type)) for c in migration.after]))
+        unite_columns(spark, path, fields_of(migration.after))
         return
     allow_names(spark, path, (column.name for column in migration.after))
     table = delta_table(spark, path)

@@ -44,9 +44,11 @@ _TRANSACTION = "spark.databricks.delta.write.txnAppId"
 _LADDERS = ((ShortType(), IntegerType(), LongType()), (FloatType(), DoubleType()))
 
 
-def tagged_target(spark: SparkSession, place: str, columns: Iterable[TableColumn]) -> DataFrame:
+def tagged_target(
+    spark: SparkSession, place: str, columns: Iterable[TableColumn], version: int | None = None
+) -> DataFrame:
     """As `read_table`. A column that another source has widened comes in the type that this source has."""
-    rows = read_table(spark, place)
+    rows = read_table(spark, place, version)
     if not tag_of(place):
         return rows
     types = {column.name: delta_type(column.type) for column in columns}
@@ -98,6 +100,17 @@ def _create(spark: SparkSession, place: str, columns: StructType, layout: Layout
             raise refused(table_of(place), error) from None
 
 
+def planned_columns(spark: SparkSession, place: str, columns: Iterable[TableColumn]) -> tuple[str, ...]:
+    """What `unite_columns` would change in a table that exists, in words. Raises TableError."""
+    if not tag_of(place) or not is_delta_table(spark, place):
+        return ()
+    return tuple(words for _, words in _uniting(spark, place, fields_of(columns)))
+
+
+def fields_of(columns: Iterable[TableColumn]) -> StructType:
+    return StructType([StructField(column.name, delta_type(column.type)) for column in columns])
+
+
 def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
     """Adds the columns that the table lacks, and widens those that are too narrow. Raises TableError for a column that
     the table has in a type that doesn't fit."""
@@ -109,30 +122,31 @@ def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
             with _preparing(spark, "columns"):
                 allow_names(spark, place, columns.names)
                 table = StoredLayout.of(spark, place).place
-                for clause in clauses:
+                for clause, _ in clauses:
                     alter(spark, table, clause)
         except RunError:
             if _uniting(spark, place, columns) == clauses:  # no other source has added the columns meanwhile
                 raise
 
 
-def _uniting(spark: SparkSession, place: str, columns: StructType) -> list[str]:
-    """Clauses of ALTER TABLE."""
+def _uniting(spark: SparkSession, place: str, columns: StructType) -> list[tuple[str, str]]:
+    """Clauses of ALTER TABLE, each with its effect in words."""
     stored = {field.name.lower(): field for field in _whole(spark, place).schema}
-    clauses: list[str] = []
+    clauses: list[tuple[str, str]] = []
     for column in columns:
-        has, name = stored.get(column.name.lower()), quoted(column.name)
+        has, name, data_type = stored.get(column.name.lower()), quoted(column.name), column.dataType.simpleString()
         if has is None:
-            clauses.append(f"ADD COLUMNS ({name} {column.dataType.simpleString()})")
+            clauses.append((f"ADD COLUMNS ({name} {data_type})", f"adds column {column.name}"))
         elif _holds(has.dataType, column.dataType):
             continue
         elif _holds(column.dataType, has.dataType) and not is_for_all_readers(spark, place):
-            clauses.append("SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
-            clauses.append(f"ALTER COLUMN {name} TYPE {column.dataType.simpleString()}")
+            effect = f"widens column {column.name} to {data_type}"
+            clauses.append(("SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')", effect))
+            clauses.append((f"ALTER COLUMN {name} TYPE {data_type}", effect))
         else:
             raise TableError(
-                f"column {column.name!r} is {column.dataType.simpleString()}, and {has.dataType.simpleString()} in "
-                f"{table_of(place)}, which other sources share: give it the same type everywhere, or another name here"
+                f"column {column.name!r} is {data_type}, and {has.dataType.simpleString()} in {table_of(place)}, which "
+                "other sources share: give it the same type everywhere, or another name here"
             )
     return clauses
 

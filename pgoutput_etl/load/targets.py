@@ -207,10 +207,10 @@ class DeltaTargets:
         delta_commit.check_target_exists(self.spark, place)
 
     def why_taken(self, place: str) -> str | None:
-        if is_delta_table(self.spark, place):
-            return why_not_shared(self.spark, place)
-        if is_catalog_place(place) and is_in_catalog(self.spark, place):
+        if is_catalog_place(place) and is_in_catalog(self.spark, place) and not is_delta_table(self.spark, place):
             return f"{place} exists and is not a Delta table: move it away, or change target.catalog"
+        if tag_of(place) and is_delta_table(self.spark, place):
+            return why_not_shared(self.spark, place)
         return None
 
     def has_rows(self, place: str) -> bool:

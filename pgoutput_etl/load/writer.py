@@ -13,6 +13,7 @@ from pgoutput_etl.config.column_rules import masks_in_words
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
+from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.summary import TableSummary
@@ -262,7 +263,9 @@ def refuse_existing_rows(targets: Targets, plan: TablePlan) -> None:
         why = targets.why_taken(task.path)
         if why is not None:
             raise RunError(why)
-        is_new = task.state is None or (task.moved_from is not None and not targets.applications(task.path))
+        # In a shared table, commits of the same source may have written rows with another tag.
+        was_here = not tag_of(task.path) and bool(task.moved_from) and bool(targets.applications(task.path))
+        is_new = task.state is None or (task.moved_from is not None and not was_here)
         if is_new and not task.replaces and targets.has_rows(task.path):
             raise RunError(
                 f"the table at {task.path} has rows and is not in the ledger, so {task.full_name} can't be created "

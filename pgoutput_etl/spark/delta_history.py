@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.identifiers import tag_of
@@ -14,7 +14,7 @@ from pgoutput_etl.spark.delta import delta_table
 # The setting whose value Delta stores with a session's commits
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
-APPLICATION_PREFIX = "pgoutput_etl:"
+_APPLICATIONS = "pgoutput_etl:"
 
 _VACUUM = frozenset({"VACUUM START", "VACUUM END"})
 
@@ -42,9 +42,15 @@ def operations_since(spark: SparkSession, place: str, version: int) -> list[str]
     """The operations of the commits after a version, newest first; in a shared table without those of any source that
     shares it, which change only rows with its own tag."""
     history = delta_table(spark, place).history().where(F.col("version") > version)
-    rows = history.select("operation", "userMetadata").collect()
-    is_shared = bool(tag_of(place))
-    return [row[0] for row in rows if not (is_shared and (application_of(row[1]) or "").startswith(APPLICATION_PREFIX))]
+    return own_operations(place, history.select("operation", "userMetadata").collect())
+
+
+def own_operations(place: str, commits: Iterable[Row]) -> list[str]:
+    """As `operations_since`. commits: rows of the history with operation and userMetadata."""
+    if not tag_of(place):
+        return [commit["operation"] for commit in commits]
+    applications = ((commit["operation"], application_of(commit["userMetadata"]) or "") for commit in commits)
+    return [operation for operation, application in applications if not application.startswith(_APPLICATIONS)]
 
 
 def application_of(user_metadata: str | None) -> str | None:

@@ -61,12 +61,18 @@ class TargetColumn:
 
 
 def target_columns(
-    columns: Iterable[TableColumn], mode: Mode, masks: Mapping[str, str], former_names: Mapping[str, str | None]
+    columns: Iterable[TableColumn],
+    mode: Mode,
+    masks: Mapping[str, str],
+    former_names: Mapping[str, str | None],
+    tag: Iterable[str] = (),
 ) -> tuple[TargetColumn, ...]:
-    """All columns of a target, in order. masks: as in TableState. former_names: as in TableRule.lineage."""
+    """All columns of a target, in order. masks: as in TableState. former_names: as in TableRule.lineage. tag: columns
+    that mark the rows of each source in a shared table."""
+    marks = (TargetColumn(name, "string", description="Marks the rows of one source") for name in tag)
     own = (_own_column(column, masks.get(column.name), former_names.get(column.name)) for column in columns)
     added = (TargetColumn(name, _ADDED[name][0], description=_ADDED[name][1]) for name in added_columns(mode))
-    return (*own, *added)
+    return (*marks, *own, *added)
 
 
 def _own_column(column: TableColumn, mask: str | None, former_name: str | None) -> TargetColumn:

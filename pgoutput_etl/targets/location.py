@@ -25,12 +25,15 @@ def target_place(config: Config, relation: Relation, holders: Mapping[tuple[str,
     name = (relation.namespace, relation.name)
     if holders.get(name) != relation.oid:
         return displaced_path(config, relation.oid)
-    if config.target.catalog is not None:
-        place = catalog_place(config.target.catalog, *target_name(config, relation))
-    else:
-        root = (config.target.root or "").rstrip("/")
-        place = "/".join([root, *map(path_segment, target_name(config, relation))])
-    return tagged_place(place, target_tag(config, *name))
+    if config.target.catalog is None:
+        return place_below(config.target.root or "", config, relation)
+    return tagged_place(catalog_place(config.target.catalog, *target_name(config, relation)), target_tag(config, *name))
+
+
+def place_below(root: str, config: Config, relation: Relation) -> str:
+    """The target's place below a folder."""
+    path = "/".join([root.rstrip("/"), *map(path_segment, target_name(config, relation))])
+    return tagged_place(path, target_tag(config, relation.namespace, relation.name))
 
 
 def displaced_path(config: Config, oid: int) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgoutput_etl.config.settings import SourceDatabase
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.identifiers import is_catalog_place, table_of
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.targets.columns import TargetColumn
@@ -84,6 +84,7 @@ def written_tables(summaries: Sequence[RunSummary]) -> list[WrittenTable]:
 def dataset_name(place: str) -> tuple[str, str]:
     """Namespace and name of a Delta table's path or catalog name. A local path is `file` and the absolute path; an
     object's key has no leading slash. A catalog has no host that is known here: its name is the namespace."""
+    place = table_of(place)
     if is_catalog_place(place):
         parts = [part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", place)]
         return parts[0], ".".join(parts)
@@ -121,7 +122,10 @@ class LineageRun:
 
         tables = written_tables(summaries)
         inputs = [self._input(table) for table in tables]
-        outputs = [self._output(table) for table in tables]
+        by_dataset: dict[tuple[str, str], list[WrittenTable]] = {}
+        for table in tables:
+            by_dataset.setdefault(dataset_name(table.place), []).append(table)
+        outputs = [self._output(dataset, written) for dataset, written in by_dataset.items()]
         self._end(RunState.COMPLETE, inputs=inputs, outputs=outputs)
 
     def fail(self, error: Exception) -> None:
@@ -168,7 +172,8 @@ class LineageRun:
 
         return InputDataset(self.database.namespace, self._source_name(table))
 
-    def _output(self, table: WrittenTable) -> OutputDataset:
+    def _output(self, dataset: tuple[str, str], tables: Sequence[WrittenTable]) -> OutputDataset:
+        """tables: several if they share a Delta table."""
         from openlineage.client.event_v2 import OutputDataset
         from openlineage.client.facet_v2 import (
             column_lineage_dataset,
@@ -177,31 +182,43 @@ class LineageRun:
             schema_dataset,
         )
 
-        columns = [
+        columns = {column.name: column for table in tables for column in table.columns}
+        fields = [
             schema_dataset.SchemaDatasetFacetFields(column.name, column.type, column.description or None, place)
-            for place, column in enumerate(table.columns, 1)
+            for place, column in enumerate(columns.values(), 1)
         ]
-        lineage = {column.name: self._lineage(table, column) for column in table.columns if column.sources}
-        version = dataset_version_dataset.DatasetVersionDatasetFacet(str(table.version), producer=_PRODUCER)
-        rows = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(table.rows, producer=_PRODUCER)
+        lineage: dict[str, Any] = {}
+        for table in tables:
+            for column in table.columns:
+                inputs = self._inputs(table, column)
+                if column.name in lineage:
+                    lineage[column.name].inputFields.extend(inputs)
+                elif inputs:
+                    lineage[column.name] = column_lineage_dataset.Fields(inputs)
+        version = str(max(table.version for table in tables))
+        rows = sum(table.rows for table in tables)
         return OutputDataset(
-            *dataset_name(table.place),
+            *dataset,
             facets={
-                "schema": schema_dataset.SchemaDatasetFacet(columns, producer=_PRODUCER),
+                "schema": schema_dataset.SchemaDatasetFacet(fields, producer=_PRODUCER),
                 "columnLineage": column_lineage_dataset.ColumnLineageDatasetFacet(lineage, producer=_PRODUCER),
-                "version": version,
+                "version": dataset_version_dataset.DatasetVersionDatasetFacet(version, producer=_PRODUCER),
             },
-            outputFacets={"outputStatistics": rows},
+            outputFacets={
+                "outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
+                    rows, producer=_PRODUCER
+                )
+            },
         )
 
-    def _lineage(self, table: WrittenTable, column: TargetColumn) -> Any:
+    def _inputs(self, table: WrittenTable, column: TargetColumn) -> list[Any]:
         """A column's source, and the name that it had before."""
         from openlineage.client.facet_v2 import column_lineage_dataset as facet
 
         subtype = "IDENTITY" if column.mask is None else "TRANSFORMATION"
         transformation = facet.Transformation("DIRECT", subtype, column.mask or "", masking=column.mask is not None)
         source = (self.database.namespace, self._source_name(table))
-        return facet.Fields([facet.InputField(*source, name, [transformation]) for name in column.sources])
+        return [facet.InputField(*source, name, [transformation]) for name in column.sources]
 
     def _source_name(self, table: WrittenTable) -> str:
         return f"{self.database.database}.{table.schema}.{table.table}"

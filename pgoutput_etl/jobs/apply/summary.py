@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pgoutput_etl.config.settings import Config, Gaps
+from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.batch_plan import BatchPlan
 from pgoutput_etl.jobs.next_commands import Findings, next_commands
@@ -78,7 +79,7 @@ def _added_columns(batch: Batch, results: Iterable[TableResult]) -> tuple[str, .
 def _columns(config: Config, result: TableResult) -> tuple[TargetColumn, ...]:
     state = result.state
     former_names = config.rule_for(state.schema, state.table).lineage
-    return target_columns(result.columns, state.mode, state.masks, former_names)
+    return target_columns(result.columns, state.mode, state.masks, former_names, tag_of(state.path))
 
 
 def batch_metrics(

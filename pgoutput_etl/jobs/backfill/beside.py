@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.identifiers import path_segment
+from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.jobs.backfill.rebuild import archive_rebuild
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
 from pgoutput_etl.jobs.backfill.request import BackfillOrder
@@ -17,7 +17,7 @@ from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.load.targets import Targets
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.targets.location import target_name
+from pgoutput_etl.targets.location import place_below
 from pgoutput_etl.targets.plan import HeldTable, TableChanges
 
 
@@ -50,7 +50,7 @@ class SideBuild:
             for n, task in enumerate(plan.tasks):
                 state = last.tables.get(task.oid)
                 relation = task.shape.relation if state is None else state.relation
-                path = "/".join([root, *map(path_segment, target_name(archive.config, relation))])
+                path = place_below(root, archive.config, relation)
                 self._refuse_other_table(path, task.oid)
                 plan.tasks[n] = replace(task, path=path)
             rebuilt, unchanged = rebuild.write(plan, rows)
@@ -59,7 +59,7 @@ class SideBuild:
 
     def _refuse_other_table(self, path: str, oid: int) -> None:
         """Raises RunError if the path has a table that no earlier backfill of the same table wrote."""
-        if not self.targets.exists(path):
+        if not self.targets.exists(path) or (tag_of(path) and not self.targets.has_rows(path)):
             return
         prefix = f"pgoutput_etl:{self.archive.last.ledger_id}:into:"
         if not any(a.startswith(prefix) and a.endswith(f":{oid}") for a in self.targets.applications(path)):

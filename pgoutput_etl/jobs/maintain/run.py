@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.identifiers import table_of
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
@@ -97,8 +98,8 @@ class _Maintenance:
     missing: list[str] = field(default_factory=list)
 
     def run(self) -> MaintainSummary:
-        targets = [] if self.why_skipped is not None else list(self._targets().values())
-        compacted = self._side_by_side("checking", targets, lambda state: state.full_name, self._compact_target)
+        targets = [] if self.why_skipped is not None else self._targets()
+        compacted = self._side_by_side("checking", targets, _name, self._compact_target)
         if self.moved:
             self.check_claim()
             self.progress("recording the tables' new versions")
@@ -120,7 +121,8 @@ class _Maintenance:
     ) -> list[MaintainedTable]:
         return self.upkeep.pool(verb, self.progress).map(tables, name, work)
 
-    def _targets(self) -> dict[int, TableState]:
+    def _targets(self) -> list[list[TableState]]:
+        """By Delta table, the PostgreSQL tables whose rows it has."""
         names = {
             oid: f"{state.schema}.{state.table}"
             for oid, state in self.last.tables.items()
@@ -128,17 +130,19 @@ class _Maintenance:
         }
         patterns = self.request.tables if names else [pattern for pattern in self.request.tables if pattern != "*"]
         matches = matching_names(patterns, set(names.values()), "the ledger")
-        targets = {}
-        for oid, name in names.items():
-            state = self.last.tables[oid]
-            if name in matches and self.upkeep.table(state.path).exists():
-                targets[oid] = state
-            elif name in matches:
-                self.missing.append(f"{name}: no table exists at {state.path}")
-        return targets
+        targets: dict[str, list[TableState]] = {}
+        for state in (self.last.tables[oid] for oid in names):
+            targets.setdefault(table_of(state.path), []).append(state)
+        chosen = [states for states in targets.values() if any(state.full_name in matches for state in states)]
+        existing = [states for states in chosen if self.upkeep.table(states[0].path).exists()]
+        missing = (state for states in chosen if states not in existing for state in states)
+        self.missing += [f"{state.full_name}: no table exists at {state.path}" for state in missing]
+        return existing
 
-    def _compact_target(self, state: TableState) -> MaintainedTable:
-        folder, name = self.upkeep.table(state.path), f"{state.schema}.{state.table}"
+    def _compact_target(self, states: Sequence[TableState]) -> MaintainedTable:
+        """states: of the tables that share it, mostly one."""
+        state = min(states, key=lambda state: state.version)
+        folder, name, path = self.upkeep.table(state.path), _name(states), table_of(state.path)
         newest, operations = folder.commits_since(state.version)
         before = folder.measure(self._expiry)
         if not is_as_recorded(operations):
@@ -147,7 +151,7 @@ class _Maintenance:
                 "maintenance skips it until jobs/apply.py or jobs/backfill.py --tables writes a new version"
             )
             self.changed.add(name)
-            return MaintainedTable(name, state.path, before, left=(why,))
+            return MaintainedTable(name, path, before, left=(why,))
         steps: list[str] = []
         left: list[str] = []
         unclustered = folder.is_unclustered() if "optimize" in self.request.only else None
@@ -163,9 +167,9 @@ class _Maintenance:
                 if not folder.optimize(order):
                     steps, left = ["optimize"], ["Delta has no statistics for its key; small files are compacted"]
                 newest, _ = folder.commits_since(state.version)
-        if newest != state.version and self.request.execute:
-            self.moved[state.oid] = replace(state, version=newest)
-        return MaintainedTable(name, state.path, before, steps=tuple(steps), left=tuple(left))
+        if self.request.execute:
+            self.moved |= {s.oid: replace(s, version=newest) for s in states if s.version != newest}
+        return MaintainedTable(name, path, before, steps=tuple(steps), left=tuple(left))
 
     def _maintain_ledger(self, name: str, rule: RetentionRule | None) -> MaintainedTable:
         folder = self.upkeep.ledger_table(name)
@@ -228,3 +232,8 @@ class _Maintenance:
             return ()
         end = now(self.ledger.machine) - timedelta(days=self.request.ledger_keep_days)
         return retention_rules(self.last.number, self.last.since, last_batch_before(self.ledger.done_at(), end))
+
+
+def _name(states: Sequence[TableState]) -> str:
+    """The name of a Delta table in the report."""
+    return states[0].full_name if len(states) == 1 else table_of(states[0].path)

@@ -14,12 +14,12 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted
+from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of
 from pgoutput_etl.ingest.binary_files import literal_paths
 from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, FileCounts, StoredFile, count_files
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import delta_table, folder_of, is_delta_table, read_table
-from pgoutput_etl.spark.delta_history import changes_files
+from pgoutput_etl.spark.delta_history import changes_files, own_operations
 from pgoutput_etl.spark.platform import is_platform_session
 from pgoutput_etl.spark.session import session_settings
 
@@ -47,10 +47,15 @@ def _without_console(spark: SparkSession) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DeltaFolder:
-    """A Delta table. path: its folder or its name in a catalog."""
+    """A Delta table. place: a path, a name in a catalog, or a tag's rows in a table that several sources share."""
 
     spark: SparkSession
-    path: str
+    place: str
+
+    @property
+    def path(self) -> str:
+        """The place of the whole table."""
+        return table_of(self.place)
 
     def exists(self) -> bool:
         return is_delta_table(self.spark, self.path)
@@ -69,11 +74,12 @@ class DeltaFolder:
         return count_files(stored, current, expiry)
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
-        """The newest version that may have changed files, and the operations of all commits after the given version."""
+        """The newest version that may have changed files, and the operations of the commits after the given version,
+        without those of other sources that share the table."""
         history = delta_table(self.spark, self.path).history().where(F.col("version") >= version)
-        rows = history.select("version", "operation").collect()
+        rows = history.select("version", "operation", "userMetadata").collect()
         newest = max((row["version"] for row in rows if changes_files(row["operation"])), default=version)
-        return newest, [row["operation"] for row in rows if row["version"] > version]
+        return newest, own_operations(self.place, (row for row in rows if row["version"] > version))
 
     def is_unclustered(self) -> bool | None:
         """True if a clustered table has changed since its last OPTIMIZE; None if the table is not clustered."""

@@ -29,7 +29,8 @@ class TableUpkeep(Protocol):
         ...
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
-        """The newest version that may have changed files, and the operations of all commits after the given version."""
+        """The newest version that may have changed files, and the operations of the commits after the given version,
+        without those of other sources that share the table."""
         ...
 
     def is_unclustered(self) -> bool | None:
@@ -60,7 +61,7 @@ class Upkeep(Protocol):
     @property
     def conflicts(self) -> tuple[type[Exception], ...]: ...
 
-    def table(self, path: str) -> TableUpkeep: ...
+    def table(self, place: str) -> TableUpkeep: ...
 
     def ledger_table(self, name: str) -> TableUpkeep: ...
 
@@ -93,8 +94,8 @@ class DeltaUpkeep:
     def conflicts(self) -> tuple[type[Exception], ...]:
         return CONFLICTS
 
-    def table(self, path: str) -> DeltaFolder:
-        return DeltaFolder(self.spark, path)
+    def table(self, place: str) -> DeltaFolder:
+        return DeltaFolder(self.spark, place)
 
     def ledger_table(self, name: str) -> DeltaFolder:
         return self.table(self.ledger_path(name))

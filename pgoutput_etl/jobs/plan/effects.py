@@ -20,6 +20,7 @@ from pgoutput_etl.jobs.plan.report import PlannedTable, PlannedType
 from pgoutput_etl.load.change_source import blocks_of_table, events_of_blocks, window_of
 from pgoutput_etl.load.layout import planned_layout
 from pgoutput_etl.load.net_effect import event_key_parts, net_of_bag, with_sequence
+from pgoutput_etl.load.shared_table import planned_columns
 from pgoutput_etl.load.target_columns import delta_type, entries_of, no_entries
 from pgoutput_etl.load.writer import table_fault
 from pgoutput_etl.schema.table_shape import TableShape
@@ -55,6 +56,8 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
     )
     effects, unrepresentable = Counter[str](), Counter[str]()
     try:
+        united = planned_columns(plan.rows.spark, task.path, task.shape.columns)
+        table = replace(table, layout=(*united, *table.layout))
         for number, span in enumerate(task.spans):
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
             of_rows, of_columns = _count_span(plan, task, span, has_rows)

@@ -18,7 +18,7 @@ import yaml
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.identifiers import is_catalog_place, table_of, tag_of
 from pgoutput_etl.jobs.status.ledger_state import LedgerBatches, user_types
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.tables import table_state
@@ -62,7 +62,7 @@ class LedgerTables:
     def columns(self, state: TableState, config: Config) -> tuple[TargetColumn, ...]:
         columns = table_columns(state.relation, state.retired, self.user_types)
         former_names = config.rule_for(state.schema, state.table).lineage
-        return target_columns(columns, state.mode, state.masks, former_names)
+        return target_columns(columns, state.mode, state.masks, former_names, tag_of(state.path))
 
 
 def write_sources(config: Config, path: str, max_age: timedelta | None) -> None:
@@ -80,7 +80,8 @@ def sources_text(config: Config, tables: LedgerTables, max_age: timedelta | None
     for state in tables.states:
         schema, name = target_name(config, state.relation)
         if not _JINJA.search(f"{schema}.{name}"):
-            by_schema.setdefault(schema, {})[name] = _table(name, state, config, tables.columns(state, config))
+            named, table = by_schema.setdefault(schema, {}), _table(name, state, config, tables.columns(state, config))
+            named[name] = _united(named[name], table) if name in named else table
     sources = [
         _source(config, schema, [table for _, table in sorted(named.items())], max_age)
         for schema, named in sorted(by_schema.items())
@@ -129,11 +130,17 @@ def _table(name: str, state: TableState, config: Config, columns: Iterable[Targe
     return {"name": name, **described, **place, "config": {"meta": meta}, "columns": [*map(_column, _safe(columns))]}
 
 
+def _united(table: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """A shared table, from its entries for two of the tables whose rows it has."""
+    columns = {column["name"]: column for column in (*table["columns"], *other["columns"])}
+    return {**table, "columns": list(columns.values())}
+
+
 def _place(name: str, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The table's properties and `meta`. dbt-duckdb formats `external_location`, so braces are doubled."""
     if is_catalog_place(path):
         return {"identifier": name.lower()}, {}
-    location = _location(path)
+    location = _location(table_of(path))
     table = {"identifier": location, "external": {"location": location, "file_format": "delta"}}
     scan = _delta_scan(location).replace("{", "{{").replace("}", "}}")
     return table, {"external_location": scan}

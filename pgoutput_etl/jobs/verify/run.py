@@ -28,10 +28,11 @@ from pgoutput_etl.jobs.verify.sides import CsvRows, OtherDelta, OtherTable, Serv
 from pgoutput_etl.ledger.as_of import consistent_points
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
 from pgoutput_etl.schema.table_shape import table_columns
-from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
+from pgoutput_etl.spark.delta import delta_table, is_delta_table
 from pgoutput_etl.spark.delta_history import is_as_recorded, operations_since
 from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.table_pool import TablePool
@@ -235,7 +236,8 @@ class _Comparison:
         return columns, {**not_compared, **unknown}
 
     def _rows(self) -> DataFrame:
-        return read_table(self.spark, self.state.path, self.state.version)
+        columns = table_columns(self.state.relation, self.state.retired, self.user_types)
+        return tagged_target(self.spark, self.state.path, columns, self.state.version)
 
     def _current_rows(self) -> DataFrame:
         if self.state.mode is Mode.SOFT_DELETE:

@@ -70,7 +70,9 @@ class Shard:
         mirror = replayed(*self.files).tables()[T]
         names = list(mirror.rows[0]) if mirror.rows else []
         have = self.rows()
-        assert sorted(map(_text, ({name: row[name] for name in names} for row in have))) == sorted(map(_text, mirror.rows))
+        assert sorted(map(_text, ({name: row[name] for name in names} for row in have))) == sorted(
+            map(_text, mirror.rows)
+        )
         others = {name for row in have for name, value in row.items() if name not in names and value is not None}
         assert not others
 
@@ -92,9 +94,9 @@ def test_each_source_has_its_own_rows(spark: SparkSession, tmp_path: Path) -> No
         assert summary.exit_code == 0
         assert [(t.rows, t.inserted) for t in summary.tables] == [(3, 3)]
     assert details(us)["partitionColumns"] == ["shard"]
-    assert sorted((row["shard"], row["id"]) for row in spark.read.format("delta").load(f"{tmp_path}/tables/all/orders").collect()) == [
-        (name, i) for name in ("eu", "us") for i in (1, 2, 3)
-    ]
+    assert sorted(
+        (row["shard"], row["id"]) for row in spark.read.format("delta").load(f"{tmp_path}/tables/all/orders").collect()
+    ) == [(name, i) for name in ("eu", "us") for i in (1, 2, 3)]
 
     summary = eu.night(transaction(2, 0x200, update("1", "x"), delete("2", None), insert("4", "y")))
     assert [(t.rows, t.inserted, t.updated, t.deleted) for t in summary.tables] == [(3, 1, 1, 1)]
@@ -115,7 +117,14 @@ def test_columns_are_united_by_name(spark: SparkSession, tmp_path: Path) -> None
     for shard in (eu, us):
         shard.assert_mirrored()
     columns = spark.read.format("delta").load(f"{tmp_path}/tables/all/orders").dtypes
-    assert {"shard": "string", "id": "bigint", "v": "string", "n": "bigint", "w": "string", "renamed": "string"}.items() <= {*columns}
+    assert {
+        "shard": "string",
+        "id": "bigint",
+        "v": "string",
+        "n": "bigint",
+        "w": "string",
+        "renamed": "string",
+    }.items() <= {*columns}
 
 
 def test_a_type_that_does_not_fit_holds_only_its_source(spark: SparkSession, tmp_path: Path) -> None:
@@ -172,7 +181,9 @@ def test_other_modes_equal_tables_of_their_own(
     if mode == "soft_delete" and identity is ReplicaIdentity.FULL:
         pytest.skip("mode soft_delete needs a key")
     eu, us = (Shard(spark, tmp_path, name, f", mode: {mode}") for name in ("eu", "us"))
-    alone = Nights(Job(spark, tmp_path / "alone", tmp_path / "eu" / "landing", [f"tables=[{{match: '*', mode: {mode}}}]"]))
+    alone = Nights(
+        Job(spark, tmp_path / "alone", tmp_path / "eu" / "landing", [f"tables=[{{match: '*', mode: {mode}}}]"])
+    )
     (tmp_path / "alone").mkdir()
     gone = [delete("2", None)] if identity is ReplicaIdentity.DEFAULT else [delete_full("2", "b")]
     us.night(transaction(1, 0x100, table(("id", INT4), "v", "other"), insert("1", "z", "o")))
@@ -216,7 +227,11 @@ def test_rows_move_to_another_tag_and_out_of_the_shared_table(spark: SparkSessio
     europe = read_table(spark, tagged_place(str(tmp_path / "tables" / "all" / "orders"), {"shard": "europe"}))
     assert sorted(row["id"] for row in europe.collect()) == [1, 2]
     eu.land(transaction(3, 0x300, insert("3", "y"))).job.run("tables=[]")
-    assert sorted(row["id"] for row in spark.read.format("delta").load(f"{tmp_path}/tables/public/t").collect()) == [1, 2, 3]
+    assert sorted(row["id"] for row in spark.read.format("delta").load(f"{tmp_path}/tables/public/t").collect()) == [
+        1,
+        2,
+        3,
+    ]
     assert europe.count() == 0
     us.assert_mirrored()
 
@@ -230,13 +245,22 @@ def test_schemas_of_one_source_share_a_table(spark: SparkSession, tmp_path: Path
     nights.night(transaction(2, 0x200, update("1", "x", oid=2), delete("1", None, oid=3)))
     rows = spark.read.format("delta").load(f"{tmp_path}/tables/all/orders").collect()
     assert sorted((row["tenant"], row["kind"], row["id"], row["v"]) for row in rows) == [
-        ("tenant_1", "it's t, [1=1]", "1", "v1"), ("tenant_2", "it's t, [1=1]", "1", "x")
+        ("tenant_1", "it's t, [1=1]", "1", "v1"),
+        ("tenant_2", "it's t, [1=1]", "1", "x"),
     ]
 
 
 def test_tables_that_can_not_share_are_refused(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     nights = Nights(Job(spark, tmp_path, landing, ["tables=[{match: 'tenant_*.t', into: all.orders, tag: {k: x}}]"]))
-    nights.land(transaction(1, 0x100, *(replace(table(oid=oid), namespace=f"tenant_{oid}") for oid in (1, 2)), insert("1", "a", oid=1), insert("1", "a", oid=2)))
+    nights.land(
+        transaction(
+            1,
+            0x100,
+            *(replace(table(oid=oid), namespace=f"tenant_{oid}") for oid in (1, 2)),
+            insert("1", "a", oid=1),
+            insert("1", "a", oid=2),
+        )
+    )
     with pytest.raises(ConfigError, match="would have the same tag"):
         nights.job.run()
     spark.range(1).write.format("delta").save(f"{tmp_path}/tables/all/mine")
