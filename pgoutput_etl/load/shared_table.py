@@ -104,7 +104,7 @@ def planned_columns(spark: SparkSession, place: str, columns: Iterable[TableColu
     """What `unite_columns` would change in a table that exists, in words. Raises TableError."""
     if not tag_of(place) or not is_delta_table(spark, place):
         return ()
-    return tuple(words for _, words in _uniting(spark, place, fields_of(columns)))
+    return tuple(dict.fromkeys(words for _, words in _uniting(spark, place, fields_of(columns))))
 
 
 def fields_of(columns: Iterable[TableColumn]) -> StructType:

@@ -17,14 +17,31 @@ from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain
+from pgoutput_etl.jobs.plan.run import plan
+from pgoutput_etl.jobs.verify.request import VerifyRequest
+from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load.targets import DeltaChanges
 from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
 from pgoutput_etl.spark.delta import read_table
 from tests.support.jobs import Job, Nights, held
-from tests.support.small_archives import T, delete, delete_full, insert, replayed, table, transaction, truncate, update
+from tests.support.small_archives import (
+    TOAST,
+    Change,
+    T,
+    delete,
+    delete_full,
+    insert,
+    replayed,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 
 pytestmark = pytest.mark.spark
 
-INT4, INT8, TEXT = 23, 20, 25
+INT4, INT8, FLOAT4, FLOAT8 = 23, 20, 700, 701
 
 Row = dict[str, Any]
 
@@ -63,7 +80,8 @@ class Shard:
 
     def rows(self, *columns: str) -> list[Row]:
         rows = read_table(self.spark, self.place)
-        return (rows.select(*columns) if columns else rows).toArrow().to_pylist()
+        found: list[Row] = (rows.select(*columns) if columns else rows).toArrow().to_pylist()
+        return found
 
     def assert_mirrored(self) -> None:
         """The source's rows equal a replay of its files; columns of others are NULL."""
@@ -149,7 +167,7 @@ def test_sources_run_at_the_same_time(spark: SparkSession, tmp_path: Path) -> No
         relation = table(("id", INT4), "v", *(f"c{number}" for number in range(2, night + 1)))
         more = [None] * (night - 1)
         for shard in shards:
-            changes = [insert(f"{night}{i}", shard.name, *more) for i in range(20)]
+            changes: list[Change] = [insert(f"{night}{i}", shard.name, *more) for i in range(20)]
             changes += [update(f"{night - 1}{i}", "x", *more) for i in range(5) if night > 1]
             shard.land(transaction(night, 0x100 * night, relation, *changes))
         with ThreadPoolExecutor(3) as pool:
@@ -271,3 +289,64 @@ def test_tables_that_can_not_share_are_refused(spark: SparkSession, tmp_path: Pa
     eu.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "a")))
     with pytest.raises(RunError, match="has rows and is not in the ledger"):
         eu.nights.job.run(f"state.root={tmp_path / 'lost'}")
+
+
+def test_jobs_see_only_the_rows_of_their_source(spark: SparkSession, tmp_path: Path) -> None:
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    for shard in (eu, us):
+        shard.night(transaction(1, 0x100, table(("id", INT4), ("f", FLOAT4), "v"), insert("1", "0.1", shard.name)))
+    us.night(transaction(2, 0x200, table(("id", INT4), ("f", FLOAT8), "v", "w"), insert("2", "0.2", "b", "c")))
+    us.night(transaction(3, 0x300, insert("3", "0.3", "b", "c")))
+
+    found = maintain(spark, eu.nights.job.loaded(), MaintainRequest(execute=True), lambda _: None)
+    assert [t.left for t in found.tables if t.name == "public.t"] == [()]
+    assert found.batch, "the newest version is recorded, so that VACUUM keeps it"
+    us.night(transaction(4, 0x400, update("3", TOAST, "bb", TOAST)))
+    us.assert_mirrored()
+
+    want = tmp_path / "want.csv"
+    want.write_text("id,f,v\n1,0.1,eu\n")
+    request = VerifyRequest(csv=str(want), table="public.t")
+    summary = verify(spark, eu.nights.job.loaded(), request)
+    assert summary.exit_code == 0, "another source has widened a column"
+    assert not summary.remarks, "another source has written to it since"
+    spark.sql(f"UPDATE delta.`{tmp_path}/tables/all/orders` SET v = 'x' WHERE shard = 'eu'")
+    summary = verify(spark, eu.nights.job.loaded(), request)
+    assert "Other programs have changed it since" in summary.remarks[0]
+
+    found = maintain(spark, us.nights.job.loaded(), MaintainRequest(execute=True), lambda _: None)
+    [of_target] = [t for t in found.tables if t.name == "public.t"]
+    assert "another program has changed it" in of_target.left[0]
+
+    eu.land(transaction(2, 0x200, table(("id", INT8), ("f", FLOAT4), "v", "x"), insert("2", "1", "b", "c")))
+    [planned] = plan(spark, eu.nights.job.loaded()).tables
+    assert planned.path == eu.place
+    assert planned.layout == ("widens column id to bigint", "adds column x")
+    us.land(transaction(5, 0x500, table(("id", INT4), ("f", FLOAT8), "v", ("w", INT4)), insert("5", "1", "b", "5")))
+    [planned] = plan(spark, us.nights.job.loaded()).tables
+    assert planned.held is not None
+    assert planned.held.startswith("column 'w' is int, and string in")
+
+
+@pytest.mark.parametrize("before", ["the write", "the end of the batch"])
+def test_a_run_that_died_is_finished_after_other_sources_wrote(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    for shard in (eu, us):
+        shard.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "a"), insert("2", "b")))
+    eu.land(transaction(2, 0x200, table(("id", INT4), "v", "w"), update("1", "x", "y"), insert("3", "c", "d")))
+
+    def die(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    owner, method = (DeltaChanges, "prepared") if before == "the write" else (DeltaLedger, "close")
+    with monkeypatch.context() as killed:
+        killed.setattr(owner, method, die)
+        with pytest.raises(MemoryError):
+            eu.nights.job.run()
+    us.night(transaction(2, 0x200, table(("id", INT4), "v", "w"), delete("2", None, None), insert("4", "c", "d")))
+    summary = eu.nights.job.run()
+    assert [(t.rows, t.inserted, t.updated) for t in summary.tables] == [(3, 1, 1)]
+    for shard in (eu, us):
+        shard.assert_mirrored()
