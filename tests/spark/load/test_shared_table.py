@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import ConfigError, RunError
@@ -18,12 +21,14 @@ from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain
 from pgoutput_etl.jobs.plan.run import plan
+from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
+from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.targets import DeltaChanges
 from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
-from pgoutput_etl.spark.delta import read_table
+from pgoutput_etl.spark.delta import delta_table, read_table
 from tests.support.jobs import Job, Nights, held
 from tests.support.small_archives import (
     TOAST,
@@ -48,12 +53,14 @@ Row = dict[str, Any]
 
 @dataclass
 class Shard:
-    """A source that shares a table with others, and everything that it has landed. rule: more of the table's rule."""
+    """A source that shares a table with others, and everything that it has landed. rule: more of the table's rule.
+    target: more of its configuration."""
 
     spark: SparkSession
     folder: Path
     name: str
     rule: str = ""
+    target: str = ""
     files: list[list[PgoutputMessage]] = field(default_factory=list)
 
     @property
@@ -61,8 +68,8 @@ class Shard:
         own, landing = self.folder / self.name, self.folder / self.name / "landing"
         landing.mkdir(exist_ok=True, parents=True)
         rule = f"{{match: public.t, into: all.orders, tag: {{shard: '{{source}}'}}{self.rule}}}"
-        target, state = f"target.root={self.folder / 'tables'}", f"state.root={own / 'ledger'}"
-        overrides = [f"source.name={self.name}", target, state, f"tables=[{rule}]"]
+        target = f"target={{{self.target or f'root: {self.folder}/tables'}}}"
+        overrides = [f"source.name={self.name}", target, f"state.root={own / 'ledger'}", f"tables=[{rule}]"]
         return Nights(Job(self.spark, own, landing, overrides), len(self.files))
 
     def land(self, *messages: Iterable[PgoutputMessage]) -> Nights:
@@ -75,8 +82,16 @@ class Shard:
         return self.land(*messages).job.run()
 
     @property
+    def whole(self) -> str:
+        """The place of the table."""
+        catalog = re.search(r"catalog: spark_catalog\.(\w+)", self.target)
+        if catalog is not None:
+            return f"`spark_catalog`.`{catalog[1]}_all`.`orders`"
+        return f"{self.folder}/tables/all/orders"
+
+    @property
     def place(self) -> str:
-        return tagged_place(str(self.folder / "tables" / "all" / "orders"), {"shard": self.name})
+        return tagged_place(self.whole, {"shard": self.name})
 
     def rows(self, *columns: str) -> list[Row]:
         rows = read_table(self.spark, self.place)
@@ -101,8 +116,7 @@ def _text(row: Row) -> str:
 
 
 def details(shard: Shard) -> Row:
-    [detail] = shard.spark.sql(f"DESCRIBE DETAIL delta.`{shard.folder}/tables/all/orders`").collect()
-    return detail.asDict()
+    return delta_table(shard.spark, shard.whole).detail().collect()[0].asDict()
 
 
 def test_each_source_has_its_own_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -123,8 +137,10 @@ def test_each_source_has_its_own_rows(spark: SparkSession, tmp_path: Path) -> No
         shard.assert_mirrored()
 
 
-def test_columns_are_united_by_name(spark: SparkSession, tmp_path: Path) -> None:
-    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+@pytest.mark.parametrize("in_catalog", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_columns_are_united_by_name(spark: SparkSession, tmp_path: Path, in_catalog: bool) -> None:
+    target = f"catalog: spark_catalog.s{uuid4().hex[:8]}" if in_catalog else ""
+    eu, us = (Shard(spark, tmp_path, name, target=target) for name in ("eu", "us"))
     eu.night(transaction(1, 0x100, table(("id", INT4), "v", ("n", INT4)), insert("1", "a", "7"), insert("2", "b", "8")))
     us.night(transaction(1, 0x100, table(("id", INT4), "v", "w"), insert("1", "a", "x"), insert("2", "b", "y")))
     for shard in (eu, us):
@@ -134,7 +150,7 @@ def test_columns_are_united_by_name(spark: SparkSession, tmp_path: Path) -> None
     us.night(transaction(2, 0x200, table(("id", INT4), "v", "renamed"), update("1", "c", "z"), delete("2", None, None)))
     for shard in (eu, us):
         shard.assert_mirrored()
-    columns = spark.read.format("delta").load(f"{tmp_path}/tables/all/orders").dtypes
+    columns = read_table(spark, eu.whole).dtypes
     assert {
         "shard": "string",
         "id": "bigint",
@@ -161,8 +177,9 @@ def test_a_type_that_does_not_fit_holds_only_its_source(spark: SparkSession, tmp
     eu.assert_mirrored()
 
 
-def test_sources_run_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
-    shards = [Shard(spark, tmp_path, name) for name in ("eu", "us", "ap")]
+@pytest.mark.parametrize("rule", ["", pytest.param(", cluster_by: [shard, id], cdf: true", marks=pytest.mark.soak)])
+def test_sources_run_at_the_same_time(spark: SparkSession, tmp_path: Path, rule: str) -> None:
+    shards = [Shard(spark, tmp_path, name, rule) for name in ("eu", "us", "ap")]
     for night in range(1, 4):
         relation = table(("id", INT4), "v", *(f"c{number}" for number in range(2, night + 1)))
         more = [None] * (night - 1)
@@ -176,6 +193,9 @@ def test_sources_run_at_the_same_time(spark: SparkSession, tmp_path: Path) -> No
         assert [t.rows for summary in summaries for t in summary.tables] == [20 * night] * 3
         for shard in shards:
             shard.assert_mirrored()
+    assert (details(shards[0])["partitionColumns"], details(shards[0])["clusteringColumns"]) == (
+        ([], ["shard", "id"]) if rule else (["shard"], [])
+    )
 
 
 def test_a_rebuild_leaves_other_rows_alone(spark: SparkSession, tmp_path: Path) -> None:
@@ -350,3 +370,39 @@ def test_a_run_that_died_is_finished_after_other_sources_wrote(
     assert [(t.rows, t.inserted, t.updated) for t in summary.tables] == [(3, 1, 1)]
     for shard in (eu, us):
         shard.assert_mirrored()
+
+
+def test_a_snapshot_replaces_the_rows_of_its_source(spark: SparkSession, tmp_path: Path) -> None:
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    for shard in (eu, us):
+        shard.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "a"), insert("2", "b")))
+        shard.night(transaction(2, 0x300, update("2", "c")))
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,v\n1,from the server\n2,old\n7,older than the archive\n")
+    request = SnapshotRequest(("public.t",), lsn=0x200, files=str(rows))
+    summary = snapshot(spark, eu.nights.job.loaded(), request, lambda _: None)
+    assert [(t.loaded, t.changes) for t in summary.tables] == [(3, 1)]
+    assert sorted((row["id"], row["v"]) for row in eu.rows()) == [
+        (1, "from the server"),
+        (2, "c"),
+        (7, "older than the archive"),
+    ]
+    us.assert_mirrored()
+
+
+@pytest.mark.soak
+def test_tables_for_all_readers_are_shared(spark: SparkSession, tmp_path: Path) -> None:
+    target = f"root: {tmp_path}/tables, readers: all"
+    eu, us = (Shard(spark, tmp_path, name, target=target) for name in ("eu", "us"))
+    for shard in (eu, us):
+        shard.night(
+            transaction(1, 0x100, table(("id", INT4), "v", "gone"), insert("1", "a", "b"), insert("2", "b", "c"))
+        )
+    eu.night(transaction(2, 0x200, table(("id", INT4), "renamed"), update("1", "x"), delete("2", None)))
+    us.night(transaction(2, 0x200, delete("1", None, None), insert("3", "y", "z")))
+    for shard in (eu, us):
+        shard.assert_mirrored()
+    summary = eu.night(transaction(3, 0x300, table(("id", INT8), "renamed"), insert("3000000000", "x")))
+    assert held(summary)["t"].startswith("column 'id' is bigint, and int in")
+    rows = DeltaTable(eu.whole).to_pyarrow_table().to_pylist()
+    assert sorted((row["shard"], row["id"]) for row in rows) == [("eu", 1), ("us", 2), ("us", 3)]
