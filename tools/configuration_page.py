@@ -100,6 +100,11 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
         {"email": {"renamed_from": "mail"}, "note": "drop"},
     ),
     "tables[].rename": ("[another `schema.table`](mask-columns.md#rename-a-table) for the target", "crm.customer"),
+    "tables[].into": ("the `schema.table` that several sources or tables [share](shared-tables.md)", "shop.orders"),
+    "tables[].tag": (
+        "columns that mark this table's rows there; `{source}`, `{schema}`, `{table}` stand for names",
+        {"_pg_source": "{source}"},
+    ),
     "tables[].on_schema_change": (
         "what happens when [columns change](schema-changes.md#contracts): `follow`, `hold`, `fail`, `keep`, by change",
         {"retype": "hold", "drop": "keep"},
@@ -221,6 +226,9 @@ def example(path: str) -> dict[str, object]:
     section, _, name = path.rpartition(".")
     if path in ("target.catalog", "target.views"):
         return {**config, "target": {"catalog": "main", name: value}, "state": {"root": "./state"}}
+    if path in ("tables[].into", "tables[].tag"):
+        shared = {key: MEANINGS[f"tables[].{key}"][1] for key in ("into", "tag")}
+        return {**config, "tables": [{"match": "public.customers", **shared}]}
     if section == "tables[]":
         return {**config, "tables": [{"match": "public.customers", name: value}]}
     if not section:

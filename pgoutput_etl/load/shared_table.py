@@ -1,4 +1,4 @@
-"""Writes the rows of one tag into a table that several sources share (docs/fan-in.md).
+"""Writes the rows of one tag into a table that several sources share (docs/shared-tables.md).
 
 The sources' columns are united by name. A column that a source lacks is NULL in its rows. A column that one source
 drops stays for the others.
@@ -114,9 +114,7 @@ def fields_of(columns: Iterable[TableColumn]) -> StructType:
 def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
     """Adds the columns that the table lacks, and widens those that are too narrow. Raises TableError for a column that
     the table has in a type that doesn't fit."""
-    why = why_not_shared(spark, place)
-    if why is not None:
-        raise TableError(why)
+    check_shared(spark, place)
     while clauses := _uniting(spark, place, columns):
         try:
             with _preparing(spark, "columns"):
@@ -151,16 +149,15 @@ def _uniting(spark: SparkSession, place: str, columns: StructType) -> list[tuple
     return clauses
 
 
-def why_not_shared(spark: SparkSession, place: str) -> str | None:
-    """Why an existing table can't take the tag's rows."""
+def check_shared(spark: SparkSession, place: str) -> None:
+    """Raises TableError if an existing table can't take the tag's rows."""
     names = {name.lower() for name in _whole(spark, place).columns}
     missing = [name for name in tag_of(place) if name.lower() not in names]
-    if not missing:
-        return None
-    return (
-        f"the table at {table_of(place)} has no column {missing[0]!r}, so its rows belong to no source that shares it: "
-        "move it away, or choose another name for `into`"
-    )
+    if missing:
+        raise TableError(
+            f"the table at {table_of(place)} has no column {missing[0]!r}, so it is not shared: move it away, or "
+            "choose another name for `into`"
+        )
 
 
 def _whole(spark: SparkSession, place: str) -> DataFrame:

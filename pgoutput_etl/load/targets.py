@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
 from pgoutput_etl.ingest.rows import MessageRows
@@ -22,7 +23,7 @@ from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import applications, committed_steps, evolve
 from pgoutput_etl.load.layout import lay_out
 from pgoutput_etl.load.net_effect import all_of, event_key_parts
-from pgoutput_etl.load.shared_table import why_not_shared
+from pgoutput_etl.load.shared_table import check_shared
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
@@ -82,8 +83,8 @@ class Targets(Protocol):
         """Raises TableError if the table is gone."""
         ...
 
-    def why_taken(self, place: str) -> str | None:
-        """Why no table can be written at a place that has something else, or None."""
+    def check_free(self, place: str) -> None:
+        """Raises RunError or TableError if a place has something else than such a table."""
         ...
 
     def has_rows(self, place: str) -> bool: ...
@@ -206,12 +207,11 @@ class DeltaTargets:
     def check_exists(self, place: str) -> None:
         delta_commit.check_target_exists(self.spark, place)
 
-    def why_taken(self, place: str) -> str | None:
+    def check_free(self, place: str) -> None:
         if is_catalog_place(place) and is_in_catalog(self.spark, place) and not is_delta_table(self.spark, place):
-            return f"{place} exists and is not a Delta table: move it away, or change target.catalog"
+            raise RunError(f"{place} exists and is not a Delta table: move it away, or change target.catalog")
         if tag_of(place) and is_delta_table(self.spark, place):
-            return why_not_shared(self.spark, place)
-        return None
+            check_shared(self.spark, place)
 
     def has_rows(self, place: str) -> bool:
         return delta_commit.has_rows(self.spark, place)

@@ -260,9 +260,10 @@ def refuse_existing_rows(targets: Targets, plan: TablePlan) -> None:
     """Raises RunError, before anything is written, if a new table's path has rows that the ledger doesn't know, or
     something else than such a table."""
     for task in plan.tasks:
-        why = targets.why_taken(task.path)
-        if why is not None:
-            raise RunError(why)
+        try:
+            targets.check_free(task.path)
+        except TableError as error:  # nothing is written yet: rather a run that stops than a table that is held
+            raise RunError(str(error)) from None
         # In a shared table, commits of the same source may have written rows with another tag.
         was_here = not tag_of(task.path) and bool(task.moved_from) and bool(targets.applications(task.path))
         is_new = task.state is None or (task.moved_from is not None and not was_here)

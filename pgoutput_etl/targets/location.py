@@ -120,7 +120,7 @@ def check_names(shape: TableShape, mode: Mode, tag: Iterable[str] = ()) -> None:
     for name in (*tag, *(column.name for column in shape.columns), *added_columns(mode)):
         other = names.get(_folded(name))
         if other is not None and {_folded(column) for column in tag} & {_folded(name), _folded(other)}:
-            raise TableError(f"the column name {name!r} is also in `tag`: choose another name there")
+            raise TableError(f"the column name {name!r} is also in the tag: choose another name there")
         if other == name:
             where = "in every mode" if name in METADATA_COLUMNS else f"in mode {mode.value}"
             raise TableError(f"the column name {name!r} is reserved {where}")

@@ -107,8 +107,8 @@ class SimTargets:
         if self.writer.read_version(place) < 0:
             raise TableError(f"there is no table at {place} any more")
 
-    def why_taken(self, place: str) -> str | None:  # noqa: ARG002
-        return None
+    def check_free(self, place: str) -> None:
+        pass
 
     def has_rows(self, place: str) -> bool:
         return bool(self._newest(place).rows)
