@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from delta import exceptions
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -18,6 +17,7 @@ from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
 from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
 from pgoutput_etl.machine import THIS_MACHINE, Machine
 from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.spark.conflicts import again_after_conflict
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.platform import local_path
@@ -30,15 +30,6 @@ if TYPE_CHECKING:
 _UNREADABLE = frozenset("%?#")
 
 _ONE_FILE = 10_000  # rows; Spark would write a file for each core
-
-# Raised by an append that lost to a concurrent one: both create the table, or both use one transaction identifier.
-# In Python none of these is a DeltaConcurrentModificationException.
-_CONFLICTS = (
-    exceptions.ConcurrentTransactionException,
-    exceptions.ConcurrentWriteException,
-    exceptions.MetadataChangedException,
-    exceptions.ProtocolChangedException,
-)
 
 
 class Store(ABC):
@@ -147,13 +138,7 @@ class LedgerStore(Store):
         """Appends once per batch, table and step, however often it is called. Retries after another source's commit."""
         writer = rows.write.format("delta").mode("append").option("txnVersion", str(batch))
         writer = writer.option("txnAppId", self.application(table, step)).option("mergeSchema", "true")
-        for is_last in (False, False, True):
-            try:
-                writer.save(self.path(table))
-                return
-            except _CONFLICTS:
-                if is_last:
-                    raise
+        again_after_conflict(lambda: writer.save(self.path(table)))
 
     def append_table(self, table: str, rows: pa.Table, batch: int, step: str = "") -> None:
         if self._local is not None:

@@ -13,7 +13,17 @@ from rich.console import Console
 
 from pgoutput_etl.console import ProgressPrinter, print_error
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.identifiers import MAX_SEGMENT, is_within, path_segment, printable, quoted
+from pgoutput_etl.identifiers import (
+    MAX_SEGMENT,
+    identifier,
+    is_within,
+    path_segment,
+    printable,
+    quoted,
+    table_of,
+    tag_of,
+    tagged_place,
+)
 from pgoutput_etl.jobs.apply.report import RunSummary, print_summary
 from pgoutput_etl.load.summary import TableSummary
 
@@ -77,6 +87,19 @@ def test_every_name_has_a_folder_of_its_own_and_is_told_by_it(name: str) -> None
     assert segment[0] not in "_."
     assert not set(segment) & set('/\\:*?"<>|{}[]#')
     assert PurePosixPath("root", segment).parts == ("root", segment)
+
+
+@given(names, names.filter(bool))
+@example("plain", "[x=1],y=2")
+@example("plain", "`, '")
+def test_a_tagged_place_names_its_table_and_its_tag(table: str, value: str) -> None:
+    for place in (f"/lake/public/{path_segment(table)}", "`main`.`public`.`t`"):
+        tag = {"_pg_source": value, "tenant": "x"}
+        tagged = tagged_place(place, tag)
+        assert (table_of(tagged), tag_of(tagged)) == (place, tag)
+        assert (table_of(place), tag_of(place)) == (place, {})
+        assert tagged_place(place, {}) == place
+        assert identifier(tagged) == identifier(place)
 
 
 CONTROLS = "\x1b]8;;http://evil\x07 \x1b[2J \r \n \b \x9b31m \u202e \u2066 \u200b \ud800 \x7f"

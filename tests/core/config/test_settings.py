@@ -254,6 +254,25 @@ def test_numbers_and_booleans_can_come_from_the_environment() -> None:
             "tables: [{match: a.b, rename: x.y}, {match: a.c, rename: x.y}]",
             "tables[1]: expected another `rename` than that of tables[0]",
         ),
+        ("tables: [{match: a.b, into: b, tag: {k: x}}]", "tables[0].into: expected schema.table, with one dot"),
+        ("tables: [{match: a.b, into: b.c}]", "tables[0].tag: missing: expected with `into`"),
+        ("tables: [{match: a.b, tag: {k: x}}]", "tables[0].into: missing: expected with `tag`"),
+        ("tables: [{match: a.b, into: b.c, tag: {k: ''}}]", "tables[0].tag.k: expected a string: a value"),
+        ("tables: [{match: a.b, into: b.c, tag: {k: '{column}'}}]", "tables[0].tag.k: expected a text, in which only"),
+        ("tables: [{match: a.b, into: b.c, tag: {k: '{table!r}'}}]", "tables[0].tag.k: expected a text, in which only"),
+        (
+            "tables: [{match: a.b, into: b.c, tag: {'k=x': y}}]",
+            "tables[0].tag.k=x: expected a column's name of letters",
+        ),
+        ("tables: [{match: a.b, into: b.c, rename: b.d, tag: {k: x}}]", "expected either `rename` or `into`"),
+        (
+            "tables: [{match: a.b, into: b.c, tag: {k: x, l: y}, partition_by: [k]}]",
+            "tables[0].partition_by: expected the columns of `tag` among them",
+        ),
+        (
+            "tables: [{match: a.b, into: b.c, tag: {k: x}}, {match: a.c, rename: b.c}]",
+            "tables[0]: expected another `into` than the `rename` of tables[1]",
+        ),
         (
             "tables: [{match: a.b}, {match: c.d}, {match: a.b, skip: true}]",
             "tables[2]: it never applies: tables[0]",

@@ -198,6 +198,7 @@ def test_sources_run_at_the_same_time(spark: SparkSession, tmp_path: Path, rule:
     )
 
 
+@pytest.mark.soak
 def test_a_rebuild_leaves_other_rows_alone(spark: SparkSession, tmp_path: Path) -> None:
     eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
     for shard in (eu, us):
@@ -211,13 +212,19 @@ def test_a_rebuild_leaves_other_rows_alone(spark: SparkSession, tmp_path: Path) 
     assert sorted(map(_text, us.rows())) == sorted(map(_text, before))
 
 
-@pytest.mark.parametrize("mode", ["history", "soft_delete", "append"])
-@pytest.mark.parametrize("identity", [ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL])
+@pytest.mark.parametrize(
+    ("mode", "identity"),
+    [
+        ("history", ReplicaIdentity.DEFAULT),
+        pytest.param("history", ReplicaIdentity.FULL, marks=pytest.mark.soak),
+        pytest.param("soft_delete", ReplicaIdentity.DEFAULT, marks=pytest.mark.soak),
+        pytest.param("append", ReplicaIdentity.DEFAULT, marks=pytest.mark.soak),
+        pytest.param("append", ReplicaIdentity.FULL, marks=pytest.mark.soak),
+    ],
+)
 def test_other_modes_equal_tables_of_their_own(
     spark: SparkSession, tmp_path: Path, mode: str, identity: ReplicaIdentity
 ) -> None:
-    if mode == "soft_delete" and identity is ReplicaIdentity.FULL:
-        pytest.skip("mode soft_delete needs a key")
     eu, us = (Shard(spark, tmp_path, name, f", mode: {mode}") for name in ("eu", "us"))
     alone = Nights(
         Job(spark, tmp_path / "alone", tmp_path / "eu" / "landing", [f"tables=[{{match: '*', mode: {mode}}}]"])
@@ -244,6 +251,7 @@ def _plain(row: Row) -> str:
     return repr(sorted((name, str(value)) for name, value in row.items()))
 
 
+@pytest.mark.soak
 def test_a_table_without_a_key_is_shared(spark: SparkSession, tmp_path: Path) -> None:
     eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
     relation = table(("id", INT4), "v", identity=ReplicaIdentity.FULL)
@@ -255,6 +263,7 @@ def test_a_table_without_a_key_is_shared(spark: SparkSession, tmp_path: Path) ->
         shard.assert_mirrored()
 
 
+@pytest.mark.soak
 def test_rows_move_to_another_tag_and_out_of_the_shared_table(spark: SparkSession, tmp_path: Path) -> None:
     eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
     for shard in (eu, us):
@@ -348,7 +357,7 @@ def test_jobs_see_only_the_rows_of_their_source(spark: SparkSession, tmp_path: P
     assert planned.held.startswith("column 'w' is int, and string in")
 
 
-@pytest.mark.parametrize("before", ["the write", "the end of the batch"])
+@pytest.mark.parametrize("before", ["the end of the batch", pytest.param("the write", marks=pytest.mark.soak)])
 def test_a_run_that_died_is_finished_after_other_sources_wrote(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
@@ -372,6 +381,7 @@ def test_a_run_that_died_is_finished_after_other_sources_wrote(
         shard.assert_mirrored()
 
 
+@pytest.mark.soak
 def test_a_snapshot_replaces_the_rows_of_its_source(spark: SparkSession, tmp_path: Path) -> None:
     eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
     for shard in (eu, us):
