@@ -215,7 +215,7 @@ def _count_commits(
     counts = rows.column("changes").fill_null(0).to_numpy(zero_copy_only=False)
     is_committed = decided.status == COMMITTED
     done = counts[is_committed & ~is_own]
-    digits = np.searchsorted(_POWERS, done, side="right")  # 0 has none
+    digits = np.searchsorted(_POWERS, done, side="right")  # 0 has no digits
     totals.digits.update(dict(enumerate(np.bincount(digits).tolist())))
     limits = pc.min_max(decided.commit_ts.filter(pa.array(is_committed))).as_py()
     if limits["min"] is not None:
