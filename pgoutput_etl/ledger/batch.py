@@ -23,8 +23,8 @@ class Batch:
 
     ledger_id distinguishes this ledger from one that was lost and started over. backfill: the request, as JSON, of a
     batch that reads no new files. since: the batch that last assembled the whole archive again; rows of earlier batches
-    about files, relations, types and transactions don't count. settings: of the configuration that the batch began with
-    (target_plan.settings_of); None in an older ledger.
+    about files, relations, types and transactions don't count. settings: those of the configuration that the batch
+    began with (target_plan.settings_of); None in an older ledger.
     """
 
     ledger_id: str

@@ -17,8 +17,8 @@ from pgoutput_etl.timestamps import time_of
 
 @dataclass(frozen=True, slots=True)
 class ShownTable:
-    """A table at a Delta version. lsn: it has every commit through this one. status: `applied`, or `held` or `skipped`
-    for a table that lacks later commits. view: its place, or None."""
+    """A table at a Delta version. lsn: the commit through which it is complete. status: `applied`, or `held` or
+    `skipped` for a table that lacks later commits. view: its place, or None."""
 
     schema: str
     table: str
@@ -45,7 +45,7 @@ class Manifest:
 
     @classmethod
     def of(cls, source: str, target: Target, done: Batch, now: datetime) -> Manifest:
-        """done: a batch that is done."""
+        """done: a finished batch."""
         states = sorted(done.tables.values(), key=lambda state: (state.schema, state.table, state.oid))
         tables = tuple(_shown(state, target, done.last_commit_lsn) for state in states if state.is_readable)
         time = None if done.state is None else done.state.get("last_commit_ts")

@@ -21,7 +21,7 @@ _NO_DRIVER = ("No suitable driver", f"ClassNotFoundException: {DRIVER}")
 
 _SERVER_ERROR = re.compile(r"org\.postgresql\.util\.PSQLException: ([^\n]*)")
 
-_FILE_ERROR = re.compile(r"\.(?:ArchiveError|FramingError): ([^\n]*)")  # of a Python worker, in Spark's words
+_FILE_ERROR = re.compile(r"\.(?:ArchiveError|FramingError): ([^\n]*)")  # raised in a Python worker, as quoted by Spark
 
 
 @dataclass(frozen=True)
