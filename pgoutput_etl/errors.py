@@ -22,7 +22,7 @@ from dataclasses import astuple, dataclass
 class PgoutputEtlError(Exception):
     """The base class of all exceptions that this package raises on purpose.
 
-    next_job: a job and its options that resolve the error, once the reader has done what the message says.
+    next_job: a job and its options that resolve the error, once the reader has followed the message.
     """
 
     next_job: tuple[str, ...] = ()
@@ -89,7 +89,8 @@ class AnotherRunError(RunError):
 
 
 def brief(error: Exception) -> str:
-    """The reason of an error of the system, otherwise only the class: the text of a library's error may be long."""
+    """A system error's reason; for any other error only its class, because the text of a library's error may be
+    long."""
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 

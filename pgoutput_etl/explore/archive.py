@@ -247,7 +247,7 @@ def read_archive(
     if remote:
         raise ConfigError(f"{remote[0]} is not a local path: use read_archive(…, spark)")
     landed = list_local(listed)
-    # One process: further ones would run a script that calls this at module level once more.
+    # One process: others would run a script that calls this function at module level once more.
     with TemporaryDirectory(prefix="pgoutput-etl.") as folder, LocalRunner(Path(folder), file_framing) as runner:
         inspection = inspect_archive(landed, runner, lambda _line: None)
     return Archive(inspection, RowView.of_inspection(inspection, types or {}, file_framing))

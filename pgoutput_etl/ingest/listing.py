@@ -134,8 +134,8 @@ def _heap_of(spark: SparkSession) -> int | None:
 
 
 def even_tasks(spark: SparkSession, files: Iterable[ScanTask]) -> dict[str, str]:
-    """The setting that makes Spark read the files in tasks of equal size, enough to keep every core busy; empty if the
-    configuration already has this setting."""
+    """The setting that makes Spark read the files in tasks of equal size, enough to keep every core busy; empty with
+    Spark Connect, or if the configuration already has this setting."""
     if is_connect(spark) or value_of(spark, _TASK_BYTES) is not None:
         return {}
     opening = int(value_of(spark, "spark.sql.files.openCostInBytes") or 0)

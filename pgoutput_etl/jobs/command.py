@@ -197,7 +197,8 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def matching_names(patterns: Iterable[str], names: Collection[str], where: str) -> set[str]:
-    """The names that match shell patterns. Raises ConfigError for a pattern without a match. where: has the names."""
+    """The names that match shell patterns. Raises ConfigError for a pattern without a match. where: the place that has
+    the names, for the error."""
     matches: set[str] = set()
     for pattern in patterns:
         matching = {name for name in names if fnmatchcase(name, pattern)}

@@ -148,7 +148,7 @@ class HeldClaim:
                 self.renew()
             except RunError:
                 pass  # the next check raises it
-            except Exception as error:  # noqa: BLE001  # storage may fail for a while; nobody takes over before LEASE
+            except Exception as error:  # noqa: BLE001  # storage may fail for a while; no run takes over before LEASE
                 self.progress(f"the claim could not be renewed; the run will try again: {_first_line(error)}")
                 wait = min(RETRY, RENEWAL)
 

@@ -25,7 +25,7 @@ def append_once(path: str, rows: pa.Table, application: str, version: int) -> bo
     mark = CommitProperties(app_transactions=[Transaction(application, version)], max_commit_retries=0)
     for _ in range(_ATTEMPTS):
         try:
-            if not DeltaTable.is_deltatable(path):  # not by appending: of two that create it, both would append
+            if not DeltaTable.is_deltatable(path):  # not by appending: two creators would both append
                 DeltaTable.create(path, rows.schema, mode="ignore")
             table = DeltaTable(path)
             if not _has(table, application, version):

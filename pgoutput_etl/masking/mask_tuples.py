@@ -40,8 +40,8 @@ Unchanged = list[list[int] | None]
 
 @dataclass(frozen=True, slots=True)
 class MaskedVersion:
-    """The columns of tuples, and by position the rules of masked and the types of hashed ones. Without columns, nothing
-    describes the tuples."""
+    """The columns of one version's tuples. rules: of masked columns; types: of hashed columns; both by position.
+    Without columns, no Relation message describes the tuples."""
 
     columns: tuple[RelationColumn, ...]
     rules: Mapping[int, ColumnRule]

@@ -1,4 +1,4 @@
-"""Resolves masking rules against every name a table ever had, before any row is read; refuses ambiguous ones.
+"""Resolves masking rules against every name a table ever had, before any row is read; refuses ambiguous rules.
 
 Rules go by names, but tables and columns are renamed within an archive. A masked column must not appear unmasked under
 another name, so the rules must cover both names.

@@ -29,14 +29,14 @@ from pgoutput_etl.scan.message_row import one_letter
 
 Numbers = NDArray[np.int64]
 
-# The columns of a message row that lead to its tuples
+# The columns of a message row that locate its tuples
 LOCATED_BY = ("file", "offset", "end", "tag", "xid", "relation", "old_kind")
 
-_WINDOW_BYTES = 1 << 22  # to read at once
+_WINDOW_BYTES = 1 << 22  # read at a time
 
 
 class RereadError(ArchiveError):
-    """A landed file is not as it was when it was scanned."""
+    """A landed file has changed since it was scanned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pgoutput_etl.protocol import messages as pgoutput
 from pgoutput_etl.protocol.decoder import MESSAGE_TAGS, decode
 from pgoutput_etl.protocol.framing import Frame, Framing, frame_at, stands_in_stream
 
-_MAX_FRAMES = 16  # to read from one position; so many in a row are no accident
+_MAX_FRAMES = 16  # to read from one position; that many in a row are no accident
 
 _CONVINCING_FRAMES = 4  # even if unreadable bytes follow them
 

@@ -117,7 +117,7 @@ def check_catalog(spark: SparkSession, catalog: str) -> None:
 
 
 def _checksum_writer(spark_version: str = pyspark.__version__) -> str:
-    """The class, which Spark 4.1 moved."""
+    """The class's full name. Spark 4.1 moved it to another package."""
     package = "org.apache.spark.sql.execution.streaming"
     if not spark_version.startswith("4.0."):
         package += ".checkpointing"

@@ -238,7 +238,7 @@ def check(metrics: Metrics) -> None:
 
 
 def publish(run: RunMetrics, metrics: Metrics, warn: Callable[[str], None]) -> None:
-    """Raises nothing: failures are passed to `warn`."""
+    """Raises no errors: failures are passed to `warn`."""
     lines, prometheus = metrics.json, metrics.prometheus
     if lines is not None:
         _try(warn, "metrics.json", lambda: _append(lines, run.to_json()))
@@ -251,7 +251,7 @@ def publish(run: RunMetrics, metrics: Metrics, warn: Callable[[str], None]) -> N
 def _try(warn: Callable[[str], None], key: str, write: Callable[[], None]) -> None:
     try:
         write()
-    except Exception as error:  # noqa: BLE001 - the run is done, whatever the error is
+    except Exception as error:  # noqa: BLE001 - the run is finished, whatever the error is
         warn(f"{key}: the run's metrics could not be published: {brief(error)}")
 
 

@@ -84,7 +84,8 @@ def _columns(config: Config, result: TableResult) -> tuple[TargetColumn, ...]:
 def batch_metrics(
     seconds: Mapping[str, float], transactions: Mapping[str, int], results: Iterable[TableResult]
 ) -> dict[str, Any]:
-    """The figures of a batch that the ledger has nowhere else. seconds: by stage. rows: of changed tables, by OID."""
+    """The figures of a batch that the ledger stores nowhere else. seconds: by stage. rows: of changed tables, by
+    OID."""
     summaries = {result.state.oid: result.summary for result in results}
     rows = {oid: {name: getattr(table, name) for name in ROW_OPERATIONS} for oid, table in summaries.items()}
     return {
@@ -95,7 +96,8 @@ def batch_metrics(
 
 
 def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSummary:
-    """Repeats what earlier runs left unread (remarks) or quarantined, as nobody may have seen their summaries."""
+    """Repeats the data that earlier runs left unread (remarks) or quarantined, because nobody may have seen their
+    summaries."""
     source = run.config.source.name
     if last is None:
         return RunSummary(source, 0, 0, 0, 0, files_not_read=tuple(remarks))

@@ -1,4 +1,4 @@
-"""The text of a configuration: YAML, with what the archive shows as comments. Names in it are quoted by PyYAML."""
+"""The text of a configuration: YAML, with findings from the archive as comments. Names in it are quoted by PyYAML."""
 
 from __future__ import annotations
 

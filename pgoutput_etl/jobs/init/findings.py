@@ -49,8 +49,8 @@ class ArchiveFindings:
 
 
 def sample(landed: Sequence[LandedFile], most_bytes: int) -> list[LandedFile]:
-    """The newest and the first files, alternately, up to that many bytes, but at least one of each. Servers describe
-    tables at the beginning of a connection, and the newest files have their current columns."""
+    """The newest and the first files, alternately, up to `most_bytes` in total, but at least one of each. Servers
+    describe tables at the beginning of a connection, and the newest files have their current columns."""
     ordered = sorted(landed, key=lambda file: natural_order(file.path))
     chosen: list[LandedFile] = []
     while ordered:

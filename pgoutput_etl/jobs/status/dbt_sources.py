@@ -1,7 +1,7 @@
 """The tables of a source as dbt sources: a `sources.yml` that is generated from the ledger.
 
 A table in a folder has its location twice. `delta`.`path` is for Spark; `external_location` is for dbt-duckdb, which
-ignores schema and identifier then.
+then ignores schema and identifier.
 """
 
 from __future__ import annotations

@@ -39,14 +39,14 @@ def iso(time: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerBatches:
-    """The finished batches of the last days, oldest first, and the row of the batch that was begun and not finished."""
+    """The finished batches of the last days, oldest first, and the row of a batch that was begun but not finished."""
 
     done: list[dict[str, Any]]
     begun: dict[str, Any] | None
 
     @classmethod
     def of(cls, reader: LedgerReader, after: datetime) -> LedgerBatches:
-        """after: earlier batches are left out, except for the last one."""
+        """after: batches before this time are left out, except for the last one."""
         rows = reader.rows("batches", ("batch", "status", "at"))
         done = [row for row in rows if row["status"] == "done"]
         last = max((row["batch"] for row in done), default=0)

@@ -33,7 +33,7 @@ class FileCounts:
 
 
 def file_counts(reader: LedgerReader, first_batch: int) -> dict[int, FileCounts]:
-    """By batch."""
+    """The counts by batch."""
     counts: dict[int, FileCounts] = defaultdict(FileCounts)
     for row in reader.rows("files", _FILE, first_batch):
         # An older ledger has no status: it recorded only files that were read.
