@@ -1,6 +1,6 @@
 """A table's changes with their values: the rows that mode append would write, from archived files.
 
-Columns have the types of types/; a column that has changed its type is PostgreSQL's text. A change belongs to the table
+Columns have the types of types/; a column whose type has changed has PostgreSQL's text. A change belongs to the table
 name that was valid at its position.
 """
 

@@ -1,8 +1,8 @@
 """Checks that all transactions come from one server, in order.
 
-A commit with a lower LSN than earlier ones must be a resent one: the archive already has its xid and LSN. And a server
-commits a transaction once: one xid with two commits, closer than xids can wrap around, comes from two servers. Both
-checks run only for files that give a reason.
+A commit with a lower LSN than earlier ones must be a resent one: the archive already has its xid and LSN. A server
+commits a transaction only once: if one xid has two commits that are closer together than xids can wrap around, they
+come from two servers. Both checks run only for files that give a reason for them.
 """
 
 from __future__ import annotations

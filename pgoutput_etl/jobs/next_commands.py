@@ -45,7 +45,7 @@ class NextCommand:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a run could not apply. held: reasons by table. ahead: LSNs of snapshots by table."""
+    """The data that a run could not apply. held: reasons by table. ahead: LSNs of snapshots by table."""
 
     held: Mapping[str, str]
     damages: Collection[str] = ()

@@ -90,11 +90,11 @@ class LedgerArchive(ABC):
 
     @abstractmethod
     def first_commit(self, time: datetime) -> int:
-        """LSN of the first commit at or after that time. Raises ConfigError without one."""
+        """LSN of the first commit at or after that time. Raises ConfigError if there is no such commit."""
 
     @abstractmethod
     def last_commit(self, time: datetime) -> int:
-        """LSN of the last commit at or before that time. Raises ConfigError without one."""
+        """LSN of the last commit at or before that time. Raises ConfigError if there is no such commit."""
 
     @abstractmethod
     def _scopes(self) -> dict[FragmentId, int]:
@@ -176,7 +176,7 @@ class LedgerArchive(ABC):
 
     @cached_property
     def commits(self) -> CommitRange | None:
-        """From the first to the last commit in the files; None without any."""
+        """The range from the first to the last commit in the files; None if they have no commits."""
         rows = self._files("first_commit_lsn", "last_commit_lsn")
         ranges = [(row["first_commit_lsn"], row["last_commit_lsn"]) for row in rows]
         known = [(first, last) for first, last in ranges if first is not None]

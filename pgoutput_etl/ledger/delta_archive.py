@@ -78,11 +78,11 @@ class DeltaArchive(LedgerArchive):
             ) from error
 
     def first_commit(self, time: datetime) -> int:
-        """LSN of the first commit at or after that time. Raises ConfigError without one."""
+        """LSN of the first commit at or after that time. Raises ConfigError if there is no such commit."""
         return self._commit(True, F.col("at") >= microseconds_of(time), f"--from-time: none at {time} or later")
 
     def last_commit(self, time: datetime) -> int:
-        """LSN of the last commit at or before that time. Raises ConfigError without one."""
+        """LSN of the last commit at or before that time. Raises ConfigError if there is no such commit."""
         return self._commit(False, F.col("at") <= microseconds_of(time), f"--to-time: none at {time} or before")
 
     def _commit(self, first: bool, condition: Column, error: str) -> int:

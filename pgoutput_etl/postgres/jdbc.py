@@ -59,7 +59,7 @@ class Server:
 
 @contextmanager
 def jdbc_errors() -> Iterator[None]:
-    """Turns an error of Java or a Python worker into one of this package, with the line that matters."""
+    """Turns an error from Java or a Python worker into one of this package's errors, with the line that matters."""
     try:
         yield
     except PgoutputEtlError:

@@ -38,7 +38,8 @@ _Key = tuple[Any, ...]
 
 @dataclass(slots=True)
 class ReplayedTable:
-    """A table at the end of the archive. rows: Python values converted by Arrow, keyed as in the Delta table."""
+    """A table at the end of the archive. rows: Python values as converted by Arrow, with the column names of the Delta
+    table."""
 
     shape: TableShape
     rows: list[Row]

@@ -56,7 +56,8 @@ _DEFAULTS = {
 # more than twice as many requests to object storage (ADR 31).
 _CHECKSUM_WRITER = "spark.sql.streaming.checkpointFileManagerClass"
 
-# Settings whose values Spark hides in its UI, event log and log files: Spark's own pattern and what it lacks.
+# Settings whose values Spark hides in its UI, event log and log files: Spark's own pattern and the names that it
+# misses.
 _REDACTED = "(?i)secret|password|passphrase|token|(?:access|account|private)[._-]?key|fs[.]azure[.]sas"
 
 

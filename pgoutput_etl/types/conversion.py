@@ -131,7 +131,7 @@ def _size(column_type: ColumnType) -> int | None:
 
 
 def _scale(column_type: ColumnType) -> int | None:
-    """s of numeric(p,s); None if there is none."""
+    """s of numeric(p,s); None for a type without it."""
     scale = column_type.name.partition(",")[2].rstrip(")")
     return int(scale) if scale else None
 

@@ -81,7 +81,7 @@ class RunSummary:
         return None if self.last_commit_time is None else (now - time_of(self.last_commit_time)).total_seconds()
 
     def values(self) -> dict[str, Any]:
-        """For JSON."""
+        """The summary's fields for JSON."""
         values = asdict(replace(self, columns={}))
         del values["columns"]
         return {**values, "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}

@@ -163,6 +163,6 @@ def _commits_without_prepare(run: Run, plan: BatchPlan) -> tuple[str, ...]:
 
 
 def _ahead(tables: Mapping[int, TableState], last_commit_lsn: int) -> dict[str, int]:
-    """By table name, the LSN of a snapshot that is ahead of the last commit."""
+    """The LSN of each snapshot that is ahead of the last commit, by table name."""
     lsns = tables_ahead(tables, last_commit_lsn)
     return {f"{tables[oid].schema}.{tables[oid].table}": lsn + 1 for oid, lsn in lsns.items()}

@@ -36,8 +36,8 @@ class TableFindings:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFindings:
-    """files: in the landing folder; inspected: the number of those that were read. unreadable: one line per file.
-    is_numbered: consecutive names prove that no file is missing. missing: one line per gap in the numbers."""
+    """files: number of files in the landing folder; inspected: number of files that were read. unreadable: one line per
+    file. is_numbered: consecutive names prove that no file is missing. missing: one line per gap in the numbers."""
 
     files: int
     inspected: int

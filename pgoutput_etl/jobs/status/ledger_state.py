@@ -107,7 +107,7 @@ def held_tables(last: Mapping[str, Any] | None) -> tuple[HeldTable, ...]:
 
 
 def complete_since(last: Mapping[str, Any] | None) -> dict[str, str]:
-    """By table, as in `Status`. Tables that an older version wrote are left out."""
+    """By table, the value of `Status.complete_since`. Tables that an older version wrote are left out."""
     tables = [t for t in (last or {}).get("tables") or () if t.get("complete_by") and t["status"] != SKIPPED]
     since = {f"{t['schema']}.{t['table']}": f"{t['complete_by']} at {format_lsn(t['complete_lsn'])}" for t in tables}
     return dict(sorted(since.items()))

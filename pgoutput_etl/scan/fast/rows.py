@@ -22,7 +22,7 @@ from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 
 _FEWEST_MESSAGES = 8  # fewer are read faster one by one
 
-# How many messages to look for at once: messages that are found but not read have to be found again.
+# The number of messages to look for at a time. Messages that are found but not read have to be found again.
 _FIRST_LIMIT = 512
 _GROWTH = 16
 
