@@ -40,8 +40,8 @@ class ArchiveError(PgoutputEtlError):
 class WireError(ArchiveError):
     """Bytes that are not a pgoutput message.
 
-    offset: from the message's first byte. short: the data ends inside the message. scanned_to: the position in the data
-    up to which the message was read, where the caller needs it as a measure of the cost.
+    offset: bytes from the message's first byte. short: the data ends inside the message. scanned_to: the position in
+    the data up to which the message was read, where the caller needs it as a measure of the cost.
     """
 
     offset: int
@@ -60,7 +60,8 @@ class WireError(ArchiveError):
 
 
 class FramingError(ArchiveError):
-    """A file that can't be split into messages. short: because it ends too early. scanned_to: as in WireError."""
+    """A file that can't be split into messages. short: True if the reason is that it ends too early. scanned_to: as in
+    WireError."""
 
     def __init__(self, text: str, short: bool = False, scanned_to: int = 0) -> None:
         super().__init__(text)

@@ -43,8 +43,8 @@ _ADDED_COLUMNS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RowQuery:
-    """A query for a table's rows. shapes: by OID and version number. schema: of the resulting rows. conditions: by
-    column, a value of its Arrow type or PostgreSQL's text."""
+    """A query for a table's rows. shapes: by OID and version number. schema: schema of the resulting rows. conditions:
+    by column, a value of its Arrow type or PostgreSQL's text."""
 
     table: str
     shapes: Mapping[int, Mapping[int, TableShape]]

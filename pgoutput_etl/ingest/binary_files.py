@@ -46,8 +46,8 @@ def map_files(
     sizes: Mapping[str, int] = MappingProxyType({}),
     may_be_gone: bool = False,
 ) -> DataFrame:
-    """The rows that `read` makes, on executors, from the files' paths and stored bytes. sizes: of the files, to make
-    tasks of equal size. may_be_gone: skip files that no longer exist.
+    """The rows that `read` makes, on executors, from the files' paths and stored bytes. sizes: file sizes in bytes, to
+    make tasks of equal size. may_be_gone: skip files that no longer exist.
 
     Workers open local files themselves. Getting the bytes from Java would take several times as long, and several times
     their size in Java's heap.

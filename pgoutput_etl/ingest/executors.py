@@ -186,7 +186,7 @@ def ended_in(block: Mapping[str, Any], statuses: StatusLookup) -> pa.RecordBatch
 
 
 def logical_messages(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
-    """The Messages that count, as LOGICAL_SCHEMA. blocks: of Messages only."""
+    """The Messages that count, in LOGICAL_SCHEMA. blocks: blocks of Messages only."""
 
     def count(block: Mapping[str, Any]) -> pa.RecordBatch:
         return messages_that_count(statuses.of_batch(unpacked(block, COUNTED_BY)), statuses)

@@ -112,8 +112,9 @@ def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
 
 
 def _check_memory(spark: SparkSession, file: LandedFile) -> None:
-    """A worker opens a local file itself. Any other comes through Java's heap, which holds it at least twice: as Hadoop
-    read it, and as a row. An executor without room for that dies, and with it the run, without naming the file."""
+    """A worker opens a local file itself. Any other file passes through Java's heap, which holds it at least twice: as
+    Hadoop read it, and as a row. An executor without room for that dies, and with it the run, without naming the
+    file."""
     heap = _heap_of(spark)
     if heap is not None and _COPIES_IN_JAVA * file.size > heap:
         raise ArchiveError(

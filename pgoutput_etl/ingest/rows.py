@@ -47,7 +47,7 @@ _CHANGES = (BlockKind.CHANGE, BlockKind.WAITING)
 class MessageRows:
     """A batch's message rows as blocks, and the assembly of their transactions.
 
-    blocks: of all scanned files; files with a number in `left_out` don't belong to the batch. waiting: changes of
+    blocks: those of all scanned files; files with a number in `left_out` don't belong to the batch. waiting: changes of
     transactions that earlier batches left open, in Spark or on the driver.
     """
 

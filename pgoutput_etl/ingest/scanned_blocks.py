@@ -21,7 +21,7 @@ from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.session import temporarily
 from pgoutput_etl.spark.workers import first_scan
 
-_FEW_BYTES = 1 << 22  # of files as stored, whose blocks the driver can hold even if they are compressed well
+_FEW_BYTES = 1 << 22  # total size of stored files whose blocks the driver can hold, however well they are compressed
 
 _PARTITION_BYTES = 1 << 23  # as stored
 

@@ -51,7 +51,7 @@ class Runner(Protocol):
 
 @dataclass(slots=True)
 class Inspection:
-    """An inspected archive. inspections, paths: by the number of each file that is read. errors: by path, the reason
+    """An inspected archive. inspections, paths: by file number, for each file that is read. errors: by path, the reason
     why a file can't be read, or can't be read to its end."""
 
     landed: list[LandedFile]

@@ -136,7 +136,7 @@ class FragmentCounts:
     """Totals of a file's rows.
 
     changes: rows by relation, tag and transaction status. digits: ordinary committed transactions by the digits of
-    their number of changes. own_fragments: fragments with an Outcome. times: of the first and the last commit.
+    their number of changes. own_fragments: fragments with an Outcome. times: those of the first and the last commit.
     """
 
     statistics: BatchStatistics = field(default_factory=BatchStatistics)

@@ -34,9 +34,9 @@ _WORD = re.compile(r"(?<=[a-z])([A-Z])")  # where the protocol's names of messag
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """The messages to print; None accepts any. table: shell pattern of schema.table. xid: of the transaction or the
-    subtransaction. times: of the transaction's commit, microseconds since 2000-01-01 UTC. names: a regular expression
-    to search for in the message's names."""
+    """The messages to print; None accepts any. table: shell pattern of schema.table. xid: that of the transaction or
+    the subtransaction. times: first and last commit time, microseconds since 2000-01-01 UTC. names: a regular
+    expression to search for in the message's names."""
 
     table: str | None = None
     xid: int | None = None

@@ -24,9 +24,10 @@ def commits_in(scan: FileScan) -> int:
 def in_steps(selection: FileSelection, commits: Mapping[str, int], limit: int | None) -> list[FileSelection]:
     """One selection per batch, in order. If there are several, each has to be scanned again by itself.
 
-    commits: by path of each file to read. limit: the most commits of a batch, None for no limit. The first batch
-    records the new names of contents, because some are recognized only while they are the archive's end. The last one
-    has all other records and the remarks: any of the files to read may have the same content as those.
+    commits: number of commits by path, for each file to read. limit: the most commits of a batch, None for no limit.
+    The first batch records the new names of contents, because some are recognized only while they are the archive's
+    end. The last one has all other records and the remarks: any of the files to read may have the same content as
+    those.
     """
     if limit is None or not _is_ordered_by_name(selection):
         return [selection]

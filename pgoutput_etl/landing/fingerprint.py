@@ -55,8 +55,8 @@ class FilePart:
 
     same_as: the number of the part that this one continues, or that ends where this file ends. unfinished: the bytes
     after `consumed` were not a whole message yet. reason: why they were not, or why the file was refused.
-    decompressed_size: of the whole content. head: the key of content[:consumed], one of `heads_of`. Older ledgers have
-    neither of the last two.
+    decompressed_size: size of the whole content. head: the key of content[:consumed], one of `heads_of`. Older ledgers
+    have neither of the last two.
     """
 
     path: str

@@ -31,8 +31,8 @@ class ShownTable:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """lsn, commit_time: of the last commit through which all `applied` tables are consistent. published: when the
-    manifest was written. views: the configured prefix."""
+    """lsn, commit_time: LSN and time of the last commit through which all `applied` tables are consistent. published:
+    the time when the manifest was written. views: the configured prefix."""
 
     source: str
     ledger_id: str

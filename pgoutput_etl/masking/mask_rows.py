@@ -66,8 +66,8 @@ class MaskedTable:
 
 @dataclass(frozen=True)
 class MaskingPolicy:
-    """tables: those with masks, by OID. known: all relations that have a Relation message. scopes: of the fragments of
-    streamed transactions. Sent to Spark's workers, including the salt."""
+    """tables: the tables with masks, by OID. known: all relations that have a Relation message. scopes: scope of each
+    fragment of a streamed transaction. Sent to Spark's workers, including the salt."""
 
     tables: Mapping[int, MaskedTable]
     known: frozenset[int]

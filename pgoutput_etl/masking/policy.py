@@ -108,7 +108,7 @@ def _refuse_missing(config: Config, number: int, relations: list[Relation]) -> N
 
 @dataclass(frozen=True, slots=True)
 class _TableChecks:
-    """Checks one table's masks. rules: of all columns that the table ever had. name: the table's latest."""
+    """Checks one table's masks. rules: those of all columns that the table ever had. name: the table's latest."""
 
     rule: TableRule
     rules: Mapping[str, ColumnRule]

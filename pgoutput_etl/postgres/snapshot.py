@@ -33,7 +33,7 @@ _NAME = re.compile(r"[0-9A-Fa-f]+(-[0-9A-Fa-f]+)+")
 
 @dataclass(frozen=True, slots=True)
 class ExportedSnapshot:
-    """name: for SET TRANSACTION SNAPSHOT."""
+    """name: the name to pass to SET TRANSACTION SNAPSHOT."""
 
     name: str
     lsn: int

@@ -47,7 +47,7 @@ class ReplayedTable:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSpan:
-    """Rows under one shape of their table. migration: for the rows of earlier spans; None if nothing changes."""
+    """Rows under one shape of their table. migration: converts the rows of earlier spans; None if nothing changes."""
 
     shape: TableShape
     migration: SchemaMigration | None

@@ -64,7 +64,8 @@ _REDACTED = "(?i)secret|password|passphrase|token|(?:access|account|private)[._-
 def start_session(
     app_name: str, settings: Mapping[str, str], secrets: Collection[str] = frozenset(), is_light: bool = False
 ) -> SparkSession:
-    """The session of a job: of the Connect server in `spark.remote`, of the platform (Databricks), or a new local one.
+    """A job's session: that of the Connect server in `spark.remote`, that of the platform (Databricks), or a new local
+    one.
 
     A local session downloads the Delta package, except under spark-submit, which has it already. `settings` override
     those of spark-submit. Values of settings named in `secrets` appear in no listing and on no command line. is_light:

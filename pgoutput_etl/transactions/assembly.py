@@ -54,7 +54,7 @@ class Assembly:
         """state: the open transactions to continue with, in the form of `state`."""
         relations = RelationHistory() if relations is None else relations
         self._open = OpenTransactions(relations) if state is None else OpenTransactions.from_state(state, relations)
-        # The handlers add to these, too. outcomes: of the transactions that have ended, one per sending.
+        # The handlers add to these, too. outcomes: one for each sending of a transaction that has ended.
         self.relations, self.outcomes = self._open.relations, self._open.outcomes
         self.unreadable_ranges, self.unknown_prepared = self._open.unreadable_ranges, self._open.unknown_prepared
         self.origins = Origins()  # the origins whose transactions are applied

@@ -55,7 +55,7 @@ def with_paths(reason: str, path_of: Callable[[int], str]) -> str:
 
 
 def find_cutoffs(assembly: Assembly, statistics: BatchStatistics, tables: Iterable[int]) -> dict[int, Cutoff]:
-    """The cutoffs by relation OID. statistics: of all rows. tables: the OIDs known from earlier batches.
+    """The cutoffs by relation OID. statistics: cover all rows. tables: the OIDs known from earlier batches.
 
     Also sets `assembly.unreliable_from`.
     """

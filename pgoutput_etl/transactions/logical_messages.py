@@ -44,8 +44,8 @@ def decoded(body: bytes, fragment: int, xid: int | None, scope: int | None) -> M
 
 
 def messages_that_count(rows: pa.RecordBatch, statuses: StatusLookup) -> pa.RecordBatch:
-    """The Messages in LOGICAL_SCHEMA; non-transactional ones possibly more than once. rows: of Messages only, with the
-    columns COUNTED_BY."""
+    """The Messages in LOGICAL_SCHEMA; non-transactional ones possibly more than once. rows: rows of Messages only, with
+    the columns COUNTED_BY."""
     decided = statuses.decide(rows)
     messages: list[dict[str, Any]] = []
     for row, status, top_xid, commit_lsn, commit_ts, scope in zip(

@@ -32,7 +32,7 @@ from pgoutput_etl.jobs.run import Run
 from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.lsn import format_lsn
 
-MOST_TRANSACTIONS = 100_000  # in a batch of several files, unless the configuration has a limit
+MOST_TRANSACTIONS = 100_000  # the most in a batch of several files, unless the configuration has a limit
 
 BATCHES_PER_UPKEEP = 100  # each one adds a small file to most of the ledger's tables, and a look reads them all
 
@@ -183,6 +183,6 @@ def batch_line(summary: RunSummary) -> str:
 
 
 def batch_json(summary: RunSummary) -> str:
-    """An applied batch in one line. lag_seconds: from its last commit until now."""
+    """An applied batch in one line. lag_seconds: time from its last commit until now."""
     now = datetime.now(timezone.utc)
     return json.dumps({**summary.values(), "at": now.isoformat(), "lag_seconds": summary.lag(now)})

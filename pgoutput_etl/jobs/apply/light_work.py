@@ -10,9 +10,9 @@ from pgoutput_etl.config.object_storage import place_of
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import PgoutputEtlError
 
-_BYTES = 1 << 24  # of files, as landed
+_BYTES = 1 << 24  # total size of the files as landed
 
-_ROWS = 1_000_000  # of all tables: a MERGE may read them
+_ROWS = 1_000_000  # in all tables; a MERGE may read all of them
 
 
 def is_light(config: Config) -> bool:

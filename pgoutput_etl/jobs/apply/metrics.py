@@ -60,7 +60,7 @@ class StageTimer:
 
 @dataclass(frozen=True, slots=True)
 class TableMetrics:
-    """rows: in the Delta table after the run; None if it is held."""
+    """rows: row count of the Delta table after the run; None if the table is held."""
 
     schema: str
     table: str
@@ -73,11 +73,12 @@ class TableMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """One run with all its batches. at, timestamp: the run's end. seconds: the run's duration; stages: of its parts.
+    """One run with all its batches. at, timestamp: the run's end. seconds: the run's duration; stages: the duration of
+    each stage.
 
-    bytes: as landed. content_bytes: decompressed, by account. transactions: by status. lag_seconds: from the archive's
-    last commit to the run's end; None if no commit is known. error: the class of a failed run's error; such a run has
-    no other metrics.
+    bytes: size as landed. content_bytes: decompressed size by account. transactions: counts by status. lag_seconds:
+    time from the archive's last commit to the run's end; None if no commit is known. error: the class of a failed run's
+    error; such a run has no other metrics.
     """
 
     source: str

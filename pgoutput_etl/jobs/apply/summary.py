@@ -84,8 +84,8 @@ def _columns(config: Config, result: TableResult) -> tuple[TargetColumn, ...]:
 def batch_metrics(
     seconds: Mapping[str, float], transactions: Mapping[str, int], results: Iterable[TableResult]
 ) -> dict[str, Any]:
-    """The figures of a batch that the ledger stores nowhere else. seconds: by stage. rows: of changed tables, by
-    OID."""
+    """The figures of a batch that the ledger stores nowhere else. seconds: by stage. rows: changed rows of each changed
+    table, by OID."""
     summaries = {result.state.oid: result.summary for result in results}
     rows = {oid: {name: getattr(table, name) for name in ROW_OPERATIONS} for oid, table in summaries.items()}
     return {
@@ -126,7 +126,7 @@ def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSumm
 
 
 def found_nothing(last: RunSummary) -> RunSummary:
-    """The summary of a look that finds nothing new. last: of the batch or look before it."""
+    """The summary of a look that finds nothing new. last: the summary of the batch or look before it."""
     kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "next", "unpublished")
     held = tuple(table for table in last.tables if table.held is not None)
     left = {name: getattr(last, name) for name in kept}

@@ -62,7 +62,7 @@ def sample(landed: Sequence[LandedFile], most_bytes: int) -> list[LandedFile]:
 
 
 def archive_findings(landed: Iterable[LandedFile], inspection: Inspection) -> ArchiveFindings:
-    """landed: all files. inspection: of some or all of them."""
+    """landed: all files. inspection: covers some or all of them."""
     paths = sorted((file.path for file in landed), key=natural_order)
     assembly = inspection.assembled.assembly
     user_types = UserTypes.of(assembly.types.values(), {})

@@ -61,9 +61,10 @@ def retention_rules(last: int, since: int, settled_batch: int) -> tuple[Retentio
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """files, bytes: of a table's newest version. small: those of its files that OPTIMIZE would compact. stored_…: all
-    files on storage except the log, including those of earlier versions. expired: those that the newest version doesn't
-    use and that are old enough for VACUUM; an earlier version may still need them. None where files can't be listed."""
+    """files, bytes: number and total size of the files of a table's newest version. small: number of these files that
+    OPTIMIZE would compact. stored_…: all files on storage except the log, including those of earlier versions. expired:
+    those that the newest version doesn't use and that are old enough for VACUUM; an earlier version may still need
+    them. None where files can't be listed."""
 
     files: int
     bytes: int

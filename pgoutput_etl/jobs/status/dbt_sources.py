@@ -66,7 +66,8 @@ class LedgerTables:
 
 
 def write_sources(config: Config, path: str, max_age: timedelta | None) -> None:
-    """Replaces the file. max_age: of a table's newest commit, before dbt reports an error. Raises RunError."""
+    """Replaces the file. max_age: the age of a table's newest commit from which dbt reports an error. Raises
+    RunError."""
     text = sources_text(config, LedgerTables.read(config), max_age)
     try:
         replace_file(Path(path), text)

@@ -125,7 +125,7 @@ def table_count(last: Mapping[str, Any] | None) -> int:
 
 
 def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, since: int) -> OpenTransactions:
-    """The ledger may still have rows of transactions that have ended. since: as `LedgerBatches.since`."""
+    """The ledger may still have rows of transactions that have ended. since: see `LedgerBatches.since`."""
     state = state_of(last)
     outcomes = [] if state is None else Assembly.from_state(state, RelationHistory.of(()), {}).open_outcomes()
     fragments = {fragment for outcome in outcomes for fragment in outcome.fragments}

@@ -185,7 +185,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[
 
 
 def _raw_table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[int] = ()) -> str:
-    """rows: of HTML."""
+    """rows: cells as HTML."""
     prose = set(words)
 
     def line(cells: Sequence[str], tag: str) -> str:

@@ -50,7 +50,7 @@ class WaitingFiles:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactions:
-    """Transactions whose end has not landed. bytes: of their changes, decompressed."""
+    """Transactions whose end has not landed. bytes: size of their changes, decompressed."""
 
     transactions: int = 0
     bytes: int = 0
@@ -109,8 +109,8 @@ class NightTable:
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """The batches that ended on one day, UTC. seconds: by stage; empty if no batch recorded them. lag_seconds: from the
-    archive's last commit to the end of the day's last batch."""
+    """The batches that ended on one day, UTC. seconds: by stage; empty if no batch recorded them. lag_seconds: time
+    from the archive's last commit to the end of the day's last batch."""
 
     day: str
     batches: int

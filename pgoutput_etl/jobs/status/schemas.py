@@ -24,7 +24,8 @@ from pgoutput_etl.types import UserTypes
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """number: 1 for the first columns of a name. lsn: of the first batch that left the table with these columns."""
+    """number: 1 for the first columns of a name. lsn: that of the table after the first batch that left it with these
+    columns."""
 
     state: TableState
     number: int
