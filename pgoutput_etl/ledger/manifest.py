@@ -17,8 +17,8 @@ from pgoutput_etl.timestamps import time_of
 
 @dataclass(frozen=True, slots=True)
 class ShownTable:
-    """A table at a Delta version. lsn: the commit through which it is complete. status: `applied`, or `held` or
-    `skipped` for a table that lacks later commits. view: its place, or None."""
+    """A table at a Delta version. lsn: it has every commit through this one. status: `applied`, or `held` or `skipped`
+    for a table that lacks later commits. view: its place, or None."""
 
     schema: str
     table: str
