@@ -1,4 +1,4 @@
-"""Decompresses landed files in parts and up to a limit, because a small file may expand without end."""
+"""Decompresses landed files in parts and up to a limit, because a small file may expand to any size."""
 
 from __future__ import annotations
 

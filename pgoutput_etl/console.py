@@ -64,12 +64,12 @@ def grid(
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """The number with its noun, in the singular or the plural: the regular one, unless it is given."""
+    """The number with its noun in the singular or plural. plural: the plural form, if it is irregular."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def duration(seconds: float) -> str:
-    """In one or two units: 45 s, 12 min, 8 h 5 min, 3 d 4 h, 200 d."""
+    """The duration in one or two units: 45 s, 12 min, 8 h 5 min, 3 d 4 h, 200 d."""
     whole = max(int(seconds), 0)
     if whole < 60:
         return f"{whole} s"

@@ -22,7 +22,7 @@ from dataclasses import astuple, dataclass
 class PgoutputEtlError(Exception):
     """The base class of all exceptions that this package raises on purpose.
 
-    next_job: a job and its options that resolve the error, once the reader has done what the message says.
+    next_job: a job and its options that resolve the error, once the reader has followed the message.
     """
 
     next_job: tuple[str, ...] = ()
@@ -40,8 +40,8 @@ class ArchiveError(PgoutputEtlError):
 class WireError(ArchiveError):
     """Bytes that are not a pgoutput message.
 
-    offset: from the message's first byte. short: the data ends inside the message. scanned_to: the position in the data
-    up to which the message was read, where the caller needs it as a measure of the cost.
+    offset: bytes from the message's first byte. short: the data ends inside the message. scanned_to: the position in
+    the data up to which the message was read, where the caller needs it as a measure of the cost.
     """
 
     offset: int
@@ -60,7 +60,8 @@ class WireError(ArchiveError):
 
 
 class FramingError(ArchiveError):
-    """A file that can't be split into messages. short: because it ends too early. scanned_to: as in WireError."""
+    """A file that can't be split into messages. short: True if the reason is that it ends too early. scanned_to: as in
+    WireError."""
 
     def __init__(self, text: str, short: bool = False, scanned_to: int = 0) -> None:
         super().__init__(text)
@@ -89,7 +90,8 @@ class AnotherRunError(RunError):
 
 
 def brief(error: Exception) -> str:
-    """The reason of an error of the system, otherwise only the class: the text of a library's error may be long."""
+    """A system error's reason; for any other error only its class, because the text of a library's error may be
+    long."""
     return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
 
 

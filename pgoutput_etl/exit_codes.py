@@ -10,8 +10,8 @@ EXIT_USAGE = 2
 EXIT_QUARANTINE = 3  # finished, but something was set aside
 EXIT_DIFFERENT = 3  # verify: tables differ from the other side, or are held
 
-# To spark-submit.sh alone: the command line and the configuration are valid, and the run needs Spark, doesn't, or needs
-# it for little work.
+# For spark-submit.sh only: the command line and the configuration are valid, and the run needs Spark, does not need it,
+# or needs it for little work.
 EXIT_NEEDS_SPARK = 75
 EXIT_NEEDS_NO_SPARK = 76
 EXIT_NEEDS_LITTLE_SPARK = 77

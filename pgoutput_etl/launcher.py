@@ -1,4 +1,4 @@
-"""Runs a job of a clone: `python jobs/NAME.py`, with the Python that `make` installed if this one lacks a dependency.
+"""Runs a job from a clone: `python jobs/NAME.py`, with the Python that `make` installed if this one lacks a dependency.
 
 Python puts a script's folder first in its path, where jobs/inspect.py would shadow the standard library's inspect.
 Until `run_job` has corrected that, nothing may import inspect, as dataclasses does.
@@ -47,7 +47,7 @@ def run_job(job: str) -> int:
 
 
 def _restart(python: str) -> None:
-    """Replaces this process by one with another Python, if that exists and has not been tried."""
+    """Replaces this process with one that runs another Python, if that exists and has not been tried."""
     if os.environ.pop(_RESTARTED, None) is None and os.access(python, os.X_OK):
         os.execve(python, [python, *sys.argv], {**os.environ, _RESTARTED: "1"})
 

@@ -72,7 +72,7 @@ class Event(Protocol):
     def set(self) -> None: ...
 
     def wait(self, timeout: float) -> bool:
-        """Waits for `set`, or so many seconds; returns whether it was set."""
+        """Waits until it is set, at most `timeout` seconds. Returns True if it was set."""
         ...
 
 
@@ -81,7 +81,7 @@ class Thread(Protocol):
 
 
 class Machine(Protocol):
-    """time: seconds since 1970, by a clock that may be set. monotonic: seconds by one that nobody sets."""
+    """time: seconds since 1970, on a clock that may be set. monotonic: seconds on a clock that can't be set."""
 
     def time(self) -> float: ...
 

@@ -1,4 +1,4 @@
-"""Replaces a local file at once, as somebody may be reading it."""
+"""Replaces a local file atomically, because another program may be reading it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Other users may read the file. Raises OSError, and leaves nothing behind. The temporary name begins with a dot,
-    so that programs that read whole folders ignore it."""
+    """Other users may read the new file. Raises OSError, and then leaves nothing behind. The temporary name begins with
+    a dot, so that programs that read whole folders ignore it."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.absolute().parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -24,7 +24,8 @@ def is_newer(xid: int, other: int) -> bool:
 
 
 def newest_xid(xids: Sequence[int]) -> int | None:
-    """The xid that was assigned last. xids: of transactions committed near each other, the last commit first."""
+    """The xid that was assigned last. xids: those of transactions that were committed near each other, the last commit
+    first."""
     if not xids:
         return None
     return (xids[0] + max(distance(xids[0], xid) for xid in xids)) % XIDS

@@ -24,7 +24,7 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 Integers = npt.NDArray[np.int64]
 
-# Events, and bytes of events, that are compacted together.
+# The most events, and the most bytes of events, that are compacted together.
 _MAX_ROWS = 1 << 18
 
 _MAX_BYTES = 1 << 26
@@ -35,7 +35,7 @@ _BATCH_ROWS = 1 << 14
 def events_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
-    """The typed events of a table's blocks, compacted within some hundred thousand events at a time."""
+    """The typed events of a table's blocks, compacted a few hundred thousand events at a time."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in typed_events_of(blocks, statuses, window, shape):
@@ -50,7 +50,7 @@ def events_of(
 def net_events_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
-    """The last event of each key. blocks: all of the table's. shape: one that `is_net_by_itself`.
+    """The last event of each key. blocks: all blocks of the table. shape: `is_net_by_itself` must be true.
 
     Holds up to three times as many events in memory as the table has keys.
     """
@@ -72,8 +72,8 @@ EXCHANGE_SCHEMA = pa.schema([("bucket", pa.int64()), ("events", pa.binary())])
 def bucketed_events_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape, buckets: int
 ) -> Iterator[pa.RecordBatch]:
-    """As `events_of`, as rows of EXCHANGE_SCHEMA for `net_events_of_buckets`: equal keys are in the same bucket, and
-    Spark shuffles a few large values instead of each event. shape: one that `is_net_by_itself`."""
+    """Like `events_of`, but as rows of EXCHANGE_SCHEMA for `net_events_of_buckets`. Equal keys are in the same bucket,
+    and Spark shuffles a few large values instead of single events. shape: `is_net_by_itself` must be true."""
     for batch in events_of(blocks, statuses, window, shape):
         hashes = hashes_of([batch.column(f"c{i}") for i in shape.key], shape)
         bucket = (
@@ -89,7 +89,7 @@ def bucketed_events_of(
 
 
 def net_events_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) -> Iterator[pa.RecordBatch]:
-    """The last event of each key. batches: EXCHANGE_SCHEMA, all rows of each of their buckets."""
+    """The last event of each key. batches: rows of EXCHANGE_SCHEMA, in complete buckets."""
     by_bucket: dict[int, list[pa.RecordBatch]] = {}
     for batch in batches:
         for number, events in zip(batch.column("bucket").to_pylist(), batch.column("events"), strict=True):
@@ -97,12 +97,12 @@ def net_events_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) 
                 by_bucket.setdefault(number, []).extend(reader)
     while by_bucket:
         _, events = by_bucket.popitem()
-        events.sort(key=_first_position)  # each is in commit order, and so may be all of them
+        events.sort(key=_first_position)  # each batch is in commit order; once sorted, all of them may be
         yield from _in_batches(_compacted(events, shape))
 
 
 def _ipc_stream(events: pa.RecordBatch) -> bytes:
-    """Compressed, because Spark copies each byte several times."""
+    """The stream is compressed because Spark copies each byte several times."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, events.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(events)
@@ -128,7 +128,7 @@ def typed_events_of(
 
 
 def as_net(events: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
-    """Events of which no two have the same key, in net_schema."""
+    """The events in net_schema. events: no two have the same key."""
     schema = shape.net_schema()
     deletes = pc.is_in(events.column("_op"), pa.array([DELETED, MOVED_OUT]))
     columns = [deletes if name == "_delete" else events.column(name) for name in schema.names]
@@ -151,7 +151,7 @@ def _compacted(batches: list[pa.RecordBatch], shape: TableShape) -> Iterator[pa.
 
 
 def can_supersede(shape: TableShape) -> bool:
-    """False if a row can take values along to another key: they may come from a superseded event."""
+    """False if a row can carry values along to another key, because they may come from a superseded event."""
     return bool(shape.key) and not shape.moves_toast
 
 
@@ -196,7 +196,8 @@ def _leaves_toast(events: pa.RecordBatch, shape: TableShape) -> npt.NDArray[np.b
 
 
 def _key_codes(events: pa.RecordBatch, shape: TableShape) -> Integers | None:
-    """Equal numbers, from 0 without gaps, for equal keys. None if the columns alone don't tell which are equal."""
+    """A number per key, from 0 without gaps, the same for equal keys. None if the columns alone don't show which are
+    equal."""
     codes: Integers | None = None
     for i in shape.key:
         column = events.column(f"c{i}")
@@ -211,7 +212,7 @@ def _key_codes(events: pa.RecordBatch, shape: TableShape) -> Integers | None:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """True if each value is only equal to itself, in Arrow as in Spark."""
+    """True if each value equals only itself, in Arrow and in Spark."""
     return not pa.types.is_nested(kind) and not pa.types.is_floating(kind)
 
 
@@ -222,7 +223,7 @@ def _position(events: pa.RecordBatch) -> list[npt.NDArray[Any]]:
 
 
 def _are_in_order(position: list[npt.NDArray[Any]]) -> bool:
-    """True if the events are in commit order already, as those of ordinary transactions mostly are."""
+    """True if the events are already in commit order, as they usually are for ordinary transactions."""
     is_after, is_same = np.zeros(max(len(position[0]) - 1, 0), np.bool_), np.ones(1, np.bool_)
     for part in reversed(position):
         is_after = is_after | (is_same & (part[1:] > part[:-1]))

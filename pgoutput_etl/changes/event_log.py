@@ -62,14 +62,14 @@ def _truncates(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
 def every_event_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
-    """As `every_event`, from a table's blocks."""
+    """Like `every_event`, from a table's blocks."""
     for block in blocks:
         yield from every_event(rows_in(block, statuses, window, with_truncates=True), shape)
 
 
 def old_keys(events: pa.RecordBatch, shape: TableShape) -> pa.Array:
-    """Per event of type V, the old key: column names and PostgreSQL's texts, in the form of UNREPRESENTABLE. NULL for
-    other events."""
+    """The old key of each event of type V: column names and PostgreSQL's texts, in the form of UNREPRESENTABLE. NULL
+    for other events."""
     moved = pc.indices_nonzero(pc.equal(events.column("_op"), MOVED_IN))
     keys: list[list[dict[str, str | None]] | None] = [None] * events.num_rows
     unrepresentable = [

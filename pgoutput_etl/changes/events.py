@@ -102,9 +102,9 @@ class _RowError(Exception):
 def events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     """Change events of `shape.event_schema()` from message rows (I, U and D) of the shape's relation.
 
-    rows: of ROW_SCHEMA. commit_lsn, commit_ts and top_xid are from the transaction's outcome; scope is NULL unless it
-    was streamed. Events are in the order of the rows. Raises ArchiveError with file number, offset and column, but no
-    value, and OverflowError if the values are too large for one batch.
+    rows: message rows in ROW_SCHEMA. commit_lsn, commit_ts and top_xid are from the transaction's outcome; scope is
+    NULL unless it was streamed. Events are in the order of the rows. Raises ArchiveError with file number, offset and
+    column, but no value, and OverflowError if the values are too large for one batch.
     """
     columns = {name: rows.column(name).to_pylist() for name in rows.schema.names}
     built = _EventColumns(shape)

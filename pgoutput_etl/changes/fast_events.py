@@ -40,7 +40,8 @@ _1 = np.uint64(1)
 
 
 def event_batches(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
-    """As `events`, in several batches. Some values are much longer as text than in binary, so batches may be halved."""
+    """Like `events`, but in several batches. Some values are much longer as text than in binary, so batches may be
+    halved."""
     if not jit.AVAILABLE:
         yield from _in_halves(rows, shape)
         return
@@ -62,7 +63,7 @@ def _in_halves(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBat
 
 
 def fast_events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
-    """As `events`, with the same errors."""
+    """Like `events`, with the same errors."""
     if jit.AVAILABLE:
         try:
             return _compiled_events(rows, shape)
@@ -95,7 +96,7 @@ def check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
         (version.columns, version.replica_identity) == (relation.columns, relation.replica_identity)
         for version in shape.versions.relations
     ]
-    # A row without a description has the number -1, which is the last entry.
+    # A row without a description has the number -1, which selects the last entry.
     if not np.array([*is_same, False])[numbers].all():
         raise UnsureError
 
@@ -115,9 +116,10 @@ def _numbers(rows: pa.RecordBatch, name: str) -> Numbers:
 class _EventRows:
     """Events as parallel arrays.
 
-    is_plain: each event is its row's complete new tuple. source: the row. base: the tuple. fill: the tuple that fills
-    unchanged columns, -1 for none. fills_all: fill applies to all columns, not only to the replica identity. only_key:
-    the event has only the key. before: the tuple with the old key of a moved row, -1 for none.
+    is_plain: each event is its row's complete new tuple. source: the index of its row. base: the index of its tuple.
+    fill: the index of the tuple that fills unchanged columns, -1 for none. fills_all: fill applies to all columns, not
+    only to the replica identity. only_key: the event has only the key. before: the tuple with the old key of a moved
+    row, -1 for none.
     """
 
     is_plain: bool

@@ -30,8 +30,8 @@ Interval = tuple[Any, Any]  # the least and the greatest value
 
 Ranges = Mapping[int, tuple[Interval, ...]]  # by position of a key column; together they hold all of its values
 
-# At most, for a column. Each is another condition to evaluate for every file and row, so the gaps between them must be
-# worth it: shares of the whole range that one gap, and all together, leave out at least.
+# The most intervals per column. Each one is another condition to evaluate for every file and row, so the gaps between
+# them must be worth it: the least share of the whole range that one gap, and that all gaps together, must leave out.
 _INTERVALS, _LEAST_GAP, _LEAST_GAPS = 8, 0.01, 0.5
 
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
@@ -41,8 +41,8 @@ _SHIFTS = np.array([30, 27, 31], np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class KeyFacts:
-    """rows: their number. are_known: keys can be compared. are_unique: no two keys are equal. ranges: those of
-    each `ranged` key column; empty unless keys are known."""
+    """rows: row count. are_known: keys can be compared. are_unique: no two keys are equal. ranges: by position of each
+    `ranged` key column; empty unless keys are known."""
 
     rows: int
     are_known: bool
@@ -53,7 +53,7 @@ class KeyFacts:
 def ranged(shape: TableShape) -> tuple[int, ...]:
     """Key columns whose minimum and maximum let a MERGE skip files of a Delta table.
 
-    Delta has statistics for their types, with the usual order; floats have NaN and -0. Texts would do, too, but the
+    Delta has statistics for their types, with the usual order; floats have NaN and -0. Text would work, too, but the
     values in a MERGE condition appear in Spark's logs and in the table's history.
     """
     return tuple(i for i in shape.key if _has_range(shape.columns[i].type))
@@ -67,7 +67,8 @@ def _has_range(column_type: ColumnType) -> bool:
 
 
 def facts_of(events: pa.RecordBatch, shape: TableShape) -> tuple[KeyFacts, KeyHashes | None]:
-    """Facts about INSERTs, and the hashes of their keys, None if keys can't be compared by their columns."""
+    """Facts about INSERTs, and the hashes of their keys; None instead of hashes if keys can't be compared by their
+    columns."""
     hashes = hashes_of([events.column(f"c{i}") for i in shape.key], shape)
     if hashes is None or not len(hashes):
         return KeyFacts(events.num_rows, hashes is not None, hashes is not None), hashes
@@ -75,7 +76,7 @@ def facts_of(events: pa.RecordBatch, shape: TableShape) -> tuple[KeyFacts, KeyHa
 
 
 def ranges_of(events: pa.RecordBatch, shape: TableShape) -> Ranges:
-    """The ranges of the keys of any events."""
+    """The key ranges of events of any kind."""
     if not events.num_rows:
         return {}
     return {i: intervals(events.column(f"c{i}")) for i in ranged(shape)}
@@ -95,8 +96,8 @@ def intervals(values: pa.Array | pa.ChunkedArray) -> tuple[Interval, ...]:
 
 
 def joined_at_small_gaps(starts: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> Sequence[tuple[int, int]]:
-    """Joins ascending stretches of numbers, so that only the largest gaps are left. starts, ends: of each stretch.
-    Returns the first and the last stretch of each part."""
+    """Joins ascending stretches of numbers, so that only the largest gaps are left. starts, ends: the bounds of each
+    stretch. Returns the indices of the first and the last stretch of each joined part."""
     gaps, whole = starts[1:] - ends[:-1], ends[-1] - starts[0]
     largest = np.argsort(gaps, kind="stable")[-(_INTERVALS - 1) :]
     largest = np.sort(largest[gaps[largest] > max(1, _LEAST_GAP * whole)])
@@ -114,7 +115,7 @@ UUID_PATTERN = "^[0-9a-f]{8}-[0-9a-f]{4}-"
 
 
 def _uuid_numbers(uuids: pa.StringArray) -> KeyHashes | None:
-    """The first 48 bits, which are the time of creation in version 7 (RFC 9562); None if a text is no uuid."""
+    """The first 48 bits, which are the time of creation in version 7 (RFC 9562); None if a text is not a uuid."""
     if not pc.all(pc.match_substring_regex(uuids, UUID_PATTERN)).as_py():
         return None
     digits = pc.replace_substring(pc.utf8_slice_codeunits(uuids, 0, 13), "-", "")
@@ -127,8 +128,8 @@ def _are_distinct(hashes: KeyHashes) -> bool:
 
 
 def hash_schema(shape: TableShape) -> pa.Schema:
-    """One row per bucket of keys. hashes: KeyHashes, NULL if keys can't be compared. l3, g3: bounds of c3, minimum and
-    maximum of these keys or of more."""
+    """One row per bucket of keys. hashes: KeyHashes, NULL if keys can't be compared. l3, g3: lower and upper bound of
+    c3 for these keys, and possibly for others."""
     return pa.schema([("bucket", pa.int64()), ("rows", pa.int64()), ("hashes", pa.binary()), *_limit_fields(shape)])
 
 
@@ -207,7 +208,7 @@ def _by_bucket(
 
 
 def facts_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) -> Iterator[pa.RecordBatch]:
-    """One row of fact_schema from rows of hash_schema, of complete buckets."""
+    """One row of fact_schema from the hash_schema rows of complete buckets."""
     rows = [row for batch in batches for row in batch.to_pylist()]
     if not rows:
         return
@@ -219,7 +220,7 @@ def facts_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) -> It
 
 
 def facts_of_rows(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> KeyFacts:
-    """The facts of a whole batch. rows: of fact_schema, without hashes."""
+    """The facts of a whole batch. rows: in fact_schema, without hashes."""
     limits = _limits(rows, shape)
     ranges = {i: interval(limits[f"l{i}"], limits[f"g{i}"]) for i in ranged(shape) if limits}
     are_known, are_unique = (all(row[flag] for row in rows) for flag in ("are_known", "are_unique"))
@@ -244,7 +245,7 @@ def _bound(name: str) -> Callable[[Iterable[Any]], Any]:
 
 
 def hashes_of(columns: Iterable[pa.Array], shape: TableShape) -> KeyHashes | None:
-    """A hash per key. None if the columns alone don't tell which keys are equal: a NULL may be an unrepresentable
+    """A hash per key. None if the columns alone don't show which keys are equal: a NULL may be an unrepresentable
     value, a float may be NaN or -0, and a VARIANT has many spellings."""
     if any(shape.columns[i].type.storage is not Storage.PLAIN for i in shape.key):
         return None

@@ -59,7 +59,7 @@ class RawTuples:
         return len(self.starts)
 
     def followed_by(self, others: RawTuples) -> RawTuples:
-        """These tuples, then the others. Copies the bytes if both have some."""
+        """These tuples followed by the others. Copies the bytes if both have any."""
         shift = np.where(others.starts >= 0, len(self.data), 0)
         starts = np.concatenate([self.starts, others.starts + shift])
         ends = np.concatenate([self.ends, others.ends + shift])

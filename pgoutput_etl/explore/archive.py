@@ -78,7 +78,7 @@ EnumT = TypeVar("EnumT", bound=Enum)
 
 
 class ArchiveView(ABC, Generic[FrameT]):
-    """The methods of both kinds of archive. report: the figures of jobs/inspect.py."""
+    """The methods that both kinds of archive have. report: the figures of jobs/inspect.py."""
 
     def __init__(self, inspection: Inspection, view: RowView) -> None:
         self.report: ArchiveReport = report_on(inspection)
@@ -197,7 +197,7 @@ class Archive(ArchiveView[pd.DataFrame]):
 
 class SparkArchive(ArchiveView["SparkDataFrame"]):
     """An archive with lazy, unordered Spark frames: `seq` and `_pg_seq` order the changes of a commit. The driver holds
-    as much as jobs/inspect.py does; one task reads a file."""
+    as much as it does in jobs/inspect.py; each file is read by one task."""
 
     def __init__(self, spark: SparkSession, inspection: Inspection, view: RowView) -> None:
         super().__init__(inspection, view)
@@ -247,7 +247,7 @@ def read_archive(
     if remote:
         raise ConfigError(f"{remote[0]} is not a local path: use read_archive(…, spark)")
     landed = list_local(listed)
-    # One process: further ones would run a script that calls this at module level once more.
+    # One process: others would run a script that calls this function at module level once more.
     with TemporaryDirectory(prefix="pgoutput-etl.") as folder, LocalRunner(Path(folder), file_framing) as runner:
         inspection = inspect_archive(landed, runner, lambda _line: None)
     return Archive(inspection, RowView.of_inspection(inspection, types or {}, file_framing))

@@ -30,7 +30,8 @@ def frame_of_files(
     schema: pa.Schema,
     more: pa.Table | None,
 ) -> DataFrame:
-    """The rows of the view's files, and `more`. The frame is lazy, so files must not change before it is evaluated."""
+    """The rows of the view's files, and `more`. The frame is lazy, so the files must not change before it is
+    evaluated."""
 
     def read(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
         for path, content in files:

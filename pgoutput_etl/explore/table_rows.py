@@ -1,6 +1,6 @@
 """A table's changes with their values: the rows that mode append would write, from archived files.
 
-Columns have the types of types/; a column that has changed its type is PostgreSQL's text. A change belongs to the table
+Columns have the types of types/; a column whose type has changed has PostgreSQL's text. A change belongs to the table
 name that was valid at its position.
 """
 
@@ -43,8 +43,8 @@ _ADDED_COLUMNS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RowQuery:
-    """A query for a table's rows. shapes: by OID and version number. schema: of the resulting rows. conditions: by
-    column, a value of its Arrow type or PostgreSQL's text."""
+    """A query for a table's rows. shapes: by OID and version number. schema: schema of the resulting rows. conditions:
+    by column, a value of its Arrow type or PostgreSQL's text."""
 
     table: str
     shapes: Mapping[int, Mapping[int, TableShape]]

@@ -26,7 +26,8 @@ from pgoutput_etl.spark.workers import freeze_modules, is_first_scan
 
 _HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
 
-# Bytes of a local file from which on blocks leave the tuples in the file: opening a small one again takes longer.
+# Size in bytes from which a local file keeps its tuples and blocks leave them out. Opening a smaller file again takes
+# longer than copying its tuples.
 LEAVES_FROM = 1 << 20
 
 _EXTRACTS = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
@@ -45,10 +46,11 @@ def map_files(
     sizes: Mapping[str, int] = MappingProxyType({}),
     may_be_gone: bool = False,
 ) -> DataFrame:
-    """The rows that `read` makes of files, as stored, and their paths, on executors. sizes: of the files, for even
-    tasks. may_be_gone: skip files that no longer exist.
+    """The rows that `read` makes, on executors, from the files' paths and stored bytes. sizes: file sizes in bytes, to
+    make tasks of equal size. may_be_gone: skip files that no longer exist.
 
-    Workers open local files themselves: from Java, the bytes would take several times as long, and as much of its heap.
+    Workers open local files themselves. Getting the bytes from Java would take several times as long, and several times
+    their size in Java's heap.
     """
     if paths and all(local_path(path) is not None for path in paths):
         parts = even_parts(paths, sizes, cores_of(spark))
@@ -63,7 +65,7 @@ def map_files(
 
 
 def local_path(path: str) -> str | None:
-    """The path of a file on the machine's own file system, from the path that Spark lists it with."""
+    """The local path of a file that Spark lists as `path`; None if it is not on the machine's own file system."""
     return path.removeprefix("file:") if path.startswith("file:/") else None
 
 
@@ -101,12 +103,12 @@ def scan_files(
     leave unmasked tuples in local files, except with Spark Connect, whose client may read blocks and not the files.
 
     Jobs within `first_scan` compute the blocks for the first time. Any later job that computes them does so because an
-    executor was lost with them. By then a file may be another one, so it is read again only if the task has its hash;
-    otherwise, and if it has changed, the job fails with a RereadError.
+    executor was lost with them. By then a file may have been replaced, so it is read again only if the task has its
+    hash; otherwise, and if it has changed, the job fails with a RereadError.
     """
     max_size = size_limit(spark)
     leaves_from = LEAVES_FROM if policy is None and not is_connect(spark) else None
-    # Pickled one by one, because every Spark task gets all of them and reads a few.
+    # Pickled one by one, because every Spark task gets all of them but reads only a few.
     pickled = {path: pickle.dumps(task) for path, task in tasks.items()}
 
     def scan(files: Iterator[tuple[str, bytes]], landed: dict[int, TupleFile]) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ class CommittedRows(Protocol):
     """Committed changes of some tables."""
 
     def after(self, lsns: Mapping[int, int]) -> CommittedRows:
-        """Without the changes up to a commit LSN, by relation OID."""
+        """These changes without those up to a commit LSN. lsns: by relation OID."""
         ...
 
     def counts(self, history: RelationHistory) -> dict[int, TableChanges]:

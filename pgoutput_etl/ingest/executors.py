@@ -58,7 +58,7 @@ def blocks_of(rows: DataFrame, kind: BlockKind) -> DataFrame:
 def pack_blocks(
     batches: Iterable[pa.RecordBatch], kind: BlockKind, landed: dict[int, TupleFile] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """landed: as Packer's; may gain files while `batches` is read."""
+    """landed: as in Packer; files may be added while `batches` is read."""
     packer = Packer(kind, {} if landed is None else landed)
     for batch in batches:
         if batch.num_rows:
@@ -79,7 +79,7 @@ def rows_with_status(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
 
 
 def with_status(block: Mapping[str, Any], statuses: StatusLookup) -> pa.RecordBatch:
-    """As `rows_with_status`, of one block."""
+    """Like `rows_with_status`, for one block."""
     rows = statuses.of_batch(unpacked(block, MESSAGE_SCHEMA.names))
     decided = statuses.decide(rows)
     columns = {name: rows.column(name) for name in rows.schema.names} | {"fate": decided.names}
@@ -99,7 +99,7 @@ def _map_blocks(
 
 
 def iterate_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
-    """One block after the other, its bytes not copied out of Arrow."""
+    """Yields one block after the other, without copying its bytes out of Arrow."""
     freeze_modules()
     for batch in batches:
         for i in range(batch.num_rows):
@@ -131,7 +131,7 @@ def batch_statistics(blocks: DataFrame, statuses: StatusLookup, request: Statist
         yield pa.RecordBatch.from_arrays([pa.array([statistics.to_json()], pa.binary())], schema=schema)
 
     sized = blocks.select("kind", "relation", "rows", "head", "size")
-    if not is_connect(blocks.sparkSession):  # heads are small, and each further task takes as long as many blocks
+    if not is_connect(blocks.sparkSession):  # heads are small, and each additional task takes as long as many blocks
         sized = sized.coalesce(blocks.sparkSession.sparkContext.defaultParallelism)
     total = BatchStatistics(request)
     for row in sized.mapInArrow(count, spark_schema(schema)).toArrow().to_pylist():
@@ -150,7 +150,7 @@ class TransactionFilter:
     xids: frozenset[int]
 
     def filtered(self, ended: _Rows) -> _Rows:
-        """ended: ENDED_SCHEMA."""
+        """ended: rows of ENDED_SCHEMA."""
         return ended.filter(self.select(ended.column("file"), ended.column("xid").fill_null(-1)))
 
     def select(self, file: pa.Array, xid: pa.Array) -> pa.Array:
@@ -186,7 +186,7 @@ def ended_in(block: Mapping[str, Any], statuses: StatusLookup) -> pa.RecordBatch
 
 
 def logical_messages(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
-    """The Messages that count, as LOGICAL_SCHEMA. blocks: of Messages only."""
+    """The Messages that count, in LOGICAL_SCHEMA. blocks: blocks of Messages only."""
 
     def count(block: Mapping[str, Any]) -> pa.RecordBatch:
         return messages_that_count(statuses.of_batch(unpacked(block, COUNTED_BY)), statuses)
@@ -237,7 +237,8 @@ def _committed_positions(rows: DataFrame, oids: Collection[int]) -> DataFrame:
 def committed_positions(
     blocks: DataFrame, statuses: StatusLookup, windows: Mapping[int, CommitWindow]
 ) -> dict[int, RowPositions]:
-    """As `row_positions`, from blocks of changes. windows: OID -> commits that count; all without one."""
+    """Like `row_positions`, from blocks of changes. windows: OID -> commits that count; without a window, all of
+    them."""
 
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _positions(iterate_blocks(batches), statuses, windows)
@@ -249,14 +250,14 @@ def committed_positions(
 def positions_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, windows: Mapping[int, CommitWindow]
 ) -> dict[int, RowPositions]:
-    """As `committed_positions`, on the driver."""
+    """Like `committed_positions`, but on the driver."""
     return _by_relation(pa.Table.from_batches(_positions(blocks, statuses, windows), _POSITIONS))
 
 
 def _positions(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, windows: Mapping[int, CommitWindow]
 ) -> Iterator[pa.RecordBatch]:
-    """In _POSITIONS. blocks: `relation`, `rows`, and `head`."""
+    """Rows with the columns of _POSITIONS. blocks: `relation`, `rows`, and `head`."""
     for block in blocks:
         rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
         positions = positions_in(rows, statuses, block["relation"], windows)

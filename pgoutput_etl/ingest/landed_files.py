@@ -38,8 +38,8 @@ from pgoutput_etl.scan.message_row import ScanError
 
 @dataclass(frozen=True, slots=True)
 class FileBatch:
-    """The files of a batch. blocks: of their rows, kept until `release`; parts: by number; later: selections for
-    further batches of the run, for `read_later`.
+    """The files of a batch. blocks: their rows, kept until `release`; parts: by number; later: the selections for
+    further batches of the run, which `read_later` takes.
 
     If the configuration masks columns, `blocks` has no rows of tables: the names of the columns are known only once all
     files are assembled. `masked` then reads the files again.
@@ -59,13 +59,13 @@ class FileBatch:
         return self.blocks if policy is None else self._blocks_again(policy)
 
     def rereading(self) -> AbstractContextManager[None]:
-        """Within the context, any error about a file of the batch that has changed, or can't be read any more, is a
+        """Within the context, an error because a file of the batch has changed or can't be read any more becomes a
         FilesChangedError."""
         return rereading_files([part.path for part in self.parts.values()])
 
     def scanned_again(self) -> FileBatch:
-        """The same files once what was scanned is lost. Their hashes are known by now, so Spark itself may scan them
-        again from here on. Raises FilesChangedError."""
+        """The same files, scanned again after the scanned rows were lost. Their hashes are known by now, so from here
+        on Spark itself may scan them again. Raises FilesChangedError."""
         try:
             return replace(self, blocks=self._blocks_again(None))
         except ArchiveError as error:
@@ -90,7 +90,7 @@ class FileBatch:
         return others + sum(part.consumed - part.offset for part in self.parts.values())
 
     def accounts_of_others(self) -> dict[int, dict[str, int]]:
-        """Resent or quarantined bytes by number, of the files that are not applied."""
+        """Resent or quarantined bytes of the files that are not applied, by file number."""
         accounts = {FileStatus.DUPLICATE.value: "resent", FileStatus.REFUSED.value: "quarantined"}
         others = {number: part for number, part in self.parts.items() if part.status in accounts}
         return {number: {accounts[part.status]: part.consumed} for number, part in others.items()}
@@ -222,7 +222,8 @@ def _missing_before(new: Collection[str], paths: Iterable[str]) -> str | None:
 
 
 def read_again(landing: LandingFolder, parts: Mapping[int, FilePart]) -> FileBatch:
-    """Reads exactly the bytes that an earlier run began to apply, also from renamed files. Raises ArchiveError."""
+    """Reads exactly the bytes that an earlier run began to apply, even if the files were renamed. Raises
+    ArchiveError."""
     to_read = {n: part for n, part in parts.items() if part.was_read}
     listing = landing.listing()
     landed = {file.path: file for file in listing.named([part.path for part in to_read.values()])}

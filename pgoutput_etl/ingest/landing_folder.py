@@ -45,13 +45,13 @@ class LandingFolder(Protocol):
         ...
 
     def find(self, paths: list[str], known: KnownContents) -> Mapping[int, Collection[str]]:
-        """By number of a known content, the files that begin with it. Raises ArchiveError."""
+        """The files that begin with each known content, by the content's number. Raises ArchiveError."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SparkLandingFolder:
-    """On any file system that Spark reads."""
+    """A landing folder on any file system that Spark reads."""
 
     spark: SparkSession
     config: Config

@@ -24,13 +24,13 @@ from pgoutput_etl.spark.platform import is_platform_session, value_of
 
 _TASK_BYTES = "spark.sql.files.maxPartitionBytes"
 
-_MOST_BYTES = 1 << 27  # of a task, as by default in Spark
+_MOST_BYTES = 1 << 27  # per task, Spark's default
 
-_OPENING_BYTES = 1 << 19  # that are read in about the time that opening a file and scanning a few messages take
+_OPENING_BYTES = 1 << 19  # read in about the time that it takes to open a file and scan a few messages
 
 _CORES_OF_CONNECT = 8
 
-_FEW_FILES = 1000  # local ones; listing more takes less with a Spark job
+_FEW_FILES = 1000  # local files; a Spark job lists more of them faster
 
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
 
@@ -43,7 +43,7 @@ _COPIES_IN_JAVA = 2
 
 _SURELY_FITS = 1 << 26  # bytes of a file, in the least memory with which Spark starts
 
-_REREAD_ERROR = re.compile(rf"{RereadError.__name__}: ([^\n]*)")  # of a worker
+_REREAD_ERROR = re.compile(rf"{RereadError.__name__}: ([^\n]*)")  # raised in a worker
 
 _UNREADABLE = (
     "FAILED_READ_FILE",
@@ -74,7 +74,7 @@ def list_landing(spark: SparkSession, landing: str) -> Listing:
 
 
 def _listed(files: DataFrame) -> pa.Table:
-    """By Spark's own listing: binaryFile asks for each file's status again, which is a request for each object."""
+    """Uses Spark's own listing: binaryFile asks for each file's status again, with a request for each object."""
     listed = listed_files(files, _FEW_FILES)
     if listed is None:
         modified = F.unix_micros("modificationTime").alias("modified")
@@ -112,8 +112,9 @@ def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
 
 
 def _check_memory(spark: SparkSession, file: LandedFile) -> None:
-    """A worker opens a local file itself. Any other comes through Java's heap, which holds it at least twice: as Hadoop
-    read it, and as a row. An executor without room for that dies, and with it the run, without naming the file."""
+    """A worker opens a local file itself. Any other file passes through Java's heap, which holds it at least twice: as
+    Hadoop read it, and as a row. An executor without room for that dies, and with it the run, without naming the
+    file."""
     heap = _heap_of(spark)
     if heap is not None and _COPIES_IN_JAVA * file.size > heap:
         raise ArchiveError(
@@ -134,8 +135,8 @@ def _heap_of(spark: SparkSession) -> int | None:
 
 
 def even_tasks(spark: SparkSession, files: Iterable[ScanTask]) -> dict[str, str]:
-    """The setting with which Spark reads the files in tasks of the same size, as many as keep every core busy; none if
-    the configuration has it."""
+    """The setting that makes Spark read the files in tasks of equal size, enough to keep every core busy; empty with
+    Spark Connect, or if the configuration already has this setting."""
     if is_connect(spark) or value_of(spark, _TASK_BYTES) is not None:
         return {}
     opening = int(value_of(spark, "spark.sql.files.openCostInBytes") or 0)
@@ -144,7 +145,7 @@ def even_tasks(spark: SparkSession, files: Iterable[ScanTask]) -> dict[str, str]
 
 
 def cores_of(spark: SparkSession) -> int:
-    """Tasks at a time. A client of Spark Connect can't know."""
+    """The number of tasks that run at a time; a guess for Spark Connect, whose client can't know it."""
     return _CORES_OF_CONNECT if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
@@ -155,7 +156,7 @@ def even_parts(paths: Iterable[str], sizes: Mapping[str, int], cores: int) -> li
     parts: list[list[str]] = [[] for _ in range(count)]
     before = 0
     for path, weight in weights.items():
-        parts[(2 * before + weight) * count // (2 * total)].append(path)  # where the file's middle lies
+        parts[(2 * before + weight) * count // (2 * total)].append(path)  # the part that contains the file's middle
         before += weight
     return [part for part in parts if part]
 
@@ -204,7 +205,7 @@ def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
 
 
 def _unreadable_among(paths: Iterable[str], error: str) -> str | None:
-    """The path that an error names, or an empty one; None if the error isn't about an unreadable file."""
+    """The path that an error names, or an empty string; None if the error isn't about an unreadable file."""
     if not any(sign in error for sign in _UNREADABLE):
         return None
     # Spark's errors may spell a path differently from its listings.

@@ -63,7 +63,7 @@ def unreadable(
 def parts_of_transactions(
     spark: SparkSession, rows: DataFrame, assembly: Assembly, path_of: Callable[[int], str], keeps_bytes: bool
 ) -> DataFrame | None:
-    """The fragments of quarantined transactions: file, path, offset, length, lsn (of the commit), xid, reason, and
+    """The fragments of quarantined transactions: file, path, offset, length, lsn (that of the commit), xid, reason, and
     bytes if `keeps_bytes`. rows: all messages with their transaction status."""
     outcomes = {fragment: outcome for outcome in quarantined(assembly) for fragment in outcome.fragments}
     if not outcomes:

@@ -47,7 +47,7 @@ _CHANGES = (BlockKind.CHANGE, BlockKind.WAITING)
 class MessageRows:
     """A batch's message rows as blocks, and the assembly of their transactions.
 
-    blocks: of all scanned files; files with a number in `left_out` don't belong to the batch. waiting: changes of
+    blocks: those of all scanned files; files with a number in `left_out` don't belong to the batch. waiting: changes of
     transactions that earlier batches left open, in Spark or on the driver.
     """
 
@@ -109,7 +109,7 @@ class MessageRows:
 
     @cached_property
     def ended_on_driver(self) -> pa.Table:
-        """As `ended`, for transactions that the driver can hold."""
+        """Like `ended`, for transactions that the driver can hold."""
         commits = self.blocks.collect(BlockKind.COMMIT, [*UNPACKED_BY])
         blocks = iterate_blocks(commits.to_batches())
         return pa.Table.from_batches([ended_in(block, self.statuses) for block in blocks], ENDED_SCHEMA)
@@ -124,7 +124,7 @@ class MessageRows:
         return rows_with_status(self._all_blocks(), self.statuses)
 
     def content_with_status(self) -> DataFrame:
-        """As `with_status`, only changes and Messages of the batch's own files."""
+        """Like `with_status`, but only changes and Messages of the batch's own files."""
         return rows_with_status(self.blocks.of_kind(BlockKind.CHANGE, BlockKind.LOGICAL), self.statuses)
 
     def _all_blocks(self) -> DataFrame:

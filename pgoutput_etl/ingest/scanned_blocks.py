@@ -21,17 +21,17 @@ from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.session import temporarily
 from pgoutput_etl.spark.workers import first_scan
 
-_FEW_BYTES = 1 << 22  # of files as stored, whose blocks the driver can hold even if they are compressed well
+_FEW_BYTES = 1 << 22  # total size of stored files whose blocks the driver can hold, however well they are compressed
 
 _PARTITION_BYTES = 1 << 23  # as stored
 
 
 @dataclass(frozen=True)
 class ScannedBlocks:
-    """Blocks (BLOCK_SCHEMA) of a batch's files; the one who scanned them releases them.
+    """Blocks (BLOCK_SCHEMA) of a batch's files. The caller that scanned them must release them.
 
-    persisted: computed once by Spark. local: the same on the driver. One of them is given. size: bytes of the files.
-    spark: None without a Spark that could read local ones.
+    persisted: computed once by Spark. local: the same on the driver. Exactly one of the two is given. size: bytes of
+    the files. spark: None if no session is available to read local blocks.
     """
 
     spark: SparkSession | None
@@ -44,7 +44,7 @@ class ScannedBlocks:
         """Few blocks are collected now, in the scan's own job, because more jobs would take longer than the work.
 
         Others are kept on executors' disks. In memory, Spark keeps them in pieces of 4 MB, each of which takes 6 MB of
-        a heap with G1's regions of 2 MB: a night of 10 GB ran out of a heap of 4 GB.
+        a heap with G1's regions of 2 MB: a night of 10 GB exhausted a heap of 4 GB.
         """
         if size <= _FEW_BYTES:
             with first_scan(spark):
@@ -53,8 +53,8 @@ class ScannedBlocks:
 
     @cached_property
     def frame(self) -> DataFrame:
-        """In few partitions: ten thousand small files are scanned by dozens of tasks, but their blocks need no more
-        tasks than those of one large file, and each would write a file of its own into an append."""
+        """The blocks in few partitions: ten thousand small files are scanned by dozens of tasks, but their blocks need
+        no more tasks than those of one large file, and each would write a file of its own into an append."""
         assert self.spark is not None
         if self.persisted is None:
             return frame(self.spark, self.local)

@@ -1,8 +1,8 @@
 """Checks that all transactions come from one server, in order.
 
-A commit with a lower LSN than earlier ones must be a resent one: the archive already has its xid and LSN. And a server
-commits a transaction once: one xid with two commits, closer than xids can wrap around, comes from two servers. Both
-checks run only for files that give a reason.
+A commit with a lower LSN than earlier ones must be a resent one: the archive already has its xid and LSN. A server
+commits a transaction only once: if one xid has two commits that are closer together than xids can wrap around, they
+come from two servers. Both checks run only for files that give a reason for them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class History(Protocol):
     """The transactions of a batch and of the batches before it, as rows of the ledger."""
 
     def may_have_resent(self) -> bool:
-        """False if the batch has no resent transaction for certain: looking for each costs Spark jobs."""
+        """False if the batch certainly has no resent transaction. Looking for resent ones costs Spark jobs."""
         ...
 
     def unknown_resent(self) -> tuple[int, int, int] | None:
@@ -45,7 +45,7 @@ class History(Protocol):
         ...
 
     def few_before(self, xids: tuple[int, int]) -> pa.Table:
-        """As `few_ended`. xids: the least and the greatest."""
+        """Like `few_ended`. xids: the lowest and the highest."""
         ...
 
 
@@ -62,8 +62,8 @@ def check_history(history: History, assembly: Assembly, path_of: Callable[[int],
 
 
 def _check_xids(history: History, assembly: Assembly, path_of: Callable[[int], str]) -> None:
-    """An xid that is not newer than all earlier ones must not have been committed before. There are few: transactions
-    that ran concurrently with others at the end of a file."""
+    """An xid that is not newer than all earlier ones must not have been committed before. Only few xids need the check:
+    those of transactions that ran concurrently with others at the end of a file."""
     suspects = _few_done(history.few_ended(TransactionFilter(assembly.overlaps, frozenset(assembly.overlapping_xids))))
     xids = sorted({xid for _, xid, _ in suspects})[:_MAX_SUSPECTS]
     if not xids:
@@ -85,7 +85,7 @@ def _check_xids(history: History, assembly: Assembly, path_of: Callable[[int], s
 
 
 def _few_done(transactions: pa.Table) -> list[tuple[int, int, int]]:
-    """File, xid, and LSN of those that are done."""
+    """File, xid, and LSN of the transactions that were committed."""
     is_done = pc.is_in(transactions.column("fate"), pa.array(ONCE_COMMITTED))
     done = transactions.filter(pc.and_(is_done, transactions.column("xid").is_valid()))
     columns = [done.column(name) for name in ("file", "xid", "commit_lsn")]

@@ -42,7 +42,8 @@ class Runner(Protocol):
         """Inspections by file number; replaces earlier scans of the same numbers."""
 
     def query(self, query: Callable[[bytes], T]) -> dict[int, T]:
-        """Runs a query (file_scan.ends, count or commits) on each scanned file's rows. Its result by file number."""
+        """Runs a query (file_scan.ends, count or commits) on each scanned file's rows. Returns the results by file
+        number."""
 
     def print_messages(self, contexts: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
         """Emits the files' message lines in order."""
@@ -50,8 +51,8 @@ class Runner(Protocol):
 
 @dataclass(slots=True)
 class Inspection:
-    """An inspected archive. inspections, paths: by the number of each file that is read. errors: by path, the reason
-    why a file can't be read, or not to its end."""
+    """An inspected archive. inspections, paths: by file number, for each file that is read. errors: by path, the reason
+    why a file can't be read, or can't be read to its end."""
 
     landed: list[LandedFile]
     inspections: dict[int, FileInspection]

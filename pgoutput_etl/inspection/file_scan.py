@@ -136,7 +136,7 @@ class FragmentCounts:
     """Totals of a file's rows.
 
     changes: rows by relation, tag and transaction status. digits: ordinary committed transactions by the digits of
-    their number of changes. own_fragments: fragments with an Outcome. times: of the first and the last commit.
+    their number of changes. own_fragments: fragments with an Outcome. times: those of the first and the last commit.
     """
 
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
@@ -215,7 +215,7 @@ def _count_commits(
     counts = rows.column("changes").fill_null(0).to_numpy(zero_copy_only=False)
     is_committed = decided.status == COMMITTED
     done = counts[is_committed & ~is_own]
-    digits = np.searchsorted(_POWERS, done, side="right")  # 0 has none
+    digits = np.searchsorted(_POWERS, done, side="right")  # 0 has no digits
     totals.digits.update(dict(enumerate(np.bincount(digits).tolist())))
     limits = pc.min_max(decided.commit_ts.filter(pa.array(is_committed))).as_py()
     if limits["min"] is not None:

@@ -1,4 +1,4 @@
-"""Assembles transactions from files as apply does, but without stopping at a file that can't follow the ones before it.
+"""Assembles transactions from files as apply does, but does not stop at a file that can't follow the ones before it.
 
 Where apply would stop, the assembly records a break and restarts with the next file: transactions open before the break
 stay open, and transactions that the file continues lack their beginning.

@@ -34,9 +34,9 @@ _WORD = re.compile(r"(?<=[a-z])([A-Z])")  # where the protocol's names of messag
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """The messages to print; None accepts any. table: shell pattern of schema.table. xid: of the transaction or the
-    subtransaction. times: of the transaction's commit, microseconds since 2000-01-01 UTC. names: a regular expression
-    to search in the message's names."""
+    """The messages to print; None accepts any. table: shell pattern of schema.table. xid: that of the transaction or
+    the subtransaction. times: first and last commit time, microseconds since 2000-01-01 UTC. names: a regular
+    expression to search for in the message's names."""
 
     table: str | None = None
     xid: int | None = None
@@ -116,7 +116,7 @@ def _row(values: Mapping[str, str | None]) -> str:
 @dataclass(frozen=True, slots=True)
 class InspectionContext:
     """Everything needed to print a file's messages. outcomes: by fragment; watermarks: by epoch; versions: by relation
-    OID. Small whatever the file's size, as it is sent to other processes."""
+    OID. Its size does not grow with the file, because it is sent to other processes."""
 
     path: str
     file: int

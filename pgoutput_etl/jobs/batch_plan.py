@@ -28,7 +28,7 @@ from pgoutput_etl.types import UserTypes
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """prior: the ledger before the batch. path_of: a file's path by its number."""
+    """prior: the ledger's state before the batch. path_of: a file's path by its number."""
 
     batch: Batch
     files: FileBatch

@@ -28,7 +28,7 @@ BEFORE_SPARK = "PGOUTPUT_ETL_BEFORE_SPARK"
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A job's command line. name: as in jobs/NAME.py; example: for a clone after `make demo`.
+    """A job's command line. name: NAME of jobs/NAME.py; example: a command line for a clone after `make demo`.
 
     run: returns the exit code. check: true if the run needs Spark; raises ConfigError for options that `run` refuses.
     is_light: true if it needs Spark for little work. Modules of commands import no pyspark, pandas or rich, so that a
@@ -153,7 +153,7 @@ def request_job(name: str, request_type: type[Q], do: Callable[[SparkSession, Co
 
 @contextmanager
 def session(job: str, config: Config, is_light: bool = False) -> Iterator[SparkSession]:
-    """A Spark session that ends with the job. is_light: for little work."""
+    """A Spark session that ends with the job. is_light: True if there is little work."""
     from pgoutput_etl.spark.session import check_catalog, end_session, start_session
 
     spark = start_session(f"pgoutput_etl {job} {config.source.name}", config.spark, config.secrets, is_light)
@@ -197,7 +197,8 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def matching_names(patterns: Iterable[str], names: Collection[str], where: str) -> set[str]:
-    """The names that match shell patterns. Raises ConfigError for a pattern without a match. where: has the names."""
+    """The names that match shell patterns. Raises ConfigError for a pattern without a match. where: the place that has
+    the names, for the error."""
     matches: set[str] = set()
     for pattern in patterns:
         matching = {name for name in names if fnmatchcase(name, pattern)}

@@ -26,12 +26,13 @@ def show_line(path: str) -> str:
 
 
 def job_words(job: str) -> tuple[str, ...]:
-    """Names a job as this process was started: with spark-submit.sh in a clone, else as an installed command."""
+    """Names a job the way this process was started: with spark-submit.sh in a clone, otherwise as an installed
+    command."""
     return ("./spark-submit.sh", f"jobs/{job}.py") if _is_in_clone() else ("pgoutput-etl", job)
 
 
 def example_line(example: str) -> str:
-    """An example for a clone after `make demo`, as this process was started."""
+    """An example for a clone after `make demo`, in the way this process was started."""
     if _is_in_clone():
         return example
     line = re.sub(r"(?:\./spark-submit\.sh(?: --packages \S+)?|python) jobs/(\w+)\.py", r"pgoutput-etl \1", example)

@@ -20,7 +20,7 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.transactions.cutoff import TORN
 
-# Reasons of held tables whose missing values only the server has.
+# Reasons for holding tables whose missing values only the server has.
 ONLY_ON_SERVER = (
     "never sent: no archive has them",
     "the new form of its values is not certain",
@@ -37,7 +37,7 @@ SERVER = "jdbc:postgresql://HOST:5432/DATABASE"
 
 @dataclass(frozen=True, slots=True)
 class NextCommand:
-    """reason: the state that the command resolves, and what to do before. command: quoted for a shell."""
+    """reason: the state that the command resolves, and what to do first. command: quoted for a shell."""
 
     reason: str
     command: str
@@ -45,7 +45,7 @@ class NextCommand:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a run could not apply. held: reasons by table. ahead: LSNs of snapshots by table."""
+    """The data that a run could not apply. held: reasons by table. ahead: LSNs of snapshots by table."""
 
     held: Mapping[str, str]
     damages: Collection[str] = ()
@@ -66,7 +66,7 @@ def next_commands(config: Config, findings: Findings) -> tuple[NextCommand, ...]
 
 @contextmanager
 def inspected(config: Config) -> Iterator[None]:
-    """Names the job that shows what is damaged or missing, where landed files end a run."""
+    """Within the context, an error in landed files names the job that shows the damaged or missing data."""
     try:
         yield
     except ArchiveError as error:
@@ -75,7 +75,7 @@ def inspected(config: Config) -> Iterator[None]:
 
 
 def next_lines(commands: Iterable[NextCommand]) -> list[str]:
-    """For a summary's end."""
+    """The commands as lines for the end of a summary."""
     lines = [line for c in commands for line in (f"  {c.reason}", f"    {c.command}")]
     return ["Next:", *lines] if lines else []
 

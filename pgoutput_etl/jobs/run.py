@@ -25,9 +25,10 @@ from pgoutput_etl.spark.session import Background, background_jobs
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a job, and what it works on. background: runs jobs beside the body of a context. archive_of: what
-    earlier batches read, as a batch sees it. enter: called with the name of each stage as it begins. lap: seconds by
-    stage since the last call. is_stopping: true once the run should end after the batch that it is in."""
+    """One run of a job, and the objects that it works on. background: runs jobs beside the body of a context.
+    archive_of: returns the archive of the batches before a batch. enter: called with the name of each stage as it
+    begins. lap: seconds by stage since the last call. is_stopping: True once the run should end after its current
+    batch."""
 
     config: Config
     ledger: Ledger
@@ -76,7 +77,7 @@ class Backlog:
         return self.last if self.last is not None and self.last.resumed else None
 
     def after(self, last: Batch) -> Backlog:
-        """The same files after a batch is closed."""
+        """The same files, after a batch was closed."""
         return replace(self, last=last, claim=None)
 
 

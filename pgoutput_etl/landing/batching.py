@@ -24,9 +24,10 @@ def commits_in(scan: FileScan) -> int:
 def in_steps(selection: FileSelection, commits: Mapping[str, int], limit: int | None) -> list[FileSelection]:
     """One selection per batch, in order. If there are several, each has to be scanned again by itself.
 
-    commits: by path of each file to read. limit: of a batch, None for no limit. The first batch records the new names
-    of contents, because some are recognized only while they are the archive's end. The last one has all other records
-    and the remarks: any of the files to read may have the same content as those.
+    commits: number of commits by path, for each file to read. limit: the most commits of a batch, None for no limit.
+    The first batch records the new names of contents, because some are recognized only while they are the archive's
+    end. The last one has all other records and the remarks: any of the files to read may have the same content as
+    those.
     """
     if limit is None or not _is_ordered_by_name(selection):
         return [selection]
@@ -48,9 +49,8 @@ def in_steps(selection: FileSelection, commits: Mapping[str, int], limit: int | 
 
 
 def _is_ordered_by_name(selection: FileSelection) -> bool:
-    """True if another run, which finds some of the files applied because this one died, reads the rest in the same
-    order.
-    A file that took the name of a renamed file comes last, and may sort before others."""
+    """True if another run would read the rest of the files in the same order, after this run died and left some of them
+    applied. A file that took the name of a renamed file comes last, although its name may sort before others."""
     paths = [part.path for _, part in sorted(selection.to_read.items()) if part.was_read or part.unfinished]
     others = [part.path for part in selection.with_status(FileStatus.MOVED).values()]
     return not paths or paths[-1] == max([*others, *paths], key=natural_order)

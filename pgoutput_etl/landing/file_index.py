@@ -2,7 +2,7 @@
 
 Unchanged files never become Python objects. However large the archive is, a run looks only at new and changed files, at
 the contents with their names, at the content where the archive ends, and at contents that begin with the same few bytes
-as a new file. `KnownFiles` decides about these as it would with all records.
+as a new file. `KnownFiles` decides about these as it would if it had all records.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ LISTING_SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("modif
 
 _SUFFIX = r"(?i)\.(gz|zst|lz4|bz2)$"
 
-_EVIDENCE = 3  # names before a new one, to see whether names are numbered
+_EVIDENCE = 3  # names to look at before a new one, to see whether names are numbered
 
 
 Rows = npt.NDArray[np.int64]
 
 Flags = npt.NDArray[np.bool_]
 
-# Scans files by path with the contents that they may begin with. Returns scans and errors by file number.
+# Scans files, given by path with the contents that they may begin with. Returns scans and errors by file number.
 Scan = Callable[[Mapping[str, ScanTask], KnownContents], tuple[Mapping[int, FileScan], Mapping[int, ScanError]]]
 
 
@@ -97,13 +97,13 @@ class FileIndex:
 
     @classmethod
     def of_columns(cls, columns: pa.Table) -> FileIndex:
-        """columns: of the ledger's table `files`, as INDEX_SCHEMA except for the type of `modified`, a timestamp."""
+        """columns: those of the ledger's table `files`, as in INDEX_SCHEMA except that `modified` is a timestamp."""
         modified = columns.column("modified").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         at = columns.column_names.index("modified")
         return cls(columns.set_column(at, "modified", modified).select(INDEX_SCHEMA.names).cast(INDEX_SCHEMA))
 
     def with_parts(self, parts: Mapping[int, FilePart]) -> FileIndex:
-        """The index with the parts of a batch that was begun, which it may have already."""
+        """The index with the parts of a batch that was begun. It may have them already."""
         others = pc.invert(pc.is_in(self._column("file"), pa.array(sorted(parts), pa.int64())))
         return FileIndex(pa.concat_tables([self.table.filter(others), FileIndex.of(parts).table]))
 
@@ -170,7 +170,7 @@ class FileIndex:
         errors: Mapping[int, ScanError],
         scan: Scan,
     ) -> tuple[FileSelection, dict[int, FileScan]]:
-        """Selects among files that were scanned with the contents of `known`. Returns also their current scans.
+        """Selects among files that were scanned with the contents of `known`. Also returns their current scans.
 
         Calls `scan` at most once, for files that may begin with further contents.
         """
@@ -198,8 +198,8 @@ class FileIndex:
         errors: Mapping[int, ScanError],
         known: KnownFiles,
     ) -> dict[int, set[int]]:
-        """By number of a scanned file, the parts outside `known` that it may copy or continue. Files that have the
-        content of their name are left out."""
+        """The parts outside `known` that each scanned file may copy or continue, by the file's number. Files with the
+        content known under their name are left out."""
         results: dict[int, FileScan | ScanError] = {**scans, **errors}
         by_head = self._by_head({head for result in results.values() for head in result.heads})
         further = {}
@@ -328,7 +328,7 @@ class FileIndex:
         return [*self._last_read[roots].tolist(), *np.flatnonzero(refused).tolist()]
 
     def _by_head(self, heads: Collection[str]) -> dict[str, list[tuple[int, int]]]:
-        """Numbers and sizes of contents that have one of these heads."""
+        """Numbers and sizes of the contents that have one of these heads, by head."""
         has_head = np.asarray(pc.is_in(self._column("head"), pa.array(sorted(heads), pa.string())), np.bool_)
         rows = np.flatnonzero(has_head & self._has_content)
         found = self._column("head").take(pa.array(rows)).to_pylist()
@@ -364,7 +364,7 @@ def scan_tasks(files: Mapping[int, LandedFile]) -> dict[str, ScanTask]:
 
 
 def _last_of(groups: Rows, rows: Rows, count: int) -> Rows:
-    """The last row of each of `count` groups; -1 for an empty group. groups: of the ascending rows."""
+    """The last row of each of `count` groups; -1 for an empty group. groups: the group of each row. rows: ascending."""
     last = np.full(count, -1, np.int64)
     last[groups] = rows
     return last

@@ -24,7 +24,7 @@ COMPRESSED = (".gz", ".zst", ".lz4", ".bz2")
 
 DISTINCTIVE_TAGS = frozenset("BCbPKrcp")
 
-# The first bytes of a content that have a key to look it up by
+# Sizes of a content's prefixes, in bytes, that have a key to look the content up by
 HEAD_SIZES = (2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 
 _KEY_DIGITS = 16
@@ -55,8 +55,8 @@ class FilePart:
 
     same_as: the number of the part that this one continues, or that ends where this file ends. unfinished: the bytes
     after `consumed` were not a whole message yet. reason: why they were not, or why the file was refused.
-    decompressed_size: of the whole content. head: the key of content[:consumed], one of `heads_of`. Older ledgers have
-    neither of the last two.
+    decompressed_size: size of the whole content. head: the key of content[:consumed], one of `heads_of`. Older ledgers
+    have neither of the last two.
     """
 
     path: str
@@ -192,7 +192,7 @@ def heads_of(data: bytes) -> list[str]:
 
 
 def head_of(consumed: int, heads: list[str]) -> str | None:
-    """The one of a file's heads that is the key of its first `consumed` bytes; None if these are too few."""
+    """The key among a file's heads for its first `consumed` bytes; None if these are too few."""
     number = bisect_right(HEAD_SIZES, consumed)
     return heads[number - 1] if number else None
 

@@ -41,8 +41,8 @@ def scan_part(
 ) -> ScanResult:
     """Decodes the new part of a landed file. Offsets count from the beginning of the decompressed file.
 
-    leaves_tuples_from: rows have no tuples if the file has at least so many bytes, and is not compressed.
-    Raises ArchiveError naming file, offset and LSN.
+    leaves_tuples_from: the size in bytes from which the rows of an uncompressed file have no tuples. Raises
+    ArchiveError naming file, offset and LSN.
     """
     try:
         if len(content) < task.size:

@@ -32,9 +32,8 @@ class KnownFiles:
 
     parts: by number. roots: for each part, the first part of its content. names: by first part, the last path of each
     content that was read. by_path: the last record of each path. extended: the parts that a later one continues.
-    unread: by path, the last record of each file that no run has read any bytes of. last: the part where the archive
-    ends.
-    other_newest: the last name in the archive's order among contents that are not in `names`.
+    unread: by path, the last record of each file from which no run has read any bytes. last: the part where the archive
+    ends. other_newest: the last name in the archive's order among contents that are not in `names`.
     """
 
     parts: Mapping[int, FilePart]
@@ -104,7 +103,7 @@ def newest_of(paths: Iterable[str | None]) -> str | None:
 
 
 def candidates(landed: Iterable[LandedFile], known: KnownFiles) -> dict[int, LandedFile]:
-    """The files that may have new content, by the numbers that they get if they are read in the order of their
+    """The files that may have new content, by the number that each one gets if they are read in the order of their
     names."""
     files = {file.path: file for file in landed}
     chosen = {path: file for path, file in files.items() if not is_unchanged(file, known)}

@@ -1,8 +1,8 @@
 """Decides which landed files a run reads, in which order, and what it records about the others.
 
 All candidates are scanned first. Their content shows which of them are new, which continue the archive's end, and which
-were read before; their order follows from that and from their names. A content has the name under which it was found
-last, so a renamed file has the position of its new name.
+were read before; their order follows from that and from their names. A content goes by the name under which it was last
+found, so a renamed file has the position of its new name.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class _Selector:
     def _recognize_renamed(self, number: int) -> None:
         """Recognizes a file that begins with the content read last, which no file has under its old name any more.
 
-        If all its messages are the same, a new file may begin like it, too. Then another file must have taken its name;
-        otherwise raises RunError.
+        If all messages of that content are the same, a new file may begin with it, too. Raises RunError then, unless
+        another file has taken its old name.
         """
         scan, last = self.scans[number], self.known.last
         if scan.resembles is None or scan.resembles != last:
@@ -218,7 +218,7 @@ class _Selector:
         return scan.size > scan.consumed and scan.tail_hash != same
 
     def _treat_as_new(self, number: int) -> None:
-        """The known content in the file was sent again, so the whole file is read."""
+        """Reads the whole file, because the known content in it was sent again."""
         scan = self.scans[number]
         if scan.consumed == scan.offset:
             self.own_ends.add(number)
@@ -285,7 +285,8 @@ class _Selector:
                 )
 
     def _in_order(self, new: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
-        """By name, except for a file that took the name of a renamed one: it was begun later and comes last."""
+        """Sorts new files by name, except that a file that took the name of a renamed file was begun later and comes
+        last."""
         used = set(self.known.names.values())
         reused = [entry for entry in new if entry[1].path in used]
         if len(reused) != 1:
@@ -371,7 +372,7 @@ def with_scan(part: FilePart, scan: FileScan) -> FilePart:
 
 
 def refuse(errors: Iterable[str], shown: int = 5) -> None:
-    """Raises ArchiveError if there are any."""
+    """Raises ArchiveError if there are any errors."""
     in_order = sorted(errors)
     if in_order:
         more = f"\n… and {len(in_order) - shown} more files" if len(in_order) > shown else ""

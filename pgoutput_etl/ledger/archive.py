@@ -1,7 +1,7 @@
 """Earlier batches and the archive that they read, for reading parts of it again.
 
-The ledger has the files with a table's rows and the status of their transactions, which assembly of the whole archive
-decided. So only those files are read.
+The ledger records which files have rows of a table, and the status of their transactions, which was decided by
+assembling the whole archive. So only those files are read.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class CommitRange:
 
 @dataclass(frozen=True, slots=True)
 class ReadFile:
-    """A file, or a part of one, that was read. path: its last known path; changes: number of change rows by relation
-    OID; commits: None without any."""
+    """A file, or a part of a file, that was read. path: its last known path; changes: number of change rows by relation
+    OID; commits: None if it has no commits."""
 
     number: int
     path: str
@@ -58,7 +58,7 @@ class ReadFile:
 
     @property
     def size(self) -> int:
-        """Bytes as stored; decompressed for the rest of a file."""
+        """Bytes as stored; for the rest of a file, decompressed bytes."""
         return self.part.consumed - self.part.offset if self.part.offset else self.part.size
 
     def overlaps(self, commits: CommitRange) -> bool:
@@ -85,16 +85,16 @@ class LedgerArchive(ABC):
 
     @abstractmethod
     def waiting(self, fragments: Collection[FragmentId], policy: MaskingPolicy | None) -> DataFrame:
-        """Blocks of the rows of open transactions, masked by `policy`: for when the ledger has them with other masks.
-        Raises ArchiveError if one of their files is gone or has changed."""
+        """Blocks of the rows of open transactions, masked by `policy`. Needed if the ledger has the rows with other
+        masks. Raises ArchiveError if one of their files is gone or has changed."""
 
     @abstractmethod
     def first_commit(self, time: datetime) -> int:
-        """LSN of the first commit at or after that time. Raises ConfigError without one."""
+        """LSN of the first commit at or after that time. Raises ConfigError if there is no such commit."""
 
     @abstractmethod
     def last_commit(self, time: datetime) -> int:
-        """LSN of the last commit at or before that time. Raises ConfigError without one."""
+        """LSN of the last commit at or before that time. Raises ConfigError if there is no such commit."""
 
     @abstractmethod
     def _scopes(self) -> dict[FragmentId, int]:
@@ -115,7 +115,7 @@ class LedgerArchive(ABC):
 
     @cached_property
     def _next(self) -> Batch:
-        """The batch after the last finished one: it sees the ledger without an unfinished batch."""
+        """The batch after the last finished one. It sees the ledger as if no batch were unfinished."""
         return self.last if self.last.resumed else replace(self.last, number=self.last.number + 1)
 
     def _files(self, *names: str) -> list[dict[str, Any]]:
@@ -128,7 +128,8 @@ class LedgerArchive(ABC):
 
     @cached_property
     def assembly(self) -> Assembly:
-        """With relations as masked by the configuration, like rows that are read again. Raises ConfigError."""
+        """The assembly after the last finished batch. Its relations are masked by the configuration, like rows that are
+        read again. Raises ConfigError."""
         assembly = self._unmasked
         assembly.relations.mask = self.masking_policy
         return assembly
@@ -175,7 +176,7 @@ class LedgerArchive(ABC):
 
     @cached_property
     def commits(self) -> CommitRange | None:
-        """From the first to the last commit in the files; None without any."""
+        """The range from the first to the last commit in the files; None if they have no commits."""
         rows = self._files("first_commit_lsn", "last_commit_lsn")
         ranges = [(row["first_commit_lsn"], row["last_commit_lsn"]) for row in rows]
         known = [(first, last) for first, last in ranges if first is not None]
@@ -206,7 +207,7 @@ class LedgerArchive(ABC):
         return state
 
     def cutoff_before(self, oids: Iterable[int], lsn: int) -> dict[int, TableState]:
-        """The tables that may lack rows up to that commit, because bytes were unreadable."""
+        """The tables that may lack rows up to the commit at `lsn`, because bytes were unreadable."""
         if not self.assembly.was_damaged:
             return {}
         return {o: s for o, s in self._states(oids).items() if s.status == HELD and s.last_commit_lsn < lsn}
@@ -236,10 +237,11 @@ class LedgerArchive(ABC):
     def landed(
         self, paths: Iterable[str], others: Iterable[str] = (), may_be_repaired: bool = False
     ) -> dict[str, LandedFile]:
-        """The files by their last known path; a file that was renamed or compressed since has another path now.
+        """The landed files by their last known path. A file that was renamed or compressed since then now has another
+        path.
 
-        others: files that may be gone. may_be_repaired: a file under its last known path counts, whatever its content
-        is now. Raises ArchiveError if one of `paths` is gone.
+        others: files that may be gone. may_be_repaired: accept a file under its last known path whatever its content is
+        now. Raises ArchiveError if one of `paths` is gone.
         """
         needed, known = sorted(set(paths)), self.prior_state
         landed = {file.path: file for file in self.landing.listing().files()}
@@ -251,7 +253,7 @@ class LedgerArchive(ABC):
         return files
 
     def _moved(self, paths: Collection[str], landed: Mapping[str, LandedFile]) -> dict[str, str]:
-        """The new path of each of these files, as far as one has its content. landed: by path."""
+        """The new path of each of these files whose content is in a landed file. landed: by path."""
         known = self.prior_state
         wanted = {root: path for root, path in known.names.items() if path in paths}
         if not wanted:

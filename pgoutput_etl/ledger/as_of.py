@@ -53,8 +53,8 @@ def tables_at(spark: SparkSession, state_root: str, source: str, lsn: int | str 
 
 
 def batch_at(ends: Mapping[int, int], source: str, lsn: int | None = None) -> int:
-    """The last batch that ended at a commit LSN; the last one without. ends: LSNs of all batches that are done, by
-    number. Raises RunError, with the nearest possible LSNs, if no batch did."""
+    """The last batch that ended at the commit LSN `lsn`; without `lsn`, the last batch of all. ends: LSNs of all
+    finished batches by number. Raises RunError, with the nearest possible LSNs, if no batch did."""
     batches = [batch for batch, end in ends.items() if lsn is None or end == lsn]
     if not batches:
         raise RunError(_missing(ends.values(), source, lsn))
@@ -62,7 +62,8 @@ def batch_at(ends: Mapping[int, int], source: str, lsn: int | None = None) -> in
 
 
 def tables_in(states: Iterable[Mapping[str, Any]], state_root: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The tables to read as of a batch, each with its name. states: of all its tables, as the ledger has them."""
+    """The tables to read as of a batch, each with its name. states: the states of all its tables, as stored in the
+    ledger."""
     displaced = f"{state_root.rstrip('/')}/displaced/"  # another table has the name now
     return [
         (f"{row['schema']}.{row['table']}", row)

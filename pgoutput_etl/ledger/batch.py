@@ -23,8 +23,8 @@ class Batch:
 
     ledger_id distinguishes this ledger from one that was lost and started over. backfill: the request, as JSON, of a
     batch that reads no new files. since: the batch that last assembled the whole archive again; rows of earlier batches
-    about files, relations, types and transactions don't count. settings: of the configuration that the batch began with
-    (target_plan.settings_of); None in an older ledger.
+    about files, relations, types and transactions don't count. settings: those of the configuration that the batch
+    began with (target_plan.settings_of); None in an older ledger.
     """
 
     ledger_id: str
@@ -59,7 +59,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Bytes to read: as stored; decompressed for the rest of a file that was read in part."""
+        """Bytes to read, as stored; decompressed bytes for the rest of a file that was read in part."""
         return sum(f.consumed - f.offset if f.offset else f.size for f in self.to_read.values())
 
     @property
@@ -80,8 +80,8 @@ class PriorState:
 class BatchResult:
     """Everything that a batch writes to the ledger.
 
-    tables: every table of the batch's plan. schema_changes: with the position of the first row that has the change.
-    accounts: bytes per file and transaction status.
+    tables: the results of all tables in the batch's plan. schema_changes: each with the position of the first row that
+    has the change. accounts: bytes per file and transaction status.
     """
 
     rows: MessageRows

@@ -1,4 +1,5 @@
-"""Batches in the ledger: begun, claimed, done, the state that each one left, and the files that they read."""
+"""Batches in the ledger: how they begin, are claimed and finish, the state that each one left, and the files that it
+read."""
 
 from __future__ import annotations
 
@@ -34,10 +35,12 @@ class LedgerBatches:
     store: Store
 
     def _numbers(self, known: int = 0) -> tuple[int, int] | None:
-        """The newest batch and the newest that is done, 0 if none is. None before the first batch.
+        """The numbers of the newest batch and of the newest finished one, 0 if no batch is finished. None before the
+        first batch.
 
-        known: a batch that exists. Then only newer rows are read, and those of the batch before it, which may be the
-        newest that is done: each batch's rows are a file of their own until maintenance compacts them.
+        known: a batch that exists. Then only the rows of batches from the one before it on are read; that one may be
+        the newest finished batch. This saves reading files, because each batch's rows are in a file of their own until
+        maintenance compacts them.
         """
         batches = self.store.rows("batches", ("batch", "status"), max(known - 1, 0))
         if not batches:
@@ -46,7 +49,7 @@ class LedgerBatches:
         return max(row["batch"] for row in batches), max(done, default=0)
 
     def last(self, known: int = 0) -> Batch | None:
-        """The batch to finish, if one was begun; else the last that is done; None before the first. known: as in
+        """The unfinished batch, if any, else the last finished one; None before the first batch. known: as in
         `_numbers`."""
         numbers = self._numbers(known)
         if numbers is None:
@@ -89,14 +92,15 @@ class LedgerBatches:
         return {table["oid"]: table_state(table) for table in tables}
 
     def known_tables(self) -> list[tuple[int, frozenset[int]]]:
-        """LSN and OIDs of all tables, of each snapshot of a server that publishes tables once they exist."""
+        """The LSN and the OIDs of all tables, for each snapshot of a server that publishes tables as soon as they are
+        created."""
         rows = self.store.rows("batches", ("status", "backfill"))
         orders = [json.loads(row["backfill"]) for row in rows if row["status"] == "done" and row["backfill"]]
         snapshots = [order["snapshot"] for order in orders if order.get("snapshot")]
         return [(s["lsn"], frozenset(s["known"])) for s in snapshots if s.get("known") is not None]
 
     def done_at(self) -> list[tuple[int, datetime]]:
-        """The number of each batch that is done, and when it was."""
+        """The number of each finished batch, and the time when it was finished."""
         done = [row for row in self.store.rows("batches", ("batch", "status", "at")) if row["status"] == "done"]
         return [(row["batch"], row["at"].replace(tzinfo=timezone.utc)) for row in done]
 
@@ -203,7 +207,8 @@ class LedgerFiles:
         return next((row["path"] for row in rows if row["file"] == number), f"file {number}")
 
     def index(self, batch: Batch | None, before: int | None = None) -> FileIndex:
-        """All file parts that batches from `batch.since` on have read; with `before`, only batches before that number.
+        """All file parts that batches from `batch.since` on have read; with `before`, only those of batches before that
+        number.
 
         Columns that an older ledger did not write are NULL.
         """

@@ -27,7 +27,7 @@ from pgoutput_etl.spark.platform import is_platform_session
 
 _SCHEMES = ("s3", "s3a", "s3n")
 
-_ONE_DRIVER = "S3SingleDriverLogStore"  # Delta's own for these schemes, unless another one is configured
+_ONE_DRIVER = "S3SingleDriverLogStore"  # Delta's default for these schemes, unless another one is configured
 
 _RISK = "two runs that start within the same second may both work and corrupt each other's tables (docs/storage.md)"
 
@@ -54,7 +54,7 @@ class Objects(Protocol):
         ...
 
     def puts_unseen(self) -> bool:
-        """True if the storage's client doesn't look whether a name is free before it puts a new object."""
+        """True if the storage's client doesn't check whether a name is free before it puts a new object."""
         ...
 
     def delete(self, name: str) -> None: ...
@@ -155,7 +155,7 @@ class ClaimFiles:
                 )
 
     def _rows(self, source: str, names: Iterable[str]) -> list[dict[str, Any]]:
-        """Without those that another run has deleted since they were listed."""
+        """The rows of these objects, except objects that another run has deleted since they were listed."""
         rows = (self._read(f"{source}/{name}") for name in names)
         return [row for row in rows if row is not None]
 

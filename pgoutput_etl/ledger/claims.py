@@ -82,8 +82,8 @@ class Claims:
 
         last: the result of `refuse_others`, which may be old: the claim itself finds later runs. confirm: a further
         condition, checked once the claim is written; may raise. Yields a check to call before every write: it raises
-        RunError if another run has taken over the claim, because this run was not heard of for LEASE (as on a machine
-        that was suspended).
+        RunError if another run has taken over the claim, because this run has not renewed it for LEASE (for example,
+        while its machine was suspended).
         """
         last = last or self.refuse_others(batch)
         attempt = last.attempt + 1 if last is not None and last.batch == batch else 1
@@ -97,7 +97,7 @@ class Claims:
         renewing = machine.start(holding.keep_renewing, "claim")
         try:
             if others is not None and others.is_alive(now(machine), machine):
-                raise _taken(others, now(machine))  # it was believed dead, and has renewed its claim since
+                raise _taken(others, now(machine))  # the other run was believed dead, but has renewed its claim since
             confirmed.result()
             yield holding.check
         finally:
@@ -120,7 +120,7 @@ class Claims:
 @dataclass(slots=True)
 class HeldClaim:
     """A claim that this run holds. Two clocks measure the time since the last renewal: the wall clock, which other runs
-    compare, and a monotonic one, which nobody sets."""
+    compare, and a monotonic clock, which can't be set."""
 
     claims: Claims
     mine: Claim
@@ -148,7 +148,7 @@ class HeldClaim:
                 self.renew()
             except RunError:
                 pass  # the next check raises it
-            except Exception as error:  # noqa: BLE001  # storage may fail for a while; nobody takes over before LEASE
+            except Exception as error:  # noqa: BLE001  # storage may fail for a while; no run takes over before LEASE
                 self.progress(f"the claim could not be renewed; the run will try again: {_first_line(error)}")
                 wait = min(RETRY, RENEWAL)
 

@@ -42,7 +42,7 @@ from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
 
 @dataclass(frozen=True)
 class DeltaArchive(LedgerArchive):
-    """With a ledger in Delta tables, and files on any storage that Spark reads."""
+    """An archive with a ledger in Delta tables, and with files on any storage that Spark reads."""
 
     ledger: DeltaLedger
     spark: SparkSession
@@ -78,11 +78,11 @@ class DeltaArchive(LedgerArchive):
             ) from error
 
     def first_commit(self, time: datetime) -> int:
-        """LSN of the first commit at or after that time. Raises ConfigError without one."""
+        """LSN of the first commit at or after that time. Raises ConfigError if there is no such commit."""
         return self._commit(True, F.col("at") >= microseconds_of(time), f"--from-time: none at {time} or later")
 
     def last_commit(self, time: datetime) -> int:
-        """LSN of the last commit at or before that time. Raises ConfigError without one."""
+        """LSN of the last commit at or before that time. Raises ConfigError if there is no such commit."""
         return self._commit(False, F.col("at") <= microseconds_of(time), f"--to-time: none at {time} or before")
 
     def _commit(self, first: bool, condition: Column, error: str) -> int:
@@ -110,7 +110,7 @@ class DeltaArchive(LedgerArchive):
 
     @contextmanager
     def reading(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> Iterator[SparkRows]:
-        """With the columns of `rows_with_status`."""
+        """Yields rows with the columns of `rows_with_status`."""
         rows = persist(self._committed(files, oids, commits), StorageLevel.DISK_ONLY)
         try:
             if files:
@@ -120,7 +120,7 @@ class DeltaArchive(LedgerArchive):
             unpersist(rows)
 
     def _committed(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> DataFrame:
-        """A changed file gives a row for `_refuse_unreadable`."""
+        """A file that has changed yields an error row for `_refuse_unreadable`."""
         is_of_table = F.col("relation").isin(*oids)
         blocks = self._blocks(files, self.masking_policy)
         blocks = blocks.where(is_of_table | (F.col("kind") == BlockKind.CONTROL.value))
@@ -138,7 +138,7 @@ class DeltaArchive(LedgerArchive):
 
     def _blocks(self, files: Collection[ReadFile], policy: MaskingPolicy | None) -> DataFrame:
         landed = self.landed(file.path for file in files)
-        rounds: list[dict[str, ScanTask]] = []  # one scan reads each path once, so a file's parts need several
+        rounds: list[dict[str, ScanTask]] = []  # a scan reads each path only once, so a file's parts need several scans
         for file in files:
             current = landed[file.path]
             part = replace(file.part, path=current.path, size=current.size, modified=current.modified)

@@ -88,7 +88,7 @@ class Ledger:
 
     def record_ahead(self, batch: Batch, rows: MessageRows, before: PriorState, statistics: BatchStatistics) -> None:
         """Appends the rows that don't depend on how the batch's tables are written, so the caller may write the tables
-        at the same time. The batch was begun. statistics: of the whole batch."""
+        at the same time. The batch must have been begun. statistics: those of the whole batch."""
         assembly = rows.assembly
         new_types = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
         self._run_in_parallel(
@@ -101,10 +101,10 @@ class Ledger:
         )
 
     def close(self, batch: Batch, results: BatchResult, metrics: Callable[[], Mapping[str, Any]] | None = None) -> None:
-        """Makes the batch done. Everything else of it has been written.
+        """Marks the batch as done. Everything else about it must have been written.
 
-        metrics: called last, so that it can count the time of this commit's predecessors. Its result is stored as JSON
-        and must not have cell values.
+        metrics: called last, so that it can include the time of the commits before this one. Its result is stored as
+        JSON and must not have cell values.
         """
         assembly = results.rows.assembly
         self._run_in_parallel(
@@ -131,8 +131,8 @@ class Ledger:
         rebuilt: Sequence[int],
         schema_changes: Iterable[tuple[TableState, CommitPosition | None, SchemaChange]],
     ) -> None:
-        """Makes a backfill's batch done. tables: new states of the backfilled tables; rebuilt: OIDs of complete ones.
-        Everything else stays as the last batch left it."""
+        """Marks a backfill's batch as done. tables: new states of the backfilled tables; rebuilt: OIDs of complete
+        ones. Everything else stays as the last batch left it."""
         self._history.append_schema_changes(batch, schema_changes)
         if rebuilt:
             self.mark_redriven(batch, rebuilt)
@@ -143,23 +143,24 @@ class Ledger:
         self.publish(self._batches.finish(batch, reached, batch.state, after))
 
     def publish(self, done: Batch) -> None:
-        """Shows a batch that is done to readers. A failure ends no run: `unpublished` has it, and the next run tries
-        again."""
+        """Makes a finished batch visible to readers. A failure does not end the run: its reason is in `unpublished`,
+        and the next run tries again."""
         self.unpublished = self._publisher.publish(done)
 
     def delete_ended(self, last: Batch) -> None:
-        """Deletes rows of transactions that ended by a batch that is done, in case its run died before it did so."""
+        """Deletes rows of transactions that had ended by a finished batch, in case its run died before deleting
+        them."""
         self._pending.delete_ended(self.assembly(Batch.after(last, {})), last)
 
     def _run_in_parallel(self, *commits: Callable[[], None]) -> None:
-        """Each commits to its own table and mostly waits. Their order doesn't matter before the batch is done."""
+        """Each commit writes to its own table and mostly waits. Their order doesn't matter before the batch is done."""
         with self.machine.pool(len(commits)) as pool:
             for commit in [pool.submit(commit) for commit in commits]:
                 commit.result()
 
 
 class DeltaLedger(Ledger):
-    """In Delta tables, which Spark reads and writes."""
+    """A ledger in Delta tables, which Spark reads and writes."""
 
     def __init__(self, store: LedgerStore, publisher: Publisher) -> None:
         parts = LedgerTransactions(store), PendingTransactions(store), LedgerQuarantine(store)

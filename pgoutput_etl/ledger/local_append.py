@@ -15,8 +15,8 @@ _WAIT = 0.05  # seconds at most, between two attempts
 
 
 def append_once(path: str, rows: pa.Table, application: str, version: int) -> bool:
-    """Appends unless the table has this version of the application's, or a later one, as Delta does in Spark. Creates
-    the table, and adds columns that it lacks.
+    """Appends unless the table already has this version of the application or a later one, as Delta does in Spark.
+    Creates the table, and adds columns that it lacks.
 
     Tries again after another writer's commit. Returns False if delta-rs can't write to the table: its file system has
     no hard links, or the table has features that delta-rs doesn't know.
@@ -25,7 +25,7 @@ def append_once(path: str, rows: pa.Table, application: str, version: int) -> bo
     mark = CommitProperties(app_transactions=[Transaction(application, version)], max_commit_retries=0)
     for _ in range(_ATTEMPTS):
         try:
-            if not DeltaTable.is_deltatable(path):  # not by appending: of two that create it, both would append
+            if not DeltaTable.is_deltatable(path):  # not by appending: two creators would both append
                 DeltaTable.create(path, rows.schema, mode="ignore")
             table = DeltaTable(path)
             if not _has(table, application, version):

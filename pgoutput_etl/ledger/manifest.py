@@ -35,8 +35,8 @@ class ShownTable:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """lsn, commit_time: of the last commit through which all `applied` tables are consistent. published: when the
-    manifest was written. views: the configured prefix."""
+    """lsn, commit_time: LSN and time of the last commit through which all `applied` tables are consistent. published:
+    the time when the manifest was written. views: the configured prefix."""
 
     source: str
     ledger_id: str
@@ -49,7 +49,7 @@ class Manifest:
 
     @classmethod
     def of(cls, source: str, target: Target, done: Batch, now: datetime) -> Manifest:
-        """done: a batch that is done."""
+        """done: a finished batch."""
         states = sorted(done.tables.values(), key=lambda state: (state.schema, state.table, state.oid))
         tables = tuple(_shown(state, target, done.last_commit_lsn) for state in states if state.is_readable)
         time = None if done.state is None else done.state.get("last_commit_ts")

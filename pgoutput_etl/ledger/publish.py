@@ -1,7 +1,7 @@
-"""Shows a finished batch to readers: a view per table, if configured, then the manifest.
+"""Publishes a finished batch to readers: a view per table, if configured, then the manifest.
 
-Views are replaced one after the other, each at once. The manifest is written last, so that a run that dies in between
-is noticed: the next run finds a manifest of an earlier batch.
+Each view is replaced atomically, but not all of them together. The manifest is written last, so that the next run
+notices if this one dies in between: it finds the manifest of an earlier batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ class Publisher(Protocol):
     def has_published(self, done: Batch) -> bool: ...
 
     def publish(self, done: Batch) -> str | None:
-        """Returns why it failed, or None: the batch is done all the same. Called while the batch is claimed."""
+        """Returns the reason for a failure, or None. The batch is done in either case. Called while the batch is
+        claimed."""
         ...
 
 
@@ -51,7 +52,7 @@ _FAILURES = (PySparkException, Py4JError, OSError, RunError)
 
 @dataclass(frozen=True, slots=True)
 class DeltaPublisher:
-    """file: of the manifest; None if this session can't write one."""
+    """file: the manifest's; None if this session can't write one."""
 
     spark: SparkSession
     config: Config
@@ -60,7 +61,7 @@ class DeltaPublisher:
 
     @classmethod
     def of(cls, spark: SparkSession, config: Config) -> DeltaPublisher:
-        """Raises ConfigError for views without a manifest, as nothing would tell which views are old."""
+        """Raises ConfigError for views without a manifest, because nothing would show which views are old."""
         folder, name = f"{config.state.root.rstrip('/')}/{FOLDER}", f"{path_segment(config.source.name)}.json"
         file = shared_file(spark, folder, name)
         if file is None and config.target.views is not None:
@@ -102,7 +103,7 @@ class DeltaPublisher:
         file.replace(manifest.to_json())
 
     def _last(self) -> Manifest | None:
-        """None without a manifest, or if it is no longer one."""
+        """The stored manifest. None if there is no file, or if its content is not a manifest."""
         text = None if self.file is None else self.file.read()
         try:
             return None if text is None else Manifest.of_json(text)
@@ -110,7 +111,8 @@ class DeltaPublisher:
             return None
 
     def _replace(self, views: Sequence[str], before: Collection[str], shown: Mapping[str, tuple[str, int]]) -> None:
-        """Several at a time, so that a query over several views is unlikely to meet some old and some new ones."""
+        """Replaces several views at a time, so that a query over several views is unlikely to see a mix of old and new
+        ones."""
         for view in {view.rpartition(".")[0]: view for view in views}.values():
             make_schema(self.spark, view)
 
@@ -143,7 +145,7 @@ _OWNER = text_literal(_OWNER_KEY)
 
 
 def _reason(error: Exception) -> str:
-    """Short, and without the error's stack trace."""
+    """The reason in short, without the error's stack trace."""
     if isinstance(error, RunError):
         return str(error)
     if isinstance(error, PySparkException):

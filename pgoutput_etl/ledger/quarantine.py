@@ -65,12 +65,12 @@ class LedgerQuarantine:
         return any(row["offset"] is not None and not row["reason"].endswith(TORN) for row in self._left())
 
     def leftovers(self) -> Leftovers:
-        """Bytes and files that the last batch with files set aside, unless redriven since."""
+        """The bytes and files that were set aside by the last batch with files, unless redriven since."""
         newest = pc.max(self.store.columns("files", ("batch",)).column("batch")).as_py()
         return Leftovers.of(self._left(newest or 0))
 
     def _left(self, first: int = 0) -> list[dict[str, Any]]:
-        """Rows about bytes and files, of batches from a number on, that were not redriven."""
+        """Rows about bytes and files that were not redriven, of batches from the number `first` on."""
         names = ("relation", "redriven", "file", "path", "offset", "length", "xid", "lsn", "reason")
         rows = self.store.rows("quarantine", names, first)
         return [row for row in rows if row["relation"] is None and row["redriven"] is None]

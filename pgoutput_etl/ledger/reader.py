@@ -33,12 +33,12 @@ class LedgerReader:
         return cls(place_of(config.state.root, config.spark, "state.root"), config.source.name)
 
     def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
-        """Some columns, of batches from the number `first` on and, if given, before another. Raises RunError if the
-        table can't be read."""
+        """Some columns of the rows of batches from the number `first` on and, if given, before the number `before`.
+        Raises RunError if the table can't be read."""
         return self.columns_where(table, names, RowRange(first, before))
 
     def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
-        """As `columns`."""
+        """Some columns of the rows in a range. Raises RunError if the table can't be read."""
         return self._reading(table, lambda: self._columns(table, names, chosen.sql))
 
     def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ class LedgerReader:
         return max((row["batch"] for row in rows if row["status"] == "done"), default=0)
 
     def file_index(self, since: int) -> FileIndex:
-        """The parts of files that batches from `since` on have read, as `LedgerFiles.index`."""
+        """The parts of files that batches from `since` on have read, like `LedgerFiles.index`."""
         return FileIndex.of_columns(self.columns("files", INDEX_SCHEMA.names, since))
 
     def url(self, table: str) -> str:
@@ -75,13 +75,13 @@ class LedgerReader:
     def _reading(self, table: str, read: Callable[[], _T]) -> _T:
         try:
             return read()
-        except Exception as error:  # noqa: BLE001 # delta-rs has many, and Rust's panics
+        except Exception as error:  # noqa: BLE001 # delta-rs raises many kinds, including Rust's panics
             reason = without_secrets(f"{type(error).__name__}: {error}", self.root)
             raise RunError(f"the ledger's table {table} can't be read: {reason}") from None
 
 
 def _scan(delta: DeltaTable, names: Collection[str], condition: str | None) -> pa.Table:
-    """Reads also tables with deletion vectors, which Arrow's datasets refuse."""
+    """Also reads tables with deletion vectors, which Arrow's datasets refuse."""
     reader = delta.scan(sorted(names), condition)
     table, stored = pa.RecordBatchReader.from_stream(reader).read_all(), pa.schema(delta.schema().to_arrow())
     return table.cast(pa.schema([stored.field(name) for name in table.column_names]))  # Arrow can't filter views

@@ -33,8 +33,8 @@ _ONE_FILE = 10_000  # rows; Spark would write a file for each core
 
 
 class Store(ABC):
-    """One source's rows of the ledger's tables, as far as they are few. A missing table reads as empty; a column that
-    an older ledger lacks is NULL."""
+    """One source's rows of the ledger's tables, for reads and appends of few rows. A missing table reads as empty; a
+    column that an older ledger lacks is NULL."""
 
     def __init__(self, source: str, machine: Machine = THIS_MACHINE) -> None:
         self.source = source
@@ -55,23 +55,23 @@ class Store(ABC):
 
     @abstractmethod
     def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
-        """As `claim_files.claim_files`."""
+        """See `claim_files.claim_files`."""
 
     def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
-        """Some columns, of batches from the number `first` on and, if given, before another."""
+        """Some columns of the rows of batches from the number `first` on and, if given, before the number `before`."""
         return self.columns_where(table, names, RowRange(first, before))
 
     def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
-        """As `columns`, as dictionaries."""
+        """Like `columns`, but as dictionaries."""
         rows: list[dict[str, Any]] = self.columns(table, names, first, before).to_pylist()
         return rows
 
     def rows_before(self, table: str, names: Sequence[str], batch: Batch) -> list[dict[str, Any]]:
-        """The rows that count for a batch: of earlier batches, from `batch.since` on."""
+        """The rows that count for a batch: those of earlier batches, from `batch.since` on."""
         return self.rows(table, names, batch.since, batch.number)
 
     def append_rows(self, table: str, rows: list[dict[str, Any]], batch: int, step: str = "") -> None:
-        """As `append_table`, of rows without the columns source and batch."""
+        """Like `append_table`, for rows without the columns source and batch."""
         if rows:
             self.append_table(table, self.table(table, rows, batch), batch, step)
 
@@ -80,7 +80,7 @@ class Store(ABC):
         return pa.Table.from_pylist([{"source": self.source, "batch": batch, **row} for row in rows], SCHEMAS[table])
 
     def application(self, table: str, step: str) -> str:
-        """The application of Delta's transaction identifier; its version is the batch's number."""
+        """The application ID of Delta's transaction identifier, whose version is the batch's number."""
         return f"pgoutput_etl:{self.source}:{table}:{step}"
 
 
@@ -96,7 +96,7 @@ class LedgerStore(Store):
         self.spark = spark
         self.root = root.rstrip("/")
         self._local = _local_reader(spark, self.root, source)
-        self._existing: set[str] = set()  # tables that were found: nobody drops one, and each look takes requests
+        self._existing: set[str] = set()  # tables that were found; none is ever dropped, and each check takes requests
 
     @property
     def is_local(self) -> bool:
@@ -118,7 +118,7 @@ class LedgerStore(Store):
         return self._load(self.spark, table) if self.exists(table) else frame(self.spark, SCHEMAS[table].empty_table())
 
     def read_before(self, table: str, batch: Batch) -> DataFrame:
-        """The rows that count for a batch: of earlier batches, from `batch.since` on."""
+        """The rows that count for a batch: those of earlier batches, from `batch.since` on."""
         return self.read(table).where((F.col("batch") >= batch.since) & (F.col("batch") < batch.number))
 
     def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
@@ -153,7 +153,7 @@ class LedgerStore(Store):
         return claim_files(self.spark, self.root, self.source, report, self.machine)
 
     def frame(self, table: str, rows: list[dict[str, Any]], batch: int) -> DataFrame:
-        """As `table`."""
+        """Like `table`, but as a DataFrame."""
         return frame(self.spark, self.table(table, rows, batch))
 
     def stamp(self, batch: Batch) -> tuple[Column, Column]:

@@ -103,7 +103,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Rows of batches from the number `first` on and before another, with xids from the least to the greatest."""
+    """The rows of batches from the number `first` on and before `before`, with xids from the lowest to the highest."""
 
     first: int = 0
     before: int | None = None
@@ -111,7 +111,7 @@ class RowRange:
 
     @property
     def sql(self) -> str | None:
-        """For delta-rs and Spark, with numbers alone, so that no text gets into the query."""
+        """A condition for delta-rs and Spark. It contains only numbers, so that no text gets into the query."""
         limits = [f"batch >= {self.first:d}"] if self.first > 0 else []
         limits += [] if self.before is None else [f"batch < {self.before:d}"]
         limits += [] if self.xids is None else [f"xid >= {self.xids[0]:d}", f"xid <= {self.xids[1]:d}"]

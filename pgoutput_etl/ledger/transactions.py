@@ -53,7 +53,7 @@ class LedgerTransactions:
             self.store.append_table("transactions", table, batch.number)
 
     def table(self, batch: Batch, rows: MessageRows, ended: pa.Table) -> pa.Table:
-        """As `ended`, on the driver. ended: ordinary transactions (ENDED_SCHEMA)."""
+        """Like `ended`, but on the driver. ended: ordinary transactions (ENDED_SCHEMA)."""
         ordinary = ended.filter(pc.not_equal(ended.column("fate"), TransactionStatus.QUARANTINED.value))
         time = pc.add(ordinary.column("commit_ts"), POSTGRES_EPOCH_MICROSECONDS).cast(pa.timestamp("us", "UTC"))
         ordinary = ordinary.set_column(ordinary.column_names.index("commit_ts"), "commit_ts", time)
@@ -84,7 +84,7 @@ class LedgerTransactions:
         return row[0] or 0
 
     def append_messages(self, batch: Batch, rows: MessageRows, counts: Mapping[str, int]) -> None:
-        """Appends logical Messages. counts: as `BatchStatistics.messages`.
+        """Appends logical Messages. counts: as in `BatchStatistics.messages`.
 
         A batch that assembles the archive again reads all Messages, and appends only the missing ones.
         """
@@ -208,8 +208,8 @@ class PendingTransactions:
         return rows.join(F.broadcast(fragment_frame(self.store.spark, fragments)), ["file", "unit"], "left_semi")
 
     def delete_ended(self, assembly: Assembly, last: Batch) -> None:
-        """Deletes the rows of transactions that were no longer open after a batch that is done. Leaves later batches'
-        rows: a run that was believed dead may have gone on, and written some."""
+        """Deletes the rows of transactions that were no longer open after a finished batch. Leaves the rows of later
+        batches, because a run that was believed dead may have continued and written some."""
         rows = self.store.columns("open_transactions", ("file", "unit"), 0, last.number + 1)
         fragments = rows.group_by(["file", "unit"]).aggregate([]).select(["file", "unit"])
         self.delete_closed(zip(*(column.to_pylist() for column in fragments.columns), strict=True), assembly)

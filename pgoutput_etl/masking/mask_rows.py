@@ -3,7 +3,7 @@
 Tuples are masked where a file is scanned (mask_tuples.py), before a row leaves the scan. Later stages see the archive
 of a server whose tables have the masked columns; `masked_relation` is how that server would describe them.
 
-The Relation messages of the archive must be read before, because only they assign values to columns.
+The Relation messages of the archive must be read first, because only they assign values to columns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TEXT = 25
 
 _ROW_TAGS = ("I", "U", "D")
 
-# The configured target type of these does not affect how PostgreSQL prints them.
+# The configured target type of these types does not affect how PostgreSQL prints their values.
 _SPELLED_ALIKE = ("json", "jsonb", "numeric")
 
 
@@ -66,8 +66,8 @@ class MaskedTable:
 
 @dataclass(frozen=True)
 class MaskingPolicy:
-    """tables: those with masks, by OID. known: all relations that have a Relation message. scopes: of the fragments of
-    streamed transactions. Sent to Spark's workers, including the salt."""
+    """tables: the tables with masks, by OID. known: all relations that have a Relation message. scopes: scope of each
+    fragment of a streamed transaction. Sent to Spark's workers, including the salt."""
 
     tables: Mapping[int, MaskedTable]
     known: frozenset[int]

@@ -1,4 +1,4 @@
-"""Masks the tuples of one relation version: drops columns, and replaces others by a hash or by text.
+"""Masks the tuples of one relation version: drops columns, and replaces others with a hash or with text.
 
 Kernels mask whole arrays. A readable twin handles everything else, tuple by tuple, and reports errors. A tuple that
 can't be masked is withheld: it is replaced by the reason.
@@ -40,8 +40,8 @@ Unchanged = list[list[int] | None]
 
 @dataclass(frozen=True, slots=True)
 class MaskedVersion:
-    """The columns of tuples, and by position the rules of masked and the types of hashed ones. Without columns, nothing
-    describes the tuples."""
+    """The columns of one version's tuples. rules: of masked columns; types: of hashed columns; both by position.
+    Without columns, no Relation message describes the tuples."""
 
     columns: tuple[RelationColumn, ...]
     rules: Mapping[int, ColumnRule]
@@ -120,8 +120,8 @@ class MaskedVersion:
 
 
 def unchanged_in(tuples: pa.Array, had_some: pa.Array) -> Unchanged:
-    """The positions of unchanged TOAST in each masked tuple, None without any. had_some: true for tuples that had some
-    before."""
+    """The positions of unchanged TOAST in each masked tuple; None if it has no unchanged TOAST. had_some: true for
+    tuples that had some before masking."""
     unchanged: Unchanged = [None] * len(tuples)
     for i in pc.indices_nonzero(had_some).to_pylist():
         data = tuples[i].as_py()

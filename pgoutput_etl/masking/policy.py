@@ -1,7 +1,7 @@
-"""Resolves masking rules against every name a table ever had, before any row is read; refuses ambiguous ones.
+"""Resolves masking rules against every name a table ever had, before any row is read; refuses ambiguous rules.
 
-Rules go by names, but tables and columns are renamed within an archive. A masked column must not appear unmasked under
-another name, so the rules must cover both names.
+Rules refer to names, but tables and columns are renamed within an archive. A masked column must not appear unmasked
+under another name, so the rules must cover both names.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def has_masks(config: Config) -> bool:
 def masking_policy(
     config: Config, history: RelationHistory, user_types: UserTypes, scopes: Mapping[FragmentId, int]
 ) -> MaskingPolicy | None:
-    """None without masks. Raises ConfigError for an impossible rule, or one that misses another name of a column."""
+    """The policy; None if the configuration has no masks. Raises ConfigError for an impossible rule, or for one that
+    misses another name of a column."""
     if not has_masks(config):
         return None
     tables = {}
@@ -74,7 +75,8 @@ def _relation_rules(rule: TableRule, relation: Relation) -> dict[str, ColumnRule
 def _table_rules(
     config: Config, rule: TableRule, latest: Relation, relations: Iterable[Relation]
 ) -> dict[str, ColumnRule]:
-    """The rules of all columns that the table ever had. Raises ConfigError if a former name of it has other rules."""
+    """The rules of all columns that the table ever had. Raises ConfigError if a former name of the table has other
+    rules."""
     rules: dict[str, ColumnRule] = {}
     for relation in relations:
         other = config.rule_for(relation.namespace, relation.name)
@@ -106,7 +108,7 @@ def _refuse_missing(config: Config, number: int, relations: list[Relation]) -> N
 
 @dataclass(frozen=True, slots=True)
 class _TableChecks:
-    """Checks one table's masks. rules: of all columns that the table ever had. name: the table's latest."""
+    """Checks one table's masks. rules: those of all columns that the table ever had. name: the table's latest."""
 
     rule: TableRule
     rules: Mapping[str, ColumnRule]
@@ -150,7 +152,7 @@ class _TableChecks:
             )
 
     def _compare(self, before: Relation, after: Relation) -> str | None:
-        """Compares the masks in two successive versions. Returns and raises as `reason_unmaskable`."""
+        """Compares the masks in two successive versions. Returns and raises like `reason_unmaskable`."""
         old, new = masked_relation(before, self.rules), masked_relation(after, self.rules)
         try:
             origins = lineage(old, new, self.rule.lineage).origins

@@ -84,7 +84,7 @@ class Catalog:
 def read_catalog(text: str, publications: Collection[str], wanted: Callable[[str], bool]) -> Catalog:
     """text: the result of QUERY. publications: names; all if empty. wanted: filters tables by schema.table.
 
-    Raises ConfigError for another text, and for a table with different columns or rows in several publications.
+    Raises ConfigError for any other text, and for a table with different columns or rows in several publications.
     """
     try:
         catalog = json.loads(text)
@@ -134,7 +134,7 @@ def _same(row: Mapping[str, Any], part: str, values: set[T]) -> T:
 
 
 def relation_row(relation: Relation) -> dict[str, Any]:
-    """As JSON values."""
+    """The relation as JSON values."""
     return {**asdict(relation), "replica_identity": relation.replica_identity.value}
 
 

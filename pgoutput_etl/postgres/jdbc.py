@@ -21,7 +21,7 @@ _NO_DRIVER = ("No suitable driver", f"ClassNotFoundException: {DRIVER}")
 
 _SERVER_ERROR = re.compile(r"org\.postgresql\.util\.PSQLException: ([^\n]*)")
 
-_FILE_ERROR = re.compile(r"\.(?:ArchiveError|FramingError): ([^\n]*)")  # of a Python worker, in Spark's words
+_FILE_ERROR = re.compile(r"\.(?:ArchiveError|FramingError): ([^\n]*)")  # raised in a Python worker, as quoted by Spark
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Server:
 
 @contextmanager
 def jdbc_errors() -> Iterator[None]:
-    """Turns an error of Java or a Python worker into one of this package, with the line that matters."""
+    """Turns an error from Java or a Python worker into one of this package's errors, with the line that matters."""
     try:
         yield
     except PgoutputEtlError:

@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 def session_of(snapshot: str) -> str:
-    """Runs in the transaction that Spark reads in. snapshot: the name of an exported one."""
+    """SQL that runs in the transaction in which Spark reads. snapshot: the name of an exported snapshot."""
     return _SNAPSHOT.format(snapshot) + SESSION
 
 
@@ -68,7 +68,8 @@ def pages(oid: int) -> str:
 
 
 def rewritten(oids: Iterable[int]) -> str:
-    """OIDs of tables that were rewritten since the snapshot, or whose partitions were: they look empty to it."""
+    """OIDs of tables that were rewritten since the snapshot, or whose partitions were. The snapshot sees such tables as
+    empty."""
     return (
         f"WITH RECURSIVE parts(root, oid) AS (SELECT o, o FROM unnest('{{{integers(oids)}}}'::oid[]) AS o "
         "UNION SELECT p.root, i.inhrelid FROM parts p JOIN pg_catalog.pg_class r ON r.oid = p.root AND r.relkind = 'p' "

@@ -1,8 +1,8 @@
 """Exports a server's snapshot at a known LSN with CREATE_REPLICATION_SLOT. The slot is dropped with its session.
 
 Decoding would begin at the slot's consistent point: the snapshot has the transactions that committed before it and none
-that commits later. So commit LSNs are compared with it. The end of the WAL would not do: a commit is in the WAL before
-it is visible to others.
+that commits later. So commit LSNs are compared with this point. The end of the WAL can't take its place, because a
+commit is in the WAL before it is visible to others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAME = re.compile(r"[0-9A-Fa-f]+(-[0-9A-Fa-f]+)+")
 
 @dataclass(frozen=True, slots=True)
 class ExportedSnapshot:
-    """name: for SET TRANSACTION SNAPSHOT."""
+    """name: the name to pass to SET TRANSACTION SNAPSHOT."""
 
     name: str
     lsn: int

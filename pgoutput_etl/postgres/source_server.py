@@ -1,4 +1,4 @@
-"""What an initial load needs to know about a server: settings, user, publications, slots, and tables.
+"""The facts about a server that an initial load needs: settings, user, publications, slots, and tables.
 
 One query returns all of it as one JSON text. It reads catalogs only, without locks, and needs no privilege.
 """
@@ -84,7 +84,7 @@ class ReplicationSlot:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A row of pg_publication. omitted: the operations that it doesn't publish."""
+    """A row of pg_publication. omitted: the operations that the publication doesn't publish."""
 
     name: str
     omitted: tuple[str, ...]

@@ -201,7 +201,7 @@ def _tuple(reader: Reader, field: str) -> TupleData:
 
 
 def read_tuple(data: bytes) -> TupleData:
-    """Decodes a TupleData on its own, as message rows have it. Raises WireError."""
+    """Decodes a TupleData on its own, as stored in message rows. Raises WireError."""
     reader = Reader(data, message="TupleData")
     result = _tuple(reader, "tuple")
     reader.done()

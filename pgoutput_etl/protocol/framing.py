@@ -189,7 +189,7 @@ def _claimed(data: bytes, at: int, least: int) -> int | None:
 
 
 def _may_become_message(data: bytes, start: int, size: int | None) -> bool:
-    """size: of the message; None if the framing has no lengths, but a newline after each message."""
+    """size: the message's length; None if the framing has no lengths, but a newline after each message."""
     if size is not None and len(data) >= start + size:
         return False
     if len(data) <= start:

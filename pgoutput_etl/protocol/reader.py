@@ -17,7 +17,7 @@ _INT64: _Unpack = Struct(">q").unpack_from
 _UINT64: _Unpack = Struct(">Q").unpack_from
 
 # The longest accepted string in bytes. PostgreSQL's names have at most 63, an origin's 512, a gid 199; a prefix has no
-# limit. Without this one, the search for messages after damage would read a long value again from each of its bytes.
+# limit. Without this limit, the search for messages after damage would read a long value again from each of its bytes.
 MAX_STRING = 8192
 
 

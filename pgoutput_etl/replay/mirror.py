@@ -38,7 +38,8 @@ _Key = tuple[Any, ...]
 
 @dataclass(slots=True)
 class ReplayedTable:
-    """A table at the end of the archive. rows: Python values converted by Arrow, keyed as in the Delta table."""
+    """A table at the end of the archive. rows: Python values as converted by Arrow, with the column names of the Delta
+    table."""
 
     shape: TableShape
     rows: list[Row]
@@ -46,7 +47,7 @@ class ReplayedTable:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSpan:
-    """Rows under one shape of their table. migration: for the rows of earlier spans; None if nothing changes."""
+    """Rows under one shape of their table. migration: converts the rows of earlier spans; None if nothing changes."""
 
     shape: TableShape
     migration: SchemaMigration | None
@@ -121,7 +122,7 @@ class Replay:
         return [{name: row["top_xid" if name == "xid" else name] for name in LOGICAL_SCHEMA.names} for row in messages]
 
     def cutoffs(self) -> dict[int, Cutoff]:
-        """By relation OID."""
+        """The cutoffs by relation OID."""
         if not self.assembly.was_damaged:
             return {}
         outcomes = fragment_outcomes(self.assembly)
@@ -142,8 +143,8 @@ class Replay:
         types: Mapping[str, str] | None = None,
         until: int | None = None,
     ) -> dict[int, ReplayedTable]:
-        """By OID. keys: columns by schema.table, for tables whose key the archive doesn't contain. declared: the
-        configuration's column lineage by schema.table. types: the configuration's types. until: the LSN of the last
+        """The tables by OID. keys: columns by schema.table, for tables whose key the archive doesn't contain. declared:
+        the configuration's column lineage by schema.table. types: the configuration's types. until: the LSN of the last
         commit to apply. Raises TableError for a schema change that can't be interpreted."""
         by_relation = self.rows_by_relation(until)
         return {oid: self.table(oid, rows, keys, declared, types) for oid, rows in by_relation.items()}
@@ -156,7 +157,7 @@ class Replay:
         declared: Mapping[str, Declared] | None = None,
         types: Mapping[str, str] | None = None,
     ) -> ReplayedTable:
-        """rows: its changes in order."""
+        """rows: the table's changes in order."""
         last_truncate = max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0)
         table: KeyedRows | BagOfRows | None = None
         for span in self.spans(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):

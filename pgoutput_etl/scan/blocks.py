@@ -98,7 +98,7 @@ class Packer:
     """Collects message rows, and yields blocks as they become large enough."""
 
     kind_of_changes: BlockKind = BlockKind.CHANGE
-    landed: dict[int, TupleFile] = field(default_factory=dict)  # by file number: those whose rows have no tuples
+    landed: dict[int, TupleFile] = field(default_factory=dict)  # by file number: files whose rows have no tuples
     _unsplit: _Pending = field(default_factory=_Pending)
     _pending: dict[_Key, _Pending] = field(default_factory=dict)
 
@@ -141,8 +141,8 @@ class Packer:
             yield self._key(int(in_order[begin]), relation), sorted_rows.slice(begin, end - begin)
 
     def _group_codes(self, rows: pa.Table) -> tuple[pa.Array, npt.NDArray[np.uint16]]:
-        """By row, its key's number: the index of its kind, or for a change of its relation after all kinds. Also the
-        relations."""
+        """The number of each row's key: the index of its kind or, for a change, the index of its relation counted after
+        all kinds. Also returns the relations."""
         tag, unit = one_letter(rows.column("tag").chunk(0)), rows.column("unit").to_numpy()
         codes = _KIND_OF_TAG[tag]
         codes[(tag == _COMMIT) & (unit == HEAD)] = _KINDS.index(BlockKind.CONTROL)

@@ -27,7 +27,7 @@ class FileBeginning(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpenFragment:
-    """A fragment that the file ends in. commit_lsn, commit_ts and origin: of an ordinary transaction only."""
+    """A fragment that the file ends in. commit_lsn, commit_ts and origin: only for an ordinary transaction."""
 
     fragment: int
     kind: str
@@ -72,7 +72,7 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class InterruptedFragment:
-    """An ordinary transaction that another beginning cut off. next_lsn: of the first commit after it."""
+    """An ordinary transaction that another beginning cut off. next_lsn: LSN of the first commit after it."""
 
     fragment: int
     epoch: int

@@ -17,8 +17,8 @@ from pgoutput_etl.scan.message_row import STORED_TIMES, SUMMARY_TAG, note
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """rows: of messages. left: the number of bytes read after the last row. census: if it was requested.
-    has_tuples: False if the rows of changes have no tuples, because a landed file has them."""
+    """rows: message rows. left: the number of bytes read after the last row. census: None unless requested. has_tuples:
+    False if the rows of changes have no tuples, because a landed file has them."""
 
     summary: FileScan
     rows: list[pa.RecordBatch]

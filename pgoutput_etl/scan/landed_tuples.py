@@ -29,14 +29,14 @@ from pgoutput_etl.scan.message_row import one_letter
 
 Numbers = NDArray[np.int64]
 
-# The columns of a message row that lead to its tuples
+# The columns of a message row that locate its tuples
 LOCATED_BY = ("file", "offset", "end", "tag", "xid", "relation", "old_kind")
 
-_WINDOW_BYTES = 1 << 22  # to read at once
+_WINDOW_BYTES = 1 << 22  # read at a time
 
 
 class RereadError(ArchiveError):
-    """A landed file is not as it was when it was scanned."""
+    """A landed file has changed since it was scanned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class TupleFile:
 def landed_tuples(rows: pa.RecordBatch, files: Mapping[int, TupleFile]) -> tuple[pa.Array, pa.Array]:
     """The old and new tuples of changes, as pa.binary(). NULL for those of other files.
 
-    rows: with the columns LOCATED_BY, of changes. Raises RereadError.
+    rows: rows of changes, with the columns LOCATED_BY. Raises RereadError.
     """
     numbers = rows.column("file").to_numpy()
     begins = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
@@ -107,7 +107,7 @@ def _tuples_of_others(rows: pa.RecordBatch) -> list[tuple[pa.Array, pa.Array]]:
 
 
 def _tuples_of(rows: pa.RecordBatch, file: TupleFile) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """rows: of this file, in the order of their messages."""
+    """rows: rows of this file, in the order of their messages."""
     offsets, ends = rows.column("offset").to_numpy(), rows.column("end").to_numpy()
     with file.opened() as descriptor:
         begin = 0

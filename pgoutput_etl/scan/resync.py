@@ -16,7 +16,7 @@ from pgoutput_etl.protocol import messages as pgoutput
 from pgoutput_etl.protocol.decoder import MESSAGE_TAGS, decode
 from pgoutput_etl.protocol.framing import Frame, Framing, frame_at, stands_in_stream
 
-_MAX_FRAMES = 16  # to read from one position; so many in a row are no accident
+_MAX_FRAMES = 16  # to read from one position; that many in a row are no accident
 
 _CONVINCING_FRAMES = 4  # even if unreadable bytes follow them
 
@@ -26,7 +26,7 @@ _LAST_LSN = 2**56
 
 _TAGS_WITH_TIME = b"BCbcKr"  # of the messages whose times _is_plausible checks
 
-# The search may read as many bytes as the file has, this many times. The rest of the file is given up after that.
+# The search may read at most this many times the bytes of the file. After that, it gives up on the rest of the file.
 _PASSES = 16
 
 _LEAST_BUDGET = 1 << 20

@@ -87,8 +87,8 @@ class ReadPosition:
 class SalvageReader:
     """Reads data[start:].
 
-    must_refuse: whether unreadable bytes raise an error now. read_fast: may read many messages at once from a valid one
-    on, and messages() skips these. announced_commit: the commit LSN in the Begin of the open transaction, if it is
+    must_refuse: True if unreadable bytes raise an error now. read_fast: may read many messages at once, from a valid
+    one on; messages() then skips them. announced_commit: the commit LSN in the Begin of the open transaction, if it is
     known.
     """
 
@@ -176,7 +176,7 @@ class SalvageReader:
     def _decoded(
         self, frame: Frame, in_stream: bool, before: Read | None
     ) -> tuple[PgoutputMessage | None, WireError | None]:
-        """before: the message before it, if it has not been yielded yet."""
+        """before: the preceding message, if it has not been yielded yet."""
         try:
             message = decode(self.data[frame.start : frame.end], in_stream)
         except WireError as error:
@@ -208,8 +208,8 @@ class SalvageReader:
         return replace(gap, is_one_message=is_one)
 
     def _inside(self, frame: Frame, in_stream: bool, budget: Budget) -> Resumption | None:
-        """The first of the messages that begin inside a frame and continue past its end; if those are torn in turn, the
-        first one after them."""
+        """The first of the messages that begin inside a frame and continue past its end; if those are torn, too, the
+        first message after them."""
         extent = (frame.offset, frame.next)
         inside = next_whole(self.data, self.framing, frame.offset + 1, in_stream, extent, budget)
         if inside is not None:
@@ -295,8 +295,8 @@ def damage_of(
     commit_lsn: int,
     may_end_with: Callable[[pgoutput.Prepare], bool],
 ) -> Damage:
-    """The facts of a gap that the driver needs. may_end_with: whether a Prepare may end the fragment open at the
-    gap."""
+    """The facts of a gap that the driver needs. may_end_with: True if a Prepare may end the fragment that is open at
+    the gap."""
     extent = data[gap.offset : gap.end]
     message = extent[_MESSAGE_AT[framing] :]
     is_control = message[:1] in _CONTROL or len(message) in _CONTROL_SIZES
@@ -368,7 +368,7 @@ def _differs_by_one_byte(extent: bytes, in_stream: bool) -> bool:
 
 
 def _begins_anew(data: bytes, framing: Framing, gap: Gap, may_end_with: Callable[[pgoutput.Prepare], bool]) -> bool:
-    """As Damage.begins_anew. A new connection may begin with Messages that are not transactional."""
+    """See Damage.begins_anew. A new connection may begin with Messages that are not transactional."""
     if gap.end == len(data):
         return True
     try:
@@ -384,7 +384,8 @@ def _begins_anew(data: bytes, framing: Framing, gap: Gap, may_end_with: Callable
 
 
 def _oids(extent: bytes) -> tuple[int, ...] | None:
-    """All four bytes that may be a relation's OID: anywhere in a short extent, after a row's tag in a long one."""
+    """All four-byte values that may be a relation's OID: anywhere in a short extent, after a row's tag in a long
+    one."""
     if len(extent) <= _SHORT:
         positions: Iterable[int] = range(len(extent) - 3)
     else:

@@ -1,6 +1,6 @@
 """Scans one archived file into an Arrow row per message that matters, and a summary of the file.
 
-Files are scanned independently, so thousands can be scanned at once. A file is split into fragments: the messages
+Files are scanned independently, so thousands can be scanned in parallel. A file is split into fragments: the messages
 between Begin and Commit, between Begin Prepare and Prepare, or in one stream segment. Fragment 0 is the head: the
 messages before the first beginning, which belong to a transaction that an earlier file left open. Transaction assembly
 finds that transaction, and the ends of streamed and prepared transactions, from the control rows of all files.

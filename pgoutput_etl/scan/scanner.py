@@ -81,7 +81,7 @@ class Scanner(ScanState):
         self._finish()
 
     def _fast_reader(self) -> Callable[[Frame, bool], ReadPosition | None] | None:
-        """The fast path; None if every message is to be read here, as in inspection."""
+        """The fast path; None if every message must be read here, as in inspection."""
         return FastPath(self).read if jit.AVAILABLE else None
 
     def _announced_commit(self) -> int | None:

@@ -1,4 +1,4 @@
-"""The contract of a table with its readers about changed columns: `on_schema_change` of its rule."""
+"""A table's contract with its readers about column changes: the `on_schema_change` setting of its rule."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from pgoutput_etl.schema.diff import ChangeKind, SchemaChange
 
 
 class OnChange(Enum):
-    """HOLD leaves the table as it is until somebody accepts the change. FAIL stops the run before it writes. KEEP, of
-    dropped columns, leaves the column in the target."""
+    """A reaction to a change of columns.
+
+    FOLLOW applies the change. HOLD leaves the table as it is until somebody accepts the change. FAIL stops the run
+    before it writes. KEEP applies to dropped columns and leaves the column in the target.
+    """
 
     FOLLOW = "follow"
     HOLD = "hold"
@@ -53,7 +56,7 @@ class SchemaContract:
         return self.drop is OnChange.KEEP
 
     def check(self, table: str, changes: Iterable[SchemaChange]) -> None:
-        """table: its full name. Raises TableError if the table must be held, and RunError if the run must stop."""
+        """table: full name. Raises TableError if the table must be held, and RunError if the run must stop."""
         changes = [change for change in changes if change.kind in _PARTS]
         refused = [str(change) for change in changes if self._action(change) is OnChange.FAIL]
         if refused:
@@ -74,5 +77,5 @@ FOLLOW_ALL = SchemaContract()
 
 
 def is_held_by_contract(reason: str | None) -> bool:
-    """reason: why a table is held."""
+    """True if a table is held because of its contract. reason: why the table is held; None if it is not."""
     return reason is not None and reason.startswith(_HELD)

@@ -1,7 +1,7 @@
 """The differences between two versions of a relation: columns added, dropped, renamed and retyped.
 
-A Relation message lists a table's columns, but does not identify them with those of the version before. PostgreSQL
-never reorders columns: a new one comes last, a renamed or retyped one keeps its place. Therefore:
+A Relation message lists a table's columns, but does not say which columns of the previous version they were. PostgreSQL
+never reorders columns: a new column comes last, and a renamed or retyped column keeps its place. Therefore:
 
 - A name in both versions, in the same order, is the same column.
 - A new name in front of a remaining column is a renamed column, as a new column would come last. If there are more new
@@ -9,10 +9,10 @@ never reorders columns: a new one comes last, a renamed or retyped one keeps its
   values in existing rows were never sent.
 - A name that moved to the end was dropped and added again. It is another column.
 - A new name after all remaining columns may be a renamed column if one of the same type disappeared. The archive does
-  not tell, so the old column stays in the target with its values (it is *retired*), and a new one begins.
+  not show which, so the old column stays in the target with its values (it is *retired*), and a new column begins.
 
-Columns that changed places have two explanations, which assign values differently: a TableError. The configuration
-decides such cases by `columns: {new: {renamed_from: old}}` and `columns: {new: added}`.
+If columns changed places, two explanations are possible that assign values differently, so a TableError is raised. The
+configuration decides such cases with `columns: {new: {renamed_from: old}}` and `columns: {new: added}`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from enum import Enum
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 
-# The configuration's declarations by column: its former name, or None for a new column.
+# The configuration's declarations: each column's former name, or None for a new column.
 Declared = Mapping[str, str | None]
 
 
@@ -59,7 +59,7 @@ class SchemaChange:
 class Lineage:
     """The origins of a relation's columns in an older version.
 
-    origins: for each column its position in the old version, None for a new one. retired: positions of old columns that
+    origins: each column's position in the old version; None for a new column. retired: positions of old columns that
     PostgreSQL's table no longer has by name, but whose values stay in the target. unsent: positions of new columns
     whose values in existing rows were never sent.
     """
@@ -71,7 +71,7 @@ class Lineage:
 
 
 def lineage(old: Relation, new: Relation, declared: Declared, keeps_dropped: bool = False) -> Lineage:
-    """keeps_dropped: every column that the new version lacks is retired. Raises TableError if columns can't be
+    """keeps_dropped: retire every column that the new version lacks. Raises TableError if columns can't be
     identified."""
     versions = _Versions(old.columns, new.columns, declared)
     same = versions.same_names()
@@ -94,7 +94,8 @@ def lineage(old: Relation, new: Relation, declared: Declared, keeps_dropped: boo
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """The old and the new positions between two remaining columns. is_last: after all of them."""
+    """The old and the new positions between two remaining columns. is_last: the gap comes after all remaining
+    columns."""
 
     old: list[int]
     new: list[int]
@@ -120,7 +121,7 @@ class _Versions:
     declared: Declared
 
     def same_names(self) -> dict[str, int]:
-        """By name, the old position of each column that is in both versions and kept its order."""
+        """Name -> old position, for each column that is in both versions and kept its order."""
         places = {column.name: place for place, column in enumerate(self.before)}
         common = [column.name for column in self.after if column.name in places]
         kept = _in_order(common, places)

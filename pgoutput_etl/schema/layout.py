@@ -11,7 +11,7 @@ CHANGE_FEED = "delta.enableChangeDataFeed"
 # Delta's table features that some readers refuse: tests/spark/load/test_readers.py
 NOT_FOR_ALL = ("typeWidening", "columnMapping", "deletionVectors", "v2Checkpoint")
 
-_NEED_COLUMN_MAPPING = frozenset(" ,;{}()\n\t=")  # Delta refuses them in a table without it
+_NEED_COLUMN_MAPPING = frozenset(" ,;{}()\n\t=")  # Delta accepts these only in a table with column mapping
 
 
 class Readers(Enum):
@@ -28,8 +28,8 @@ def needs_column_mapping(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """partition_by, cluster_by: column names; at most one of them is given. comment: None leaves the table's own.
-    readers: ALL means without the features of NOT_FOR_ALL; SPARK leaves those that the table has."""
+    """partition_by, cluster_by: column names; at most one of them is given. comment: None keeps the table's own
+    comment. readers: ALL excludes the features in NOT_FOR_ALL; SPARK keeps those that the table already has."""
 
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()

@@ -31,10 +31,10 @@ class ValueChange(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaMigration:
-    """From the columns before to the columns after.
+    """The change from the columns `before` to the columns `after`.
 
-    origins: for each column its position before; None for a new one, which is NULL in existing rows. unsent: positions
-    of new columns whose values in existing rows were never sent.
+    origins: each column's position in `before`; None for a new column, which is NULL in existing rows. unsent:
+    positions of new columns whose values in existing rows were never sent.
     """
 
     before: tuple[TableColumn, ...]
@@ -63,7 +63,7 @@ class SchemaMigration:
         return same_names and same_places and set(self.value_changes) <= {ValueChange.STAYS}
 
     def check_key(self) -> None:
-        """Raises TableError if existing rows would have no key. Not for an empty table."""
+        """Raises TableError if existing rows would have no key. Must not be called for an empty table."""
         for place in self.key:
             if self.origins[place] is None:
                 raise TableError(
@@ -73,7 +73,7 @@ class SchemaMigration:
 
 
 def migration_to(before: Sequence[TableColumn], after: TableShape, relation_lineage: Lineage) -> SchemaMigration:
-    """relation_lineage: of the relation's columns. Retired columns are identified by name."""
+    """relation_lineage: the lineage of the relation's columns. Retired columns are matched by name."""
     by_name = {column.name: place for place, column in enumerate(before)}
     retired = [by_name[column.name] for column in after.columns if column.retired]
     origins = (*relation_lineage.origins, *retired)
@@ -120,7 +120,7 @@ def _is_positional(name: str) -> bool:
 def _column(
     array: pa.Array, unrepresentable: dict[int, str | None], migration: SchemaMigration, place: int
 ) -> tuple[pa.Array, dict[int, str | None]]:
-    """The converted column, and by row the text of unrepresentable values, None for values never sent."""
+    """The converted column, and the text of unrepresentable values by row; None for values that were never sent."""
     origin = migration.origins[place]
     assert origin is not None
     old, new = migration.before[origin].type, migration.after[place].type

@@ -1,9 +1,9 @@
 """The versions of each relation, and the version in force for a row.
 
-A Relation message describes a table from its position on. Outside of stream segments it holds for everything after
-it, even if it is part of a prepared transaction that is rolled back later. Inside a stream segment it holds for that
-transaction only, and for all from the transaction's Stream Commit or Stream Prepare on; if the transaction is aborted,
-never. pgoutput keeps the same state (pgoutput.c, RelationSyncEntry).
+A Relation message describes a table from its position on. Outside of stream segments it holds for everything after it,
+even if it is part of a prepared transaction that is rolled back later. Inside a stream segment it holds only for that
+transaction, until the transaction's Stream Commit or Stream Prepare makes it hold for all transactions. If the
+transaction is aborted, it never does. pgoutput keeps the same state (pgoutput.c, RelationSyncEntry).
 
 A Relation message is only used to decode rows. A target's columns, key, name and place follow the *committed* rows
 under each version (version_spans.py), because a message may be part of a transaction that never commits.
@@ -25,7 +25,8 @@ Position = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class RelationEntry:
-    """From `position` on, `relation` describes its OID: for all (scope None), or for one streamed transaction."""
+    """`relation` describes its OID from `position` on, for all transactions (scope None) or for one streamed
+    transaction."""
 
     position: Position
     relation: Relation
@@ -44,7 +45,7 @@ class RelationMask(Protocol):
         """Why a table can't continue with its masks."""
 
 
-_SNAPSHOT_ORDINAL = 1 << 62  # no message in a file has it
+_SNAPSHOT_ORDINAL = 1 << 62  # no message in a file has this ordinal
 
 
 def snapshot_position(last_file: int, batch: int) -> Position:
@@ -58,8 +59,8 @@ def is_of_snapshot(entry: RelationEntry) -> bool:
 
 @dataclass(slots=True)
 class _Scope:
-    """Relation messages of an open streamed transaction, by OID. entries: in force, if not the same as the entry for
-    all. declared: position of the newest message."""
+    """Relation messages of an open streamed transaction, by OID. entries: those in force, where they differ from the
+    entry for all transactions. declared: position of the newest message."""
 
     entries: dict[int, RelationEntry] = field(default_factory=dict)
     declared: dict[int, Position] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class RelationHistory:
 
     @classmethod
     def of(cls, entries: Iterable[RelationEntry]) -> RelationHistory:
-        """From stored entries, in any order."""
+        """Builds the history from stored entries, in any order."""
         history = cls()
         for entry in sorted(entries, key=lambda e: e.position):
             history._add(entry)
@@ -137,8 +138,8 @@ class RelationHistory:
             stream.declared[oid] = entry.position
 
     def newest(self, oid: int) -> Relation | None:
-        """The last description of a relation, committed or not: for display, and if the table has no committed rows.
-        None without a description."""
+        """The last description of a relation, committed or not. Used for display, and for a table without committed
+        rows. None if the relation has no description."""
         return self.masked(self._newest_unmasked(oid)) if oid in self._by_oid else None
 
     def _newest_unmasked(self, oid: int) -> Relation:
@@ -176,7 +177,8 @@ class RelationHistory:
 
 @dataclass(frozen=True, slots=True)
 class RelationVersions:
-    """One relation's versions. holds_from: by scope (None: all) the positions from which versions hold."""
+    """One relation's versions. holds_from: the positions from which versions hold, by scope (None: all
+    transactions)."""
 
     oid: int
     relations: tuple[Relation, ...]
@@ -198,7 +200,7 @@ CommitPosition = tuple[int, int, int]  # of a committed row: commit LSN, file, o
 
 @dataclass(frozen=True, slots=True)
 class RelationSpan:
-    """From the row at `start` on, in commit order, a table's rows are under `relation`."""
+    """The rows of a table, in commit order from the row at `start` on, that are under `relation`."""
 
     start: CommitPosition
     relation: Relation

@@ -30,9 +30,10 @@ class TableColumn:
 class TableShape:
     """Columns, key, types and layout of a target under one version of its relation.
 
-    columns: the relation's, then retired ones. key: positions of the key columns, empty for a bag. toast: positions of
-    columns that an event may leave unchanged. moves_toast: even an event that moves its row to another key may. layout:
-    as configured, as far as a table with these columns can have it (targets/layout.py).
+    columns: the relation's columns, then retired ones. key: positions of the key columns, empty for a bag. toast:
+    positions of columns that an event may leave unchanged. moves_toast: True if even an event that moves its row to
+    another key may do so. layout: the configured layout, as far as a table with these columns can have it
+    (targets/layout.py).
     """
 
     relation: Relation

@@ -2,8 +2,8 @@
 
 A table's columns, key, name and place follow its committed rows in commit order. Versions follow one another in that
 order, because DDL waits for transactions that have changed the table. So the first and the last committed row under
-each version nearly always tell where a table changed. If the spans of two versions overlap, which only changes without
-such a lock can cause (a publication's column list), every row is checked.
+each version nearly always tell where a table changed. The spans of two versions can overlap only if a change took no
+such lock (a publication's column list). Then every row is checked.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class VersionSpan:
         return VersionSpan(self.generation, self.number, first, last)
 
 
-HoldsFrom = Mapping[int | None, tuple[tuple[Position, int], ...]]  # as RelationVersions has it
+HoldsFrom = Mapping[int | None, tuple[tuple[Position, int], ...]]  # the form of RelationVersions.holds_from
 
 
 def numbers_in_force(files: Numbers, ordinals: Numbers, scopes: Numbers, holds_from: HoldsFrom) -> Numbers:
@@ -70,7 +70,7 @@ def numbers_in_force(files: Numbers, ordinals: Numbers, scopes: Numbers, holds_f
 
 
 def numbers_at(holds_from: HoldsFrom, files: Numbers, ordinals: Numbers, scope: int | None) -> Numbers:
-    """As `numbers_in_force`, by the Relation messages of one scope only."""
+    """Like `numbers_in_force`, but for the Relation messages of one scope only."""
     entries = holds_from.get(scope, ())
     numbers = np.full(len(files), UNDESCRIBED, np.int64)
     if not entries or not len(files):

@@ -1,6 +1,6 @@
-"""The files that a DataFrame reads, as Spark has listed them: no file is asked for anything.
+"""The files that a DataFrame reads, as Spark has listed them, without a request per file.
 
-Spark's classes are not part of its API: they may be missing or different. The caller then asks the API.
+Spark's classes are not part of its API: they may be missing or different. The caller then uses the API.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Copies the standard error of a starting JVM without Ivy's listing of packages, unless Ivy fails.
 
-spark-submit.sh and `start_jvm` run this file in a process of its own, which ends with the JVM. It imports nothing of
+spark-submit.sh and `start_jvm` run this file in a process of its own, which ends with the JVM. It imports nothing from
 the package.
 """
 

@@ -32,8 +32,8 @@ _LOG_SUFFIXES = ("properties", "yaml", "yml", "json", "jsn", "xml")
 def start_jvm(settings: Mapping[str, str], is_light: bool = False) -> None:
     """Starts the JVM with these settings only, unless one runs: every user of the machine can read its command line.
 
-    is_light: for little work, it compiles quickly and not well, and collects garbage with one thread.
-    Raises RunError if it does not start. It has then said why on standard error.
+    is_light: there is little work, so the JVM compiles quickly with few optimizations and collects garbage with one
+    thread. Raises RunError if the JVM does not start, after it has printed the reason to standard error.
     """
     if SparkContext._gateway is not None:
         return
@@ -51,8 +51,8 @@ def start_jvm(settings: Mapping[str, str], is_light: bool = False) -> None:
 
 @contextmanager
 def _options(settings: Mapping[str, str], is_light: bool) -> Iterator[None]:
-    """Configures Spark's log, unless the user's Spark has a configuration of it, and a JVM for little work, unless the
-    user has chosen its collector."""
+    """Configures Spark's log, unless the user's Spark has a configuration of it, and, for little work, the JVM's
+    compiler and collector, unless the user has chosen a collector."""
     before, log = os.environ.get(_OPTIONS), _FOLDER / "log4j2.properties"
     chosen = [*(settings.get(key, "") for key in _JAVA_SETTINGS), *(os.environ.get(key, "") for key in _JAVA_VARIABLES)]
     if is_light and not any("GC" in text for text in chosen):

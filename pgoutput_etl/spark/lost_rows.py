@@ -1,4 +1,4 @@
-"""Recognizes work that was lost with an executor, and repeats writes whose computed rows were."""
+"""Recognizes work that was lost with an executor, and repeats writes whose computed rows were lost."""
 
 from __future__ import annotations
 

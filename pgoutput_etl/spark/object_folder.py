@@ -1,4 +1,5 @@
-"""Small objects in a folder of any storage that Hadoop knows, also put on condition that their name is free."""
+"""Small objects in a folder on any storage that Hadoop supports. They can be put on condition that their name is
+free."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ _CAPABILITY = "fs.s3a.create.conditional.enabled"
 
 _CONDITION = "fs.option.create.conditional.overwrite"
 
-# Settings of S3A with which it doesn't look for an object before it puts it.
+# S3A's settings that make it skip looking for an object before putting it.
 _FLAGS, _CREATE_UNSEEN = "fs.s3a.performance.flags", "fs.s3a.create.performance"
 
 # Object stores, where a file exists once it is closed. Elsewhere readers see it while it is written.
@@ -48,7 +49,7 @@ class ObjectFolder:
         return [str(status.getPath().getName()) for status in statuses]
 
     def read(self, name: str) -> str | None:
-        """None if it doesn't exist."""
+        """The object's text; None if it doesn't exist."""
         try:
             with closing(self._files.open(self._path(name))) as stream:
                 return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))

@@ -56,14 +56,16 @@ _DEFAULTS = {
 # more than twice as many requests to object storage (ADR 31).
 _CHECKSUM_WRITER = "spark.sql.streaming.checkpointFileManagerClass"
 
-# Settings whose values Spark hides in its UI, event log and log files: Spark's own pattern and what it lacks.
+# Settings whose values Spark hides in its UI, event log and log files: Spark's own pattern and the names that it
+# misses.
 _REDACTED = "(?i)secret|password|passphrase|token|(?:access|account|private)[._-]?key|fs[.]azure[.]sas"
 
 
 def start_session(
     app_name: str, settings: Mapping[str, str], secrets: Collection[str] = frozenset(), is_light: bool = False
 ) -> SparkSession:
-    """The session of a job: of the Connect server in `spark.remote`, of the platform (Databricks), or a new local one.
+    """A job's session: that of the Connect server in `spark.remote`, that of the platform (Databricks), or a new local
+    one.
 
     A local session downloads the Delta package, except under spark-submit, which has it already. `settings` override
     those of spark-submit. Values of settings named in `secrets` appear in no listing and on no command line. is_light:
@@ -117,7 +119,7 @@ def check_catalog(spark: SparkSession, catalog: str) -> None:
 
 
 def _checksum_writer(spark_version: str = pyspark.__version__) -> str:
-    """The class, which Spark 4.1 moved."""
+    """The class's full name. Spark 4.1 moved it to another package."""
     package = "org.apache.spark.sql.execution.streaming"
     if not spark_version.startswith("4.0."):
         package += ".checkpointing"

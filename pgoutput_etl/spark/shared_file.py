@@ -1,4 +1,4 @@
-"""One small file for other programs, on any storage, replaced at once."""
+"""One small file for other programs, on any storage, replaced atomically where the storage can do it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LocalFile:
 
 @dataclass(frozen=True, slots=True)
 class VolumeFile(LocalFile):
-    """In a volume of Databricks, which is no full file system: it is not sure to rename files."""
+    """A file in a Databricks volume. A volume is not a full file system and may not be able to rename files."""
 
     def replace(self, text: str) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,8 @@ def _never(_: object) -> bool:
 
 @dataclass(slots=True)
 class TablePool:
-    """threads: tables at a time. verb: of the progress lines, such as "verifying". pool: makes that many threads."""
+    """threads: number of tables at a time. verb: for the progress lines, such as "verifying". pool: makes that many
+    threads."""
 
     threads: int
     verb: str

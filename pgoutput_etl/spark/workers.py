@@ -1,4 +1,4 @@
-"""Python workers of Spark, in which the functions of mapInArrow run, and what they know of their job."""
+"""Spark's Python workers, in which the functions of mapInArrow run, and their knowledge of their job."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def first_scan(spark: SparkSession) -> Iterator[None]:
 
 
 def is_first_scan() -> bool:
-    """In a worker: whether its task belongs to a job within `first_scan`."""
+    """In a worker: True if its task belongs to a job within `first_scan`."""
     context = TaskContext.get()
     return context is not None and _FIRST_SCAN in (context.getLocalProperty("spark.job.tags") or "")

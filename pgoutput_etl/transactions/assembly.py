@@ -1,8 +1,9 @@
 """Assigns fragments to transactions, and decides the status of each transaction.
 
-Only what crosses files or fragments is assembled here: stream segments, prepared transactions, and the fragment that is
-open where a file ends. The rows of an ordinary transaction within one file carry the data of its Begin, and a watermark
-per epoch tells which of them are resent. So the state grows with files and open transactions, not with the archive.
+Assembly handles only messages that cross files or fragments: stream segments, prepared transactions, and the fragment
+that is open where a file ends. The rows of an ordinary transaction within one file carry the data of its Begin, and a
+watermark per epoch tells which of them are resent. So the state grows with the number of files and open transactions,
+not with the number of messages.
 
 A transaction is applied if its commit LSN is past every commit LSN before its epoch. The server sends commits in LSN
 order, so anything else was sent before.
@@ -46,14 +47,14 @@ STATE_VERSION = 1
 class Assembly:
     """Consumes the summary and the control messages of each file, in order.
 
-    `relations` and `types` are updated on the way, as their validity depends on transactions, too.
+    It also updates `relations` and `types`, because their validity depends on transactions, too.
     """
 
     def __init__(self, relations: RelationHistory | None = None, state: dict[str, Any] | None = None) -> None:
         """state: the open transactions to continue with, in the form of `state`."""
         relations = RelationHistory() if relations is None else relations
         self._open = OpenTransactions(relations) if state is None else OpenTransactions.from_state(state, relations)
-        # The handlers add to these, too. outcomes: of the transactions that have ended, one per sending.
+        # The handlers add to these, too. outcomes: one for each sending of a transaction that has ended.
         self.relations, self.outcomes = self._open.relations, self._open.outcomes
         self.unreadable_ranges, self.unknown_prepared = self._open.unreadable_ranges, self._open.unknown_prepared
         self.origins = Origins()  # the origins whose transactions are applied
@@ -63,7 +64,7 @@ class Assembly:
         self.watermarks: list[Watermark] = []
         # The commit LSN from which no table can be trusted, because unreadable bytes may be about any, and the reason.
         self.unreliable_from: tuple[int, str] | None = None
-        # Candidates for transactions of another server, or of an earlier file: by file a range of xids, and single
+        # Transactions that may be another server's, or may be in an earlier file: a range of xids per file, and single
         # xids. Transactions that ran concurrently look the same.
         self.overlaps: dict[int, tuple[int, int]] = {}
         self.overlapping_xids: set[int] = set()
@@ -125,8 +126,8 @@ class Assembly:
         resends.end_replaced_stream(self._open, xid)
 
     def replace_streams(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
-        """To call after the last file. ends: xid and fragment of each ordinary transaction that ends in the file in
-        which it begins, in any order."""
+        """Must be called after the last file. ends: xid and fragment of each ordinary transaction that ends in the file
+        in which it begins, in any order."""
         begun = self.streams_begun()
         for xid, fragment in ends:
             if xid in begun and fragment > begun[xid]:
@@ -271,8 +272,9 @@ class Assembly:
         elif transaction.has_content:
             self._open.end(TransactionStatus.RESENT, transaction, lsn, time)
         else:
-            # The server streams a transaction without changes for the slot only if its memory is short. So this may be
-            # the first sending of it, and nothing is missing: without an LSN, nobody looks for another.
+            # The server streams a transaction without changes for the slot only if it is short of memory. So the
+            # transaction may never have been sent before, and nothing is missing. Without an LSN, no check looks for an
+            # earlier sending.
             self._open.end(TransactionStatus.RESENT, transaction)
 
     def _update_tail(self, scan: FileScan) -> None:

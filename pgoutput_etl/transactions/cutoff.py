@@ -23,7 +23,7 @@ TORN = "; cut off in the middle by a receiver that died: the server sent it agai
 
 _TRANSACTION = "transaction"  # how the reason of a quarantined transaction begins
 
-# The end of the reason of bytes that need no action
+# How the reason ends for bytes that need no action
 TORN = "; cut off in the middle by a receiver that died: the server sent it again"
 
 _FILE = re.compile(r"\bfile (\d+)(?=[,:])")
@@ -50,12 +50,12 @@ def reason_of(outcome: Outcome) -> str:
 
 
 def with_paths(reason: str, path_of: Callable[[int], str]) -> str:
-    """Replaces the numbers of files, by which assembly knows them."""
+    """Replaces file numbers, which is all that assembly knows, with paths."""
     return _FILE.sub(lambda match: path_of(int(match[1])), reason)
 
 
 def find_cutoffs(assembly: Assembly, statistics: BatchStatistics, tables: Iterable[int]) -> dict[int, Cutoff]:
-    """The cutoffs by relation OID. statistics: of all rows. tables: the OIDs known from earlier batches.
+    """The cutoffs by relation OID. statistics: cover all rows. tables: the OIDs known from earlier batches.
 
     Also sets `assembly.unreliable_from`.
     """
@@ -67,7 +67,7 @@ def find_cutoffs(assembly: Assembly, statistics: BatchStatistics, tables: Iterab
 def cutoffs_by_relation(
     assembly: Assembly, quarantined_from: Mapping[int, int], changed: Iterable[int], tables: Iterable[int]
 ) -> dict[int, Cutoff]:
-    """As `find_cutoffs`. quarantined_from: LSN of the first quarantined commit with rows of a relation. changed: the
+    """Like `find_cutoffs`. quarantined_from: LSN of the first quarantined commit with rows of a relation. changed: the
     relations that have rows."""
     cutoffs: dict[int, Cutoff] = {}
     reasons = {outcome.commit_lsn: reason_of(outcome) for outcome in quarantined(assembly)}

@@ -109,7 +109,7 @@ def _damage(
 
 
 def _possible_relations(transactions: OpenTransactions, damage: Damage) -> frozenset[int] | None:
-    """The relations that the unreadable bytes may be about. None: any."""
+    """The relations that the unreadable bytes may be about. None if they may be about any relation."""
     if damage.oids is None:
         return None
     known = frozenset(damage.oids) & transactions.relations.oids()

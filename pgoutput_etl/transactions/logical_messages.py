@@ -1,4 +1,4 @@
-"""The logical decoding Messages (pg_logical_emit_message) that the ledger's table `messages` gets.
+"""The logical decoding Messages (pg_logical_emit_message) that are recorded in the ledger's table `messages`.
 
 A transactional Message counts if its transaction is committed, as a change does. Any other Message always counts. A
 Message is identified by its LSN (the end of its WAL record), prefix and content: the server sends it again when a
@@ -37,15 +37,15 @@ IDENTIFIED_BY = ("lsn", "prefix", "content")
 
 
 def decoded(body: bytes, fragment: int, xid: int | None, scope: int | None) -> Message:
-    """The Message in a row's body. If the fragment is a head, `scope` tells a streamed transaction from another."""
+    """The Message in a row's body. If the fragment is a head, `scope` shows whether its transaction is streamed."""
     message = decode(body, xid is not None or (fragment == HEAD and scope is not None))
     assert isinstance(message, Message)
     return message
 
 
 def messages_that_count(rows: pa.RecordBatch, statuses: StatusLookup) -> pa.RecordBatch:
-    """The Messages in LOGICAL_SCHEMA; non-transactional ones possibly more than once. rows: of Messages only, with the
-    columns COUNTED_BY."""
+    """The Messages in LOGICAL_SCHEMA; non-transactional ones possibly more than once. rows: rows of Messages only, with
+    the columns COUNTED_BY."""
     decided = statuses.decide(rows)
     messages: list[dict[str, Any]] = []
     for row, status, top_xid, commit_lsn, commit_ts, scope in zip(

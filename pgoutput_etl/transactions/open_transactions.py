@@ -20,7 +20,7 @@ from pgoutput_etl.transactions.outcome import (
 
 _XID = "Q"  # type code of `array`
 
-# The ledger's names of two fields: they are a format, and outlive names in code.
+# The ledger's names for two fields. They are part of a stored format, so they stay when names in code change.
 _STORED_NAMES = {"fragments": "units", "unreadable_relations": "lost"}
 
 _FIELDS = {stored: name for name, stored in _STORED_NAMES.items()}
@@ -99,8 +99,8 @@ class OpenAtEnd:
 
 @dataclass(slots=True)
 class FileState:
-    """State that lasts for one file. segments, owners: the transaction of a fragment. segment_start: the ordinal of the
-    last Stream Start; -1 if the file begins inside a segment."""
+    """State that lasts for one file. segments, owners: transactions by fragment. segment_start: the ordinal of the last
+    Stream Start; -1 if the file begins inside a segment."""
 
     number: int
     watermarks: list[int]  # by epoch

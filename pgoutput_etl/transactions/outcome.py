@@ -29,7 +29,8 @@ class TransactionStatus(Enum):
     REFUSED = "refused"  # committed, but the configuration refuses its origin
 
 
-# The values of transactions that the server committed, each counted once.
+# The statuses of transactions that the server committed. Resent ones are excluded, so that each transaction counts
+# once.
 ONCE_COMMITTED = [
     status.value for status in (TransactionStatus.COMMITTED, TransactionStatus.QUARANTINED, TransactionStatus.REFUSED)
 ]
@@ -118,7 +119,7 @@ class ControlRow:
 @dataclass(frozen=True, slots=True)
 class StreamAborts:
     """Stream Aborts of one file without other control messages between them, as parallel arrays: the xids of the
-    top-level transactions and of what was aborted. One night may have a million of them."""
+    top-level transactions, and the xids that were aborted. One night may have a million of them."""
 
     ordinal: int
     xids: Xids
@@ -138,7 +139,7 @@ def control_rows(batches: Iterable[pa.RecordBatch]) -> list[Control]:
 
 
 def controls_of_files(batch: pa.RecordBatch) -> Iterator[tuple[int, Control]]:
-    """As `control_rows`, of several files, with each file's number."""
+    """Like `control_rows`, for several files, with each file's number."""
     tag = batch.column("tag")
     is_other = pc.or_(pc.is_null(batch.column("body")), pc.is_in(tag, pa.array(_NO_CONTROL_TAGS)))
     is_other = pc.or_(is_other, pc.and_(pc.equal(tag, "C"), pc.not_equal(batch.column("unit"), HEAD)))

@@ -5,7 +5,7 @@ time whole. One sending counts; the others end as `resent`:
 
 - An ordinary transaction is resent if its commit LSN is not past its epoch's watermark: the last commit LSN of the
   files before. On executors, `status_lookup` applies the same rule.
-- A transaction that a new connection cut off is sent again from its start. Until then, no later commit may come.
+- A transaction that a new connection cut off is sent again from its start. Until then, no later commit may arrive.
 - A stream that began before a new connection is replaced by a new stream, or by an ordinary transaction.
 """
 

@@ -47,8 +47,8 @@ class CommitWindow:
 class StatisticsRequest:
     """The part of a batch to count, by relation OID.
 
-    held_from: the first commit LSN that is not applied but quarantined. windows: the commits that count, if not all.
-    versions: where each relation version begins to hold.
+    held_from: the first commit LSN that is not applied but quarantined. windows: the commits that count; without a
+    window, all of them. versions: where each relation version begins to hold.
     """
 
     held_from: Mapping[int, int] = field(default_factory=dict)
@@ -60,8 +60,8 @@ class StatisticsRequest:
 class RelationStatistics:
     """Statistics of one relation's committed changes.
 
-    truncated_at: the last truncate. unchanged: positions of unchanged TOAST. moves_toast: some of it is in a row whose
-    key changed. spans: by generation and version.
+    truncated_at: the last truncate. unchanged: positions of unchanged TOAST. moves_toast: a row whose key changed has
+    unchanged TOAST. spans: by generation and version.
     """
 
     tags: Counter[str] = field(default_factory=Counter)

@@ -46,7 +46,7 @@ def start_segment(transactions: OpenTransactions, message: messages.StreamStart,
 
 def stop_segment(transactions: OpenTransactions, ordinal: int | None = None) -> None:
     """Also ends the tail if the segment's Stream Start is unreadable and the tail was open before it. ordinal: the
-    Stream Stop's; None without one."""
+    position of the Stream Stop; None if the segment has none."""
     tail = transactions.tail
     if tail is not None and ordinal != transactions.file.segment_start + 1:
         tail.transaction.has_content = True

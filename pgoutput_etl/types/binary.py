@@ -138,7 +138,7 @@ class ValueReader:
 def number_column(values: pa.Array, typecode: str, arrow: pa.DataType) -> pa.Array:
     """A column of big-endian numbers; NULL where a value's length differs.
 
-    typecode: of an array.array whose items are as wide as the Arrow type's.
+    typecode: the code of an array.array whose items are as wide as those of the Arrow type.
     """
     numbers = array(typecode)
     has_width = pc.equal(pc.binary_length(values), numbers.itemsize)

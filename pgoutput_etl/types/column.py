@@ -1,4 +1,4 @@
-"""Shared by all type families: column types, loaded columns, and the paths from text and binary values to Arrow.
+"""Code that all type families share: column types, loaded columns, and the paths from text and binary values to Arrow.
 
 On the fast path, Arrow casts a whole column at once. Arrow's casts don't check what PostgreSQL prints: they read
 ``0x1F`` as 31 and ``+1`` as 1, turn ``1e400`` into infinity, and fail on one ``infinity`` among a million dates. So the

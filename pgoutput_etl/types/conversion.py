@@ -8,9 +8,9 @@ the old text is kept as unrepresentable.
 Conversion maps the text that PostgreSQL prints for the old type to the text it prints for the new one. Arrays are
 converted element by element, as PostgreSQL's cast does.
 
-Certain means certain by the cast between the types. The archive can't reveal a USING clause that computes something
-else from values that the cast accepts (`ALTER COLUMN price TYPE bigint USING price * 100`), or that the server printed
-text under a DateStyle or bytea_output other than the archive's.
+A value is certain only as far as the cast between the types determines it. The archive can't reveal a USING clause that
+computes something else from values that the cast accepts (`ALTER COLUMN price TYPE bigint USING price * 100`), nor that
+the server printed text under a DateStyle or bytea_output other than the archive's.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _size(column_type: ColumnType) -> int | None:
 
 
 def _scale(column_type: ColumnType) -> int | None:
-    """s of numeric(p,s); None if there is none."""
+    """s of numeric(p,s); None for a type without it."""
     scale = column_type.name.partition(",")[2].rstrip(")")
     return int(scale) if scale else None
 

@@ -1,6 +1,6 @@
 """date, timestamp and timestamptz in DateStyle ISO, for the years 0001 to 9999 that Spark and Python share.
 
-Any other DateStyle is refused: only the sender knows if 03/04/2026 is in March or in April. Infinity, years BC and
+Any other DateStyle is refused: only the sender knows whether 03/04/2026 is in March or in April. Infinity, years BC and
 years past 9999 are unrepresentable. For a timestamptz the year in UTC decides, not the year in its text; an
 unrepresentable one is returned as text in UTC, whatever the sender's TimeZone. The binary forms count days or
 microseconds since 2000-01-01, with infinities at the ends of the integer range.

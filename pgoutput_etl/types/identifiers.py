@@ -39,7 +39,7 @@ def tid_text(value: bytes) -> bytes:
 
 
 def pg_lsn_text(value: bytes) -> bytes:
-    """The format of PostgreSQL 18 and older; 19 is to pad the second half to eight digits."""
+    """The format of PostgreSQL 18 and older; PostgreSQL 19 will pad the second half to eight digits."""
     lsn = number(UINT64, value, "a pg_lsn of 8 bytes")
     return b"%X/%X" % (lsn >> 32, lsn & _LSN_HALF)
 

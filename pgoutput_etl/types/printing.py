@@ -23,7 +23,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def print_text(column_type: ColumnType, array: pa.Array) -> list[bytes | None]:
-    """The values' texts; None is NULL. A VARIANT document is printed as the target spells it, not as it was sent."""
+    """The values' texts; None is NULL. A VARIANT document is printed in the target's spelling, not in the one that was
+    sent."""
     return [None if value is None else _print(column_type, value) for value in array.to_pylist()]
 
 

@@ -1,4 +1,4 @@
-"""Ranges and multiranges, as PostgreSQL's text, made independent of the sender's settings.
+"""Ranges and multiranges as PostgreSQL's text, independent of the sender's settings.
 
 Dates and timestamps in bounds must be in DateStyle ISO, like such values elsewhere. The bounds of a tstzrange arrive in
 the sender's time zone and are kept in UTC.

@@ -1,4 +1,4 @@
-"""The type of a target's column as Spark's SQL writes it, without Spark: bigint, decimal(10,2), array<string>."""
+"""The SQL name of a target column's type, found without Spark: bigint, decimal(10,2), array<string>."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN = {
 
 
 def sql_type(column_type: ColumnType) -> str:
-    """As `simpleString` of the Spark type in load/target_columns.py."""
+    """Equals `simpleString` of the Spark type in load/target_columns.py."""
     if column_type.storage is Storage.MAP:
         return "map<string,string>"
     if column_type.storage is Storage.VARIANT:

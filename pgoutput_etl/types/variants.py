@@ -1,8 +1,8 @@
 """json and jsonb as VARIANT columns, if configured. Events carry the document's text.
 
 A VARIANT keeps a document's values, but not its spelling: it loses spaces, the order of keys, and the last zero of
-1.10. A document that it can't hold exactly is unrepresentable and kept as text. Because of Spark's parse_json, these
-are documents with
+1.10. A document that it can't hold exactly is unrepresentable and kept as text. Because of the way Spark's parse_json
+works, these are documents with
 
 - numbers that are neither decimals of 38 digits nor exactly a double (rounded; 1e400 becomes a string),
 - duplicate keys, which json allows (an error), or keys longer than 50,000 characters,

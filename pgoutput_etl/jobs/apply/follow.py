@@ -1,4 +1,4 @@
-"""Applies what lands again and again, in one session that stays warm: `apply --follow`.
+"""Applies new files again and again, in one session that stays warm: `apply --follow`.
 
 Each look is a run of its own: it claims each batch, and between two looks any other run may work on the source. A look
 that meets another run leaves the rest to it.
@@ -32,13 +32,13 @@ from pgoutput_etl.jobs.run import Run
 from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.lsn import format_lsn
 
-MOST_TRANSACTIONS = 100_000  # in a batch of several files, unless the configuration has a limit
+MOST_TRANSACTIONS = 100_000  # the most in a batch of several files, unless the configuration has a limit
 
 BATCHES_PER_UPKEEP = 100  # each one adds a small file to most of the ledger's tables, and a look reads them all
 
 _LEDGER_INTERVAL = 600  # seconds between looks at the ledger while nothing lands: a run may have died in a batch
 
-_NAP = 0.1  # seconds; a signal does not end a sleep
+_NAP = 0.1  # seconds; a signal does not cut a sleep short
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def stop_signal(progress: Progress) -> Iterator[Callable[[], bool]]:
 
 @dataclass(frozen=True, slots=True)
 class FollowReport:
-    """batches: applied by this process. last: the last look's summary; None if there was none."""
+    """batches: applied by this process. last: the last look's summary; None before the first look."""
 
     batches: int
     last: RunSummary | None
@@ -84,8 +84,8 @@ class FollowReport:
 
 @dataclass(slots=True)
 class Follower:
-    """seconds: between the beginnings of two looks. report: called with each applied batch. keep_up: compacts the
-    ledger. load_missing: loads the rows of tables that appeared without them, if configured."""
+    """seconds: from the beginning of one look to the beginning of the next. report: called with each applied batch.
+    keep_up: compacts the ledger. load_missing: loads the rows of tables that appeared without them, if configured."""
 
     run: Run
     seconds: float
@@ -98,7 +98,7 @@ class Follower:
     batches: int = 0
 
     def follow(self) -> FollowReport:
-        """Until `run.is_stopping`. Raises PgoutputEtlError, except if another run is at work."""
+        """Looks again and again until `run.is_stopping`. Raises PgoutputEtlError, except if another run is at work."""
         while not self.run.is_stopping():
             began = time.monotonic()
             self.look()
@@ -107,7 +107,7 @@ class Follower:
         return FollowReport(self.batches, self.last)
 
     def look(self) -> None:
-        """Once; leaves the work to another run that is at it."""
+        """Applies new files once. If another run is at work on them, leaves them to it."""
         config = self.run.config
         with RunRecorder(config.source.name, config.metrics, is_look=True) as recorder:
             try:
@@ -157,8 +157,8 @@ def follow(
     report: Callable[[RunSummary], None],
     progress: Progress = no_progress,
 ) -> FollowReport:
-    """Applies what has landed every so many seconds, until `is_stopping`. report: called with each batch. Raises
-    PgoutputEtlError, but not because another run is at work."""
+    """Applies new files every `seconds` seconds, until `is_stopping`. report: called with each batch. Raises
+    PgoutputEtlError, except if another run is at work."""
     limit = config.merge.max_transactions or MOST_TRANSACTIONS
     config = replace(config, merge=replace(config.merge, max_transactions=limit))
     run = replace(Run.of(spark, config, progress), is_stopping=is_stopping)
@@ -183,6 +183,6 @@ def batch_line(summary: RunSummary) -> str:
 
 
 def batch_json(summary: RunSummary) -> str:
-    """An applied batch in one line. lag_seconds: from its last commit until now."""
+    """An applied batch in one line. lag_seconds: time from its last commit until now."""
     now = datetime.now(timezone.utc)
     return json.dumps({**summary.values(), "at": now.isoformat(), "lag_seconds": summary.lag(now)})

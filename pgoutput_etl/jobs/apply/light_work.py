@@ -1,4 +1,4 @@
-"""Whether a night is so small that the JVM ends before its optimizing compiler and its parallel collector pay."""
+"""Recognizes a night so small that the JVM ends before its optimizing compiler and parallel collector pay off."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pgoutput_etl.config.object_storage import place_of
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import PgoutputEtlError
 
-_BYTES = 1 << 24  # of files, as landed
+_BYTES = 1 << 24  # total size of the files as landed
 
-_ROWS = 1_000_000  # of all tables: a MERGE may read them
+_ROWS = 1_000_000  # in all tables; a MERGE may read all of them
 
 
 def is_light(config: Config) -> bool:
-    """True if few bytes landed since the last batch, and all tables together have few rows. False if that can't be seen
-    without Spark in no time: it is asked on local storage only."""
+    """True if few bytes landed since the last batch, and all tables together have few rows. False if this can't be
+    found out quickly without Spark: only local storage is checked."""
     try:
         ledger, landing = place_of(config.state.root, {}, "state.root"), place_of(config.source.landing, {}, "landing")
         if config.spark.get("spark.remote") or ledger.s3 is not None or landing.s3 is not None:
@@ -30,7 +30,7 @@ def is_light(config: Config) -> bool:
 
 
 def _landed_since(folder: str, time: float) -> int:
-    """Bytes of the files that changed after a time, in seconds since 1970. Raises OSError, also for a glob."""
+    """Bytes of the files that changed after a time, in seconds since 1970. Raises OSError, including for a glob."""
     return sum(entry.st_size for entry in _files(folder) if entry.st_mtime >= time)
 
 

@@ -1,4 +1,4 @@
-"""A run as an OpenLineage run: which Delta tables it wrote, from which PostgreSQL tables, column by column.
+"""A run as an OpenLineage run: the Delta tables that it wrote, and their PostgreSQL tables, column by column.
 
 Uses OpenLineage's client, an optional dependency that its environment variables configure. Names follow OpenLineage's
 naming specification: `{database}.{schema}.{table}` in `postgres://HOST:PORT`, and a path in its file system. Events
@@ -46,7 +46,7 @@ def check_lineage() -> None:
         client = OpenLineageClient()
         kind, transport = client.transport.kind, client.config.transport or {}
         client.close(0)
-    except Exception as error:  # noqa: BLE001 # each transport has its own
+    except Exception as error:  # noqa: BLE001 # each transport raises its own errors
         raise ConfigError(
             f"metrics.openlineage: the client can't use its configuration: {type(error).__name__}"
         ) from None

@@ -60,7 +60,7 @@ class StageTimer:
 
 @dataclass(frozen=True, slots=True)
 class TableMetrics:
-    """rows: in the Delta table after the run; None if it is held."""
+    """rows: row count of the Delta table after the run; None if the table is held."""
 
     schema: str
     table: str
@@ -73,11 +73,12 @@ class TableMetrics:
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """One run with all its batches. at, timestamp: the run's end. seconds: the run's duration; stages: of its parts.
+    """One run with all its batches. at, timestamp: the run's end. seconds: the run's duration; stages: the duration of
+    each stage.
 
-    bytes: as landed. content_bytes: decompressed, by account. transactions: by status. lag_seconds: from the archive's
-    last commit to the run's end; None if no commit is known. error: the class of a failed run's error; such a run has
-    no other metrics.
+    bytes: size as landed. content_bytes: decompressed size by account. transactions: counts by status. lag_seconds:
+    time from the archive's last commit to the run's end; None if no commit is known. error: the class of a failed run's
+    error; such a run has no other metrics.
     """
 
     source: str
@@ -238,7 +239,7 @@ def check(metrics: Metrics) -> None:
 
 
 def publish(run: RunMetrics, metrics: Metrics, warn: Callable[[str], None]) -> None:
-    """Raises nothing: failures are passed to `warn`."""
+    """Raises no errors: failures are passed to `warn`."""
     lines, prometheus = metrics.json, metrics.prometheus
     if lines is not None:
         _try(warn, "metrics.json", lambda: _append(lines, run.to_json()))
@@ -251,7 +252,7 @@ def publish(run: RunMetrics, metrics: Metrics, warn: Callable[[str], None]) -> N
 def _try(warn: Callable[[str], None], key: str, write: Callable[[], None]) -> None:
     try:
         write()
-    except Exception as error:  # noqa: BLE001 - the run is done, whatever the error is
+    except Exception as error:  # noqa: BLE001 - the run is finished, whatever the error is
         warn(f"{key}: the run's metrics could not be published: {brief(error)}")
 
 

@@ -17,8 +17,9 @@ from pgoutput_etl.targets.plan import TableState, may_lack_rows
 
 
 def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -> SnapshotSummary | None:
-    """A snapshot of the tables that may lack rows; None without any, or if `source.snapshot` is `manual`. A snapshot
-    that fails is only reported: the run applies the archive all the same, and the next one tries again."""
+    """Takes a snapshot of the tables that may lack rows. Returns None if no table does, or if `source.snapshot` is
+    `manual`. A snapshot that fails is only reported: the run still applies the archive, and the next run tries
+    again."""
     if config.source.snapshot is Snapshots.MANUAL:
         return None
     last = DeltaLedger.of(spark, config).last_batch()
@@ -37,8 +38,8 @@ def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -
 
 
 def _may_be_loaded(state: TableState, config: Config) -> bool:
-    """False if a snapshot would take more than it gives: the history that other modes keep, or columns that somebody
-    has to accept; and for a table whose name another one has now."""
+    """False if a snapshot would do more harm than good: it would lose the history that other modes keep, or apply
+    column changes that somebody has to accept. Also False for a table whose name another table has now."""
     rule = config.rule_for(state.schema, state.table)
     is_plain = state.mode is Mode.MIRROR and rule.on_schema_change == FOLLOW_ALL and not rule.skip
     return is_plain and state.is_complete and may_lack_rows(state) and not state.is_displaced

@@ -30,7 +30,7 @@ from pgoutput_etl.targets.plan import HELD, created_since, may_lack_rows
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly
 
-_ATTEMPTS = 5  # while files are renamed and machines are lost
+_ATTEMPTS = 5  # as long as files are renamed or machines are lost
 
 
 def apply(
@@ -49,10 +49,11 @@ def apply(
 
 
 def apply_run(run: Run, leaves_to_others: bool = False) -> list[RunSummary]:
-    """As `apply`. If files have changed since they were listed or scanned, or a machine was lost with what it had
-    scanned, starts again with what is left: files that are new now, or the rest of the batch that it was in.
+    """Like `apply`. If files have changed since they were listed or scanned, or a machine was lost along with the rows
+    that it had scanned, starts again with the remaining work: the files that are new now, or the rest of the unfinished
+    batch.
 
-    leaves_to_others: another run that comes between two batches is no error, and gets the rest.
+    leaves_to_others: another run that starts between two batches is not an error, and the rest is left to it.
     """
     summaries: list[RunSummary] = []
     failures = 0
@@ -90,7 +91,7 @@ def _reason_to_try_again(error: Exception) -> str | None:
 
 
 def _find_backlog(run: Run) -> Backlog:
-    """First does what a run left that died, or could not publish, after its batch was done."""
+    """First completes the work of a run that died, or could not publish, after its batch was done."""
     backlog = find_backlog(run)
     last, claim = backlog.last, backlog.claim
     if last is None or last.resumed:
@@ -179,7 +180,7 @@ def _apply_batch(
 
 
 def _with_creation(run: Run, batch: Batch, results: list[TableResult]) -> list[TableResult]:
-    """With the creation of new tables, as far as a snapshot's catalog proves it."""
+    """The results, with the creation of new tables as far as a snapshot's catalog proves it."""
     if not any(may_lack_rows(result.state) for result in results if result.state.oid not in batch.tables):
         return results
     known = run.ledger.known_tables()
@@ -190,7 +191,8 @@ def _with_creation(run: Run, batch: Batch, results: list[TableResult]) -> list[T
 
 
 def _plan(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
-    """Scans the files once more if what was scanned is lost. Raises FilesChangedError if they have changed, too."""
+    """Plans the batch. Scans the files again if the scanned rows were lost. Raises FilesChangedError if the files have
+    changed, too."""
     try:
         with files.rereading():
             return plan_batch(run, batch, files, assembly)

@@ -29,16 +29,17 @@ _SHOWN_NAMES = 8
 class RunSummary:
     """The result of one batch. last_commit_lsn: the commit through which all tables are consistent.
 
-    bytes: as landed. content_bytes: decompressed; `accounts` divides them. damages: unreadable ranges of bytes.
-    commits_without_prepare: commits of prepared transactions whose Prepare may be in a missing file. files_not_read:
-    remarks on files that were read before or are still being written. refused_files: files with the reasons.
-    refused_transactions: of origins that the configuration refuses. logical_messages: those of committed transactions
-    ("transactional"), and those outside transactions, as often as they came ("others"). last_commit_time: of the
-    archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by table, the LSN of a snapshot that the archive
-    has not reached yet. first_seen: by new table, the LSN of its first change; it lacks earlier rows, if there were
-    any. added_columns: of existing tables; their older rows lack a DEFAULT, if there is one. next: the commands that
-    resolve what is held, in quarantine, refused, or ahead. unpublished: why views and manifest show an earlier batch.
-    columns: of each written table, by its name; for lineage, not for JSON.
+    bytes: size as landed. content_bytes: decompressed size, which `accounts` divides. damages: unreadable ranges of
+    bytes. commits_without_prepare: commits of prepared transactions whose Prepare may be in a missing file.
+    files_not_read: remarks on files that were read before or are still being written. refused_files: files with the
+    reasons. refused_transactions: number of transactions from origins that the configuration refuses. logical_messages:
+    those of committed transactions ("transactional"), and those outside transactions, counted each time they arrived
+    ("others"). last_commit_time: time of the archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by
+    table, the LSN of a snapshot that the archive has not reached yet. first_seen: by new table, the LSN of its first
+    change; the table lacks earlier rows, if any existed. added_columns: new columns of existing tables; older rows lack
+    a column's DEFAULT, if it has one. next: the commands that resolve held tables, quarantined or refused data, and
+    tables that are ahead. unpublished: why views and manifest show an earlier batch. columns: those of each written
+    table, by the table's name; for lineage, not for JSON.
     """
 
     source: str
@@ -81,7 +82,7 @@ class RunSummary:
         return None if self.last_commit_time is None else (now - time_of(self.last_commit_time)).total_seconds()
 
     def values(self) -> dict[str, Any]:
-        """For JSON."""
+        """The summary's fields for JSON."""
         values = asdict(replace(self, columns={}))
         del values["columns"]
         return {**values, "lsn": format_lsn(self.last_commit_lsn), "exit_code": self.exit_code}

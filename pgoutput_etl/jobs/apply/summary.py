@@ -85,7 +85,8 @@ def _columns(config: Config, result: TableResult) -> tuple[TargetColumn, ...]:
 def batch_metrics(
     seconds: Mapping[str, float], transactions: Mapping[str, int], results: Iterable[TableResult]
 ) -> dict[str, Any]:
-    """The figures of a batch that the ledger has nowhere else. seconds: by stage. rows: of changed tables, by OID."""
+    """The figures of a batch that the ledger stores nowhere else. seconds: by stage. rows: changed rows of each changed
+    table, by OID."""
     summaries = {result.state.oid: result.summary for result in results}
     rows = {oid: {name: getattr(table, name) for name in ROW_OPERATIONS} for oid, table in summaries.items()}
     return {
@@ -96,7 +97,8 @@ def batch_metrics(
 
 
 def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSummary:
-    """Repeats what earlier runs left unread (remarks) or quarantined, as nobody may have seen their summaries."""
+    """Repeats the data that earlier runs left unread (remarks) or quarantined, because nobody may have seen their
+    summaries."""
     source = run.config.source.name
     if last is None:
         return RunSummary(source, 0, 0, 0, 0, files_not_read=tuple(remarks))
@@ -125,7 +127,7 @@ def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSumm
 
 
 def found_nothing(last: RunSummary) -> RunSummary:
-    """The summary of a look that finds nothing new. last: of the batch or look before it."""
+    """The summary of a look that finds nothing new. last: the summary of the batch or look before it."""
     kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "next", "unpublished")
     held = tuple(table for table in last.tables if table.held is not None)
     left = {name: getattr(last, name) for name in kept}
@@ -162,6 +164,6 @@ def _commits_without_prepare(run: Run, plan: BatchPlan) -> tuple[str, ...]:
 
 
 def _ahead(tables: Mapping[int, TableState], last_commit_lsn: int) -> dict[str, int]:
-    """By table name, the LSN of a snapshot that is ahead of the last commit."""
+    """The LSN of each snapshot that is ahead of the last commit, by table name."""
     lsns = tables_ahead(tables, last_commit_lsn)
     return {f"{tables[oid].schema}.{tables[oid].table}": lsn + 1 for oid, lsn in lsns.items()}

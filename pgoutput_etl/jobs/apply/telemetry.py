@@ -19,7 +19,7 @@ _GROUP = "opentelemetry_metrics_exporter"  # the entry points of packages with a
 
 
 class Gauge(NamedTuple):
-    """values: each with its attributes."""
+    """values: each one with its attributes."""
 
     name: str
     description: str

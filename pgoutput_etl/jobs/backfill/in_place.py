@@ -43,7 +43,7 @@ class InPlaceBackfill:
         return self._write({}, None, reasons, {})
 
     def _rebuild_reason(self, oid: int) -> str | None:
-        """Why a table must be rebuilt whole according to its state: "" without a range, None if it can be repaired."""
+        """Why the state of a table requires rebuilding it whole; "" without a range, None if it can be repaired."""
         state = self.batch.tables.get(oid)
         if not self.order.is_range:
             return ""
@@ -148,7 +148,7 @@ class InPlaceBackfill:
 def _new_schema_changes(
     results: Iterable[TableResult], before: Mapping[int, TableState]
 ) -> list[tuple[TableState, CommitPosition | None, SchemaChange]]:
-    """Schema changes that held tables missed. The ledger has those that were applied before."""
+    """Schema changes that held tables missed. The ledger already has those that were applied before."""
     return [
         (result.state, position, change)
         for result in results

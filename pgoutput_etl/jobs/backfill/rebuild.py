@@ -15,8 +15,8 @@ from pgoutput_etl.targets.plan import TableState
 
 
 def later_starts(archive: LedgerArchive, order: BackfillOrder, last: int, in_place: bool) -> dict[int, str]:
-    """By OID, why a table can't be built as of the commit `last`: it starts from a later one. Its earlier rows are not
-    in the archive."""
+    """OID -> reason, for each table that can't be built as of the commit `last`: it starts from a later commit, because
+    its earlier rows are not in the archive."""
     if in_place and order.since_version is None:
         states = {oid: archive.last.tables[oid] for oid in order.oids if oid in archive.last.tables}
         since = {oid: state for oid, state in states.items() if state.snapshot is not None}

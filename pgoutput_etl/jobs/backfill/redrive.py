@@ -5,7 +5,7 @@ landed again, or read by a newer version of the software. It also rewrites the l
 transactions, which then count from this batch on (`batches.since`).
 
 Files whose bytes earlier runs left unread are read in their place in the order. If later files were read before them,
-any table may lack rows, and all tables are rebuilt.
+any table may lack rows, so all tables are rebuilt.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class Redrive:
                 unpersist(changes)
 
     def _tasks(self) -> tuple[dict[str, ScanTask], dict[str, LandedFile]]:
-        """Every file whole, by path. Bytes added to the last file since the last batch are left to the nightly job. A
-        file of which nothing could be read may be missing."""
+        """Tasks for all files in full, by path. Bytes added to the last file since the last batch are left to the
+        nightly job. A file may be missing if nothing in it could be read."""
         prior, unread = self.archive.prior_state, self.archive.unread_roots
         numbers = {**{path: root for root, path in prior.names.items()}, **prior.unread}
         optional = [*(prior.names[root] for root in unread), *prior.unread]
@@ -164,8 +164,8 @@ class Redrive:
         if statistics.last_commit is not None:
             assembly.record_commit(*statistics.last_commit)
         before = PriorState(0, {}, [])
-        # Entries that are still in quarantine are written again. A held OID without a path that assembly no longer
-        # finds was never a table.
+        # Entries that are still in quarantine are written again. A held OID has never been a table if it has no path
+        # and assembly no longer finds it.
         current = {table.oid for table in tables}
         vanished = {oid for oid, state in held.items() if not state.path and oid not in current}
         redriven = [*vanished, *(t.oid for t in tables if t != batch.tables.get(t.oid))]

@@ -25,9 +25,9 @@ class BackfilledTable:
 
 @dataclass(frozen=True, slots=True)
 class BackfillSummary:
-    """batch: 0 if the ledger doesn't record the backfill. last_commit_lsn: of the tables. files: in the archive.
-    not_built: one line for each table that the archive can't give as of this commit. next: the commands for tables
-    that are still held."""
+    """batch: 0 if the ledger doesn't record the backfill. last_commit_lsn: the last commit that the tables have. files:
+    number of files in the archive. not_built: one line for each table that can't be built from the archive as of this
+    commit. next: the commands for tables that are still held."""
 
     source: str
     batch: int

@@ -1,7 +1,7 @@
 """Rebuilds tables from the archive, repairs them within a range of commits, or builds them in another folder.
 
 The result always reflects all commits through the ledger's last consistent one (or through the requested one, in
-another folder): rows deleted since stay deleted, and newer changes stay.
+another folder): rows that were deleted later stay deleted, and newer changes stay.
 
 In place, a backfill is a batch like any other: it is claimed, recorded before it begins, and finished by the next run
 if it dies. It reads no new files and doesn't move the LSN through which all tables are consistent.
@@ -56,7 +56,7 @@ def backfill_tables(
     request: BackfillRequest,
     progress: Progress,
 ) -> BackfillSummary:
-    """As `backfill`. archive_of: what earlier batches read, as a batch sees it."""
+    """Like `backfill`. archive_of: returns the archive of the batches before a batch."""
     last = ledger.last_batch()
     if last is not None and last.resumed and last.backfill is not None and request.into is None:
         progress(f"batch {last.number}: finishing the backfill of a run that died")
@@ -99,7 +99,7 @@ def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReque
         raise ConfigError(f"the range of commits is empty: {format_lsn(first)} is after {format_lsn(last)}")
     held = [oid for oid in oids if oid in archive.last.tables and archive.last.tables[oid].may_be_redriven]
     redrive = bool(held) and archive.assembly.was_damaged and request.into is None
-    if request.tables is None and not redrive:  # unreadable bytes that concern no known table hold no table
+    if request.tables is None and not redrive:  # unreadable bytes that concern no known table cause no table to be held
         has_lost_bytes = archive.assembly.was_damaged and archive.ledger.has_lost_bytes()
         redrive = has_lost_bytes or bool(archive.prior_state.left_unread)
     if redrive and request.tables is not None:
@@ -136,8 +136,8 @@ def _run_batch(
 
 
 def _matching_oids(archive: LedgerArchive, patterns: Sequence[str] | None) -> tuple[int, ...]:
-    """The OIDs of matching tables, for None of all that may be redriven. A name stands for the last table that bore
-    it."""
+    """The OIDs of matching tables; for None, of all tables that may be redriven. A name stands for the last table that
+    had it."""
     states = archive.last.tables
     if patterns is None:
         return tuple(sorted(oid for oid, state in states.items() if state.may_be_redriven))

@@ -44,5 +44,5 @@ def backfill_summary(
 
 
 def file_paths(files: Iterable[ReadFile]) -> set[str]:
-    """Each path once, also for a file that was read in parts."""
+    """Each path once, even if its file was read in parts."""
     return {file.path for file in files}

@@ -1,4 +1,4 @@
-"""The text of a configuration: YAML, with what the archive shows as comments. Names in it are quoted by PyYAML."""
+"""The text of a configuration: YAML, with findings from the archive as comments. Names in it are quoted by PyYAML."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def source_name(landing: str) -> str:
 
 
 def configuration(landing: str, name: str, findings: ArchiveFindings) -> str:
-    """The YAML file. name: of the source."""
+    """The YAML file's text. name: the source's name."""
     return "\n".join([*_heading(landing, findings), *_source(landing, name, findings), *_tables(findings), ""])
 
 

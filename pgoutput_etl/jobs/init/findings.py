@@ -36,8 +36,8 @@ class TableFindings:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFindings:
-    """files: in the landing folder; inspected: the number of those that were read. unreadable: one line per file.
-    is_numbered: consecutive names prove that no file is missing. missing: one line per gap in the numbers."""
+    """files: number of files in the landing folder; inspected: number of files that were read. unreadable: one line per
+    file. is_numbered: consecutive names prove that no file is missing. missing: one line per gap in the numbers."""
 
     files: int
     inspected: int
@@ -49,8 +49,8 @@ class ArchiveFindings:
 
 
 def sample(landed: Sequence[LandedFile], most_bytes: int) -> list[LandedFile]:
-    """The newest and the first files, alternately, up to that many bytes, but at least one of each. Servers describe
-    tables at the beginning of a connection, and the newest files have their current columns."""
+    """The newest and the first files, alternately, up to `most_bytes` in total, but at least one of each. Servers
+    describe tables at the beginning of a connection, and the newest files have their current columns."""
     ordered = sorted(landed, key=lambda file: natural_order(file.path))
     chosen: list[LandedFile] = []
     while ordered:
@@ -62,7 +62,7 @@ def sample(landed: Sequence[LandedFile], most_bytes: int) -> list[LandedFile]:
 
 
 def archive_findings(landed: Iterable[LandedFile], inspection: Inspection) -> ArchiveFindings:
-    """landed: all files. inspection: of some or all of them."""
+    """landed: all files. inspection: covers some or all of them."""
     paths = sorted((file.path for file in landed), key=natural_order)
     assembly = inspection.assembled.assembly
     user_types = UserTypes.of(assembly.types.values(), {})

@@ -10,7 +10,7 @@ Ledger rows that may be deleted once the batch that made them obsolete has been 
 
 All other rows are needed: batches and files record the input and the tables' versions, and a backfill needs all
 transactions of several fragments. A row with the status TRIMMED records up to which commit transactions were deleted:
-an earlier commit can no longer be told from another server's, and counts as resent.
+an earlier commit can no longer be distinguished from another server's, and counts as resent.
 """
 
 from __future__ import annotations
@@ -61,9 +61,10 @@ def retention_rules(last: int, since: int, settled_batch: int) -> tuple[Retentio
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """files, bytes: of a table's newest version. small: those of its files that OPTIMIZE would compact. stored_…: all
-    files on storage, also those of earlier versions, without the log. expired: those that the newest version doesn't
-    use and that are old enough for VACUUM; an earlier version may still need them. None where files can't be listed."""
+    """files, bytes: number and total size of the files of a table's newest version. small: number of these files that
+    OPTIMIZE would compact. stored_…: all files on storage except the log, including those of earlier versions. expired:
+    those that the newest version doesn't use and that are old enough for VACUUM; an earlier version may still need
+    them. None where files can't be listed."""
 
     files: int
     bytes: int
@@ -100,7 +101,8 @@ def count_files(stored: Iterable[StoredFile], current: Iterable[str], expiry: da
     sizes = [0 if file is None else file.size for file in used.values()]
     small = sum(size < SMALL_FILE for size in sizes)
     old = [name for name, file in by_name.items() if name not in used and file.modified < expiry]
-    # The log names no deletion vectors here. A file has one at most, so only what exceeds that must be unused.
+    # The log names no deletion vectors here. A file has at most one, so only deletion vectors beyond that number must
+    # be unused.
     vectors = sum(name.startswith("deletion_vector_") for name in old)
     expired = len(old) - vectors + max(0, vectors - len(used))
     stored_bytes = sum(file.size for file in by_name.values())

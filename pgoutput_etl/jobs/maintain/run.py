@@ -1,6 +1,6 @@
 """Compacts and vacuums a source's tables and its ledger, safely next to active runs.
 
-Compaction changes no row, but replaces files that a MERGE may be about to change, so that one of the two would fail.
+Compaction changes no row, but replaces files that a MERGE may be about to change, so one of the two would fail.
 Maintenance therefore claims targets as a run does: another run waits for its end, and maintenance leaves targets alone
 while another run is active or has died within a batch. Ledger tables that are only appended to (most of them) are
 compacted at any time.
@@ -48,14 +48,14 @@ LEDGER_TABLES = tuple(SCHEMAS)
 
 
 def maintain(spark: SparkSession, config: Config, request: MaintainRequest, progress: Progress) -> MaintainSummary:
-    """Leaves tables and ledger consistent wherever it dies. Raises PgoutputEtlError."""
+    """Leaves tables and ledger consistent even if it dies halfway. Raises PgoutputEtlError."""
     request.check()
     ledger = DeltaLedger.of(spark, config)
     return maintain_tables(DeltaUpkeep(spark, ledger, config.merge.parallel_tables), ledger, request, progress)
 
 
 def maintain_tables(upkeep: Upkeep, ledger: Ledger, request: MaintainRequest, progress: Progress) -> MaintainSummary:
-    """As `maintain`."""
+    """Like `maintain`, with the given upkeep and ledger."""
     last = ledger.last_batch()
     if last is None:
         raise RunError(f"no batch of {ledger.source} has been applied: there is nothing to maintain")
@@ -83,7 +83,7 @@ def _why_targets_are_skipped(ledger: Ledger, last: Batch) -> str | None:
 
 @dataclass(slots=True)
 class _Maintenance:
-    """why_skipped: another run is active or has died, so that only steps that are safe beside it run."""
+    """why_skipped: how another run is active or has died, so that only steps that are safe beside it are taken."""
 
     upkeep: Upkeep
     ledger: Ledger
@@ -197,12 +197,12 @@ class _Maintenance:
         if not self.request.execute:
             return
         self.check_claim()
-        if rule.table == "transactions":  # before the rows go, as a run may start in between
+        if rule.table == "transactions":  # before the rows are deleted, as a run may start in between
             self.ledger.record_trimmed(self.last, self.upkeep.last_obsolete_commit(rule))
         self.upkeep.delete_obsolete(rule)
 
     def _finish(self, table: MaintainedTable) -> MaintainedTable:
-        """Vacuum and checkpoint, after the ledger has recorded the newest versions."""
+        """Vacuums and checkpoints the table, after the ledger has recorded the newest versions."""
         folder = self.upkeep.table(table.path)
         steps = [] if table.name in self.changed else self._last_steps(folder, table)
         done, left = [*table.steps, *steps], list(table.left)

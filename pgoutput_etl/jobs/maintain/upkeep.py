@@ -1,4 +1,5 @@
-"""What maintenance does to a source's tables and its ledger, and its implementation with Delta tables in Spark."""
+"""The operations of maintenance on a source's tables and its ledger, and their implementation with Delta tables in
+Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
 
 
 class TableUpkeep(Protocol):
-    """Of one Delta table."""
+    """The operations on one Delta table."""
 
     def exists(self) -> bool: ...
 
@@ -56,7 +57,7 @@ class TableUpkeep(Protocol):
 
 
 class Upkeep(Protocol):
-    """conflicts: errors of a commit that lost to another one, and can be repeated at any time."""
+    """conflicts: errors of a commit that lost to another commit. The operation can be repeated at any time."""
 
     @property
     def conflicts(self) -> tuple[type[Exception], ...]: ...
@@ -70,13 +71,13 @@ class Upkeep(Protocol):
     def obsolete_rows(self, rule: RetentionRule) -> int: ...
 
     def last_obsolete_commit(self, rule: RetentionRule) -> int:
-        """The highest commit LSN of the transactions that the rule deletes; 0 without one."""
+        """The highest commit LSN of the transactions that the rule deletes; 0 if it deletes none."""
         ...
 
     def delete_obsolete(self, rule: RetentionRule) -> None: ...
 
     def is_shared(self) -> bool:
-        """True if other sources, whose runs this source's claim doesn't exclude, have rows in the ledger."""
+        """True if other sources have rows in the ledger. This source's claim does not exclude their runs."""
         ...
 
     def pool(self, verb: str, progress: Progress) -> TablePool: ...
@@ -84,7 +85,7 @@ class Upkeep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeltaUpkeep:
-    """parallel_tables: at a time."""
+    """parallel_tables: number of tables at a time."""
 
     spark: SparkSession
     ledger: DeltaLedger

@@ -74,7 +74,7 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
 
 
 def _planned_layout(spark: SparkSession, task: TableTask) -> tuple[str, ...]:
-    """For a table that moves, of the place that its rows come from."""
+    """The layout changes and remarks; for a table that moves, for the place that its rows come from."""
     place = task.path if task.moved_from is None else task.moved_from[0]
     layout = task.shape.layout
     return (*(planned_layout(spark, place, layout) if layout else ()), *task.remarks)
@@ -98,7 +98,7 @@ def _count_span(
 
 
 def _count_key_effects(events: DataFrame, shape: TableShape, has_rows: bool, odd: list[str]) -> dict[str, Any]:
-    """Compares the first and the last event of each key: a key whose first event is an insert did not exist before."""
+    """Compares the first and the last event of each key. A key whose first event is an insert did not exist before."""
     step = F.struct("_seq", "_op")
     keys = (part.alias(f"k{n}") for n, part in enumerate(event_key_parts(shape)))
     sums = [F.sum(name).alias(name) for name in odd]

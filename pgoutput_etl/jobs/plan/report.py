@@ -178,7 +178,7 @@ def _remarks(plan: PlanSummary) -> list[str]:
 
 
 def _table_lines(table: PlannedTable) -> list[str]:
-    """Columns that lose nothing in this batch are only in the JSON."""
+    """The lines of one table. Columns that lose nothing in this batch are only in the JSON."""
     lines = [] if table.held is None else [f"Would not be changed: {table.name}: {table.held}"]
     affected = [_unrepresentable(column) for column in table.types if column.found]
     return [*lines, f"Kept as text beside the column, in {table.name}: {', '.join(affected)}."] if affected else lines
@@ -189,7 +189,7 @@ def _unrepresentable(column: PlannedType) -> str:
 
 
 def _quarantine_lines(plan: PlanSummary) -> list[str]:
-    """Without files nothing new would be quarantined: earlier runs did that."""
+    """Lines about quarantined data: of this batch or, if it has no files, of earlier runs."""
     quarantine, applied = ("Would be in", "Would not be") if plan.files else ("In", "Not")
     lines = [f"{quarantine} quarantine: {line}" for line in plan.damages]
     if plan.transactions.get("quarantined"):

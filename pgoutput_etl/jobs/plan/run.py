@@ -59,7 +59,8 @@ def _plan_next(run: Run, backlog: Backlog) -> PlanSummary:
 
 
 def _next(config: Config, plan: PlanSummary, held_before: Collection[str]) -> tuple[NextCommand, ...]:
-    """What is in the ledger is resolved as after a run; what this batch would add is better resolved before it."""
+    """The next commands. Problems that the ledger has are resolved as after a run; problems that this batch would add
+    are better resolved before it."""
     held = {table.name: table.held for table in plan.tables if table.held is not None}
     old = Findings({name: reason for name, reason in held.items() if name in held_before})
     if not plan.files and not plan.resumes:

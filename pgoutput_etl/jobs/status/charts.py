@@ -54,7 +54,7 @@ def step_of(highest: float) -> float:
 
 
 def duration_step(highest: float) -> float:
-    """As `step_of`, for seconds: whole minutes, hours or days."""
+    """Like `step_of`, for seconds: whole minutes, hours or days."""
     least = highest / _TICKS
     longest = _DURATIONS[-1]
     return next((float(step) for step in _DURATIONS if step >= least), -(-least // longest) * longest)
@@ -62,7 +62,8 @@ def duration_step(highest: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What all charts have. days: consecutive dates, ISO 8601. show: a value as text. step: for the axis' lines."""
+    """The common parts of all charts. days: consecutive dates, ISO 8601. show: a value as text. step: for the axis'
+    lines."""
 
     title: str
     days: Sequence[str]
@@ -171,7 +172,7 @@ def _legend(names: Sequence[str]) -> str:
 
 
 def spark_bars(label: str, values: Values) -> str:
-    """A bar per day. label: says what is counted."""
+    """A bar per day. label: the name of the counted things."""
     highest = max((value for value in values if value is not None), default=0.0) or 1.0
     slot, marks = _SPARK_WIDTH / len(values), []
     for i, value in enumerate(values):

@@ -1,7 +1,7 @@
 """The tables of a source as dbt sources: a `sources.yml` that is generated from the ledger.
 
 A table in a folder has its location twice. `delta`.`path` is for Spark; `external_location` is for dbt-duckdb, which
-ignores schema and identifier then.
+then ignores schema and identifier.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ class LedgerTables:
 
 
 def write_sources(config: Config, path: str, max_age: timedelta | None) -> None:
-    """Replaces the file. max_age: of a table's newest commit, before dbt reports an error. Raises RunError."""
+    """Replaces the file. max_age: the age of a table's newest commit from which dbt reports an error. Raises
+    RunError."""
     text = sources_text(config, LedgerTables.read(config), max_age)
     try:
         replace_file(Path(path), text)

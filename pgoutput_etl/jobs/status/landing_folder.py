@@ -84,7 +84,8 @@ def _matches(part: str, pattern: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LandingFolder:
-    """What a run would find: `refused` files by their reasons, and files that `backfill --from-quarantine` reads."""
+    """The files that a run would find. refused: the reasons, one per file. unread: files left for `backfill
+    --from-quarantine`."""
 
     waiting: WaitingFiles
     refused: tuple[str, ...]

@@ -39,14 +39,14 @@ def iso(time: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerBatches:
-    """The finished batches of the last days, oldest first, and the row of the batch that was begun and not finished."""
+    """The finished batches of the last days, oldest first, and the row of a batch that was begun but not finished."""
 
     done: list[dict[str, Any]]
     begun: dict[str, Any] | None
 
     @classmethod
     def of(cls, reader: LedgerReader, after: datetime) -> LedgerBatches:
-        """after: earlier batches are left out, except for the last one."""
+        """after: batches before this time are left out, except for the last one."""
         rows = reader.rows("batches", ("batch", "status", "at"))
         done = [row for row in rows if row["status"] == "done"]
         last = max((row["batch"] for row in done), default=0)
@@ -107,7 +107,7 @@ def held_tables(last: Mapping[str, Any] | None) -> tuple[HeldTable, ...]:
 
 
 def complete_since(last: Mapping[str, Any] | None) -> dict[str, str]:
-    """By table, as in `Status`. Tables that an older version wrote are left out."""
+    """By table, the value of `Status.complete_since`. Tables that an older version wrote are left out."""
     tables = [t for t in (last or {}).get("tables") or () if t.get("complete_by") and t["status"] != SKIPPED]
     since = {f"{t['schema']}.{t['table']}": f"{t['complete_by']} at {format_lsn(t['complete_lsn'])}" for t in tables}
     return dict(sorted(since.items()))
@@ -125,7 +125,7 @@ def table_count(last: Mapping[str, Any] | None) -> int:
 
 
 def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, since: int) -> OpenTransactions:
-    """The ledger may still have rows of transactions that have ended. since: as `LedgerBatches.since`."""
+    """The ledger may still have rows of transactions that have ended. since: see `LedgerBatches.since`."""
     state = state_of(last)
     outcomes = [] if state is None else Assembly.from_state(state, RelationHistory.of(()), {}).open_outcomes()
     fragments = {fragment for outcome in outcomes for fragment in outcome.fragments}

@@ -22,7 +22,7 @@ _FILE = ("batch", "status", "size", "offset", "consumed", "messages")
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """The files that a batch has read. bytes: as `Batch.size`."""
+    """The files that a batch has read. bytes: see `Batch.size`."""
 
     files: int = 0
     bytes: int = 0
@@ -33,7 +33,7 @@ class FileCounts:
 
 
 def file_counts(reader: LedgerReader, first_batch: int) -> dict[int, FileCounts]:
-    """By batch."""
+    """The counts by batch."""
     counts: dict[int, FileCounts] = defaultdict(FileCounts)
     for row in reader.rows("files", _FILE, first_batch):
         # An older ledger has no status: it recorded only files that were read.
@@ -45,7 +45,7 @@ def file_counts(reader: LedgerReader, first_batch: int) -> dict[int, FileCounts]
 
 
 def nights(batches: Iterable[Mapping[str, Any]], counts: Mapping[int, FileCounts]) -> tuple[Night, ...]:
-    """One for each day with a finished batch. batches: rows of the ledger, in order. counts: of their files."""
+    """One for each day with a finished batch. batches: rows of the ledger, in order. counts: file counts by batch."""
     by_day: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for batch in batches:
         by_day[utc(batch["at"]).date().isoformat()].append(batch)
@@ -71,7 +71,7 @@ def _lag(batch: Mapping[str, Any]) -> float | None:
 
 
 def _tables(last: Mapping[str, Any], changes: list[Mapping[str, Mapping[str, int]]]) -> tuple[NightTable, ...]:
-    """The tables after a night's last batch. changes: by OID, of the batches that recorded them."""
+    """The tables after a night's last batch. changes: counts by OID, of each batch that recorded them."""
     tables = []
     for state in sorted(last["tables"] or (), key=lambda table: (table["schema"], table["table"])):
         own = [rows.get(str(state["oid"]), {}) for rows in changes]

@@ -132,7 +132,7 @@ def _seconds(value: float) -> str:
 
 
 def _tables(status: Status) -> str:
-    """Rows now and the last days' changes, the most changed tables first."""
+    """Current rows and the changes of the last days, with the most changed tables first."""
     by_name: dict[str, dict[str, NightTable]] = {}
     for night in status.nights:
         for table in night.tables:
@@ -185,7 +185,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[
 
 
 def _raw_table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Iterable[int] = ()) -> str:
-    """rows: of HTML."""
+    """rows: cells as HTML."""
     prose = set(words)
 
     def line(cells: Sequence[str], tag: str) -> str:

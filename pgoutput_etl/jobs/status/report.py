@@ -50,7 +50,7 @@ class WaitingFiles:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactions:
-    """Transactions whose end has not landed. bytes: of their changes, decompressed."""
+    """Transactions whose end has not landed. bytes: size of their changes, decompressed."""
 
     transactions: int = 0
     bytes: int = 0
@@ -60,7 +60,7 @@ class OpenTransactions:
 class Quarantine:
     """Data that was set aside and not redriven since. bytes: decompressed. ranges: one line per unreadable range.
 
-    refused_files: the reasons. unread_files: files whose bytes an earlier run left, and later files have been read
+    refused_files: the reasons. unread_files: files that an earlier run left unread although later files have been read
     since. resent_bytes: unreadable bytes that the server sent again, which need no action; not part of `bytes`.
     """
 
@@ -88,8 +88,7 @@ class HeldTable:
 
 @dataclass(frozen=True, slots=True)
 class NightTable:
-    """A table after a night. rows: row count, or None if unknown. Changed rows are None without a batch that recorded
-    them."""
+    """A table after a night. rows: row count, or None if unknown. Changed rows are None if no batch recorded them."""
 
     schema: str
     table: str
@@ -110,8 +109,8 @@ class NightTable:
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """The batches that ended on one day, UTC. seconds: by stage; empty if no batch recorded them. lag_seconds: from the
-    archive's last commit to the end of the day's last batch."""
+    """The batches that ended on one day, UTC. seconds: by stage; empty if no batch recorded them. lag_seconds: time
+    from the archive's last commit to the end of the day's last batch."""
 
     day: str
     batches: int
@@ -127,10 +126,10 @@ class Night:
 class Status:
     """at: the time of the report; all times are ISO 8601. batch: the last finished one, None before the first.
 
-    last_commit_lsn: the commit through which all tables are consistent, except those that are held.
-    complete_since: by table, from where on it has all rows, as `snapshot at 0/1AE7B70`; `first change at …` means that
-    rows from before it are missing, if there were any.
-    next: the commands to run, most urgent first. nights: the last ones with a batch, oldest first.
+    last_commit_lsn: the commit through which all tables are consistent, except those that are held. complete_since: by
+    table, the point from which it has all rows, such as `snapshot at 0/1AE7B70`; `first change at …` means that rows
+    from before it are missing, if there were any. next: the commands to run, most urgent first. nights: the last ones
+    with a batch, oldest first.
     """
 
     source: str
@@ -191,7 +190,7 @@ def clock(time: str) -> str:
 
 
 def facts(status: Status) -> list[tuple[str, str]]:
-    """What is known, as pairs of a title and a sentence without its period."""
+    """The known facts, as pairs of a title and a sentence without its period."""
 
     def ago(time: str) -> str:
         return f"{clock(time)}, {duration(status.seconds_since(time))} ago"

@@ -11,8 +11,8 @@ from pgoutput_etl.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class StatusRequest:
-    """max_age: of the last applied commit, before the tables count as stale. html, dbt: the files to write the page and
-    dbt's sources to. schemas: the folder to write every version of the tables' columns to."""
+    """max_age: the age of the last applied commit from which the tables count as stale. html, dbt: the files to write
+    the page and dbt's sources to. schemas: the folder to write every version of the tables' columns to."""
 
     max_age: timedelta | None = None
     html: str | None = None

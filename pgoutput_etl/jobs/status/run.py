@@ -74,12 +74,12 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
 
 
 def _is_stale(age: float | None, max_age: timedelta | None) -> bool:
-    """Without a commit, nothing has a known age, which is older than any limit."""
+    """True if the age exceeds the limit. An unknown age, for lack of a commit, exceeds any limit."""
     return max_age is not None and (age is None or age > max_age.total_seconds())
 
 
 def _next(config: Config, found: Status) -> tuple[NextCommand, ...]:
-    """Those that resolve what the report says, in the order in which to run them."""
+    """The commands that resolve the reported problems, in the order in which to run them."""
     steps = []
     if found.claim is None and found.unfinished is not None:
         steps.append(NextCommand("A run died inside a batch: finish it:", job_line(config, "apply")))

@@ -1,4 +1,4 @@
-"""Writes every version of each table's columns, as the ledger has them, as JSON Schema and Avro."""
+"""Writes every version of each table's columns that the ledger has, as JSON Schema and Avro."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from pgoutput_etl.types import UserTypes
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """number: 1 for the first columns of a name. lsn: of the first batch that left the table with these columns."""
+    """number: 1 for the first columns of a name. lsn: that of the table after the first batch that left it with these
+    columns."""
 
     state: TableState
     number: int
@@ -49,7 +50,7 @@ _BATCH = ("batch", "status", "last_commit_lsn", "tables")
 
 
 def schema_versions(batches: list[dict[str, Any]]) -> Iterator[SchemaVersion]:
-    """batches: rows of the ledger. A table that was dropped and created again goes on under its name."""
+    """batches: rows of the ledger. A table that was dropped and created again continues the versions of its name."""
     last: dict[tuple[str, str], tuple[object, int]] = {}
     for batch in sorted((row for row in batches if row["status"] == "done"), key=lambda row: row["batch"]):
         for state in _shown(batch):

@@ -100,7 +100,7 @@ def find(data: Bytes, framing: Framing, position: int, in_stream: bool, limit: i
 
 def fitting(data: bytes) -> Framing | None:
     """The first framing in which a file begins with messages that `find` accepts, as many as framing.detect reads. None
-    if there is none, or no compiled code."""
+    if no framing fits, or if there is no compiled code."""
     if not jit.AVAILABLE or data.startswith(COPY_SIGNATURE):
         return None
     fields = MessageFields(values=np.empty((DETECTED_FROM, FIELDS), np.int64))

@@ -22,7 +22,7 @@ from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 
 _FEWEST_MESSAGES = 8  # fewer are read faster one by one
 
-# How many messages to look for at once: messages that are found but not read have to be found again.
+# The number of messages to look for at a time. Messages that are found but not read have to be found again.
 _FIRST_LIMIT = 512
 _GROWTH = 16
 
@@ -45,9 +45,9 @@ class _RowArrays(NamedTuple):
 class FastRows:
     """The rows of `messages` messages, and the scan's state after the last of them.
 
-    tags, relations: how often each occurred, by first occurrence. offset, lsn, read_to: of the last message's frame.
-    position, in_stream: of the first message not read, or the end. more: the fast path may read that message, too.
-    origin: from an Origin among the messages, of the fragment that is open after them.
+    tags, relations: counts, in order of first occurrence. offset, lsn, read_to: of the last message's frame. position,
+    in_stream: of the first message not read, or the end. more: the fast path may read that message, too. origin: from
+    an Origin among the messages, of the fragment that is open after them.
     """
 
     messages: int
@@ -140,7 +140,8 @@ class FastScanner:
         return names, [stored_origin_lsn(lsn) for lsn in values[messages, finder.COMMIT_LSN].tolist()]
 
     def _with_origins(self, batch: pa.RecordBatch, row_origins: Numbers, known: OriginField | None) -> pa.RecordBatch:
-        """`row_origins`: each row's, as in ScanCursor.origin. `known`: the origin that KNOWN_ORIGIN stands for."""
+        """`row_origins`: each row's origin, as in ScanCursor.origin. `known`: the origin that KNOWN_ORIGIN stands
+        for."""
         if not row_origins.any():
             return batch
         numbers, places = np.unique(row_origins, return_inverse=True)

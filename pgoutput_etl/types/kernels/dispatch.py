@@ -1,4 +1,4 @@
-"""Loads columns of cells by kernels, with the same results as load_text and load_binary.
+"""Loads columns of cells with kernels. The results equal those of load_text and load_binary.
 
 A kernel writes the values that it is certain of straight into the Arrow array's memory. All others, and all values of
 types without a kernel, go through the type's loaders.
