@@ -92,6 +92,11 @@ def shares_of_pages(count: int, connections: int) -> list[str]:
     return _shares([f"'({at:d},0)'::tid" for at in range(step, count, step)])
 
 
+def within(ranges: Iterable[tuple[int, int]]) -> str:
+    """A condition on `place`. ranges: least and greatest values."""
+    return " OR ".join(f"place BETWEEN {least:d} AND {greatest:d}" for least, greatest in ranges)
+
+
 def _shares(bounds: Sequence[str]) -> list[str]:
     if not bounds:
         return ["true"]

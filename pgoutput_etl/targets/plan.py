@@ -22,6 +22,10 @@ APPLIED, HELD, SKIPPED = "applied", "held", "skipped"
 # count of rows (changes/event_log.py).
 BEFORE_FILES = -(1 << 20)
 
+# Some of a table's rows, by ranges of the key's first column, an integer: each from its least to its greatest value.
+# None stands for all rows.
+KeyRanges = tuple[tuple[int, int], ...] | None
+
 
 class Since(Enum):
     """The proof that a table has all rows from a commit on. FIRST_CHANGE proves nothing about earlier rows: they are

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -13,6 +14,7 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.postgres.catalog import relation_of, relation_row
 from pgoutput_etl.postgres.connection import check_url
 from pgoutput_etl.protocol.messages import Relation, Type
+from pgoutput_etl.targets.plan import KeyRanges
 
 
 class RowFormat(Enum):
@@ -31,6 +33,7 @@ class SnapshotRequest:
     files, format: files with the rows as of `lsn`. columns: of binary files. time: of `lsn`. catalog: a file with the
     result of postgres.catalog.QUERY. publications: the slot's; empty for all. connections: parallel ones to the server.
     slot: the receiver's. slot_lsn: the LSN that its creation returned. checks_only: print the checklist, load nothing.
+    repair: write only the rows that differ.
     """
 
     tables: tuple[str, ...]
@@ -47,6 +50,7 @@ class SnapshotRequest:
     slot: str | None = None
     slot_lsn: int | None = None
     checks_only: bool = False
+    repair: bool = False
     allows_missing: ClassVar[bool] = False
 
     def check(self) -> None:
@@ -55,6 +59,10 @@ class SnapshotRequest:
             raise ConfigError("expected one of --jdbc, --csv, --copy and --dump")
         if self.jdbc is not None:
             check_url(self.jdbc)
+        if self.repair and (self.jdbc is None or self.snapshot is not None or self.checks_only):
+            raise ConfigError(
+                "--repair: expected --jdbc, without --snapshot, --lsn and --check: it compares tables itself"
+            )
         if self.jdbc is not None and not self.checks_only and (self.snapshot is None) != (self.lsn is None):
             raise ConfigError(
                 "--snapshot and --lsn: expected both, as CREATE_REPLICATION_SLOT returned them, or neither"
@@ -93,12 +101,20 @@ class AutomaticRequest(SnapshotRequest):
 
 
 @dataclass(frozen=True, slots=True)
+class Repair:
+    """Of one table. version: Delta's, that was compared. ranges: of the rows that differ."""
+
+    version: int
+    ranges: KeyRanges
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotOrder:
     """The batch's work, as its row in the ledger stores it.
 
     lsn: the rows include all commits before it. time: microseconds since 2000-01-01 UTC. staged: the path of the rows
     until the batch is done. known: OIDs of all tables that the server had, if it publishes every table that is created
-    later; else None.
+    later; else None. repairs: by OID, if tables are repaired, not replaced.
     """
 
     lsn: int
@@ -107,6 +123,7 @@ class SnapshotOrder:
     relations: tuple[Relation, ...]
     types: tuple[Type, ...] = ()
     known: frozenset[int] | None = None
+    repairs: Mapping[int, Repair] | None = None
 
     @property
     def through(self) -> int:
@@ -125,6 +142,7 @@ class SnapshotOrder:
             "relations": [relation_row(relation) for relation in self.relations],
             "types": [[t.oid, t.namespace, t.name] for t in self.types],
             "known": None if self.known is None else sorted(self.known),
+            "repairs": None if self.repairs is None else {o: [r.version, r.ranges] for o, r in self.repairs.items()},
         }
         return json.dumps({"snapshot": fields})
 
@@ -138,4 +156,11 @@ class SnapshotOrder:
         types = tuple(Type(None, *row) for row in fields["types"])
         known = fields.get("known")  # older ledgers have none
         tables = None if known is None else frozenset(known)
-        return cls(fields["lsn"], fields["time"], fields["staged"], relations, types, tables)
+        repairs = fields.get("repairs")
+        if repairs is not None:
+            repairs = {int(oid): Repair(version, _ranges(ranges)) for oid, (version, ranges) in repairs.items()}
+        return cls(fields["lsn"], fields["time"], fields["staged"], relations, types, tables, repairs)
+
+
+def _ranges(stored: list[list[int]] | None) -> KeyRanges:
+    return None if stored is None else tuple((least, greatest) for least, greatest in stored)

@@ -28,6 +28,7 @@ from pgoutput_etl.postgres.dump import DumpedTable, read_toc
 from pgoutput_etl.postgres.jdbc import Server
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.targets.plan import KeyRanges
 
 _TUPLES = pa.schema([("new", pa.binary())])
 
@@ -88,12 +89,17 @@ class SnapshotServer:
         [row] = self.server.ask(queries.TIME).toArrow().to_pylist()
         return int(row["time"])
 
-    def rows(self, table: CatalogTable) -> DataFrame:
+    def rows(self, table: CatalogTable, ranges: KeyRanges = None) -> DataFrame:
         relation = table.relation
-        key, shares = self._partition(table)
+        key, shares = self._partition(table) if ranges is None else self._ranges(table, ranges)
         names = [column.name for column in relation.columns]
         query = queries.snapshot_rows(relation.namespace, relation.name, names, table.is_root, key, table.filter)
         return as_tuples(self.server.ask(query, shares), len(names))
+
+    def _ranges(self, table: CatalogTable, ranges: Sequence[tuple[int, int]]) -> tuple[str, list[str]]:
+        key = next(column for column in table.relation.columns if column.is_key)
+        count = min(self.server.connections, len(ranges))
+        return queries.identifier(key.name), [queries.within(ranges[i::count]) for i in range(count)] or ["false"]
 
     def _partition(self, table: CatalogTable) -> tuple[str | None, list[str]]:
         """A column and the conditions that divide the table: ranges of the key's first column if that is an integer,

@@ -20,7 +20,7 @@ from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.listing import reading_files, size_limit
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn, canonical_texts, texts_of
-from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, merge_digests
+from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, has_integer_key, merge_digests
 from pgoutput_etl.load.target_columns import delta_type, entries_of_target, to_event
 from pgoutput_etl.postgres.copy_format import header, records
 from pgoutput_etl.spark.arrow_types import spark_schema
@@ -166,6 +166,17 @@ def digests_of(texts: DataFrame, width: int, ranges: Ranges) -> dict[int, Digest
 
     parts = texts.select(*text_names(width)).mapInArrow(digest, spark_schema(_DIGESTS))
     return merge_digests(parts.toArrow().to_pylist())
+
+
+def key_size(
+    rows: DataFrame, columns: Sequence[ComparedColumn], key: Sequence[int]
+) -> tuple[int, tuple[int | None, int | None]]:
+    """Number of rows, and the least and greatest key; 0 and None for a key that is not an integer."""
+    if not has_integer_key(columns, key):
+        return 0, (None, None)
+    first = F.col(quoted(columns[key[0]].name))
+    [row] = rows.agg(F.count("*").alias("rows"), F.min(first).alias("least"), F.max(first).alias("most")).collect()
+    return row["rows"], (row["least"], row["most"])
 
 
 def rows_in_ranges(

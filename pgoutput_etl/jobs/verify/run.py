@@ -15,15 +15,14 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.command_line import job_line
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
-from pgoutput_etl.jobs.verify.key_ranges import differing_ranges, has_integer_key, plan_ranges
+from pgoutput_etl.jobs.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.jobs.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_commits_between
 from pgoutput_etl.jobs.verify.row_diff import row_differences, summarize_differences
-from pgoutput_etl.jobs.verify.row_text import delta_texts, digests_of, rows_in_ranges
+from pgoutput_etl.jobs.verify.row_text import delta_texts, digests_of, key_size, rows_in_ranges
 from pgoutput_etl.jobs.verify.sides import CsvRows, OtherDelta, OtherTable, ServerRows
 from pgoutput_etl.ledger.as_of import consistent_points
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
@@ -262,7 +261,7 @@ class _Comparison:
         current = self._current_rows()
         texts = delta_texts(current, columns)
         key = [[column.name for column in columns].index(name) for name in self.state.key]
-        ranges = plan_ranges(columns, key, *_size(current, columns, key))
+        ranges = plan_ranges(columns, key, *key_size(current, columns, key))
         ours = digests_of(texts, len(columns), ranges)
         theirs = other.digests(columns, ranges)
         numbers = differing_ranges(ours, theirs)
@@ -290,14 +289,3 @@ class _Comparison:
             not_compared=dict(not_compared),
             **counts,
         )
-
-
-def _size(
-    rows: DataFrame, columns: Sequence[ComparedColumn], key: Sequence[int]
-) -> tuple[int, tuple[int | None, int | None]]:
-    """Number of rows, and the least and greatest key; 0 and None for a key that is not an integer."""
-    if not has_integer_key(columns, key):
-        return 0, (None, None)
-    first = F.col(quoted(columns[key[0]].name))
-    [row] = rows.agg(F.count("*").alias("rows"), F.min(first).alias("least"), F.max(first).alias("most")).collect()
-    return row["rows"], (row["least"], row["most"])
