@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -188,3 +189,114 @@ def test_a_run_loads_what_appeared_without_its_earlier_rows(
     assert len(job.rows("public", "old")) == 10
     again = run(*apply, automatic % "jdbc:postgresql://127.0.0.1:1/shop")
     assert ("loading a snapshot of 1 table\n" in again.stderr, again.returncode) == (True, 0), "for the dropped one"
+
+
+REPAIR_OVERTAKEN = """
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+from pgoutput_etl.jobs.apply.pipeline import apply
+from pgoutput_etl.jobs.snapshot import run
+from pgoutput_etl.jobs.snapshot.command import COMMAND
+
+late, landing = Path(sys.argv.pop(1)), Path(sys.argv.pop(1))
+staged, looks = run.Staging.run, []
+
+def overtaken(staging):
+    found = staged(staging)
+    looks.append(found)
+    if len(looks) == 1:  # a night while the rows were compared
+        late.rename(landing / late.name)
+        apply(staging.spark, staging.config, lambda _: None)
+    return found
+
+with patch.object(run.Staging, "run", overtaken):
+    code = COMMAND.main(sys.argv[1:])
+sys.exit(code if len(looks) in (0, 2) else 9)
+"""
+
+KILLED_REPAIR = """
+import os
+import sys
+from unittest.mock import patch
+
+from pgoutput_etl.jobs.snapshot.command import COMMAND
+from pgoutput_etl.ledger.ledger import DeltaLedger
+
+with patch.object(DeltaLedger, "close_backfill", lambda *_: os._exit(137)):
+    sys.exit(COMMAND.main(sys.argv[1:]))
+"""
+
+
+def test_a_repair_writes_only_what_differs(
+    spark: SparkSession, tmp_path: Path, landing: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGUSER", "postgres")
+    monkeypatch.setenv("PGPASSWORD", "SECRET")
+    job, names = Job(spark, tmp_path, landing), ["orders", "lines", "wide"]
+    job.write_config()
+    server.psql("create table wide (id bigint primary key, v text, gone text)")
+    server.psql("insert into wide select g, g, 'x' from generate_series(1, 120000) g")
+    server.create_slot("slot")
+    url = f"jdbc:postgresql://127.0.0.1:{server.port}/shop"
+    submit = [str(ROOT / "spark-submit.sh"), "--master=local[2]", "--packages", DRIVER]
+    loading = ["--config", str(job.config), "--tables", "public.orders,public.lines,public.wide", "--jdbc", url]
+    loaded = run(*submit, ROOT / "jobs/snapshot.py", *loading)
+    assert loaded.returncode == 0, loaded.stderr
+
+    # Columns with a DEFAULT, which the archive lacks in older rows; and damage.
+    server.psql("alter table orders add column state text default 'open'")
+    server.psql("alter table wide drop column gone; update wide set v = 'x' where id in (7, 60001)")
+    server.psql("insert into orders select g, 'new', 1, now() from generate_series(5001, 5003) g")
+    server.psql("update lines set tags = '{}' where code = 'line 3'")
+    land(job, server, 0)
+    job.run()
+    orders, wide, lines = (f"delta.`{job.path('public', name)}`" for name in ("orders", "wide", "lines"))
+    spark.sql(f"DELETE FROM {orders} WHERE id = 17")
+    spark.sql(f"UPDATE {wide} SET v = 'damaged' WHERE id IN (50000, 119999)")
+    spark.sql(f"UPDATE {lines} SET code = 'never there' WHERE code = 'line 9'")
+    job.run()  # nothing new
+    before = job.versions()
+    repair = ["--config", str(job.config), "--tables", "public.wide,public.lines", "--jdbc", url, "--repair"]
+    repaired = run(*submit, ROOT / "jobs/snapshot.py", *repair, "--json")
+    assert repaired.returncode == 0, repaired.stderr
+    effects = {t["table"]["table"]: t["table"] for t in json.loads(repaired.stdout)["tables"]}
+    assert {name: tuple(t[effect] for effect in ("inserted", "updated", "deleted")) for name, t in effects.items()} == {
+        "wide": (0, 2, 0),
+        "lines": (1, 0, 1),
+    }
+    assert job.versions() == {**before, "wide": before["wide"] + 1, "lines": before["lines"] + 1}
+    assert_equal(job, server, ["lines", "wide"])
+
+    # A night runs while the tables are compared; and the archive goes on.
+    server.psql("update orders set v = 'then' where id = 5; delete from orders where id = 6")
+    land(job, server, 1)
+    late = tmp_path / "1.bin"
+    (landing / "1.bin").rename(late)
+    script = tmp_path / "overtaken.py"
+    script.write_text(REPAIR_OVERTAKEN)
+    repair = ["--config", str(job.config), "--tables", "public.*s,public.wide", "--jdbc", url, "--repair"]
+    overtaken = run(*submit, script, late, landing, *repair)
+    assert overtaken.returncode == 0, overtaken.stderr
+    assert "no difference" in overtaken.stdout
+    assert_equal(job, server, names)
+    server.psql("update orders set v = 'later', state = null where id < 9; insert into wide values (-1, 'low')")
+    land(job, server, 2)
+    assert job.run().exit_code == 0
+    assert_equal(job, server, names)
+
+    # A run that died after it wrote the tables is finished by the next one.
+    spark.sql(f"DELETE FROM {orders} WHERE id < 100")
+    script.write_text(KILLED_REPAIR)
+    killed = run(*submit, script, *repair)
+    assert killed.returncode == 137, killed.stderr
+    server.psql("update orders set v = 'last' where id = 50")
+    land(job, server, 3)
+    assert job.run().exit_code == 0
+    assert_equal(job, server, names)
+
+    bag = ["--config", str(job.config), "--tables", "public.bag", "--jdbc", url, "--repair"]
+    refused = run(*submit, ROOT / "jobs/snapshot.py", *bag)
+    assert refused.returncode == 2
+    assert "--repair: public.bag: no run has written the table" in refused.stderr

@@ -76,6 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the slot's publications (default: all)",
     )
     add("--check", dest="checks_only", action="store_true", help="with --jdbc: print a checklist; load nothing")
+    add("--repair", action="store_true", help="with --jdbc: write only the rows that differ, while other runs continue")
     add("--slot", metavar="NAME", help="with --jdbc: the receiver's slot, if the database has several")
     add("--slot-lsn", type=lsn, metavar="LSN", help="with --lsn: the LSN that the slot's creation returned")
     add("--connections", type=int, default=4, metavar="N", help="parallel connections (default: %(default)s)")

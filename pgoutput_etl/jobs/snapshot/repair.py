@@ -64,12 +64,12 @@ class TableComparison:
         names = [column.name for column in columns]
         key = [names.index(name) for name in state.key]
         stored = table_columns(relation, state.retired, self.user_types)
-        rows = tagged_target(self.spark, state.path, stored, state.version)
+        rows = tagged_target(self.spark, state.path, stored)  # with whatever other programs have changed
         ranges = plan_ranges(columns, key, *key_size(rows, columns, key))
         not_null = {name: name in table.not_null for name in names}
         server = ServerRows(self.server, relation.namespace, relation.name, not_null)
         ours = digests_of(delta_texts(rows, columns), len(columns), ranges)
         numbers = differing_ranges(ours, server.digests(columns, ranges))
-        if ranges.starts is None:
+        if ranges.starts is None or state.key[0] not in table.not_null:
             return _EVERYTHING if numbers else ()
         return tuple(ranges.bounds[number] for number in numbers)

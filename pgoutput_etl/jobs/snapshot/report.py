@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -10,6 +12,9 @@ from pgoutput_etl.console import grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.load.summary import TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class LoadedTable:
 class SnapshotSummary:
     """snapshot_lsn: the LSN of the loaded rows. last_commit_lsn: the commit through which all other tables are
     consistent. waits: the archive has not reached snapshot_lsn; the loaded tables are ahead of it. remarks: on the
-    server."""
+    server. repaired: only the rows that differed were loaded."""
 
     source: str
     batch: int
@@ -35,6 +40,7 @@ class SnapshotSummary:
     tables: tuple[LoadedTable, ...] = ()
     skipped: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    repaired: bool = False
 
     @property
     def exit_code(self) -> int:
@@ -45,16 +51,26 @@ class SnapshotSummary:
 
 
 def print_snapshot(summary: SnapshotSummary, console: Console | None = None) -> None:
-    rows = [
-        (t.table.name, (t.table.rows, t.loaded, t.changes, t.table.version), [t.table.path])
-        for t in summary.tables
-        if t.table.held is None
-    ]
-    table = grid("table", ("rows", "loaded", "changes since", "version"), ["at"], rows)
+    table = _repaired(summary.tables) if summary.repaired else _loaded(summary.tables)
     unchanged = unchanged_lines((t.table for t in summary.tables), summary.skipped)
-    text = f"Loaded rows as of LSN {format_lsn(summary.snapshot_lsn)}"
+    done = "Repaired the tables' differences from" if summary.repaired else "Loaded"
+    text = f"{done} rows as of LSN {format_lsn(summary.snapshot_lsn)}"
     if summary.waits:
         text = f"{text}. The archive ends before it; its earlier changes will be skipped."
     else:
         text = f"{text}, and applied the archive's later changes."
     print_parts([table, *unchanged, *summary.remarks, text], console)
+
+
+def _loaded(tables: Iterable[LoadedTable]) -> Table:
+    done = [t for t in tables if t.table.held is None]
+    rows = [(t.table.name, (t.table.rows, t.loaded, t.changes, t.table.version), [t.table.path]) for t in done]
+    return grid("table", ("rows", "loaded", "changes since", "version"), ["at"], rows)
+
+
+def _repaired(tables: Iterable[LoadedTable]) -> Table:
+    done = [(t.table, t.loaded) for t in tables if t.table.held is None]
+    rows = [
+        (t.name, (t.rows, read, t.inserted, t.updated, t.deleted, t.version), ["; ".join(t.notes)]) for t, read in done
+    ]
+    return grid("table", ("rows", "read", "inserted", "updated", "deleted", "version"), ["notes"], rows)

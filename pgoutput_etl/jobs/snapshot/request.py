@@ -102,7 +102,8 @@ class AutomaticRequest(SnapshotRequest):
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Of one table. version: Delta's, that was compared. ranges: of the rows that differ."""
+    """Of one table. version: Delta's, of the ledger's last batch when the table was compared. ranges: of the rows that
+    differ."""
 
     version: int
     ranges: KeyRanges

@@ -25,13 +25,15 @@ from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
 from pgoutput_etl.jobs.snapshot.check_report import CheckReport, check_server
 from pgoutput_etl.jobs.snapshot.checks import OK, Coverage, order_problem
 from pgoutput_etl.jobs.snapshot.report import LoadedTable, SnapshotSummary
-from pgoutput_etl.jobs.snapshot.request import SnapshotOrder, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.request import Repair, SnapshotOrder, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.staging import Staging, discard, staged_rows, with_snapshot
 from pgoutput_etl.ledger.archive import CommitRange
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.rebuild import Rebuild
+from pgoutput_etl.load.repair import RepairChanges
+from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.targets import DeltaTargets
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.lsn import format_lsn
@@ -69,13 +71,33 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
             raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
         archive = DeltaArchive.of(spark, config, ledger, last or _NO_BATCH)
         _refuse_unreliable(archive)
-        batch = replace(Batch.after(last, {}), backfill=order.to_json())
+        batch = Batch.after(last, {})
         with ledger.claimed(last, batch, progress) as check_claim:
+            if _is_overtaken(order, batch):
+                progress("comparing again: another run has changed the tables meanwhile, and the next one waits")
+                discard(spark, order.staged)
+                order, skipped = Staging(spark, config, archive, request, progress).run()
+            batch = replace(batch, backfill=order.to_json())
             load = _SnapshotLoad(archive, order, batch, check_claim, progress)
             return replace(load.run(skipped), remarks=remarks)
     finally:
         if load is None or not load.begun:
             discard(spark, order.staged)
+
+
+def _is_overtaken(order: SnapshotOrder, batch: Batch) -> bool:
+    """True if a table that was compared has changed since, and does not have every commit that the snapshot has.
+
+    Ranges without a difference would then be behind the snapshot. With every commit they are right: a row that the
+    commits since have touched is as they left it, and other rows are as they were compared.
+    """
+    for oid, repair in (order.repairs or {}).items():
+        state = batch.tables.get(oid)
+        if state is None or not state.is_complete:
+            return True
+        if state.version != repair.version and state.last_commit_lsn < order.through:
+            return True
+    return False
 
 
 def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> CheckReport:
@@ -173,9 +195,9 @@ class _SnapshotLoad:
             return self._write(rows.unionByName(later.frame, allowMissingColumns=True), loaded, skipped)
 
     def _write(self, rows: DataFrame, loaded: Mapping[int, int], skipped: tuple[str, ...]) -> SnapshotSummary:
-        archive, batch = self.archive, self.batch
+        archive, order, batch = self.archive, self.order, self.batch
         changes = count_changes(rows, self._history())
-        plan = self._plan(changes)
+        plan = self._plan(changes) if order.repairs is None else self._repair_plan(changes, order.repairs)
         paths = {state.path for state in batch.tables.values()}
         if not batch.resumed:
             refuse_existing_rows(
@@ -184,10 +206,10 @@ class _SnapshotLoad:
         self.check_claim()
         self.begun = True
         archive.ledger.begin(batch)
-        scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
-        rebuild = Rebuild(archive.config, archive.assembly, batch.tables, {}, self.progress, self._writer(), scratch)
-        rebuilt, unchanged = rebuild.write(plan, SparkRows(rows))
-        results = [*rebuilt, *(unchanged_result(result, batch.tables) for result in unchanged)]
+        if order.repairs is None:
+            rebuilt, results = self._replace(plan, rows)
+        else:
+            rebuilt, results = self._repair(plan, rows, order.repairs)
         self.progress("writing the ledger")
         since = CompleteSince(Since.SNAPSHOT, self.order.lsn)
         done = {r.state.oid: replace(r.state, snapshot=r.state.version, complete_since=since) for r in rebuilt}
@@ -197,6 +219,31 @@ class _SnapshotLoad:
         archive.ledger.close_backfill(batch, done, list(done), [])
         discard(archive.spark, self.order.staged)
         return self._summary(batch.number, results, loaded, changes, (*skipped, *plan.skipped))
+
+    def _replace(self, plan: TablePlan, rows: DataFrame) -> tuple[list[TableResult], list[TableResult]]:
+        """The results of replaced tables, and of all."""
+        archive, tables = self.archive, self.batch.tables
+        scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
+        rebuild = Rebuild(archive.config, archive.assembly, tables, {}, self.progress, self._writer(), scratch)
+        rebuilt, unchanged = rebuild.write(plan, SparkRows(rows))
+        return rebuilt, [*rebuilt, *(unchanged_result(result, tables) for result in unchanged)]
+
+    def _repair(
+        self, plan: TablePlan, rows: DataFrame, repairs: Mapping[int, Repair]
+    ) -> tuple[list[TableResult], list[TableResult]]:
+        """The results of tables that now equal the snapshot, and of all."""
+        ranges = {oid: repair.ranges for oid, repair in repairs.items()}
+        written = self._writer().write(plan, RepairChanges(self.archive.spark, SparkRows(rows), ranges))
+        equal = [self._equal(oid) for oid in repairs.keys() - {result.state.oid for result in written}]
+        repaired = [result for result in written if result.summary.held is None]
+        return [*repaired, *equal], [*written, *equal]
+
+    def _equal(self, oid: int) -> TableResult:
+        """The result of a table without a difference."""
+        state = self.batch.tables[oid]
+        state = replace(state, last_commit_lsn=max(state.last_commit_lsn, self.order.through))
+        place = (state.schema, state.table, state.path, state.version, state.rows or 0)
+        return TableResult(state, TableSummary(*place, notes=("no difference",)))
 
     def _user_types(self) -> UserTypes:
         types = {**self.archive.assembly.types, **{t.oid: t for t in self.order.types}}
@@ -224,6 +271,17 @@ class _SnapshotLoad:
             HeldTable(oid, relations[oid], _MAY_LACK_ROWS, TableChanges(oid), batch.tables.get(oid)) for oid in damaged
         ]
         return plan
+
+    def _repair_plan(self, counts: Mapping[int, TableChanges], repairs: Mapping[int, Repair]) -> TablePlan:
+        """Of the tables with a difference, or later changes in the archive."""
+        archive, batch, history, start = self.archive, self.batch, self._history(), (self.order.lsn, BEFORE_FILES, 0)
+        relations = {relation.oid: relation for relation in self.order.relations}
+        changes = {}
+        for oid in repairs.keys() - {oid for oid, repair in repairs.items() if repair.ranges == ()} | counts.keys():
+            empty = TableChanges(oid, runs=(RelationSpan(start, history.masked(relations[oid])),), last_row=start)
+            changes[oid] = counts.get(oid, empty)
+        states = {oid: batch.tables[oid] for oid in changes}
+        return make_plan(archive.config, history, changes, states, self._user_types(), named=batch.tables)
 
     def _new_relations(self) -> list[RelationEntry]:
         """Entries for tables that the archive doesn't describe, from the server's catalog."""
@@ -268,7 +326,8 @@ class _SnapshotLoad:
             tables.append(LoadedTable(result.summary, rows, later_changes))
         source, lsn = self.archive.config.source.name, self.batch.last_commit_lsn
         waits = lsn < self.order.through
-        return SnapshotSummary(source, batch, self.order.lsn, lsn, waits, tuple(tables), skipped)
+        is_repair = self.order.repairs is not None
+        return SnapshotSummary(source, batch, self.order.lsn, lsn, waits, tuple(tables), skipped, repaired=is_repair)
 
 
 _MAY_LACK_ROWS = (

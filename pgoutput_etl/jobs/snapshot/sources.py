@@ -89,17 +89,17 @@ class SnapshotServer:
         [row] = self.server.ask(queries.TIME).toArrow().to_pylist()
         return int(row["time"])
 
-    def rows(self, table: CatalogTable, ranges: KeyRanges = None) -> DataFrame:
+    def rows(self, table: CatalogTable, ranges: KeyRanges = None, key_column: str = "") -> DataFrame:
+        """ranges: of `key_column`."""
         relation = table.relation
-        key, shares = self._partition(table) if ranges is None else self._ranges(table, ranges)
+        key, shares = self._partition(table) if ranges is None else self._ranges(ranges, key_column)
         names = [column.name for column in relation.columns]
         query = queries.snapshot_rows(relation.namespace, relation.name, names, table.is_root, key, table.filter)
         return as_tuples(self.server.ask(query, shares), len(names))
 
-    def _ranges(self, table: CatalogTable, ranges: Sequence[tuple[int, int]]) -> tuple[str, list[str]]:
-        key = next(column for column in table.relation.columns if column.is_key)
+    def _ranges(self, ranges: Sequence[tuple[int, int]], key_column: str) -> tuple[str, list[str]]:
         count = min(self.server.connections, len(ranges))
-        return queries.identifier(key.name), [queries.within(ranges[i::count]) for i in range(count)] or ["false"]
+        return queries.identifier(key_column), [queries.within(ranges[i::count]) for i in range(count)]
 
     def _partition(self, table: CatalogTable) -> tuple[str | None, list[str]]:
         """A column and the conditions that divide the table: ranges of the key's first column if that is an integer,

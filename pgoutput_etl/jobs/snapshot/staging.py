@@ -21,12 +21,13 @@ from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.jobs.command import matching_names
-from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotOrder, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.repair import TableComparison, why_not_repaired
+from pgoutput_etl.jobs.snapshot.request import Repair, RowFormat, SnapshotOrder, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.sources import BinaryFiles, CsvFiles, Dump, RowFiles, SnapshotServer, masked
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy
-from pgoutput_etl.postgres.catalog import Catalog, read_catalog
+from pgoutput_etl.postgres.catalog import Catalog, CatalogTable, read_catalog
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
 from pgoutput_etl.postgres.snapshot import ExportedSnapshot, export_snapshot, given_snapshot
@@ -78,13 +79,35 @@ class Staging:
             tables = [t for t in catalog.tables if not self._is_skipped(t.relation)]
             time = source.time() if request.time is None else microseconds_of(request.time)
             policy = self._masking_policy([table.relation for table in tables], catalog.types)
+            repairs = self._repairs(source, tables) if request.repair else None
             for table in tables:
-                self.progress(f"reading {table.full_name}")
-                self._stage(path, table.relation, source.rows(table), policy)
+                repair = None if repairs is None else repairs[table.relation.oid]
+                if repair is None:
+                    self.progress(f"reading {table.full_name}")
+                    self._stage(path, table.relation, source.rows(table), policy)
+                elif repair.ranges != ():
+                    self.progress(f"reading the rows of {table.full_name} that differ")
+                    key = self.archive.last.tables[table.relation.oid].key[0]
+                    self._stage(path, table.relation, source.rows(table, repair.ranges, key), policy)
             source.refuse_rewritten(tables)
         relations = tuple(table.relation for table in tables)
-        order = SnapshotOrder(snapshot.lsn, time, path, relations, catalog.types, catalog.known)
+        order = SnapshotOrder(snapshot.lsn, time, path, relations, catalog.types, catalog.known, repairs)
         return order, tuple(skipped)
+
+    def _repairs(self, source: SnapshotServer, tables: Sequence[CatalogTable]) -> dict[int, Repair]:
+        """Raises ConfigError if one of the tables can't be repaired."""
+        states = self.archive.last.tables
+        reasons = {t.full_name: why_not_repaired(self.spark, states.get(t.relation.oid)) for t in tables}
+        refused = [f"{name}: {why}" for name, why in reasons.items() if why is not None]
+        if refused:
+            raise ConfigError(f"--repair: {'; '.join(refused)}. Leave these out of --tables")
+        user_types = self._user_types(source.catalog.types)
+        comparison = TableComparison(self.spark, source.server, user_types)
+        repairs = {}
+        for table in tables:
+            self.progress(f"comparing {table.full_name}")
+            repairs[table.relation.oid] = comparison.repair(table, states[table.relation.oid])
+        return repairs
 
     def _is_skipped(self, relation: Relation) -> bool:
         return self.config.rule_for(relation.namespace, relation.name).skip
@@ -162,9 +185,12 @@ class Staging:
         raise ConfigError(f"{name} {problem}: describe it with --catalog, see docs/snapshot.md")
 
     def _masking_policy(self, relations: Sequence[Relation], types: Iterable[Type]) -> MaskingPolicy | None:
+        history = with_snapshot(self.archive.relations, relations)
+        return masking_policy(self.config, history, self._user_types(types), {})
+
+    def _user_types(self, types: Iterable[Type]) -> UserTypes:
         known = {**self.archive.assembly.types, **{t.oid: t for t in types}}
-        user_types = UserTypes.of(known.values(), self.config.types)
-        return masking_policy(self.config, with_snapshot(self.archive.relations, relations), user_types, {})
+        return UserTypes.of(known.values(), self.config.types)
 
     def _stage(self, path: str, relation: Relation, rows: DataFrame, policy: MaskingPolicy | None) -> None:
         """Masks the rows before anything is written."""
@@ -194,6 +220,8 @@ def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:
         "commit_ts": F.lit(order.time).cast("long"),
     }
     empty = frame(spark, schema.empty_table())
+    if not is_delta_table(spark, order.staged):  # no table that is repaired differs
+        return empty
     rows = spark.read.format("delta").load(order.staged)
     return empty.unionByName(rows.withColumns(columns), allowMissingColumns=True)
 
