@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
-from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.request import Repair, RowFormat, SnapshotOrder, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
+from pgoutput_etl.jobs.snapshot.sources import as_tuples
 from pgoutput_etl.ledger.as_of import tables_at
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.postgres.copy_format import SIGNATURE
 from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, ReplicaIdentity
+from pgoutput_etl.targets.plan import KeyRanges
 from tests.support.jobs import Nights, summary_text
 from tests.support.kept_rows import as_of
 from tests.support.small_archives import (
@@ -195,6 +200,87 @@ def _described(relation: Relation) -> dict[str, Any]:
     named = {"oid": relation.oid, "schema": relation.namespace, "table": relation.name, "kind": "r"}
     published = [{"name": "p", "columns": None, "filter": None}]
     return {**named, "identity": relation.replica_identity.value, "publications": published, "columns": columns}
+
+
+def begin_repair(
+    nights: Nights, lsn: int, relation: Relation, rows: Iterable[Row], ranges: KeyRanges = None
+) -> SnapshotOrder:
+    """Leaves the batch of a repair that died once it had begun: the next run finishes it. rows: of the ranges."""
+    spark, config = nights.job.spark, nights.job.loaded()
+    ledger = DeltaLedger.of(spark, config)
+    last = ledger.last_batch()
+    assert last is not None
+    staged, width = str(nights.job.folder / "staged"), len(relation.columns)
+    texts = spark.createDataFrame([*rows], ", ".join(f"t{i} string" for i in range(width)))
+    oid, ordinal = F.lit(relation.oid).cast("long").alias("relation"), F.monotonically_increasing_id().alias("ordinal")
+    new = as_tuples(texts, width).select(oid, ordinal, "new")
+    new.write.format("delta").mode("overwrite").save(staged)
+    repairs = {relation.oid: Repair(last.tables[relation.oid].version, ranges)}
+    order = SnapshotOrder(lsn, 0, staged, (relation,), repairs=repairs)
+    batch = replace(Batch.after(last, {}), backfill=order.to_json())
+    with ledger.claimed(last, batch, lambda _: None):
+        ledger.begin(batch)
+    return order
+
+
+# The night (of four, with five transactions each) before which the table is repaired, and the snapshot's last commit.
+REPAIRED = [
+    pytest.param(2, 7, id="late, already applied"),
+    pytest.param(1, 12, id="ahead by more than a night", marks=pytest.mark.soak),
+    pytest.param(4, 20, id="after all", marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize(("repaired_before", "taken_after"), REPAIRED)
+def test_a_damaged_table_can_be_repaired_at_any_time(nights: Nights, repaired_before: int, taken_after: int) -> None:
+    server = Server(Random(taken_after))
+    server.work(20)
+    lsn, keyed, _ = server.rows[taken_after]
+    table_t = f"delta.`{nights.job.path('public', 't')}`"
+    for night in range(5):
+        if night == repaired_before:
+            nights.job.spark.sql(f"DELETE FROM {table_t} WHERE id IN ('1', '2', '3')")
+            nights.job.spark.sql(f"UPDATE {table_t} SET v = 'damaged' WHERE id > '5'")
+            nights.job.spark.sql(f"INSERT INTO {table_t} (id, v) VALUES ('stranger', 'x'), ('other', NULL)")
+            begin_repair(nights, lsn + 1, TABLES[0], keyed)
+        if night < 4:
+            nights.land(server.night(max(5 * night + 1, 3), 5 * night + 5))
+        assert nights.job.run().exit_code == EXIT_DONE
+        if night >= repaired_before:
+            reached = max(5 * min(night + 1, 4), taken_after)
+            assert living(nights, "t", Mode.MIRROR) == ordered(server.rows[reached][1]), night
+
+
+def test_a_repair_writes_only_rows_that_differ_in_a_value(nights: Nights) -> None:
+    """Values with several spellings, values that no column holds or that were never sent, and a dropped column that is
+    kept; ranges that the snapshot does not have."""
+    columns = (("id", 23), ("f", 701), ("d", 1082), ("doc", 25), ("j", 3802))
+    before = replace(table(*columns, "gone"), replica_identity=ReplicaIdentity.DEFAULT)
+    keep = "tables=[{match: '*', on_schema_change: {drop: keep}}]"
+    nights.job.overrides.append(keep)
+    rows = {
+        "1": ("1", "NaN", "infinity", "x", '{"a": 1.0}'),
+        "2": ("2", "-0", "2024-02-29", None, "[]"),
+        "3": ("3", "0.1", None, "y", None),
+        "1000": ("1000", "1", "0044-03-15 BC", "z", "null"),
+    }
+    nights.night(transaction(1, 0x100, before, *(insert(*row, "old") for row in rows.values())))
+    after = table(*columns)
+    unsent = update("4", "1", None, TOAST, None, old_key=("5", None, None, None, None))
+    nights.night(transaction(2, 0x200, after, insert("6", "1", None, "w", None), unsent))
+    target = f"delta.`{nights.job.path('public', 't')}`"
+    nights.job.spark.sql(f"UPDATE {target} SET f = 0.0 WHERE id = 2")
+    nights.job.spark.sql(f"UPDATE {target} SET f = 9.0 WHERE id = 1000")
+    rows["4"] = ("4", "1", None, "sent at last", None)
+    within = [row for key, row in rows.items() if key != "1000"]
+    begin_repair(nights, 0x300, after, within, ((-(2**63), 3), (4, 500)))
+    nights.job.run()
+    written = nights.job.spark.read.format("delta").load(str(nights.job.path("public", "t")))
+    found = {row["id"]: (row["_pg_commit_lsn"], row["f"], row["doc"], row["gone"]) for row in written.collect()}
+    assert {key: lsn for key, (lsn, *_) in found.items()} == {1: 0x100, 2: 0x300, 3: 0x100, 4: 0x300, 1000: 0x100}
+    assert [str(found[2][1]), found[1000][1]] == ["-0.0", 9.0]
+    assert found[4][2] == "sent at last"
+    assert [found[key][3] for key in (1, 2, 3)] == ["old"] * 3, "the column that only the target has"
 
 
 def test_rows_that_may_be_older_than_the_slot_are_refused(nights: Nights) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotOrder, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.request import Repair, RowFormat, SnapshotOrder, SnapshotRequest
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.catalog import read_catalog
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity, Type
@@ -36,6 +37,9 @@ URL = "jdbc:postgresql://db/shop"
         ({"files": "x", "lsn": 7, "slot": "etl"}, "--slot: expected only with --jdbc"),
         ({"jdbc": URL, "slot_lsn": 7}, "--slot-lsn: expected only with --lsn"),
         ({"jdbc": URL, "tables": ()}, "--tables: expected one or more patterns"),
+        ({"files": "x", "lsn": 7, "repair": True}, "--repair: expected --jdbc"),
+        ({"jdbc": URL, "lsn": 7, "snapshot": "0-1-1", "repair": True}, "--repair: expected --jdbc, without --snapshot"),
+        ({"jdbc": URL, "checks_only": True, "repair": True}, "--repair: .* without .* --check"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
@@ -55,6 +59,9 @@ def test_an_order_survives_a_round_trip_through_json() -> None:
     relation = Relation(None, 7, "S x", 'T"', ReplicaIdentity.INDEX, (RelationColumn(True, "é", 1700, 12),))
     order = SnapshotOrder(0x200, None, "s3a://lake/staged/1", (relation,), (Type(None, 16999, "public", "mood"),))
     assert SnapshotOrder.from_json(order.to_json()) == order
+    repairs = {7: Repair(3, ((-(2**63), 9), (20, 2**63 - 1))), 8: Repair(1, None), 9: Repair(0, ())}
+    repair = replace(order, repairs=repairs)
+    assert SnapshotOrder.from_json(repair.to_json()) == repair
     assert SnapshotOrder.from_json('{"oids": [1], "first_lsn": null}') is None
     assert order.through == 0x1FF
 
