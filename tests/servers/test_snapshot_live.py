@@ -299,4 +299,4 @@ def test_a_repair_writes_only_what_differs(
     bag = ["--config", str(job.config), "--tables", "public.bag", "--jdbc", url, "--repair"]
     refused = run(*submit, ROOT / "jobs/snapshot.py", *bag)
     assert refused.returncode == 2
-    assert "--repair: public.bag: no run has written the table" in refused.stderr
+    assert "--repair: not possible for public.bag: no run has written the table" in refused.stderr

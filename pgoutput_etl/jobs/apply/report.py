@@ -132,7 +132,7 @@ def _missing_rows(summary: RunSummary) -> list[str]:
         lines.append(f"Earlier rows, if any, are missing: {names}.")
     if summary.added_columns:
         names = _names(summary.added_columns)
-        lines.append(f"A DEFAULT in older rows, if any, is missing: {names}.")
+        lines.append(f"A DEFAULT in older rows, if any, is missing: {names}. A snapshot with --repair writes it.")
     return lines
 
 

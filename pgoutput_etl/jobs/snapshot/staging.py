@@ -100,7 +100,7 @@ class Staging:
         reasons = {t.full_name: why_not_repaired(self.spark, states.get(t.relation.oid)) for t in tables}
         refused = [f"{name}: {why}" for name, why in reasons.items() if why is not None]
         if refused:
-            raise ConfigError(f"--repair: {'; '.join(refused)}. Leave these out of --tables")
+            raise ConfigError(f"--repair: not possible for {'; '.join(refused)}. Leave these tables out of --tables")
         user_types = self._user_types(source.catalog.types)
         comparison = TableComparison(self.spark, source.server, user_types)
         repairs = {}
