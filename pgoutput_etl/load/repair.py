@@ -1,13 +1,13 @@
 """Repairs a mirror: turns a snapshot's rows into the changes that make the target equal to them.
 
 The snapshot's rows are events at its LSN, like those of an initial load. Rows that the target has already are left out,
-and rows that only the target has are deleted. The archive's later changes follow as they are.
+and rows that only the target has are deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -34,36 +34,30 @@ from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges, SchemaSpan, Table
 
 @dataclass(frozen=True, slots=True)
 class RepairChanges:
-    """targets.Changes of tables that are repaired. rows: a snapshot's rows and the archive's later changes. ranges: the
-    rows that the snapshot has, by OID."""
+    """targets.Changes of tables that are repaired. rows: a snapshot's. ranges: the rows that it has, by OID."""
 
     spark: SparkSession
     rows: SparkRows
     ranges: Mapping[int, KeyRanges]
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
-        changes = DeltaChanges(self.spark, ChangeRows(self.rows.frame))
-        if task.changes.truncated_at is None and span is task.spans[0]:  # a TRUNCATE removes whatever was repaired
-            ranges = self.ranges[task.oid]
-            changes = replace(changes, event_filter=partial(_repairing, self.spark, task.path, ranges))
-        return changes.prepared(task, span)
+        repairing = partial(_repairing, self.spark, task.path, self.ranges[task.oid])
+        return DeltaChanges(self.spark, ChangeRows(self.rows.frame), repairing).prepared(task, span)
 
 
 def _repairing(spark: SparkSession, path: str, ranges: KeyRanges, events: DataFrame, shape: TableShape) -> DataFrame:
-    is_of_snapshot = F.col("_file") == F.lit(BEFORE_FILES)
     events = events.localCheckpoint()
-    snapshot, later = events.where(is_of_snapshot), events.where(~is_of_snapshot)
     target = _within(tagged_target(spark, path, shape.columns), ranges, shape)
     keys = [part.alias(f"k{n}") for n, part in enumerate(target_key_parts(shape))]
     stored = target.select(*keys, target_content(shape).alias("content"), F.lit(True).alias("exists"))
     same = all_of(part.eqNullSafe(F.col(f"k{n}")) for n, part in enumerate(event_key_parts(shape)))
-    joined = snapshot.join(stored, same, "left")
+    joined = events.join(stored, same, "left")
     differs = F.col("exists").isNull() | ~event_content(shape).eqNullSafe(F.col("content"))
     # An update keeps the values of columns that only the target has.
     retired = {f"u{i}": F.col("exists").isNotNull() for i in shape.toast if shape.columns[i].retired}
     operation = F.when(F.col("exists"), F.lit(UPDATED)).otherwise(F.col("_op"))
     changed = joined.where(differs).withColumns({**retired, "_op": operation}).select(*events.columns)
-    return changed.unionByName(_deletes(target, snapshot, shape)).unionByName(later)
+    return changed.unionByName(_deletes(target, events, shape))
 
 
 def _within(target: DataFrame, ranges: KeyRanges, shape: TableShape) -> DataFrame:
@@ -73,12 +67,12 @@ def _within(target: DataFrame, ranges: KeyRanges, shape: TableShape) -> DataFram
     return target.where(any_of(column.between(*limits) for limits in ranges) if ranges else F.lit(False))
 
 
-def _deletes(target: DataFrame, snapshot: DataFrame, shape: TableShape) -> DataFrame:
-    """DELETEs at the snapshot's LSN of the target's rows that the snapshot lacks."""
+def _deletes(target: DataFrame, events: DataFrame, shape: TableShape) -> DataFrame:
+    """DELETEs of the target's rows that no event has."""
     names = [shape.columns[i].name for i in shape.key]
     entries = F.filter(entries_of_target(), lambda entry: entry["key"].isin(names))
     kept = target.select(*(stored_value(shape.columns[i]).alias(f"c{i}") for i in shape.key), entries.alias("_unrep"))
-    found = snapshot.select(*(part.alias(f"k{n}") for n, part in enumerate(event_key_parts(shape))))
+    found = events.select(*(part.alias(f"k{n}") for n, part in enumerate(event_key_parts(shape))))
     same = all_of(part.eqNullSafe(F.col(f"k{n}")) for n, part in enumerate(event_key_parts(shape)))
     gone = kept.join(found, same, "left_anti")
     values = {
@@ -90,5 +84,5 @@ def _deletes(target: DataFrame, snapshot: DataFrame, shape: TableShape) -> DataF
         **{f"u{i}": F.lit(False) for i in shape.toast},
         **{f"c{i}": F.col(f"c{i}") for i in shape.key},
     }
-    nulls = {field.name: F.lit(None).cast(field.dataType) for field in snapshot.schema.fields}
-    return gone.select(*(values.get(name, nulls[name]).alias(name) for name in snapshot.columns))
+    nulls = {field.name: F.lit(None).cast(field.dataType) for field in events.schema.fields}
+    return gone.select(*(values.get(name, nulls[name]).alias(name) for name in events.columns))

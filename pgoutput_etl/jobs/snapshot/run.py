@@ -86,16 +86,10 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
 
 
 def _is_overtaken(order: SnapshotOrder, batch: Batch) -> bool:
-    """True if a table that was compared has changed since, and does not have every commit that the snapshot has.
-
-    Ranges without a difference would then be behind the snapshot. With every commit they are right: a row that the
-    commits since have touched is as they left it, and other rows are as they were compared.
-    """
+    """True if a table has changed since it was compared. Rows without a difference may then be behind the snapshot."""
     for oid, repair in (order.repairs or {}).items():
         state = batch.tables.get(oid)
-        if state is None or not state.is_complete:
-            return True
-        if state.version != repair.version and state.last_commit_lsn < order.through:
+        if state is None or state.version != repair.version:
             return True
     return False
 
@@ -186,7 +180,8 @@ class _SnapshotLoad:
         if not order.relations:
             return self._summary(0, [], {}, {}, skipped)
         since = CommitRange(order.lsn, batch.last_commit_lsn)
-        files = archive.files_with(order.oids, since) if since.first <= since.last else []
+        has_later = since.first <= since.last and order.repairs is None  # a table that is repaired hasn't changed since
+        files = archive.files_with(order.oids, since) if has_later else []
         rows = staged_rows(archive.spark, order)
         loaded = {oid: changes.inserts for oid, changes in count_changes(rows, self._history()).items()}
         if not files:
@@ -273,13 +268,13 @@ class _SnapshotLoad:
         return plan
 
     def _repair_plan(self, counts: Mapping[int, TableChanges], repairs: Mapping[int, Repair]) -> TablePlan:
-        """Of the tables with a difference, or later changes in the archive."""
+        """Of the tables with a difference."""
         archive, batch, history, start = self.archive, self.batch, self._history(), (self.order.lsn, BEFORE_FILES, 0)
-        relations = {relation.oid: relation for relation in self.order.relations}
         changes = {}
-        for oid in repairs.keys() - {oid for oid, repair in repairs.items() if repair.ranges == ()} | counts.keys():
-            empty = TableChanges(oid, runs=(RelationSpan(start, history.masked(relations[oid])),), last_row=start)
-            changes[oid] = counts.get(oid, empty)
+        for relation in self.order.relations:
+            if repairs[relation.oid].ranges != ():
+                empty = TableChanges(relation.oid, runs=(RelationSpan(start, relation),), last_row=start)
+                changes[relation.oid] = counts.get(relation.oid, empty)
         states = {oid: batch.tables[oid] for oid in changes}
         return make_plan(archive.config, history, changes, states, self._user_types(), named=batch.tables)
 
