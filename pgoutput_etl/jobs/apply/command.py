@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from pgoutput_etl.config.settings import Config, Metrics
 from pgoutput_etl.console import ProgressPrinter
+from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.command import interval, job_command, session
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], Report]:
+    if arguments.follow is not None and arguments.follow < timedelta(seconds=1):
+        raise ConfigError("--follow: expected 1s or more")
     if config.metrics != Metrics():
         from pgoutput_etl.jobs.apply.metrics import check
 
