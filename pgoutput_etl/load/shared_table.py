@@ -51,19 +51,19 @@ def tagged_target(
     rows = read_table(spark, place, version)
     if not tag_of(place):
         return rows
-    types = {column.name: delta_type(column.type) for column in columns}
-    return rows.select(*(_cast(field, field.name, types.get(field.name, field.dataType)) for field in rows.schema))
+    types = {column.name.lower(): delta_type(column.type) for column in columns}
+    return rows.select(*(_cast(field, types.get(field.name.lower(), field.dataType)) for field in rows.schema))
 
 
-def _cast(field: StructField, name: str, data_type: DataType) -> Column:
+def _cast(field: StructField, data_type: DataType) -> Column:
     column = F.col(quoted(field.name))
-    return column if field.dataType == data_type else column.cast(data_type).alias(name)
+    return column if field.dataType == data_type else column.cast(data_type).alias(field.name)
 
 
 def tagged_rows(spark: SparkSession, place: str, rows: DataFrame) -> DataFrame:
     """The rows with their tag, in the table's types."""
     stored = {field.name.lower(): field for field in _whole(spark, place).schema}
-    values = [_cast(field, field.name, stored[field.name.lower()].dataType) for field in rows.schema]
+    values = [_cast(field, stored[field.name.lower()].dataType) for field in rows.schema]
     return rows.select(*(F.lit(value).alias(name) for name, value in tag_of(place).items()), *values)
 
 
