@@ -66,6 +66,13 @@ class Folder:
     def landed(self) -> list[str]:
         return sorted(path.name for path in (self.state / "landed").iterdir())
 
+    def make_flock_impatient(self) -> None:
+        """`flock --timeout` waits a tenth of a second, however many are asked for."""
+        flock = self.receiver.with_name("flock")
+        real = f'exec {shutil.which("flock")} --timeout 0.1 "${{@:3}}"'
+        flock.write_text(f"#!/bin/bash\n[[ $1 == --timeout && $2 -gt 0 ]] || exit 64\n{real}\n")
+        flock.chmod(0o755)
+
     @contextmanager
     def running(self, *command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
         process = subprocess.Popen(command, env=self.environment, stdin=subprocess.DEVNULL)
@@ -197,6 +204,7 @@ def test_another_process_with_the_file_is_not_signaled(shop: Folder) -> None:
 
 def test_only_one_receiver_writes(shop: Folder) -> None:
     with shop.running(*shop.receiving()):
+        shop.make_flock_impatient()
         command = [str(part) for part in shop.receiving()]
         second = subprocess.run(command, env=shop.environment, capture_output=True, text=True, check=False, timeout=60)
     assert second.returncode == 75
