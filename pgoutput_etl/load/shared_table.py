@@ -77,8 +77,7 @@ def replace_tagged(spark: SparkSession, place: str, rows: DataFrame, layout: Lay
     if not is_delta_table(spark, place):
         _create(spark, place, rows.schema, layout)
     unite_columns(spark, place, rows.schema)
-    writer = tagged_rows(spark, place, rows).writeTo(identifier(place)).options(**commit_options(spark))
-    writer.overwrite(has_tag(tag_of(place)))
+    _overwrite(spark, place, rows)
     if layout:
         with _preparing(spark, "layout"):
             lay_out(spark, place, layout)
@@ -195,5 +194,10 @@ def restore_tagged(spark: SparkSession, place: str, version: int | None) -> None
     if version is None:
         delta_table(spark, place).delete()
         return
-    writer = tagged_rows(spark, place, read_table(spark, place, version)).writeTo(identifier(place))
-    writer.options(**commit_options(spark)).overwrite(has_tag(tag_of(place)))
+    _overwrite(spark, place, read_table(spark, place, version))
+
+
+def _overwrite(spark: SparkSession, place: str, rows: DataFrame) -> None:
+    name = identifier(StoredLayout.of(spark, place).place)  # a writer takes no relative path
+    writer = tagged_rows(spark, place, rows).writeTo(name).options(**commit_options(spark))
+    writer.overwrite(has_tag(tag_of(place)))

@@ -13,7 +13,7 @@ from pgoutput_etl.config.column_rules import masks_in_words
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
-from pgoutput_etl.identifiers import tag_of
+from pgoutput_etl.identifiers import table_of, tag_of
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.summary import TableSummary
@@ -35,6 +35,9 @@ from pgoutput_etl.targets.plan import (
 
 # An error of a Spark worker about a file, whose path the worker doesn't know, or about rows.
 _WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>[^\n]*)")
+
+
+_OF_SPANS = ("changes:", "columns:")  # steps with the number of a schema span
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,8 @@ class Writer:
         for path in plan.vacated:
             if path not in occupied:
                 self.check_claim()
-                self.targets.empty(path, self.commit("left", "vacate"))
+                # Several places may be in one Delta table, which takes each step once.
+                self.targets.empty(path, self.commit("left", f"vacate {path}"))
         return results
 
     def _move(self, task: TableTask) -> None:
@@ -167,7 +171,7 @@ class Writer:
         if self.batch.resumed and not self.targets.marks_commits:
             self._restore(task)  # commits of a run that died can't be recognized
         done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else set()
-        reached = max((int(step.split(":")[1]) for step in done if ":" in step), default=0)
+        reached = max((int(step.split(":")[1]) for step in done if step.startswith(_OF_SPANS)), default=0)
         total: WriteResult | None = None
         remarks = [*task.remarks]
         for number, span in enumerate(task.spans):
@@ -264,6 +268,11 @@ def refuse_existing_rows(targets: Targets, plan: TablePlan) -> None:
             targets.check_free(task.path)
         except TableError as error:  # nothing is written yet: rather a run that stops than a table that is held
             raise RunError(str(error)) from None
+        if task.moved_from is not None and task.path == table_of(task.moved_from[0]) != task.moved_from[0]:
+            raise RunError(
+                f"{task.full_name} can't leave the shared table at {task.path} for a table of the same name, which "
+                "would overwrite other sources' rows: restore `into` and `tag`, or choose another name with `rename`"
+            )
         # In a shared table, commits of the same source may have written rows with another tag.
         was_here = not tag_of(task.path) and bool(task.moved_from) and bool(targets.applications(task.path))
         is_new = task.state is None or (task.moved_from is not None and not was_here)

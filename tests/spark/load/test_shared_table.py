@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -430,3 +431,43 @@ def test_tables_for_all_readers_are_shared(spark: SparkSession, tmp_path: Path) 
     assert held(summary)["t"].startswith("column 'id' is bigint, and int in")
     rows = DeltaTable(eu.whole).to_pyarrow_table().to_pylist()
     assert sorted((row["shard"], row["id"]) for row in rows) == [("eu", 1), ("us", 2), ("us", 3)]
+
+
+def test_several_tags_are_left_at_once(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    nights = Nights(Job(spark, tmp_path, landing))
+    rule = "tables=[{match: 'tenant_*.t', into: all.orders, tag: {k: '%s{schema}'}}]"
+    tenants = [replace(table(oid=oid), namespace=f"tenant_{oid}") for oid in (1, 2, 3)]
+    nights.land(transaction(1, 0x100, *tenants, *(insert("1", "a", oid=oid) for oid in (1, 2, 3))))
+    nights.job.run(rule % "")
+    nights.land(transaction(2, 0x200, insert("2", "b", oid=1)))
+    nights.job.run(rule % "x-")
+    rows = spark.read.format("delta").load(f"{tmp_path}/tables/all/orders").collect()
+    assert sorted((row["k"], row["id"]) for row in rows) == [
+        ("x-tenant_1", "1"),
+        ("x-tenant_1", "2"),
+        ("x-tenant_2", "1"),
+        ("x-tenant_3", "1"),
+    ]
+
+
+def test_a_source_can_not_take_the_shared_table_for_itself(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With relative paths, too."""
+    monkeypatch.chdir(tmp_path)
+    relative = os.path.relpath(tmp_path, _working_folder(spark))
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    own = "tables=[{match: public.t, into: public.t, tag: {shard: a}}]"
+    nights = Nights(Job(spark, tmp_path, landing, [f"target.root={relative}/tables"]))
+    nights.land(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "a")))
+    nights.job.run(own)
+    nights.land(transaction(2, 0x200, insert("2", "b")))
+    with pytest.raises(RunError, match="can't leave the shared table"):
+        nights.job.run("tables=[]")
+    assert nights.job.run(own).exit_code == 0
+
+
+def _working_folder(spark: SparkSession) -> str:
+    """Of Spark's JVM, which relative paths begin at."""
+    return str(spark._jvm.java.lang.System.getProperty("user.dir"))  # type: ignore[union-attr]
