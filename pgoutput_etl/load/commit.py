@@ -29,9 +29,6 @@ class TargetRows(Enum):
     ROWS = "rows"
 
 
-_RECENT = 50  # commits of all sources of a shared table, among which a run's own is usually found
-
-
 @dataclass(frozen=True, slots=True)
 class DeltaTransaction:
     """Identifies a write: Delta accepts each version of an application once."""
@@ -193,6 +190,9 @@ def write_result(spark: SparkSession, path: str, application: str | None = None)
     else:
         counts = [last.metrics.get("numOutputRows", 0), 0, 0]
     return WriteResult(newest.version, *counts)
+
+
+_RECENT = 50  # commits of all sources of a shared table, among which a run's own is usually found
 
 
 def _own_commits(spark: SparkSession, path: str, application: str | None) -> list[Commit]:

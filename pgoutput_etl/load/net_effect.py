@@ -113,6 +113,23 @@ def event_key_parts(shape: TableShape, column: str = "c{}", odd: str = "_unrep")
     return parts
 
 
+def keyed_columns(parts: Iterable[Column]) -> list[Column]:
+    """k0…: a key's parts as columns, for `has_key`."""
+    return [part.alias(f"k{n}") for n, part in enumerate(parts)]
+
+
+def has_key(shape: TableShape) -> Column:
+    """Joins events with rows whose key is in k0…."""
+    return all_of(part.eqNullSafe(F.col(f"k{n}")) for n, part in enumerate(event_key_parts(shape)))
+
+
+def stored_keys(target: DataFrame, shape: TableShape) -> DataFrame:
+    """The keys of a target's rows, in the columns that an event has them in: c… and _unrep."""
+    names = [shape.columns[i].name for i in shape.key]
+    entries = F.filter(entries_of_target(), lambda entry: entry["key"].isin(names)).alias("_unrep")
+    return target.select(*(stored_value(shape.columns[i]).alias(f"c{i}") for i in shape.key), entries)
+
+
 def resolve_moves(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
     """Fills in the unchanged values that moved rows brought from the key they left.
 

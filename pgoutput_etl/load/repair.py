@@ -18,15 +18,16 @@ from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.load.change_source import ChangeRows
 from pgoutput_etl.load.net_effect import (
-    all_of,
     any_of,
     event_content,
     event_key_parts,
+    has_key,
+    keyed_columns,
+    stored_keys,
     target_content,
     target_key_parts,
 )
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.target_columns import entries_of_target, stored_value
 from pgoutput_etl.load.targets import DeltaChanges, SpanWrite
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges, SchemaSpan, TableTask
@@ -48,10 +49,9 @@ class RepairChanges:
 def _repairing(spark: SparkSession, path: str, ranges: KeyRanges, events: DataFrame, shape: TableShape) -> DataFrame:
     events = events.localCheckpoint()
     target = _within(tagged_target(spark, path, shape.columns), ranges, shape)
-    keys = [part.alias(f"k{n}") for n, part in enumerate(target_key_parts(shape))]
+    keys = keyed_columns(target_key_parts(shape))
     stored = target.select(*keys, target_content(shape).alias("content"), F.lit(True).alias("exists"))
-    same = all_of(part.eqNullSafe(F.col(f"k{n}")) for n, part in enumerate(event_key_parts(shape)))
-    joined = events.join(stored, same, "left")
+    joined = events.join(stored, has_key(shape), "left")
     differs = F.col("exists").isNull() | ~event_content(shape).eqNullSafe(F.col("content"))
     # An update keeps the values of columns that only the target has.
     retired = {f"u{i}": F.col("exists").isNotNull() for i in shape.toast if shape.columns[i].retired}
@@ -69,12 +69,8 @@ def _within(target: DataFrame, ranges: KeyRanges, shape: TableShape) -> DataFram
 
 def _deletes(target: DataFrame, events: DataFrame, shape: TableShape) -> DataFrame:
     """DELETEs of the target's rows that no event has."""
-    names = [shape.columns[i].name for i in shape.key]
-    entries = F.filter(entries_of_target(), lambda entry: entry["key"].isin(names))
-    kept = target.select(*(stored_value(shape.columns[i]).alias(f"c{i}") for i in shape.key), entries.alias("_unrep"))
-    found = events.select(*(part.alias(f"k{n}") for n, part in enumerate(event_key_parts(shape))))
-    same = all_of(part.eqNullSafe(F.col(f"k{n}")) for n, part in enumerate(event_key_parts(shape)))
-    gone = kept.join(found, same, "left_anti")
+    found = events.select(*keyed_columns(event_key_parts(shape)))
+    gone = stored_keys(target, shape).join(found, has_key(shape), "left_anti")
     values = {
         "_op": F.lit(DELETED),
         "_lsn": F.lit(0).cast("long"),

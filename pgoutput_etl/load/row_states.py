@@ -22,6 +22,7 @@ from pgoutput_etl.load.net_effect import (
     event_key_parts,
     resolve_moves,
     sent_value,
+    stored_keys,
     target_key_parts,
     with_sent_values,
     with_sequence,
@@ -87,12 +88,8 @@ def without_truncates(events: DataFrame, shape: TableShape, living: DataFrame | 
     written = changes.crossJoin(truncates).withColumn("_at", next_truncate())
     emptied = written.select(*(f"c{i}" for i in shape.key), key_entries, "_at")
     if living is not None:
-        stored = living.select(
-            *(stored_value(shape.columns[i]).alias(f"c{i}") for i in shape.key),
-            F.filter(entries_of_target(), lambda entry: entry["key"].isin(names)).alias("_unrep"),
-        )
-        stored = stored.crossJoin(truncates).withColumn("_at", F.get("_truncates", 0)).drop("_truncates")
-        emptied = emptied.unionByName(stored)
+        stored = stored_keys(living, shape).crossJoin(truncates).withColumn("_at", F.get("_truncates", 0))
+        emptied = emptied.unionByName(stored.drop("_truncates"))
     deletes = emptied.where(F.col("_at").isNotNull()).distinct()
     values = {
         "_op": F.lit(DELETED),

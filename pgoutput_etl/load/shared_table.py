@@ -62,7 +62,7 @@ def _cast(field: StructField, data_type: DataType) -> Column:
 
 def tagged_rows(spark: SparkSession, place: str, rows: DataFrame) -> DataFrame:
     """The rows with their tag, in the table's types."""
-    stored = {field.name.lower(): field for field in _whole(spark, place).schema}
+    stored = _fields(spark, place)
     values = [_cast(field, stored[field.name.lower()].dataType) for field in rows.schema]
     return rows.select(*(F.lit(value).alias(name) for name, value in tag_of(place).items()), *values)
 
@@ -113,7 +113,6 @@ def fields_of(columns: Iterable[TableColumn]) -> StructType:
 def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
     """Adds the columns that the table lacks, and widens those that are too narrow. Raises TableError for a column that
     the table has in a type that doesn't fit."""
-    check_shared(spark, place)
     while clauses := _uniting(spark, place, columns):
         try:
             with _preparing(spark, "columns"):
@@ -128,7 +127,7 @@ def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
 
 def _uniting(spark: SparkSession, place: str, columns: StructType) -> list[tuple[str, str]]:
     """Clauses of ALTER TABLE, each with its effect in words."""
-    stored = {field.name.lower(): field for field in _whole(spark, place).schema}
+    stored = _fields(spark, place)
     clauses: list[tuple[str, str]] = []
     for column in columns:
         has, name, data_type = stored.get(column.name.lower()), quoted(column.name), column.dataType.simpleString()
@@ -150,17 +149,19 @@ def _uniting(spark: SparkSession, place: str, columns: StructType) -> list[tuple
 
 def check_shared(spark: SparkSession, place: str) -> None:
     """Raises TableError if an existing table can't take the tag's rows."""
-    names = {name.lower() for name in _whole(spark, place).columns}
-    missing = [name for name in tag_of(place) if name.lower() not in names]
+    _fields(spark, place)
+
+
+def _fields(spark: SparkSession, place: str) -> dict[str, StructField]:
+    """The whole table's columns, by their names in lower case. Raises TableError if the tag's are not among them."""
+    stored = {field.name.lower(): field for field in read_table(spark, table_of(place)).schema}
+    missing = [name for name in tag_of(place) if name.lower() not in stored]
     if missing:
         raise TableError(
             f"the table at {table_of(place)} has no column {missing[0]!r}, so it is not shared: move it away, or "
             "choose another name for `into`"
         )
-
-
-def _whole(spark: SparkSession, place: str) -> DataFrame:
-    return read_table(spark, table_of(place))
+    return stored
 
 
 def _holds(stored: DataType, data_type: DataType) -> bool:

@@ -22,7 +22,7 @@ from pgoutput_etl.load.change_source import ChangeBlocks, ChangeRows, ChangeSour
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import applications, committed_steps, evolve
 from pgoutput_etl.load.layout import lay_out
-from pgoutput_etl.load.net_effect import all_of, event_key_parts
+from pgoutput_etl.load.net_effect import event_key_parts, has_key, keyed_columns
 from pgoutput_etl.load.shared_table import check_shared
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
@@ -131,11 +131,9 @@ def _all_events(events: DataFrame, _: TableShape) -> DataFrame:
 
 def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: TableShape) -> DataFrame:
     """All events of keys that have an event within these commits; their net effect is the row's current state."""
-    parts = event_key_parts(shape)
     within = events.where(F.col("_lsn").between(*commits))
-    changed = within.select(*(part.alias(f"_k{n}") for n, part in enumerate(parts))).distinct()
-    same = all_of(part.eqNullSafe(F.col(f"_k{n}")) for n, part in enumerate(parts))
-    return events.join(changed, same, "left_semi")
+    changed = within.select(*keyed_columns(event_key_parts(shape))).distinct()
+    return events.join(changed, has_key(shape), "left_semi")
 
 
 @dataclass(frozen=True, slots=True)

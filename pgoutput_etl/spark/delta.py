@@ -63,7 +63,11 @@ def _format(spark: SparkSession, place: str) -> str | None:
 def read_table(spark: SparkSession, place: str, version: int | None = None) -> DataFrame:
     """The table's rows at a Delta version; the newest by default. A tag's rows come without the tag's columns."""
     rows, tag = _read(spark, table_of(place), version), tag_of(place)
-    return rows.where(has_tag(tag)).drop(*tag) if tag else rows
+    return _tagged(rows, tag) if tag else rows
+
+
+def _tagged(rows: DataFrame, tag: Mapping[str, str]) -> DataFrame:
+    return rows.where(has_tag(tag)).drop(*tag)
 
 
 def has_tag(tag: Mapping[str, str], alias: str = "") -> Column:
@@ -141,7 +145,7 @@ class _TaggedRows:
         return replace(self, name=name)
 
     def toDF(self) -> DataFrame:  # noqa: N802  # names of DeltaTable, also below
-        return self.table.toDF().where(has_tag(self.tag)).drop(*self.tag)
+        return _tagged(self.table.toDF(), self.tag)
 
     def history(self, limit: int | None = None) -> DataFrame:
         return self.table.history(limit)
