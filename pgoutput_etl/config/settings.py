@@ -315,9 +315,16 @@ def _rules(node: Node, target: Target) -> tuple[TableRule, ...]:
             raise nodes[i].error(f"it never applies: tables[{earlier}] comes first and matches the same tables")
         if rule.rename is not None and targets.setdefault(rule.rename, i) != i:
             raise nodes[i].error(f"expected another `rename` than that of tables[{targets[rule.rename]}]")
+    shared: dict[str, int] = {}
     for i, rule in enumerate(rules):
         if rule.into in targets:
             raise nodes[i].error(f"expected another `into` than the `rename` of tables[{targets[rule.into]}]")
+        if rule.into is None:
+            continue
+        into = rule.into if target.catalog is None else rule.into.lower()
+        first = shared.setdefault(into, i)
+        if rules[first].tag.keys() != rule.tag.keys():
+            raise nodes[i].error(f"expected the columns of the `tag` of tables[{first}], which has the same `into`")
     return rules
 
 
@@ -340,7 +347,7 @@ def _rule(node: Node, target: Target) -> TableRule:
         columns={name: setting for name, (setting, _) in columns.items()},
         rename=_table_name(keys["rename"]),
         into=_table_name(keys["into"]),
-        tag={name: value.text("a value") for name, value in keys["tag"].mapping().items()},
+        tag={name: value.text("a value") for name, value in sorted(keys["tag"].mapping().items())},
         cluster_by=_columns(keys["cluster_by"]),
         partition_by=_columns(keys["partition_by"]),
         properties={name: value.setting() for name, value in keys["properties"].mapping().items()},

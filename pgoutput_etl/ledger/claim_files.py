@@ -150,8 +150,8 @@ class ClaimFiles:
             if claim.is_alive(now(self.machine), self.machine):
                 raise AnotherRunError(
                     f"a run of another source, {other}, is at work on the same ledger: {claim.process}. On S3 only one "
-                    "driver at a time may write to a ledger: run one source after the other, or give each its own "
-                    "state.root. This run changes nothing"
+                    "driver at a time may write to a ledger: run one source after the other, or, unless they share "
+                    "tables, give each its own state.root. This run changes nothing"
                 )
 
     def _rows(self, source: str, names: Iterable[str]) -> list[dict[str, Any]]:

@@ -11,8 +11,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_catalog_place, tag_of
-from pgoutput_etl.load.layout import StoredLayout, allow_names, keeping_comments, lay_out, possible, refused
-from pgoutput_etl.load.shared_table import append_tagged, replace_tagged, restore_tagged
+from pgoutput_etl.load.layout import (
+    StoredLayout,
+    allow_names,
+    keeping_comments,
+    lay_out,
+    possible,
+    refused,
+    tag_columns,
+)
+from pgoutput_etl.load.shared_table import append_tagged, check_shared, own_rows, replace_tagged, restore_tagged
 from pgoutput_etl.load.table_writer import PROPERTIES, creating, writer_of
 from pgoutput_etl.schema.layout import NO_LAYOUT, Layout, Readers
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
@@ -20,6 +28,7 @@ from pgoutput_etl.spark.delta_history import USER_METADATA, application_of, is_a
 from pgoutput_etl.spark.delta_log import Commit, metrics_of, newest_commit
 from pgoutput_etl.spark.platform import value_of
 from pgoutput_etl.spark.session import session_settings
+from pgoutput_etl.targets.plan import TableTask
 
 
 class TargetRows(Enum):
@@ -81,9 +90,11 @@ def has_rows(spark: SparkSession, path: str) -> bool:
     return is_delta_table(spark, path) and bool(read_table(spark, path).limit(1).count())
 
 
-def check_target_exists(spark: SparkSession, path: str) -> None:
-    """Raises TableError if the table is gone."""
-    if not (is_in_catalog if is_catalog_place(path) else is_delta_table)(spark, path):
+def check_target_exists(spark: SparkSession, path: str, version: int = -1, application: str | None = None) -> None:
+    """Raises TableError if the table is gone. version: that the application left; another source may have created a
+    table of the same name since."""
+    exists = (is_in_catalog if is_catalog_place(path) else is_delta_table)(spark, path)
+    if not exists or (tag_of(path) and version >= 0 and _is_another_table(spark, path, version, application)):
         raise TableError(
             f"there is no table at {path} any more: it was dropped or moved. Rebuild it from the archive, or load a "
             "snapshot of the server's table"
@@ -101,6 +112,8 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
         return write_result(spark, path)
     stored = StoredLayout.of(spark, path) if is_delta_table(spark, path) else None
     if stored is not None:
+        if tag_columns(stored.schema):
+            check_shared(spark, path)
         allow_names(spark, path, rows.columns)
         layout, rows = stored.after_overwrite(layout), keeping_comments(rows, stored.comments)
     layout = possible(layout, rows.schema)
@@ -123,6 +136,16 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
     return result
 
 
+def _is_another_table(spark: SparkSession, path: str, version: int, application: str | None) -> bool:
+    """True if a shared table is newer than the application's rows. Delta forgets old commits: that none is the
+    application's is known only together with the table's first one."""
+    [newest] = _history(spark, path, 1)
+    if newest.version < version:
+        return True
+    own = _own_commits(spark, path, application)
+    return not own and any(commit.version == 0 for commit in _history(spark, path))
+
+
 def append(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
     """Raises TableError if the table is gone; Spark would create a table with only these rows."""
     check_target_exists(spark, path)
@@ -139,13 +162,21 @@ def initialize(spark: SparkSession, path: str, rows: DataFrame, layout: Layout =
     return replace(result, rows=result.inserted)
 
 
-def move(spark: SparkSession, old_path: str, old_version: int, path: str, commit: DeltaTransaction) -> None:
-    """Copies a table's rows at `old_version` from its old path over whatever is at the new path."""
+def move(
+    spark: SparkSession, old_path: str, old_version: int, path: str, commit: DeltaTransaction, task: TableTask | None
+) -> None:
+    """Copies a table's rows at `old_version` from its old path over whatever is at the new path. task: of the table,
+    if it is known."""
     # Another table may have taken the place meanwhile.
     is_own = is_as_recorded(operations_since(spark, old_path, old_version))
     stored = StoredLayout.of(spark, old_path) if is_own else None
-    layout = NO_LAYOUT if stored is None or tag_of(path) else stored.to_copy(PROPERTIES[stored.layout.readers])
-    rows = read_table(spark, old_path, old_version)
+    layout = NO_LAYOUT if stored is None else stored.to_copy(PROPERTIES[stored.layout.readers])
+    if tag_of(path):
+        layout = NO_LAYOUT if task is None else task.shape.layout
+    if task is None or not tag_of(old_path):
+        rows = read_table(spark, old_path, old_version)
+    else:
+        rows = own_rows(spark, old_path, old_version, task.stored_columns, task.mode)
     with session_settings(spark, commit.settings()) as session:
         overwrite(session, path, rows, layout)
 
@@ -180,6 +211,8 @@ def write_result(spark: SparkSession, path: str, application: str | None = None)
     if tag_of(path):
         application = application or application_of(value_of(spark, USER_METADATA))
         commits = _own_commits(spark, path, application)
+        if not commits:  # Delta has forgotten them
+            return WriteResult(_history(spark, path, 1)[0].version, 0, 0, 0)
         newest = commits[0]
     else:
         newest = newest_commit(spark, path) or _history(spark, path, 1)[0]
@@ -188,7 +221,8 @@ def write_result(spark: SparkSession, path: str, application: str | None = None)
     if last.operation == "MERGE":
         counts = [last.metrics.get(f"numTargetRows{action}", 0) for action in ("Inserted", "Updated", "Deleted")]
     else:
-        counts = [last.metrics.get("numOutputRows", 0), 0, 0]
+        # An overwrite of a tag's rows copies others that are in the same files.
+        counts = [last.metrics.get("numOutputRows", 0) - last.metrics.get("numCopiedRows", 0), 0, 0]
     return WriteResult(newest.version, *counts)
 
 

@@ -20,6 +20,7 @@ from pyspark.sql.types import (
     DateType,
     NumericType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -39,6 +40,8 @@ _COMMENT = "comment"  # as a property, it is the table's comment
 
 _FEATURE = "clustering"
 
+_TAG = "pgoutput_etl.tag"  # in a column's metadata
+
 _DROP_FEATURE = "DROP FEATURE"
 
 # Properties that Delta sets itself, for one table.
@@ -50,26 +53,28 @@ _OF_ONE_TABLE = (
 
 @dataclass(frozen=True, slots=True)
 class StoredLayout:
-    """The layout that a table has. place: for SQL, which resolves relative paths otherwise than readers do. comments:
-    by column. was_clustered: the table has Delta's feature, which can't be removed."""
+    """The layout that a table has. place: for SQL, which resolves relative paths otherwise than readers do. schema: of
+    the whole table. comments: by column. was_clustered: the table has Delta's feature, which can't be removed."""
 
     place: str
     layout: Layout
+    schema: StructType = field(default_factory=StructType)
     comments: Mapping[str, str] = field(default_factory=dict)
     was_clustered: bool = False
 
     @classmethod
     def of(cls, spark: SparkSession, place: str) -> StoredLayout:
-        table = delta_table(spark, place)
+        table = delta_table(spark, table_of(place))
         detail = table.detail().collect()[0]
         clustering = tuple(map(_unquoted, detail["clusteringColumns"]))
         features = detail["tableFeatures"] or ()
         properties = {**detail["properties"], **{f"delta.feature.{name}": "supported" for name in features}}
         readers = Readers.SPARK if _not_for_all(properties) else Readers.ALL
         layout = Layout(tuple(detail["partitionColumns"]), clustering, properties, detail["description"], readers)
-        comments = {f.name: f.metadata["comment"] for f in table.toDF().schema if f.metadata.get("comment")}
-        was_clustered = _FEATURE in features
-        return cls(table_of(place) if is_catalog_place(place) else detail["location"], layout, comments, was_clustered)
+        schema = table.toDF().schema
+        comments = {f.name: f.metadata["comment"] for f in schema if f.metadata.get("comment")}
+        sql_place = table_of(place) if is_catalog_place(place) else detail["location"]
+        return cls(sql_place, layout, schema, comments, _FEATURE in features)
 
     def after_overwrite(self, wanted: Layout) -> Layout:
         """The layout when all rows are overwritten. What is not configured stays as it is.
@@ -111,6 +116,16 @@ def _may_partition(data_type: DataType | None) -> bool:
 
 def _has_statistics(data_type: DataType | None) -> bool:
     return isinstance(data_type, NumericType | DateType | TimestampType | TimestampNTZType | StringType)
+
+
+def tag_column(name: str) -> StructField:
+    """A column that says whose a row is, in a table that several sources share."""
+    return StructField(name, StringType(), metadata={_TAG: True})
+
+
+def tag_columns(schema: StructType) -> tuple[str, ...]:
+    """schema: of a whole table. Empty unless several sources share it."""
+    return tuple(field.name for field in schema if field.metadata.get(_TAG))
 
 
 def is_for_all_readers(spark: SparkSession, place: str) -> bool:
@@ -177,11 +192,12 @@ def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
             else:
                 statements.append(drop)
         changes.append(f"for all readers: without {', '.join(left)}")
+    until = "as long as sources share it" if tag_columns(stored.schema) else "until it is rebuilt from the archive"
     if wanted.partition_by and wanted.partition_by != has.partition_by:
-        remarks.append(f"partitioned by {_listed(has.partition_by)} until it is rebuilt from the archive")
+        remarks.append(f"partitioned by {_listed(has.partition_by)} {until}")
     if wanted.cluster_by and {*wanted.cluster_by} != {*has.cluster_by}:
         if has.partition_by:
-            remarks.append(f"partitioned by {_listed(has.partition_by)}, not clustered, until it is rebuilt")
+            remarks.append(f"partitioned by {_listed(has.partition_by)}, not clustered, {until}")
         else:
             statements.append(_cluster_by(wanted.cluster_by))
             changes.append(f"clustered by {_listed(wanted.cluster_by)}")
@@ -197,9 +213,12 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def lay_out(spark: SparkSession, place: str, wanted: Layout) -> LayoutChanges:
-    """Makes a commit for each statement that is needed. Raises RunError if Delta refuses one."""
+    """Makes a commit for each statement that is needed. Raises RunError if Delta refuses one.
+
+    A table that was moved out of a shared one lacks the tag's columns.
+    """
     stored = StoredLayout.of(spark, place)
-    changes = layout_changes(stored, wanted)
+    changes = layout_changes(stored, possible(wanted, stored.schema))
     for statement in changes.statements:
         alter(spark, stored.place, statement)
     return changes

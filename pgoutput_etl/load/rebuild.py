@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pgoutput_etl.config.settings import Config
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
@@ -13,6 +15,23 @@ from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.types import UserTypes
+
+
+def in_their_places(plan: TablePlan, places: Mapping[int, str]) -> TablePlan:
+    """The plan for tables that are rebuilt where they are. places: by OID.
+
+    If the configuration names another place by now, the next batch moves the table there. But a table goes into a
+    shared one, and out of it, at once: the columns of other sources may be why it is rebuilt.
+    """
+    tasks, vacated = [], []
+    for task in plan.tasks:
+        place = places.get(task.oid, task.path)
+        if place != task.path and (tag_of(place) or tag_of(task.path)):
+            vacated.append(place)
+        else:
+            task = replace(task, path=place)
+        tasks.append(task)
+    return replace(plan, tasks=tasks, vacated=vacated)
 
 
 @dataclass(slots=True)
@@ -64,9 +83,8 @@ class Rebuild:
         )
         for n, task in enumerate(plan.tasks):
             start = since.get(task.oid)
-            moved_from = None if start is None else (start.path, start.version)
-            plan.tasks[n] = replace(task, path=places.get(task.oid, task.path), moved_from=moved_from)
-        return plan
+            plan.tasks[n] = replace(task, moved_from=None if start is None else (start.path, start.version))
+        return in_their_places(plan, places)
 
     def write(self, plan: TablePlan, rows: CommittedRows) -> tuple[list[TableResult], list[TableResult]]:
         """The results of rebuilt tables, and of unchanged ones. A table that takes several commits is built in the
@@ -75,7 +93,8 @@ class Rebuild:
         results = self.writer.write(TablePlan(tasks, plan.held), self.writer.targets.archived_changes(rows))
         paths = {task.oid: task.path for task in tasks}
         by_oid = {task.oid: task for task in plan.tasks}
-        rebuilt, unchanged = [], []
+        rebuilt: list[TableResult] = []
+        unchanged: list[TableResult] = []
         for result in results:
             oid = result.state.oid
             if oid not in paths or result.state.path != paths[oid]:
@@ -83,7 +102,15 @@ class Rebuild:
             elif paths[oid] == by_oid[oid].path:
                 rebuilt.append(result)
             else:
-                rebuilt.append(self._replace_table(result, by_oid[oid]))
+                try:
+                    rebuilt.append(self._replace_table(result, by_oid[oid]))
+                except TableError as error:
+                    task = replace(by_oid[oid], state=self.tables.get(oid))
+                    unchanged.append(self.writer.held(task, str(error)))
+        for result in rebuilt:
+            before = self.tables.get(result.state.oid)
+            if before is not None and before.path in plan.vacated:
+                self.writer.vacate(before.path)
         return rebuilt, unchanged
 
     def _task(self, task: TableTask) -> TableTask:
@@ -92,13 +119,16 @@ class Rebuild:
         return replace(task, path=f"{self.scratch}/{task.oid}")
 
     def _replace_table(self, result: TableResult, task: TableTask) -> TableResult:
+        """Raises TableError if the columns don't fit those of sources that share the table."""
         self.progress(f"replacing {task.full_name}")
         built = result.state
         commit = self.writer.commit(task.oid, "rebuilt")
         self.writer.check_claim()
         targets = self.writer.targets
-        targets.move(built.path, built.version, task.path, commit)
-        targets.empty(built.path, self.writer.commit(task.oid, "emptied"))
+        try:
+            targets.move(built.path, built.version, task.path, commit, task)
+        finally:
+            targets.empty(built.path, self.writer.commit(task.oid, "emptied"))
         version = targets.last_result(task.path, commit).version
         summary = replace(result.summary, path=task.path, version=version)
         return replace(result, state=replace(built, path=task.path, version=version), summary=summary)

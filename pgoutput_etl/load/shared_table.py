@@ -22,22 +22,33 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     ShortType,
-    StringType,
     StructField,
     StructType,
 )
 
+from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, tag_of
-from pgoutput_etl.load.layout import StoredLayout, allow_names, alter, is_for_all_readers, lay_out, possible, refused
+from pgoutput_etl.load.layout import (
+    StoredLayout,
+    allow_names,
+    alter,
+    is_for_all_readers,
+    lay_out,
+    possible,
+    refused,
+    tag_column,
+    tag_columns,
+)
 from pgoutput_etl.load.table_writer import commit_options, creating, writer_of
 from pgoutput_etl.load.target_columns import delta_type
-from pgoutput_etl.schema.layout import Layout
+from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.spark.delta import delta_table, has_tag, is_delta_table, make_schema, read_table, save
 from pgoutput_etl.spark.delta_history import USER_METADATA
 from pgoutput_etl.spark.platform import value_of
 from pgoutput_etl.spark.session import temporarily
+from pgoutput_etl.targets.modes import added_columns
 
 _TRANSACTION = "spark.databricks.delta.write.txnAppId"
 
@@ -53,6 +64,14 @@ def tagged_target(
         return rows
     types = {column.name.lower(): delta_type(column.type) for column in columns}
     return rows.select(*(_cast(field, types.get(field.name.lower(), field.dataType)) for field in rows.schema))
+
+
+def own_rows(spark: SparkSession, place: str, version: int, columns: Iterable[TableColumn], mode: Mode) -> DataFrame:
+    """As `tagged_target`, without the columns of other sources."""
+    columns = tuple(columns)
+    rows = tagged_target(spark, place, columns, version)
+    own = {name.lower() for name in (*(column.name for column in columns), *added_columns(mode))}
+    return rows.select(*(quoted(name) for name in rows.columns if name.lower() in own))
 
 
 def _cast(field: StructField, data_type: DataType) -> Column:
@@ -76,6 +95,7 @@ def replace_tagged(spark: SparkSession, place: str, rows: DataFrame, layout: Lay
     give the table its layout. Raises TableError for columns that don't fit the table's."""
     if not is_delta_table(spark, place):
         _create(spark, place, rows.schema, layout)
+    check_shared(spark, place)
     unite_columns(spark, place, rows.schema)
     _overwrite(spark, place, rows)
     if layout:
@@ -85,10 +105,10 @@ def replace_tagged(spark: SparkSession, place: str, rows: DataFrame, layout: Lay
 
 def _create(spark: SparkSession, place: str, columns: StructType, layout: Layout) -> None:
     """Creates the table, empty, unless another source does so at the same time."""
-    schema = StructType([*(StructField(name, StringType()) for name in tag_of(place)), *columns])
-    layout = possible(layout, schema)
-    if not layout.partition_by and not layout.cluster_by:
-        layout = replace(layout, partition_by=tuple(tag_of(place)))
+    tag = tuple(tag_of(place))
+    schema = StructType([*map(tag_column, tag), *columns])
+    wanted = possible(layout, schema)
+    layout = wanted if wanted.partition_by or wanted.cluster_by else replace(wanted, partition_by=tag)
     if is_catalog_place(place):
         make_schema(spark, place)
     with _preparing(spark, "created"):
@@ -96,6 +116,8 @@ def _create(spark: SparkSession, place: str, columns: StructType, layout: Layout
         try:
             save(writer.partitionBy(*layout.partition_by), place)
         except AnalysisException as error:
+            if not replace(wanted, readers=Readers.SPARK):
+                raise
             raise refused(table_of(place), error) from None
 
 
@@ -126,7 +148,7 @@ def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
 
 
 def _uniting(spark: SparkSession, place: str, columns: StructType) -> list[tuple[str, str]]:
-    """Clauses of ALTER TABLE, each with its effect in words."""
+    """Clauses of ALTER TABLE, each with its effect in words. Raises TableError."""
     stored = _fields(spark, place)
     clauses: list[tuple[str, str]] = []
     for column in columns:
@@ -148,20 +170,25 @@ def _uniting(spark: SparkSession, place: str, columns: StructType) -> list[tuple
 
 
 def check_shared(spark: SparkSession, place: str) -> None:
-    """Raises TableError if an existing table can't take the tag's rows."""
-    _fields(spark, place)
+    """Raises TableError if an existing table is shared by other columns than the tag's, or not shared; without a tag,
+    if it is shared."""
+    table = table_of(place)
+    own, tag = tuple(tag_of(place)), tag_columns(read_table(spark, table).schema)
+    if own == tag:
+        return
+    if not tag:
+        raise TableError(
+            f"the table at {table} is not shared by sources: move it away, or choose another name for `into`"
+        )
+    columns = f"sources share the table at {table}, and its column {', '.join(tag)} says whose a row is"
+    if own:
+        raise TableError(f"{columns}: give `tag` the same columns everywhere, or choose another name for `into`")
+    raise TableError(f"{columns}: choose another name with `rename`, or use `into` and `tag` as the sources do")
 
 
 def _fields(spark: SparkSession, place: str) -> dict[str, StructField]:
-    """The whole table's columns, by their names in lower case. Raises TableError if the tag's are not among them."""
-    stored = {field.name.lower(): field for field in read_table(spark, table_of(place)).schema}
-    missing = [name for name in tag_of(place) if name.lower() not in stored]
-    if missing:
-        raise TableError(
-            f"the table at {table_of(place)} has no column {missing[0]!r}, so it is not shared: move it away, or "
-            "choose another name for `into`"
-        )
-    return stored
+    """The whole table's columns, by their names in lower case."""
+    return {field.name.lower(): field for field in read_table(spark, table_of(place)).schema}
 
 
 def _holds(stored: DataType, data_type: DataType) -> bool:

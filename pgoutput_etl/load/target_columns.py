@@ -66,8 +66,8 @@ def comparable(event: Column, column_type: ColumnType) -> Column:
     if column_type.storage is Storage.VARIANT:
         # Twice: 45e4 is a double and prints as 450000.0, which parses as a decimal and prints as 450000, a fixed point.
         return _respelled(_respelled(event))
-    if _has_floats(column_type.arrow):
-        return event.cast("string")
+    if _has_floats(column_type.arrow):  # a column that another source has widened prints other digits
+        return event.cast(spark_type(column_type.arrow)).cast("string")
     return _map_elements(event, column_type, comparable)
 
 

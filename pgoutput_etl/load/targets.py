@@ -79,12 +79,14 @@ class Targets(Protocol):
 
     def exists(self, place: str) -> bool: ...
 
-    def check_exists(self, place: str) -> None:
-        """Raises TableError if the table is gone."""
+    def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:
+        """Raises TableError if the table is gone. version: that the commit's application left in it; needed to tell
+        whether a shared table is still the same one."""
         ...
 
-    def check_free(self, place: str) -> None:
-        """Raises RunError or TableError if a place has something else than such a table."""
+    def check_free(self, place: str, is_new: bool) -> None:
+        """Raises RunError or TableError if a place has something else than such a table. is_new: the ledger has no
+        table there, so it is also checked who shares an existing one."""
         ...
 
     def has_rows(self, place: str) -> bool: ...
@@ -103,8 +105,11 @@ class Targets(Protocol):
         """What the table's last commit did. commit: of the application whose commits count in a shared table."""
         ...
 
-    def move(self, old_place: str, old_version: int, place: str, commit: DeltaTransaction) -> None:
-        """Copies a table's rows at `old_version` from its old place over whatever is at the new one."""
+    def move(
+        self, old_place: str, old_version: int, place: str, commit: DeltaTransaction, task: TableTask | None = None
+    ) -> None:
+        """Copies a table's rows at `old_version` from its old place over whatever is at the new one. task: of the
+        table; without it, rows from a shared table bring other sources' columns."""
         ...
 
     def empty(self, place: str, commit: DeltaTransaction) -> None:
@@ -202,13 +207,19 @@ class DeltaTargets:
     def exists(self, place: str) -> bool:
         return is_delta_table(self.spark, place)
 
-    def check_exists(self, place: str) -> None:
-        delta_commit.check_target_exists(self.spark, place)
+    def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:
+        application = None if commit is None else commit.application
+        delta_commit.check_target_exists(self.spark, place, version, application)
 
-    def check_free(self, place: str) -> None:
+    def check_free(self, place: str, is_new: bool) -> None:
         if is_catalog_place(place) and is_in_catalog(self.spark, place) and not is_delta_table(self.spark, place):
             raise RunError(f"{place} exists and is not a Delta table: move it away, or change target.catalog")
-        if tag_of(place) and is_delta_table(self.spark, place):
+        if tag_of(place) and not self.marks_commits:
+            raise RunError(
+                f"{place} is in a shared table, and this cluster refuses spark.databricks.delta.write.txnAppId, by "
+                "which each source finds its own commits there: use a cluster that allows it, or no `into`"
+            )
+        if is_new and is_delta_table(self.spark, place):
             check_shared(self.spark, place)
 
     def has_rows(self, place: str) -> bool:
@@ -226,8 +237,10 @@ class DeltaTargets:
     def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:
         return delta_commit.write_result(self.spark, place, commit.application)
 
-    def move(self, old_place: str, old_version: int, place: str, commit: DeltaTransaction) -> None:
-        _written(place, lambda: delta_commit.move(self.spark, old_place, old_version, place, commit))
+    def move(
+        self, old_place: str, old_version: int, place: str, commit: DeltaTransaction, task: TableTask | None = None
+    ) -> None:
+        _written(place, lambda: delta_commit.move(self.spark, old_place, old_version, place, commit, task))
 
     def empty(self, place: str, commit: DeltaTransaction) -> None:
         _written(place, lambda: delta_commit.empty(self.spark, place, commit))

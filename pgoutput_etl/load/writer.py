@@ -13,7 +13,7 @@ from pgoutput_etl.config.column_rules import masks_in_words
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
-from pgoutput_etl.identifiers import table_of, tag_of
+from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.summary import TableSummary
@@ -38,6 +38,8 @@ _WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError:
 
 
 _OF_SPANS = ("changes:", "columns:")  # steps with the number of a schema span
+
+_MOVED_BACK = "moved back: "  # the step of a table that is held after its rows moved, with the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +99,19 @@ class Writer:
                 self._move(task)
                 tasks.append(task)
             except TableError as error:
-                results.append(self._held(_held_for(task, str(error))))
+                results.append(self.held(task, str(error)))
         with self.targets.pool(self.config.merge.parallel_tables) as pool:
             results += pool.map(partial(self._write_table, changes), tasks)
         occupied = {result.state.path for result in results}  # a table whose move failed is still at its old path
         for path in plan.vacated:
             if path not in occupied:
-                self.check_claim()
-                # Several places may be in one Delta table, which takes each step once.
-                self.targets.empty(path, self.commit("left", f"vacate {path}"))
+                self.vacate(path)
         return results
+
+    def vacate(self, path: str) -> None:
+        self.check_claim()
+        # Several places may be in one Delta table, which takes each step once.
+        self.targets.empty(path, self.commit("left", f"vacate {path}"))
 
     def _move(self, task: TableTask) -> None:
         """Raises TableError if the table is no longer at its old path."""
@@ -114,8 +119,9 @@ class Writer:
             return
         self.progress(f"moving {task.full_name} to its new path")
         self.check_claim()
-        self.targets.check_exists(task.moved_from[0])
-        self.targets.move(*task.moved_from, task.path, self.commit(task.oid, "move"))
+        commit = self.commit(task.oid, "move")
+        self.targets.check_exists(*task.moved_from, commit)
+        self.targets.move(*task.moved_from, task.path, commit, task)
 
     def _write_table(self, changes: Changes, task: TableTask) -> TableResult:
         self.progress(f"writing {task.full_name}: {counted(task.changes.total, 'change')}")
@@ -168,9 +174,14 @@ class Writer:
     def _commit_changes(self, changes: Changes, task: TableTask) -> tuple[WriteResult, list[str]]:
         """Makes one commit per schema span, and others before it where columns or the layout change. Returns remarks on
         the layout, too."""
+        if task.state is not None and task.moved_from is None and tag_of(task.path):
+            self.targets.check_exists(task.path, task.state.version, self.commit(task.oid, ""))
         if self.batch.resumed and not self.targets.marks_commits:
             self._restore(task)  # commits of a run that died can't be recognized
         done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else set()
+        moved_back = next((step for step in done if step.startswith(_MOVED_BACK)), None)
+        if moved_back is not None:  # Delta would not move the rows again
+            raise TableError(moved_back.removeprefix(_MOVED_BACK))
         reached = max((int(step.split(":")[1]) for step in done if step.startswith(_OF_SPANS)), default=0)
         total: WriteResult | None = None
         remarks = [*task.remarks]
@@ -211,6 +222,12 @@ class Writer:
     def _hold_midway(self, task: TableTask, reason: str) -> TableResult:
         """Undoes the spans before the one that failed."""
         self._restore(task)
+        if task.moved_from is not None and tag_of(task.path):  # readers would see the rows twice
+            self.check_claim()
+            self.targets.empty(task.path, self.commit(task.oid, _MOVED_BACK + reason))
+        return self.held(task, reason)
+
+    def held(self, task: TableTask, reason: str) -> TableResult:
         return self._held(_held_for(task, reason))
 
     def _held(self, held: HeldTable) -> TableResult:
@@ -240,11 +257,11 @@ class Writer:
             return state
         self.progress(f"moving {state.full_name} out of the way of another table")
         self.check_claim()
+        commit = self.commit(held.oid, "move")
         try:
-            self.targets.check_exists(state.path)
+            self.targets.check_exists(state.path, state.version, commit)
         except TableError:
             return replace(state, path="", version=-1)
-        commit = self.commit(held.oid, "move")
         self.targets.move(state.path, state.version, held.moves_to, commit)
         version = self.targets.last_result(held.moves_to, commit).version
         return replace(state, path=held.moves_to, version=version)
@@ -265,14 +282,9 @@ def refuse_existing_rows(targets: Targets, plan: TablePlan) -> None:
     something else than such a table."""
     for task in plan.tasks:
         try:
-            targets.check_free(task.path)
+            targets.check_free(task.path, is_new=task.state is None or task.moved_from is not None)
         except TableError as error:  # nothing is written yet: rather a run that stops than a table that is held
-            raise RunError(str(error)) from None
-        if task.moved_from is not None and task.path == table_of(task.moved_from[0]) != task.moved_from[0]:
-            raise RunError(
-                f"{task.full_name} can't leave the shared table at {task.path} for a table of the same name, which "
-                "would overwrite other sources' rows: restore `into` and `tag`, or choose another name with `rename`"
-            )
+            raise RunError(f"{task.full_name}: {error}") from None
         # In a shared table, commits of the same source may have written rows with another tag.
         was_here = not tag_of(task.path) and bool(task.moved_from) and bool(targets.applications(task.path))
         is_new = task.state is None or (task.moved_from is not None and not was_here)

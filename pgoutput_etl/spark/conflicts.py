@@ -10,6 +10,8 @@ from typing import TypeVar
 
 from delta import exceptions
 
+from pgoutput_etl.errors import RunError
+
 T = TypeVar("T")
 
 # Raised when another commit wins; the write can be repeated at any time.
@@ -41,4 +43,10 @@ def again_after_conflict(write: Callable[[], T]) -> T:
         except CONFLICTS as error:
             logging.getLogger(__name__).info("another commit came first (%s): trying again", type(error).__name__)
             time.sleep(min(_PAUSE * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1))
-    return write()
+    try:
+        return write()
+    except CONFLICTS as error:
+        raise RunError(
+            f"other writers changed a table during each of {_ATTEMPTS} attempts to write it ({type(error).__name__}): "
+            "run again, when fewer of them are at work"
+        ) from error

@@ -37,8 +37,13 @@ def place_below(root: str, config: Config, relation: Relation) -> str:
 
 
 def displaced_path(config: Config, oid: int) -> str:
-    """The path of a table whose name another table has now."""
-    return f"{config.state.root.rstrip('/')}/displaced/{oid}"
+    """The path of a table whose name another table has now. Sources with one ledger may have equal OIDs."""
+    return f"{config.state.root.rstrip('/')}/displaced/{path_segment(config.source.name)}/{oid}"
+
+
+def scratch_folder(config: Config) -> str:
+    """The folder in which tables are rebuilt before they replace others."""
+    return f"{config.state.root.rstrip('/')}/rebuilt/{path_segment(config.source.name)}"
 
 
 def target_name(config: Config, relation: Relation) -> tuple[str, str]:
@@ -65,12 +70,14 @@ def refuse_taken_names(config: Config, holders: Mapping[tuple[str, str], int]) -
                 f"tables[{i}].{key}: the archive has another table {'.'.join(rule.target_name)}, and both would have "
                 "the same path. Rename or skip the other table, or choose another name"
             )
-    tagged: dict[tuple[object, ...], tuple[str, str]] = {}
+    in_catalog = config.target.catalog is not None
+    tagged: dict[tuple[str, frozenset[tuple[str, str]]], tuple[str, str]] = {}
     for name in holders:
         rule = config.rule_for(*name)
         if rule.into is None or rule.skip:
             continue
-        other_name = tagged.setdefault((rule.into, *target_tag(config, *name).items()), name)
+        into = rule.into.lower() if in_catalog else rule.into
+        other_name = tagged.setdefault((into, frozenset(target_tag(config, *name).items())), name)
         if other_name != name:
             raise ConfigError(
                 f"tables[{config.tables.index(rule)}].tag: {'.'.join(other_name)} and {'.'.join(name)} would have the "

@@ -12,7 +12,7 @@ from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.migration import Retired, SchemaMigration
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
-from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.transactions.cutoff import Cutoff
 
 # SKIPPED: the configuration skips the table, and the table lacks changes that were committed since.
@@ -83,7 +83,7 @@ class TableState:
     @property
     def is_displaced(self) -> bool:
         """True if another table has its name now, and its rows are below the ledger's folder."""
-        return self.path.endswith(f"/displaced/{self.oid}")
+        return "/displaced/" in self.path and self.path.endswith(f"/{self.oid}")
 
     @property
     def is_readable(self) -> bool:
@@ -166,6 +166,12 @@ class TableTask:
     def shape(self) -> TableShape:
         """At the end of the batch."""
         return self.spans[-1].shape
+
+    @property
+    def stored_columns(self) -> tuple[TableColumn, ...]:
+        """Of existing rows, before the batch."""
+        first = self.spans[0]
+        return first.shape.columns if first.migration is None else first.migration.before
 
     @property
     def oid(self) -> int:

@@ -103,11 +103,11 @@ class SimTargets:
     def exists(self, place: str) -> bool:
         return self.writer.read_version(place) >= 0
 
-    def check_exists(self, place: str) -> None:
+    def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:  # noqa: ARG002
         if self.writer.read_version(place) < 0:
             raise TableError(f"there is no table at {place} any more")
 
-    def check_free(self, place: str) -> None:
+    def check_free(self, place: str, is_new: bool) -> None:
         pass
 
     def has_rows(self, place: str) -> bool:
@@ -127,7 +127,14 @@ class SimTargets:
         version = self.writer.read_version(place)
         return WriteResult(version, *self.writer.storage.table(place).commits[version].result)
 
-    def move(self, old_place: str, old_version: int, place: str, commit: DeltaTransaction) -> None:
+    def move(
+        self,
+        old_place: str,
+        old_version: int,
+        place: str,
+        commit: DeltaTransaction,
+        task: TableTask | None = None,  # noqa: ARG002
+    ) -> None:
         self.writer.read_version(old_place)
         moved: Content = self.writer.storage.table(old_place).read(old_version)
         self._commit(place, commit, lambda _: moved, Kind.METADATA, (len(moved.rows), 0, 0))

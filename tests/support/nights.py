@@ -261,7 +261,7 @@ class Nights:
             want = sorted(repr(row) for row in self.replay.table(oid, expected[oid], keys).rows)
             assert self.rows(oid) == want, f"{state.path}: expected {want}, found {self.rows(oid)}"
             has_name = holders.get((state.schema, state.table)) == oid
-            path = f"root/{state.schema}/{state.table}" if has_name else f"root/_pgoutput_etl/displaced/{oid}"
+            path = f"root/{state.schema}/{state.table}" if has_name else f"root/_pgoutput_etl/displaced/s/{oid}"
             assert state.path == path
         missing = expected.keys() - states.keys()
         assert not missing, f"tables without a state: {missing}"

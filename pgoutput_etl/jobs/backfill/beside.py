@@ -7,7 +7,7 @@ from functools import partial
 from uuid import uuid4
 
 from pgoutput_etl.console import Progress
-from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.errors import ConfigError, RunError, TableError
 from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.jobs.backfill.rebuild import archive_rebuild
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
@@ -59,6 +59,10 @@ class SideBuild:
 
     def _refuse_other_table(self, path: str, oid: int) -> None:
         """Raises RunError if the path has a table that no earlier backfill of the same table wrote."""
+        try:
+            self.targets.check_free(path, is_new=True)
+        except TableError as error:
+            raise RunError(str(error)) from None
         if not self.targets.exists(path) or (tag_of(path) and not self.targets.has_rows(path)):
             return
         prefix = f"pgoutput_etl:{self.archive.last.ledger_id}:into:"

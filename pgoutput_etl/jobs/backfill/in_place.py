@@ -20,6 +20,7 @@ from pgoutput_etl.load.targets import Targets
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
+from pgoutput_etl.targets.location import scratch_folder
 from pgoutput_etl.targets.plan import HELD, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
 
@@ -113,8 +114,7 @@ class InPlaceBackfill:
         whole = [oid for oid, reason in reasons.items() if reason is not None]
         before = {oid: batch.tables[oid] for oid in whole if oid in batch.tables}
         paths = {oid: state.path for oid, state in before.items() if state.path}
-        scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
-        source = archive_rebuild(archive, self.order, whole, self._writer(), scratch)
+        source = archive_rebuild(archive, self.order, whole, self._writer(), scratch_folder(archive.config))
         with source as (rebuild, missing_rows, whole_files):
             plan = rebuild.plan(missing_rows, whole, paths) if whole else TablePlan()
             if not batch.resumed:
@@ -122,7 +122,7 @@ class InPlaceBackfill:
                     _, unchanged = rebuild.write(plan, missing_rows)
                     results = [unchanged_result(result, batch.tables) for result in unchanged]
                     return backfill_summary(archive, 0, batch.last_commit_lsn, results, files, reasons, plan.skipped)
-                new = [task for task in plan.tasks if task.oid not in paths]
+                new = [task for task in plan.tasks if task.path != paths.get(task.oid)]
                 refuse_existing_rows(self.targets, TablePlan([replace(task, state=None) for task in new]))
             self.check_claim()
             archive.ledger.begin(batch)

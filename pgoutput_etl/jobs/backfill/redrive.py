@@ -38,6 +38,7 @@ from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition, is_of_snapshot
 from pgoutput_etl.spark.platform import persist, unpersist
+from pgoutput_etl.targets.location import scratch_folder
 from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TablePlan, TableState, held_from
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff, find_cutoffs
@@ -129,7 +130,7 @@ class Redrive:
         committed = changes.where(is_committed & ~F.col("relation").isin(*applied, *worse))
         applicable = SparkRows(before_cutoffs(archive.spark, committed, cutoffs))
         writer, since = self._writer(assembly.last_commit_lsn), archive.snapshots(held.keys() - worse.keys())
-        scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
+        scratch = scratch_folder(archive.config)
         rebuild = Rebuild(archive.config, assembly, batch.tables, since, self.progress, writer, scratch)
         missing = rebuild.missing_rows(applicable)
         paths = {oid: state.path for oid, state in held.items() if state.path}
@@ -141,7 +142,8 @@ class Redrive:
         ]
         if not batch.resumed:
             refuse_existing_rows(
-                DeltaTargets(archive.spark), TablePlan([task for task in plan.tasks if task.oid not in paths])
+                DeltaTargets(archive.spark),
+                TablePlan([task for task in plan.tasks if task.path != paths.get(task.oid)]),
             )
         self.check_claim()
         archive.ledger.begin(batch)

@@ -164,8 +164,11 @@ class _Maintenance:
             steps.append("optimize by key" if order else "cluster" if unclustered else "optimize")
             if self.request.execute:
                 self.check_claim()
-                if not folder.optimize(order):
-                    steps, left = ["optimize"], ["Delta has no statistics for its key; small files are compacted"]
+                try:
+                    if not folder.optimize(order):
+                        steps, left = ["optimize"], ["Delta has no statistics for its key; small files are compacted"]
+                except self.upkeep.conflicts:  # of another source, if several share it
+                    steps, left = [], [_CONFLICT]
                 newest, _ = folder.commits_since(state.version)
         if self.request.execute:
             self.moved |= {s.oid: replace(s, version=newest) for s in states if s.version != newest}
@@ -187,7 +190,7 @@ class _Maintenance:
                     folder.optimize()
                 steps.append("optimize")
         except self.upkeep.conflicts:
-            left.append("another run changed it at the same moment: skipped until the next maintenance")
+            left.append(_CONFLICT)
         table = MaintainedTable(
             f"ledger: {name}", self.upkeep.ledger_path(name), before, None, tuple(steps), tuple(left), rows
         )
@@ -232,6 +235,9 @@ class _Maintenance:
             return ()
         end = now(self.ledger.machine) - timedelta(days=self.request.ledger_keep_days)
         return retention_rules(self.last.number, self.last.since, last_batch_before(self.ledger.done_at(), end))
+
+
+_CONFLICT = "another run changed it at the same moment: skipped until the next maintenance"
 
 
 def _name(states: Sequence[TableState]) -> str:

@@ -15,6 +15,7 @@ from pgoutput_etl.changes.compaction import typed_events_of
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.errors import ArchiveError, TableError
+from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.jobs.batch_plan import BatchPlan
 from pgoutput_etl.jobs.plan.report import PlannedTable, PlannedType
 from pgoutput_etl.load.change_source import blocks_of_table, events_of_blocks, window_of
@@ -74,8 +75,10 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
 
 
 def _planned_layout(spark: SparkSession, task: TableTask) -> tuple[str, ...]:
-    """The layout changes and remarks; for a table that moves, for the place that its rows come from."""
+    """The layout changes and remarks; for a table that moves, for the place that its rows come from, whose layout moves
+    with them unless sources share one of the two."""
     place = task.path if task.moved_from is None else task.moved_from[0]
+    place = task.path if tag_of(place) else place
     layout = task.shape.layout
     return (*(planned_layout(spark, place, layout) if layout else ()), *task.remarks)
 

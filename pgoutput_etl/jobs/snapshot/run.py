@@ -31,7 +31,7 @@ from pgoutput_etl.ledger.archive import CommitRange
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.load.rebuild import Rebuild
+from pgoutput_etl.load.rebuild import Rebuild, in_their_places
 from pgoutput_etl.load.repair import RepairChanges
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.targets import DeltaTargets
@@ -48,6 +48,7 @@ from pgoutput_etl.schema.relation_history import (
     is_of_snapshot,
     snapshot_position,
 )
+from pgoutput_etl.targets.location import scratch_folder
 from pgoutput_etl.targets.plan import BEFORE_FILES, HELD, CompleteSince, HeldTable, Since, TableChanges, TablePlan
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import UserTypes
@@ -218,7 +219,7 @@ class _SnapshotLoad:
     def _replace(self, plan: TablePlan, rows: DataFrame) -> tuple[list[TableResult], list[TableResult]]:
         """The results of replaced tables, and of all."""
         archive, tables = self.archive, self.batch.tables
-        scratch = f"{archive.config.state.root.rstrip('/')}/rebuilt"
+        scratch = scratch_folder(archive.config)
         rebuild = Rebuild(archive.config, archive.assembly, tables, {}, self.progress, self._writer(), scratch)
         rebuilt, unchanged = rebuild.write(plan, SparkRows(rows))
         return rebuilt, [*rebuilt, *(unchanged_result(result, tables) for result in unchanged)]
@@ -261,7 +262,7 @@ class _SnapshotLoad:
         paths = {oid: state.path for oid, state in batch.tables.items() if state.path}
         user_types = self._user_types()
         plan = make_plan(archive.config, history, changes, {}, user_types, placed=paths, named=batch.tables)
-        plan.tasks = [replace(task, path=paths.get(task.oid, task.path)) for task in plan.tasks]
+        plan = in_their_places(plan, paths)
         plan.held += [
             HeldTable(oid, relations[oid], _MAY_LACK_ROWS, TableChanges(oid), batch.tables.get(oid)) for oid in damaged
         ]

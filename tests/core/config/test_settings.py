@@ -274,6 +274,10 @@ def test_numbers_and_booleans_can_come_from_the_environment() -> None:
             "tables[0]: expected another `into` than the `rename` of tables[1]",
         ),
         (
+            "tables: [{match: a.b, into: b.c, tag: {k: x, l: y}}, {match: a.c, into: b.c, tag: {k: y}}]",
+            "tables[1]: expected the columns of the `tag` of tables[0], which has the same `into`",
+        ),
+        (
             "tables: [{match: a.b}, {match: c.d}, {match: a.b, skip: true}]",
             "tables[2]: it never applies: tables[0]",
         ),

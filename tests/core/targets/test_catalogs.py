@@ -106,7 +106,7 @@ def test_a_table_renamed_only_in_case_keeps_its_place() -> None:
 def test_a_displaced_table_moves_to_a_folder() -> None:
     there = replace(state_of(table(oid=1)), oid=1, path="`main`.`public`.`t`")
     plan = plan_of(table(oid=1), table(oid=2), states={1: there})
-    assert places(plan) == {1: "ledger/displaced/1", 2: "`main`.`public`.`t`"}
+    assert places(plan) == {1: "ledger/displaced/s/1", 2: "`main`.`public`.`t`"}
     by_oid = {task.oid: task for task in plan.tasks}
     assert by_oid[1].moved_from == ("`main`.`public`.`t`", 7)
     assert by_oid[2].replaces

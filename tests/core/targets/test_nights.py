@@ -60,7 +60,7 @@ def test_a_rename_in_a_prepared_transaction_has_no_effect_yet() -> None:
         found = however_cut([*OLD, *prepared(5, *SWAP, lsn=30), *end])
         assert places(found) == {"root/public/a": A, "root/public/b": B}
     found = however_cut([*OLD, *prepared(5, *SWAP, lsn=30), *commit_prepared(5, 40)])
-    assert places(found) == {"root/public/b": A, "root/_pgoutput_etl/displaced/2": B}
+    assert places(found) == {"root/public/b": A, "root/_pgoutput_etl/displaced/s/2": B}
 
 
 def test_a_rename_in_a_streamed_transaction_has_no_effect_yet() -> None:
@@ -143,7 +143,7 @@ def test_a_held_table_keeps_its_rows_when_another_takes_its_name() -> None:
     found.night([copydata(transaction(4, 20, exchanged, insert("2", "2", "3", oid=A)))])
     assert found.states[A].status == HELD
     found.night([copydata(transaction(5, 30, table(oid=B), insert("1", "of b", oid=B)))])
-    assert places(found) == {"root/_pgoutput_etl/displaced/1": A, "root/public/t": B}
+    assert places(found) == {"root/_pgoutput_etl/displaced/s/1": A, "root/public/t": B}
     assert len(found.rows(A)) == 1
     found.assert_as_replayed()
 

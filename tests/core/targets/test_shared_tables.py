@@ -10,6 +10,7 @@ import pytest
 from pgoutput_etl.config.settings import Mode, TableRule
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import tagged_place
+from pgoutput_etl.load.rebuild import in_their_places
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.target_plan import refuse_other_settings, settings_of
@@ -62,7 +63,7 @@ def test_a_table_that_took_the_tag_displaces_the_other() -> None:
     place = tagged_place("root/shop/orders", {"source": "s", "tenant": "a"})
     state: TableState = replace(state_of(of("a", 1)), oid=1, path=place)
     plan = plan_of(of("a", 2), config=config, states={1: state})
-    assert {task.oid: task.path for task in plan.tasks} == {1: "root/_pgoutput_etl/displaced/1", 2: place}
+    assert {task.oid: task.path for task in plan.tasks} == {1: "root/_pgoutput_etl/displaced/s/1", 2: place}
     assert [task.replaces for task in plan.tasks if task.oid == 2] == [True]
 
 
@@ -70,6 +71,33 @@ def test_two_tables_with_one_tag_are_refused() -> None:
     config = replace(CONFIG, tables=(replace(SHARED, tag={"source": "{source}"}),))
     with pytest.raises(ConfigError, match=r"tables\[0\].tag: a.orders and b.orders would have the same tag"):
         plan_of(of("a", 1), of("b", 2), config=config)
+
+
+@pytest.mark.parametrize("is_in_catalog", [True, False])
+def test_tags_are_equal_whatever_the_order_and_case_of_the_rule(is_in_catalog: bool) -> None:
+    rules = (
+        TableRule("a.*", into="s.t", tag={"k": "x", "l": "y"}),
+        TableRule("b.*", into="S.t", tag={"l": "y", "k": "x"}),
+    )
+    config = replace(IN_CATALOG if is_in_catalog else CONFIG, tables=rules)
+    if not is_in_catalog:
+        assert len({*places(plan_of(of("a", 1), of("b", 2), config=config)).values()}) == 2
+        return
+    with pytest.raises(ConfigError, match=r"a\.orders and b\.orders would have the same tag"):
+        plan_of(of("a", 1), of("b", 2), config=config)
+
+
+def test_a_table_is_rebuilt_where_it_is_unless_a_shared_table_is_involved() -> None:
+    own, shared = "root/a/orders", "root/shop/orders[source=s,tenant=a]"
+    for config, place, want, vacated in (
+        (CONFIG, own, own, []),
+        (CONFIG, "root/before/orders", "root/before/orders", []),
+        (CONFIG, shared, own, [shared]),
+        (replace(CONFIG, tables=(SHARED,)), own, shared, [own]),
+        (replace(CONFIG, tables=(SHARED,)), shared, shared, []),
+    ):
+        plan = in_their_places(plan_of(of("a"), config=config), {T: place})
+        assert ([task.path for task in plan.tasks], plan.vacated) == ([want], vacated)
 
 
 def test_a_table_with_the_shared_name_is_refused() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import pytest
@@ -28,6 +30,7 @@ from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load import targets
 from pgoutput_etl.load.targets import DeltaChanges
 from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
 from pgoutput_etl.spark.delta import delta_table, read_table
@@ -323,13 +326,25 @@ def test_tables_that_can_not_share_are_refused(spark: SparkSession, tmp_path: Pa
     with pytest.raises(ConfigError, match="would have the same tag"):
         nights.job.run()
     spark.range(1).write.format("delta").save(f"{tmp_path}/tables/all/mine")
-    with pytest.raises(RunError, match="has no column 'k'"):
+    with pytest.raises(RunError, match=r"all/mine is not shared by sources: .* another name for `into`"):
         nights.job.run("tables=[{match: 'tenant_*.t', into: all.mine, tag: {k: '{schema}'}}]")
     eu = Shard(spark, tmp_path / "again", "eu")
     eu.folder.mkdir()
     eu.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "a")))
     with pytest.raises(RunError, match="has rows and is not in the ledger"):
         eu.nights.job.run(f"state.root={tmp_path / 'lost'}")
+    us = Shard(spark, eu.folder, "us")
+    us.land(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "b")))
+    with pytest.raises(RunError, match="its column shard says whose a row is: give `tag` the same columns"):
+        us.nights.job.run("tables=[{match: public.t, into: all.orders, tag: {other: '{source}'}}]")
+    for rule in ("rename: all.orders", "into: all.orders, tag: {n: '{source}', shard: '{source}'}"):
+        with pytest.raises(RunError, match="its column shard says whose a row is"):
+            us.nights.job.run(f"tables=[{{match: public.t, {rule}}}]")
+    with patch.object(targets, "marks_commits", lambda _: False), pytest.raises(RunError, match="this cluster refuses"):
+        us.nights.job.run()
+    assert us.nights.job.run().exit_code == 0, "nothing was written before"
+    for shard in (eu, us):
+        shard.assert_mirrored()
 
 
 def test_jobs_see_only_the_rows_of_their_source(
@@ -463,7 +478,7 @@ def test_a_source_can_not_take_the_shared_table_for_itself(
     nights.land(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "a")))
     nights.job.run(own)
     nights.land(transaction(2, 0x200, insert("2", "b")))
-    with pytest.raises(RunError, match="can't leave the shared table"):
+    with pytest.raises(RunError, match="its column shard says whose a row is: choose another name with `rename`"):
         nights.job.run("tables=[]")
     assert nights.job.run(own).exit_code == 0
 
@@ -471,3 +486,151 @@ def test_a_source_can_not_take_the_shared_table_for_itself(
 def _working_folder(spark: SparkSession) -> str:
     """Of Spark's JVM, which relative paths begin at."""
     return str(spark._jvm.java.lang.System.getProperty("user.dir"))  # type: ignore[union-attr]
+
+
+def test_a_source_leaves_with_its_own_columns(spark: SparkSession, tmp_path: Path) -> None:
+    """To a table of its own, whose types and columns are the source's, and which goes on from there."""
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    eu.night(transaction(1, 0x100, table(("id", INT4), ("f", FLOAT4)), insert("1", "0.1")))
+    us.night(transaction(1, 0x100, table(("id", INT8), ("f", FLOAT8), "w"), insert("3000000000", "0.1", "b")))
+    own = "tables=[{match: public.t, rename: all.own}]"
+    assert eu.land(transaction(2, 0x200, insert("2", "0.2"))).job.run(own).exit_code == 0
+    rows = read_table(spark, f"{tmp_path}/tables/all/own")
+    assert rows.dtypes[:2] == [("id", "int"), ("f", "float")]
+    assert {"shard", "w"}.isdisjoint(rows.columns)
+    assert eu.rows() == []
+    widened = transaction(3, 0x300, table(("id", INT8), ("f", FLOAT4)), insert("3", "0.3"), delete("1", None))
+    assert eu.land(widened).job.run(own).exit_code == 0
+    assert sorted(row["id"] for row in read_table(spark, f"{tmp_path}/tables/all/own").collect()) == [2, 3]
+    us.assert_mirrored()
+
+
+def test_rows_that_can_not_move_stay_where_they_are(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch moves them, then its changes don't fit. A run that dies meanwhile makes no difference."""
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    for shard, column in ((eu, "v"), (us, ("v", INT4))):
+        relation = table(("id", INT4), column) if shard is us else table(("id", INT4))
+        shard.night(transaction(1, 0x100, relation, insert("1", *(["5"] if shard is us else []))))
+    tagged = "tables=[{match: public.t, into: all.orders, tag: {shard: europe}}]"
+    nights = eu.land(transaction(2, 0x200, table(("id", INT4), "v"), insert("2", "x")))
+    with monkeypatch.context() as killed:
+
+        def die(*_: object, **__: object) -> None:
+            raise MemoryError
+
+        killed.setattr(DeltaLedger, "close", die)
+        with pytest.raises(MemoryError):
+            nights.job.run(tagged)
+    europe = tagged_place(eu.whole, {"shard": "europe"})
+    for _ in range(2):
+        assert held(nights.job.run(tagged))["t"].startswith("column 'v' is string, and int in")
+        assert read_table(spark, europe).count() == 0
+        assert [row["id"] for row in eu.rows()] == [1]
+        nights = eu.land(transaction(3, 0x300, insert("3", "y")))
+    alone = "tables=[{match: public.t, rename: all.own}]"
+    assert nights.job.backfill(BackfillRequest(tables=("public.t",)), alone).exit_code == 0, "into a table of its own"
+    rows = read_table(spark, f"{tmp_path}/tables/all/own").collect()
+    assert sorted((row["id"], row["v"]) for row in rows) == [(1, None), (2, "x"), (3, "y")]
+    assert eu.rows() == []
+    us.assert_mirrored()
+
+
+@pytest.mark.soak
+def test_a_rebuild_whose_columns_do_not_fit_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    eu.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "a")))
+    us.night(transaction(1, 0x100, table(("id", INT4)), insert("1")))
+    us.night(transaction(2, 0x200, table(("id", INT4), ("v", INT4)), insert("2", "5")))
+    [built] = us.nights.job.backfill(BackfillRequest(tables=("public.t",))).tables
+    assert built.table.held is not None
+    assert built.table.held.startswith("column 'v' is int, and string in")
+    assert [row["id"] for row in us.rows()] == [1]
+    us.land(transaction(3, 0x300, insert("3", "6")))
+    assert us.nights.job.run().exit_code == 3, "it is held, and the source goes on"
+    eu.night(transaction(2, 0x200, insert("2", "b")))
+    eu.assert_mirrored()
+
+
+def test_a_table_that_another_source_created_again_is_missed(spark: SparkSession, tmp_path: Path) -> None:
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    relation = table(("id", INT4), "v")
+    eu.night(transaction(1, 0x100, relation, insert("1", "a")))
+    shutil.rmtree(eu.whole)
+    for number in range(1, 4):
+        us.night(transaction(number, 0x100 * number, relation, insert(str(number), "b")))
+    summary = eu.night(transaction(2, 0x200, insert("2", "b")))
+    assert held(summary)["t"].startswith("there is no table at ")
+    assert eu.rows() == []
+    assert eu.nights.job.backfill(BackfillRequest(tables=("public.t",))).exit_code == 0
+    for shard in (eu, us):
+        shard.assert_mirrored()
+
+
+def test_clustered_tables_count_own_rows_and_rebuild(spark: SparkSession, tmp_path: Path) -> None:
+    rule = ", cluster_by: [shard, id]"
+    eu, us = Shard(spark, tmp_path, "eu", rule), Shard(spark, tmp_path, "us", rule)
+    relation = table(("id", INT4), "v")
+    for shard in (eu, us):
+        shard.night(transaction(1, 0x100, relation, insert("1", "a"), insert("2", "b")))
+    spark.sql(f"OPTIMIZE delta.`{eu.whole}`")
+    summary = eu.night(transaction(2, 0x200, truncate(T), insert("3", "c")))
+    assert [(t.rows, t.inserted) for t in summary.tables] == [(1, 1)]
+    eu.night(transaction(3, 0x300, table(("id", INT4), "v", "w"), insert("4", "d", "e")))
+    assert eu.nights.job.backfill(BackfillRequest(tables=("public.t",))).exit_code == 0
+    for shard in (eu, us):
+        shard.assert_mirrored()
+    assert details(eu)["clusteringColumns"] == ["shard", "id"]
+
+
+@pytest.mark.soak
+def test_a_clustered_table_is_created_by_a_move_and_rows_are_displaced(spark: SparkSession, tmp_path: Path) -> None:
+    eu = Shard(spark, tmp_path, "eu", ", cluster_by: [shard, id]")
+    relation = table(("id", INT4), "v")
+    eu.land(transaction(1, 0x100, relation, insert("1", "a"))).job.run("tables=[]")
+    summary = eu.night(transaction(2, 0x200, insert("2", "b")))
+    assert [len(t.notes) for t in summary.tables] == [1]
+    assert summary.tables[0].notes[0].startswith("table moved")
+    assert details(eu)["clusteringColumns"] == ["shard", "id"]
+    summary = eu.night(transaction(3, 0x300, replace(relation, oid=T + 1), insert("7", "c", oid=T + 1)))
+    assert [row["id"] for row in eu.rows()] == [7]
+    [displaced] = [t for t in summary.tables if "/displaced/" in t.path]
+    assert sorted(row["id"] for row in read_table(spark, displaced.path).collect()) == [1, 2]
+    assert not [note for t in summary.tables for note in t.notes if "partitioned" in note or "clustered" in note]
+
+
+@pytest.mark.soak
+def test_rows_without_a_key_are_found_in_columns_that_others_widened(spark: SparkSession, tmp_path: Path) -> None:
+    eu, us = (Shard(spark, tmp_path, name, ", cdf: true") for name in ("eu", "us"))
+    for shard, kind in ((eu, FLOAT4), (us, FLOAT8)):
+        relation = table(("id", INT4), ("f", kind), identity=ReplicaIdentity.FULL)
+        shard.night(transaction(1, 0x100, relation, insert("1", "0.1"), insert("2", "0.2")))
+    summary = eu.night(transaction(2, 0x200, delete_full("1", "0.1"), insert("3", "0.3")))
+    assert [(t.rows, t.inserted, t.deleted) for t in summary.tables] == [(2, 1, 1)]
+    for shard in (eu, us):
+        shard.assert_mirrored()
+
+
+@pytest.mark.soak
+def test_a_run_that_died_after_a_move_is_finished(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
+    for shard in (eu, us):
+        shard.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", shard.name)))
+    other = "tables=[{match: public.t, into: all.others, tag: {shard: '{source}'}}]"
+
+    def die(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    eu.land(transaction(2, 0x200, insert("2", "x")))
+    with monkeypatch.context() as killed:
+        killed.setattr(DeltaChanges, "prepared", die)
+        with pytest.raises(MemoryError):
+            eu.nights.job.run(other)
+    assert eu.nights.job.run(other).exit_code == 0
+    moved = read_table(spark, tagged_place(f"{tmp_path}/tables/all/others", {"shard": "eu"}))
+    assert sorted(row["id"] for row in moved.collect()) == [1, 2]
+    assert eu.rows() == []
+    us.assert_mirrored()
