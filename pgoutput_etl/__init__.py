@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pgoutput_etl.jobs.backfill.report import print_backfill as print_backfill
     from pgoutput_etl.jobs.backfill.request import BackfillRequest as BackfillRequest
     from pgoutput_etl.jobs.backfill.run import backfill as backfill
+    from pgoutput_etl.jobs.moment.read import read_at as read_at
     from pgoutput_etl.jobs.plan.report import PlanSummary as PlanSummary
     from pgoutput_etl.jobs.plan.report import print_plan as print_plan
     from pgoutput_etl.jobs.plan.run import plan as plan
@@ -53,6 +54,7 @@ _NAMES = {
     "jobs.backfill.report": ["BackfillSummary", "print_backfill"],
     "jobs.backfill.request": ["BackfillRequest"],
     "jobs.backfill.run": ["backfill"],
+    "jobs.moment.read": ["read_at"],
     "jobs.plan.report": ["PlanSummary", "print_plan"],
     "jobs.plan.run": ["plan"],
     "jobs.verify.report": ["VerifySummary", "print_verification"],

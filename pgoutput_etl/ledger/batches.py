@@ -91,6 +91,23 @@ class LedgerBatches:
         [tables] = [row["tables"] for row in rows if row["status"] == "done"]
         return {table["oid"]: table_state(table) for table in tables}
 
+    def states_at(self, lsn: int) -> tuple[int, dict[int, TableState]]:
+        """The commit at which the last batch up to a commit ended, 0 if there is none; and by OID the tables' states
+        after it, each with the last commit that it has. If a snapshot had brought a table further, its last state
+        before that; none if it had none."""
+        rows = self.store.rows("batches", ("batch", "status", "last_commit_lsn", "tables"))
+        done = [row for row in rows if row["status"] == "done" and row["last_commit_lsn"] <= lsn]
+        done.sort(key=lambda row: row["batch"], reverse=True)
+        states: dict[int, TableState] = {}
+        for row in done:
+            tables = {table["oid"]: table for table in row["tables"] or ()}
+            for oid in tables.keys() if row is done[0] else tables.keys() - states.keys():
+                state = table_state(tables[oid])
+                if state.last_commit_lsn <= lsn:
+                    reached = max(state.last_commit_lsn, row["last_commit_lsn"])
+                    states[oid] = replace(state, last_commit_lsn=reached) if state.is_complete else state
+        return done[0]["last_commit_lsn"] if done else 0, states
+
     def known_tables(self) -> list[tuple[int, frozenset[int]]]:
         """The LSN and the OIDs of all tables, for each snapshot of a server that publishes tables as soon as they are
         created."""

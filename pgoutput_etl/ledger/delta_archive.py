@@ -77,13 +77,19 @@ class DeltaArchive(LedgerArchive):
                 "of it"
             ) from error
 
+    def commits_of(self, xid: int) -> list[int]:
+        """The commit LSNs of the transactions with an xid; several, if xids have wrapped around."""
+        is_own = (F.col("xid") == xid) & (F.col("fate") == TransactionStatus.COMMITTED.value)
+        rows = self._read("transactions").where(is_own).select("commit_lsn").distinct().collect()
+        return sorted(row["commit_lsn"] for row in rows)
+
     def first_commit(self, time: datetime) -> int:
         """LSN of the first commit at or after that time. Raises ConfigError if there is no such commit."""
-        return self._commit(True, F.col("at") >= microseconds_of(time), f"--from-time: none at {time} or later")
+        return self._commit(True, F.col("at") >= microseconds_of(time), f"no commit at {time} or later")
 
     def last_commit(self, time: datetime) -> int:
         """LSN of the last commit at or before that time. Raises ConfigError if there is no such commit."""
-        return self._commit(False, F.col("at") <= microseconds_of(time), f"--to-time: none at {time} or before")
+        return self._commit(False, F.col("at") <= microseconds_of(time), f"no commit at {time} or before")
 
     def _commit(self, first: bool, condition: Column, error: str) -> int:
         """The first or last commit whose time `at` (microseconds since 2000-01-01 UTC) meets a condition. For a file
@@ -94,7 +100,7 @@ class DeltaArchive(LedgerArchive):
         commits = commits.withColumn("at", F.unix_micros("commit_ts") - POSTGRES_EPOCH_MICROSECONDS).where(condition)
         [row] = commits.agg(aggregate("commit_lsn").alias("lsn")).collect()
         if row["lsn"] is None:
-            raise ConfigError(f"{error}, of the commits that were applied")
+            raise ConfigError(f"{error} has been applied")
         lsn, trimmed_to = int(row["lsn"]), self.ledger.trimmed_to()
         if lsn > trimmed_to:
             return lsn

@@ -57,7 +57,7 @@ class Ledger:
         self.source, self.machine = store.source, store.machine
         self._batches = batches = LedgerBatches(store)
         self.last_batch, self.last_after, self.begin = batches.last, batches.last_after, batches.begin
-        self.state_at, self.states_after = batches.state_at, batches.states_after
+        self.state_at, self.states_after, self.states_at = batches.state_at, batches.states_after, batches.states_at
         self.claims, self.claimed, self.done_at = batches.claims, batches.claimed, batches.done_at
         self.known_tables = batches.known_tables
         self._files = files = LedgerFiles(store)

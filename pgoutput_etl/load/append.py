@@ -25,10 +25,16 @@ from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UN
 
 def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
-    rows = _as_target(_with_sequence_and_old_key(events.frame, shape), shape)
+    rows = rows_after(None, shape, events)
     if before is TargetRows.NOTHING:
         return commit.initialize(spark, path, rows, shape.layout)
     return commit.append(spark, path, rows)
+
+
+def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
+    """As merge.rows_after."""
+    rows = _as_target(_with_sequence_and_old_key(events.frame, shape), shape)
+    return rows if stored is None else stored.unionByName(rows, allowMissingColumns=True)
 
 
 def _with_sequence_and_old_key(events: DataFrame, shape: TableShape) -> DataFrame:

@@ -33,8 +33,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
     net = events.frame
     if not events.only_inserts:
         net = net_of_bag(with_sequence(events.frame), shape).localCheckpoint()
-    rows = selected(net.where(F.col("_op") == INSERTED), net_values(shape))
-    deletes = net.where(F.col("_op") != INSERTED)
+    rows, deletes = _inserts_and_deletes(net, shape)
     delete_count = 0 if events.only_inserts else deletes.count()
     is_empty = before is TargetRows.NOTHING
     match write_method(WriteFacts(has_key=False, is_empty=is_empty, only_inserts=not delete_count)):
@@ -44,6 +43,17 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
             return append(spark, path, rows)
         case _:
             return _rewrite(spark, path, shape, rows, deletes, delete_count)
+
+
+def _inserts_and_deletes(net: DataFrame, shape: TableShape) -> tuple[DataFrame, DataFrame]:
+    is_insert = F.col("_op") == INSERTED
+    return selected(net.where(is_insert), net_values(shape)), net.where(~is_insert)
+
+
+def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -> DataFrame:
+    """As merge.rows_after."""
+    rows, deletes = _inserts_and_deletes(net_of_bag(with_sequence(events), shape), shape)
+    return rows if stored is None else _with_changes(stored, rows, deletes, shape)
 
 
 def _rewrite(
@@ -56,8 +66,7 @@ def _rewrite(
     if has_change_feed(spark, path):  # the feed of an overwrite has all rows
         gone = deletes.select(event_content(shape).alias("gone")).distinct().localCheckpoint()
         target = with_content_among(target, gone, shape)
-    # The target may have columns of the user's own.
-    after = _survivors(target, deletes, shape).unionByName(rows, allowMissingColumns=True)
+    after = _with_changes(target, rows, deletes, shape)
     if gone is None:
         result = overwrite(spark, path, after)
         total = result.inserted  # Delta reports every row of the overwritten table
@@ -87,6 +96,11 @@ def replace_equal_rows(
     values: dict[str, Any] = {quoted(name): F.col(f"s.row.{quoted(name)}") for name in rows.columns}
     merge.whenMatchedDelete().whenNotMatchedInsert(F.col("s.gone").isNull(), values=values).execute()
     return write_result(spark, path)
+
+
+def _with_changes(target: DataFrame, rows: DataFrame, deletes: DataFrame, shape: TableShape) -> DataFrame:
+    # The target may have columns of the user's own.
+    return _survivors(target, deletes, shape).unionByName(rows, allowMissingColumns=True)
 
 
 def _survivors(target: DataFrame, deletes: DataFrame, shape: TableShape) -> DataFrame:

@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, StructType
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, tag_of
-from pgoutput_etl.load.commit import DeltaTransaction, has_rows, overwrite
+from pgoutput_etl.load.commit import DeltaTransaction, overwrite
 from pgoutput_etl.load.layout import allow_names, has_column_mapping, is_for_all_readers
 from pgoutput_etl.load.shared_table import fields_of, tagged_target, unite_columns
 from pgoutput_etl.load.target_columns import as_map, delta_type, entries_of_target, no_entries, stored_value, to_target
@@ -64,24 +64,23 @@ def evolve(
         and _takes(spark, path, migration)
         and not _has_entries(spark, path, _removed_names(migration), mode)
     )
-    if any(migration.origins[place] is None for place in migration.key) and _needs_key(spark, path, mode):
-        migration.check_key()
+    check_migration(read_table(spark, path), migration, mode)
     if needs_log_only:
         # Recorded under a name of its own, because one of several statements doesn't complete the step.
         with session_settings(spark, replace(commit, step=f"{commit.step}:log").user_metadata()) as session:
             _alter(session, path, migration)
         return
     with session_settings(spark, commit.settings()) as session:
-        overwrite(session, path, _rewritten(session, path, migration, mode))
+        overwrite(session, path, migrated(tagged_target(session, path, migration.before), migration, mode))
 
 
-def _needs_key(spark: SparkSession, path: str, mode: Mode) -> bool:
-    """True if the target has a row that can still be changed or deleted."""
-    if mode is Mode.MIRROR:
-        return has_rows(spark, path)
-    rows = read_table(spark, path)
+def check_migration(rows: DataFrame, migration: SchemaMigration, mode: Mode) -> None:
+    """Raises TableError if a target's rows that can still be changed or deleted would lack a key."""
+    if all(migration.origins[place] is not None for place in migration.key) or mode is Mode.APPEND:
+        return
     living = {Mode.SOFT_DELETE: ~F.col(DELETED_COLUMN), Mode.HISTORY: F.col(VALID_TO_LSN).isNull()}
-    return mode in living and bool(rows.where(living[mode]).limit(1).count())
+    if rows.where(living.get(mode, F.lit(True))).limit(1).count():
+        migration.check_key()
 
 
 def _needs_log_only(migration: SchemaMigration) -> bool:
@@ -157,8 +156,8 @@ def _clauses(migration: SchemaMigration, existing: Mapping[str, DataType]) -> It
         last = name
 
 
-def _rewritten(spark: SparkSession, path: str, migration: SchemaMigration, mode: Mode) -> DataFrame:
-    target = tagged_target(spark, path, migration.before)
+def migrated(target: DataFrame, migration: SchemaMigration, mode: Mode) -> DataFrame:
+    """A target's rows with the new columns."""
     metadata = [name for name in added_columns(mode) if name != UNREPRESENTABLE_COLUMN]
     before = target.select(
         *(stored_value(column).alias(f"c{i}") for i, column in enumerate(migration.before)),

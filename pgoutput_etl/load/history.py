@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.event_log import TRUNCATED
 from pgoutput_etl.changes.events import INSERTED
+from pgoutput_etl.changes.key_facts import Ranges
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.bag import replace_equal_rows, with_content_among
@@ -18,11 +19,11 @@ from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.layout import has_change_feed
 from pgoutput_etl.load.net_effect import event_content, rows_with_content, with_sequence
+from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, next_truncate, row_states, truncates_of
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.target_columns import quoted_names, selected, target_values
+from pgoutput_etl.load.target_columns import selected, target_values
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.targets.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
 
 
@@ -37,20 +38,43 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, b
 def _write_keyed(
     spark: SparkSession, path: str, shape: TableShape, events: EventLog, stored: DataFrame | None
 ) -> WriteResult:
-    current = None if stored is None else stored.where(F.col(VALID_TO_LSN).isNull())
-    changes = _openings_and_closings(row_states(events, shape, current), shape).localCheckpoint()
-    versions = changes.where(~F.col("_closes"))
+    changes = _changes(shape, events, stored).localCheckpoint()
     if stored is None:
-        return commit.initialize(spark, path, selected(versions, _values(shape)), shape.layout)
-    is_current = F.col("s._closes") & F.col(f"t.{VALID_TO_LSN}").isNull()
-    condition = is_current & same_key(shape, key_ranges(changes, shape))
-    builder = delta_table(spark, path).alias("t").merge(changes.alias("s"), condition)
-    # A schema change within a transaction splits it into two spans. The state after the first span is no version.
-    builder = builder.whenMatchedDelete(F.col(f"t.{VALID_FROM_LSN}") == F.col("s._lsn"))
-    ended = {VALID_TO_LSN: F.col("s._lsn"), VALID_TO_TS: F.col("s._ts")}
-    builder = builder.whenMatchedUpdate(set=quoted_names(ended))
-    builder.whenNotMatchedInsert(~F.col("s._closes"), values=quoted_names(_values(shape, "s."))).execute()
+        return commit.initialize(spark, path, _new_versions(changes, shape), shape.layout)
+    _merge(changes, shape, key_ranges(changes, shape)).execute(spark, path)
     return commit.write_result(spark, path)
+
+
+def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
+    """As merge.rows_after."""
+    if not shape.is_bag:
+        changes = _changes(shape, events, stored)
+        return _new_versions(changes, shape) if stored is None else _merge(changes, shape, {}).after(stored)
+    ordered = with_sequence(events.frame)
+    paired = _paired(ordered, shape)
+    versions = selected(_versions_of_bag(paired), _values(shape))
+    if stored is None:
+        return versions
+    ended = _ended(stored, _deletes(paired), _first_truncate(ordered), shape)
+    return ended.unionByName(versions, allowMissingColumns=True)
+
+
+def _changes(shape: TableShape, events: EventLog, stored: DataFrame | None) -> DataFrame:
+    current = None if stored is None else stored.where(F.col(VALID_TO_LSN).isNull())
+    return _openings_and_closings(row_states(events, shape, current), shape)
+
+
+def _new_versions(changes: DataFrame, shape: TableShape) -> DataFrame:
+    return selected(changes.where(~F.col("_closes")), _values(shape))
+
+
+def _merge(changes: DataFrame, shape: TableShape, ranges: Ranges) -> RowMerge:
+    is_current = F.col("s._closes") & F.col(f"t.{VALID_TO_LSN}").isNull()
+    ended = {VALID_TO_LSN: F.col("s._lsn"), VALID_TO_TS: F.col("s._ts")}
+    # A schema change within a transaction splits it into two spans. The state after the first span is no version.
+    is_deleted = F.col(f"t.{VALID_FROM_LSN}") == F.col("s._lsn")
+    condition = is_current & same_key(shape, ranges)
+    return RowMerge(changes, condition, ended, _values(shape, "s."), is_deleted, ~F.col("s._closes"))
 
 
 def _openings_and_closings(states: DataFrame, shape: TableShape) -> DataFrame:
@@ -92,8 +116,7 @@ def _write_bag(
         return commit.initialize(spark, path, versions, shape.layout)
     if not ordered.where(F.col("_op") != INSERTED).limit(1).count():
         return commit.append(spark, path, versions)
-    first = truncates_of(ordered).select(F.get("_truncates", 0).alias("_emptied"))
-    deletes = _deletes(paired)
+    first, deletes = _first_truncate(ordered), _deletes(paired)
     if not has_change_feed(spark, path):
         return commit.initialize(
             spark, path, _ended(stored, deletes, first, shape).unionByName(versions, allowMissingColumns=True)
@@ -106,6 +129,11 @@ def _write_bag(
     ended = _ended(with_content_among(current, gone, shape), deletes, first, shape)
     is_current = F.col(f"t.{VALID_TO_LSN}").isNull()
     return replace_equal_rows(spark, path, shape, gone, ended.unionByName(versions), is_current)
+
+
+def _first_truncate(ordered: DataFrame) -> DataFrame:
+    """One row with `_emptied`, NULL without a truncate."""
+    return truncates_of(ordered).select(F.get("_truncates", 0).alias("_emptied"))
 
 
 def _paired(ordered: DataFrame, shape: TableShape) -> DataFrame:

@@ -14,14 +14,13 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.load import bag
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, append, initialize, write_result
-from pgoutput_etl.load.key_match import keys_are_absent, net_facts, same_key
+from pgoutput_etl.load.key_match import keys_are_absent, net_facts
 from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
-from pgoutput_etl.load.rewrite import SMALL_ROWS, rewrite, small_table
+from pgoutput_etl.load.rewrite import SMALL_ROWS, net_merge, rewrite, small_table
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.target_columns import net_values, quoted_names, selected, updated_values
+from pgoutput_etl.load.target_columns import net_values, selected
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, NO_BROADCAST, session_settings, temporarily
 from pgoutput_etl.targets.write_method import (
     WriteFacts,
@@ -106,11 +105,23 @@ def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
 
 
 def _net(spark: SparkSession, path: str, shape: TableShape, events: TableEvents, before: TargetRows) -> DataFrame:
-    ordered = with_sequence(events.frame)
-    if shape.moves_toast:
-        target = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
-        ordered = resolve_moves(ordered, shape, target)
-    return net_rows(ordered, shape)
+    is_read = shape.moves_toast and before is TargetRows.ROWS
+    return _net_of(events.frame, shape, tagged_target(spark, path, shape.columns) if is_read else None)
+
+
+def _net_of(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
+    ordered = with_sequence(events)
+    return net_rows(resolve_moves(ordered, shape, target) if shape.moves_toast else ordered, shape)
+
+
+def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -> DataFrame:
+    """The rows of a table after these events. stored: its rows before; None if there were none."""
+    if shape.is_bag:
+        return bag.rows_after(stored, shape, events)
+    net = _net_of(events, shape, stored)
+    if stored is None:
+        return selected(net.where(~F.col("_delete")), net_values(shape))
+    return net_merge(net, shape).after(stored)
 
 
 def _merge(
@@ -126,10 +137,5 @@ def _merge(
         settings = FOR_FEW_ROWS if is_few and facts.rows < SMALL_ROWS else {}
         if facts.rows > _most_to_broadcast(shape):
             settings = {**settings, **NO_BROADCAST}
-    deleted = F.col("s._delete")
     with temporarily(spark, settings):
-        merge = delta_table(spark, path).alias("t").merge(net.alias("s"), same_key(shape, ranges))
-        if deletes:  # even if no row meets it, Delta would read every column of the target for this clause
-            merge = merge.whenMatchedDelete(deleted)
-        merge = merge.whenMatchedUpdate(set=quoted_names(updated_values(shape)))
-        merge.whenNotMatchedInsert(~deleted, values=quoted_names(net_values(shape, "s."))).execute()
+        net_merge(net, shape, ranges, deletes).execute(spark, path)

@@ -9,13 +9,14 @@ Events have the columns of TableShape.event_schema(); `_seq` orders them by comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED
 from pgoutput_etl.changes.key_facts import Ranges
@@ -128,6 +129,20 @@ def stored_keys(target: DataFrame, shape: TableShape) -> DataFrame:
     names = [shape.columns[i].name for i in shape.key]
     entries = F.filter(entries_of_target(), lambda entry: entry["key"].isin(names)).alias("_unrep")
     return target.select(*(stored_value(shape.columns[i]).alias(f"c{i}") for i in shape.key), entries)
+
+
+def delete_events(keys: DataFrame, at: Mapping[str, Column], schema: StructType, shape: TableShape) -> DataFrame:
+    """A DELETE per key. keys: as of `stored_keys`. at: _lsn, _file, _ordinal, and others that order events. schema: of
+    events."""
+    values = {
+        **at,
+        "_op": F.lit(DELETED),
+        "_unrep": F.col("_unrep"),
+        **{f"u{i}": F.lit(False) for i in shape.toast},
+        **{f"c{i}": F.col(f"c{i}") for i in shape.key},
+    }
+    missing = F.lit(None)
+    return keys.select(*(values.get(f.name, missing).cast(f.dataType).alias(f.name) for f in schema.fields))
 
 
 def resolve_moves(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:

@@ -13,12 +13,13 @@ from functools import partial
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.events import DELETED, UPDATED
+from pgoutput_etl.changes.events import UPDATED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.load.change_source import ChangeRows
 from pgoutput_etl.load.net_effect import (
     any_of,
+    delete_events,
     event_content,
     event_key_parts,
     has_key,
@@ -71,14 +72,5 @@ def _deletes(target: DataFrame, events: DataFrame, shape: TableShape) -> DataFra
     """DELETEs of the target's rows that no event has."""
     found = events.select(*keyed_columns(event_key_parts(shape)))
     gone = stored_keys(target, shape).join(found, has_key(shape), "left_anti")
-    values = {
-        "_op": F.lit(DELETED),
-        "_lsn": F.lit(0).cast("long"),
-        "_file": F.lit(BEFORE_FILES).cast("long"),
-        "_ordinal": F.lit(-1).cast("long"),
-        "_unrep": F.col("_unrep"),
-        **{f"u{i}": F.lit(False) for i in shape.toast},
-        **{f"c{i}": F.col(f"c{i}") for i in shape.key},
-    }
-    nulls = {field.name: F.lit(None).cast(field.dataType) for field in events.schema.fields}
-    return gone.select(*(values.get(name, nulls[name]).alias(name) for name in events.columns))
+    at = {"_lsn": F.lit(0), "_file": F.lit(BEFORE_FILES), "_ordinal": F.lit(-1)}
+    return delete_events(gone, at, events.schema, shape)

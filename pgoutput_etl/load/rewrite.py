@@ -8,9 +8,11 @@ from threading import Thread
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.identifiers import quoted, tag_of
+from pgoutput_etl.changes.key_facts import Ranges
+from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.load.commit import WriteResult, write_result
 from pgoutput_etl.load.key_match import same_key
+from pgoutput_etl.load.row_merge import DELETED, INSERTED, UPDATED, RowMerge
 from pgoutput_etl.load.table_writer import writer_of
 from pgoutput_etl.load.target_columns import net_values, updated_values
 from pgoutput_etl.schema.table_shape import TableShape
@@ -48,31 +50,22 @@ def small_table(spark: SparkSession, path: str, shape: TableShape, rows: int | N
     return target
 
 
+def net_merge(net: DataFrame, shape: TableShape, ranges: Ranges | None = None, deletes: bool = True) -> RowMerge:
+    """net: one row per key (net_effect.net_rows). ranges: of its keys. deletes: a net row may delete a row; even if
+    none does, Delta would read every column of the target for it."""
+    is_deleted = F.col("s._delete")
+    values = (updated_values(shape), net_values(shape, "s."))
+    return RowMerge(net, same_key(shape, ranges or {}), *values, is_deleted if deletes else None, ~is_deleted)
+
+
 def rewrite(spark: SparkSession, path: str, target: DataFrame, shape: TableShape, net: DataFrame) -> WriteResult:
     """target: from `small_table`. net: one row per key (net_effect.net_rows). Delta reads the target in the version
     that its transaction overwrites, whatever was committed since `target` was made."""
-    # Structs, because a column of the table may have any name.
-    stored = target.select(F.struct(*(quoted(name) for name in target.columns)).alias("t"))
-    joined = stored.join(net.select(F.struct("*").alias("s")), same_key(shape, {}), "full_outer")
-    is_new, is_kept, is_deleted = F.col("t").isNull(), F.col("s").isNull(), F.col("s._delete")
-    counts = Observation()
-    joined = joined.observe(
-        counts,
-        F.count_if(is_new & ~is_deleted).alias("inserted"),
-        F.count_if(~is_new & ~is_deleted).alias("updated"),
-        F.count_if(~is_new & is_deleted).alias("deleted"),
-        F.count_if(is_kept | ~is_deleted).alias("rows"),
-    )
-    new, updated = net_values(shape, "s."), updated_values(shape)
-    rows = joined.where(is_kept | ~is_deleted).select(
-        *(
-            F.when(is_kept, F.col(f"t.{quoted(field.name)}"))
-            .when(is_new, new[field.name].cast(field.dataType))
-            .otherwise(updated[field.name].cast(field.dataType))
-            .alias(field.name)
-            for field in target.schema
-        )
-    )
+    counts, merge = Observation(), net_merge(net, shape)
+    effects = merge.effects(target)
+    of_effects = (F.count_if(F.col("effect") == effect).alias(effect) for effect in (INSERTED, UPDATED, DELETED))
+    effects = effects.observe(counts, *of_effects, F.count_if(F.col("effect") != DELETED).alias("rows"))
+    rows = merge.after(target, effects)
     # Also for a partitioned table in a session that overwrites only the partitions that it writes.
     save(writer_of(spark, rows).mode("overwrite").option("partitionOverwriteMode", "static"), path)
     found, version = _awaited(counts), newest_version(spark, path)

@@ -19,6 +19,7 @@ from pgoutput_etl.changes.events import DELETED, MOVED_IN, MOVED_OUT, UPDATED
 from pgoutput_etl.load.net_effect import (
     all_of,
     any_of,
+    delete_events,
     event_key_parts,
     resolve_moves,
     sent_value,
@@ -91,18 +92,9 @@ def without_truncates(events: DataFrame, shape: TableShape, living: DataFrame | 
         stored = stored_keys(living, shape).crossJoin(truncates).withColumn("_at", F.get("_truncates", 0))
         emptied = emptied.unionByName(stored.drop("_truncates"))
     deletes = emptied.where(F.col("_at").isNotNull()).distinct()
-    values = {
-        "_op": F.lit(DELETED),
-        "_seq": F.col("_at._seq"),
-        "_ts": F.col("_at._ts"),
-        "_xid": F.col("_at._xid"),
-        **{name: F.col(f"_at._seq.{name}") for name in ("_lsn", "_file", "_ordinal")},
-        **{f"u{i}": F.lit(False) for i in shape.toast},
-        "_unrep": F.col("_unrep"),
-        **{f"c{i}": F.col(f"c{i}") for i in shape.key},
-    }
-    nulls = {field.name: F.lit(None).cast(field.dataType) for field in changes.schema.fields}
-    return changes.unionByName(deletes.select(*(values.get(n, nulls[n]).alias(n) for n in changes.columns)))
+    at = {name: F.col(f"_at.{name}") for name in ("_seq", "_ts", "_xid")}
+    at |= {name: F.col(f"_at._seq.{name}") for name in ("_lsn", "_file", "_ordinal")}
+    return changes.unionByName(delete_events(deletes, at, changes.schema, shape))
 
 
 def _filled_from_events(changes: DataFrame, shape: TableShape) -> DataFrame:

@@ -10,15 +10,16 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from pgoutput_etl.changes.key_facts import Ranges
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
+from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, row_states
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.target_columns import quoted_names, selected, target_values
+from pgoutput_etl.load.target_columns import selected, target_values
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.targets.modes import DELETED_COLUMN, METADATA_COLUMNS
 
 
@@ -29,10 +30,20 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, b
     )
     net = _last_states(row_states(events, shape, living), shape).localCheckpoint()
     if before is TargetRows.NOTHING:
-        values = {**target_values(shape), DELETED_COLUMN: F.col("_deleted")}
-        return commit.initialize(spark, path, selected(net.where(~F.col("_mark")), values), shape.layout)
-    _merge(spark, path, shape, net)
+        return commit.initialize(spark, path, _new_rows(net, shape), shape.layout)
+    _merge(net, shape, key_ranges(net, shape)).execute(spark, path)
     return commit.write_result(spark, path)
+
+
+def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
+    """As merge.rows_after."""
+    living = None if stored is None else stored.where(~F.col(DELETED_COLUMN))
+    net = _last_states(row_states(events, shape, living), shape)
+    return _new_rows(net, shape) if stored is None else _merge(net, shape, {}).after(stored)
+
+
+def _new_rows(net: DataFrame, shape: TableShape) -> DataFrame:
+    return selected(net.where(~F.col("_mark")), {**target_values(shape), DELETED_COLUMN: F.col("_deleted")})
 
 
 def _last_states(states: DataFrame, shape: TableShape) -> DataFrame:
@@ -57,7 +68,7 @@ def _last_states(states: DataFrame, shape: TableShape) -> DataFrame:
     )
 
 
-def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) -> None:
+def _merge(net: DataFrame, shape: TableShape, ranges: Ranges) -> RowMerge:
     inserted = {**target_values(shape, "s."), DELETED_COLUMN: F.col("s._deleted")}
     mark, was_deleted = F.col("s._mark"), F.col(f"t.{DELETED_COLUMN}")
     updated: dict[str, Column] = {}
@@ -65,6 +76,4 @@ def _merge(spark: SparkSession, path: str, shape: TableShape, net: DataFrame) ->
         stays = mark & was_deleted if name in METADATA_COLUMNS[:-1] else mark
         updated[name] = F.when(stays, F.col(f"t.{quoted(name)}")).otherwise(value)
     updated[DELETED_COLUMN] = F.col("s._deleted")
-    builder = delta_table(spark, path).alias("t").merge(net.alias("s"), same_key(shape, key_ranges(net, shape)))
-    builder = builder.whenMatchedUpdate(set=quoted_names(updated))
-    builder.whenNotMatchedInsert(~mark, values=quoted_names(inserted)).execute()
+    return RowMerge(net, same_key(shape, ranges), updated, inserted, None, ~mark)

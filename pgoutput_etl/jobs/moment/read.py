@@ -1,0 +1,171 @@
+"""Reads tables as of any commit: as of the last batch before it, with the archived changes up to it merged in.
+
+Nothing is written, and only files with a commit in between are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from fnmatch import fnmatchcase
+from functools import partial
+
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress, counted, no_progress
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.ingest.committed_rows import SparkRows
+from pgoutput_etl.jobs.command import matching_names
+from pgoutput_etl.jobs.moment.request import Moment, only_commit
+from pgoutput_etl.ledger.archive import CommitRange
+from pgoutput_etl.ledger.as_of import Tables
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load.on_read import FrameTargets
+from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.load.writer import Writer
+from pgoutput_etl.lsn import format_lsn, parse_lsn
+from pgoutput_etl.schema.table_shape import table_columns
+from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.targets.planner import make_plan
+
+
+def read_at(
+    spark: SparkSession,
+    config: Config,
+    *,
+    lsn: int | str | None = None,
+    time: datetime | None = None,
+    xid: int | None = None,
+    before: bool = False,
+    tables: Sequence[str] = ("*",),
+    progress: Progress = no_progress,
+) -> Tables:
+    """Tables as of any commit that has been applied, by "schema.table" as they were named then.
+
+    lsn: a commit's LSN, as a number or in PostgreSQL's text (0/1AE7B70); or a time with a zone: the last commit at or
+    before it; or a transaction's xid. before: without this commit. tables: shell patterns of the names. `held` has the
+    tables that lack changes, with the LSN that they have; `ahead` those that a snapshot loaded later, so that their
+    rows as of this commit are not known, and that are absent.
+
+    Raises ConfigError for a commit or table that the archive does not have, RunError for a commit that has not been
+    applied, and ArchiveError if a file that is needed is gone.
+    """
+    moment = Moment(parse_lsn(lsn) if isinstance(lsn, str) else lsn, time, xid, before)
+    moment.check()
+    archive = archive_of(spark, config)
+    return MomentReader(archive, progress).read(commit_of(archive, moment), tables)
+
+
+def commit_of(archive: DeltaArchive, moment: Moment) -> int:
+    """The LSN of the last commit to read. Raises ConfigError if the archive has no such commit, and RunError if it has
+    not been applied."""
+    if moment.lsn is not None:
+        lsn = moment.lsn
+    elif moment.time is not None:
+        lsn = archive.last_commit(moment.time)
+    else:
+        assert moment.xid is not None
+        lsn = only_commit(moment.xid, archive.commits_of(moment.xid))
+    reached, last = archive.last.last_commit_lsn, lsn - moment.before
+    if last > reached:
+        raise RunError(
+            f"{format_lsn(last)} has not been applied: the last commit that has is {format_lsn(reached)}",
+            next_job=("apply",),
+        )
+    return last
+
+
+def archive_of(spark: SparkSession, config: Config) -> DeltaArchive:
+    """Raises RunError if nothing has been applied."""
+    ledger = DeltaLedger.of(spark, config)
+    last = ledger.last_batch()
+    if last is None or (last.state is None and not last.tables):
+        raise RunError(f"no batch of {ledger.source} has been applied", next_job=("apply",))
+    return DeltaArchive.of(spark, config, ledger, last)
+
+
+@dataclass(frozen=True, slots=True)
+class MomentReader:
+    archive: DeltaArchive
+    progress: Progress = no_progress
+
+    def read(self, lsn: int, patterns: Sequence[str] = ("*",)) -> Tables:
+        """The tables as of the commit at `lsn`; see `read_at`."""
+        archive = self.archive
+        end, states = archive.ledger.states_at(lsn)
+        oids = self._oids(patterns, states)
+        ahead = archive.snapshots(oids - states.keys())
+        own = {oid: state for oid, state in states.items() if oid in oids}
+        targets = FrameTargets({state.path: self._stored(state) for state in own.values() if state.version >= 0})
+        lacking = {oid: own[oid] for oid in archive.cutoff_before(own, lsn)}
+        started = {oid: state for oid, state in own.items() if state.is_complete and oid not in lacking}
+        starts = {oid: started[oid].last_commit_lsn if oid in started else end for oid in oids - ahead.keys()}
+        found = {**own, **self._changed(lsn, targets, states, started, starts)}
+        frames, held = {}, {}
+        for state in found.values():
+            is_own = any(fnmatchcase(state.full_name, pattern) for pattern in patterns)
+            if not is_own or state.is_displaced:
+                continue
+            if not state.is_complete or state.oid in lacking:
+                held[state.full_name] = state.last_commit_lsn
+            if state.version >= 0:
+                frames[state.full_name] = targets.rows(state.path)
+        return Tables(frames, lsn, held, {archive.name(oid): state.last_commit_lsn for oid, state in ahead.items()})
+
+    def _oids(self, patterns: Sequence[str], states: Mapping[int, TableState]) -> set[int]:
+        """The tables that ever had a name that matches. Raises ConfigError for a pattern that matches none."""
+        names: dict[str, set[int]] = {}
+        relations = [entry.relation for entry in self.archive.relations.entries]
+        relations += [state.relation for state in (*states.values(), *self.archive.last.tables.values())]
+        for relation in relations:
+            names.setdefault(relation.full_name, set()).add(relation.oid)
+        return {oid for name in matching_names(patterns, names, "the archive") for oid in names[name]}
+
+    def _stored(self, state: TableState) -> DataFrame:
+        columns = table_columns(state.relation, state.retired, self.archive.user_types)
+        return tagged_target(self.archive.spark, state.path, columns, state.version)
+
+    def _changed(
+        self,
+        lsn: int,
+        targets: FrameTargets,
+        states: Mapping[int, TableState],
+        started: Mapping[int, TableState],
+        starts: Mapping[int, int],
+    ) -> dict[int, TableState]:
+        """The states of tables with changes through the commit at `lsn`, or with another name. states: of all tables
+        before. started: of those to which changes are added. starts: the commit after which changes are added, by the
+        OIDs of these and of new tables."""
+        archive, first = self.archive, min(starts.values(), default=lsn) + 1
+        if first > lsn:
+            return {}
+        commits = CommitRange(first, lsn)
+        files = archive.files_with(starts, commits)
+        self.progress(f"reading {counted(len(files), 'file')}")
+        with archive.reading(files, starts, commits) as committed:
+            # Kept as long as somebody has the tables.
+            rows = SparkRows(committed.frame.localCheckpoint())
+        rows = rows.after({oid: start for oid, start in starts.items() if start >= first})
+        changes = rows.counts(archive.relations)
+        incomplete = states.keys() - started.keys()
+        plan = make_plan(
+            archive.config,
+            archive.relations,
+            {oid: counts for oid, counts in changes.items() if oid not in incomplete},
+            started,
+            archive.user_types,
+            named=states,
+            accepts_changes=True,
+        )
+        batch = replace(archive.last, resumed=False, last_commit_lsn=lsn, tables=dict(started))
+        path_of = partial(archive.ledger.path_of, archive.last)
+        writer = Writer(targets, archive.config, batch, lsn, _no_check, path_of, self.progress)
+        results = writer.write(plan, targets.archived_changes(rows))
+        return {result.state.oid: result.state for result in results}
+
+
+def _no_check() -> None:
+    """No claim is needed: nothing is written."""

@@ -1,0 +1,123 @@
+"""Target tables that are only read: a batch's changes are merged into DataFrames, and nothing is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+
+from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
+from pgoutput_etl.ingest.rows import MessageRows
+from pgoutput_etl.load import append, history, merge, soft_delete
+from pgoutput_etl.load.change_source import ChangeRows
+from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
+from pgoutput_etl.load.evolve import check_migration, migrated
+from pgoutput_etl.load.targets import Changes, SpanWrite
+from pgoutput_etl.schema.layout import Layout
+from pgoutput_etl.schema.migration import SchemaMigration
+from pgoutput_etl.targets.plan import SchemaSpan, TableTask
+from pgoutput_etl.transactions.cutoff import Cutoff
+
+_ROWS_AFTER = {
+    Mode.SOFT_DELETE: soft_delete.rows_after,
+    Mode.HISTORY: history.rows_after,
+    Mode.APPEND: append.rows_after,
+}
+
+_NO_COUNTS = WriteResult(0, 0, 0, 0, rows=0)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameChanges:
+    """Computes a table's rows after each of its schema spans."""
+
+    targets: FrameTargets
+    source: ChangeRows
+
+    def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
+        def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:  # noqa: ARG001
+            stored = None if before is TargetRows.NOTHING else self.targets.rows(task.path)
+            self.targets.written[task.path] = self._rows_after(stored, task, span)
+            return _NO_COUNTS
+
+        return write
+
+    def _rows_after(self, stored: DataFrame | None, task: TableTask, span: SchemaSpan) -> DataFrame:
+        if task.mode is Mode.MIRROR:
+            return merge.rows_after(stored, span.shape, self.source.events(task, span).frame)
+        return _ROWS_AFTER[task.mode](stored, span.shape, self.source.event_log(task, span))
+
+
+@dataclass(frozen=True, slots=True)
+class FrameTargets:
+    """load.targets.Targets. stored: the tables' rows before the batch, by place; written: after it, if it changes or
+    moves them. Row counts are 0: counting would read the tables."""
+
+    stored: Mapping[str, DataFrame]
+    written: dict[str, DataFrame] = field(default_factory=dict)
+
+    marks_commits = True
+    may_overlap = False
+
+    def rows(self, place: str) -> DataFrame:
+        return self.written[place] if place in self.written else self.stored[place]
+
+    def pool(self, tables: int) -> Executor:  # noqa: ARG002
+        return ThreadPoolExecutor(1)
+
+    def batch_changes(self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]) -> Changes:
+        raise NotImplementedError("tables are read with changes from the archive")
+
+    def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> FrameChanges:  # noqa: ARG002
+        assert isinstance(rows, SparkRows)
+        return FrameChanges(self, ChangeRows(rows.frame))
+
+    def exists(self, place: str) -> bool:
+        return place in self.written or place in self.stored
+
+    def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:
+        pass  # the caller has read it
+
+    def check_free(self, place: str, is_new: bool) -> None:
+        pass  # nothing is written
+
+    def has_rows(self, place: str) -> bool:  # noqa: ARG002
+        return False
+
+    def count(self, place: str) -> int:  # noqa: ARG002
+        return 0
+
+    def applications(self, place: str) -> set[str]:  # noqa: ARG002
+        return set()
+
+    def committed_steps(self, place: str, commit: DeltaTransaction) -> set[str]:  # noqa: ARG002
+        return set()
+
+    def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:  # noqa: ARG002
+        return _NO_COUNTS
+
+    def move(
+        self,
+        old_place: str,
+        old_version: int,  # noqa: ARG002
+        place: str,
+        commit: DeltaTransaction,  # noqa: ARG002
+        task: TableTask | None = None,  # noqa: ARG002
+    ) -> None:
+        self.written[place] = self.stored[old_place]
+
+    def empty(self, place: str, commit: DeltaTransaction) -> None:  # noqa: ARG002
+        self.written[place] = self.rows(place).limit(0)
+
+    def restore(self, place: str, version: int | None, commit: DeltaTransaction) -> None:  # noqa: ARG002
+        self.written.pop(place, None)
+
+    def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:  # noqa: ARG002
+        return ()
+
+    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:  # noqa: ARG002
+        check_migration(self.rows(place), migration, mode)
+        self.written[place] = migrated(self.rows(place), migration, mode)
