@@ -20,7 +20,7 @@ JOBS = {
     "snapshot": "load rows from before the slot",
     "verify": "compare tables with PostgreSQL",
     "maintain": "keep tables and ledger fast and small",
-    "show": "print rows of a Delta table",
+    "show": "print rows of a table, as of any commit",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from random import Random
@@ -13,6 +14,7 @@ from pyspark.sql import SparkSession
 import pgoutput_etl as pg
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.show import command as show
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.as_of import Tables
@@ -167,10 +169,11 @@ def test_columns_and_names_are_those_of_the_moment(nights: Nights) -> None:
 
 def test_a_moment_is_a_commit_a_time_or_a_transaction(nights: Nights) -> None:
     hour = 3_600_000_000
-    timed = [[_at(message, number * hour) for message in messages] for number, messages in enumerate(HISTORY)]
-    nights.night(*timed[:2])
     wrapped = 1 << 38
-    nights.night(*timed[2:], transaction(2, wrapped, insert("9", "wrapped")))
+    history = [*HISTORY, transaction(2, wrapped, insert("9", "wrapped"))]
+    timed = [[_at(message, number * hour) for message in messages] for number, messages in enumerate(history)]
+    nights.night(*timed[:2])
+    nights.night(*timed[2:])
     spark, config, start = nights.job.spark, nights.job.loaded(), datetime(2000, 1, 1, tzinfo=timezone.utc)
     want = values(pg.read_at(spark, config, lsn=0x300))
     assert values(pg.read_at(spark, config, lsn="0/300")) == want
@@ -214,6 +217,32 @@ def test_only_files_in_between_are_read(nights: Nights) -> None:
     assert len(values(pg.read_at(job.spark, job.loaded(), lsn=0x400))) == 3, "a batch's end needs no file"
     with pytest.raises(ArchiveError, match=r"00\d\.copydata no longer exists"):
         pg.read_at(job.spark, job.loaded(), lsn=0x200)
+
+
+def test_show_prints_a_table_as_of_a_moment(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nights.night(*HISTORY[:3])
+    monkeypatch.setattr(show, "session", lambda *_: nullcontext(nights.job.spark))
+    nights.job.write_config()
+
+    def shown(*arguments: str) -> tuple[int, str]:
+        code = show.COMMAND.main(arguments=[arguments[0], "--config", str(nights.job.config), *arguments[1:]])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    code, text = shown("public.t", "--before-xid", "3")
+    assert code == 0
+    assert [line.split("|")[1:3] for line in text.splitlines() if line[:1] == "|"] == [
+        [" id", "  v"],
+        ["  1", "  w"],
+        ["  3", " v3"],
+    ]
+    assert "| 4|" in shown("public.t", "--at", "0/300")[1].replace("  ", " ")
+    assert shown("public.t", "--at", "0/50")[1].startswith("ConfigError: there was no table public.t at 0/50")
+    assert shown("public.no", "--at", "0/50")[0] == 2
+    assert shown("public.t", "--at-xid", "2", "--version", "1")[1].startswith("ConfigError: expected either --version")
+    assert shown("public.t")[1].startswith("ConfigError: expected --config together with --at")
 
 
 @pytest.mark.soak
