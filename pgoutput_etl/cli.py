@@ -21,6 +21,7 @@ JOBS = {
     "verify": "compare tables with PostgreSQL",
     "maintain": "keep tables and ledger fast and small",
     "show": "print rows of a table, as of any commit",
+    "export": "write tables as of any commit for PostgreSQL to load",
 }
 
 

@@ -182,7 +182,9 @@ def move(
 
 
 def empty(spark: SparkSession, path: str, commit: DeltaTransaction) -> None:
-    """Deletes all rows at a path that a table has left. Time travel still reaches them."""
+    """Deletes all rows at a path that a table has left, if its table still exists. Time travel still reaches them."""
+    if not is_delta_table(spark, path):
+        return
     with session_settings(spark, commit.settings()) as session:
         delta_table(session, path).delete()
 

@@ -125,10 +125,9 @@ class Rebuild:
         commit = self.writer.commit(task.oid, "rebuilt")
         self.writer.check_claim()
         targets = self.writer.targets
-        try:
-            targets.move(built.path, built.version, task.path, commit, task)
-        finally:
-            targets.empty(built.path, self.writer.commit(task.oid, "emptied"))
+        targets.move(built.path, built.version, task.path, commit, task)
+        # Only now: a run that finishes this one moves the rows again if it has to.
+        targets.empty(built.path, self.writer.commit(task.oid, "emptied"))
         version = targets.last_result(task.path, commit).version
         summary = replace(result.summary, path=task.path, version=version)
         return replace(result, state=replace(built, path=task.path, version=version), summary=summary)

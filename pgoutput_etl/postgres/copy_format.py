@@ -1,4 +1,4 @@
-"""Reads the formats of PostgreSQL's COPY TO.
+"""Reads the formats of PostgreSQL's COPY TO, and writes rows of its text format.
 
     text     COPY's default, and the rows of pg_dump -Fd: a line per row, tabs between fields, backslash escapes
     binary   COPY … WITH (FORMAT binary): a signature, then per row a count, and per field a length and bytes
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from pgoutput_etl.errors import ArchiveError
 
@@ -73,6 +73,14 @@ def _unescaped(field: bytes, path: str, offset: int) -> Field:
         return _CONTROLS.get(other, other)
 
     return _ESCAPE.sub(character, field)
+
+
+_ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
+
+
+def text_line(texts: Iterable[str | None]) -> str:
+    """A row of COPY's text format, without the newline."""
+    return "\t".join(r"\N" if text is None else text.translate(_ESCAPES) for text in texts)
 
 
 def binary_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:

@@ -109,6 +109,11 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def literal(text: str) -> str:
+    """With standard_conforming_strings on."""
+    return "'" + text.replace("'", "''") + "'"
+
+
 def as_text(column: str) -> str:
     """A column as text. IS DISTINCT FROM NULL, because a composite value of NULLs IS NULL but is not NULL itself."""
     return f"CASE WHEN {column} IS DISTINCT FROM NULL THEN format('%s', {column}) END"

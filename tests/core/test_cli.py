@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 WITH_CONFIG = sorted(set(JOBS) - {"init", "inspect", "show"})
 NEEDED = {
     "backfill": ["--tables", "*"],
+    "export": ["--tables", "*", "--into", "a"],
     "snapshot": ["--tables", "*", "--csv", "a", "--lsn", "0/1"],
     "verify": ["--csv", "a", "--table", "a.b"],
 }

@@ -88,12 +88,26 @@ def archive_of(spark: SparkSession, config: Config) -> DeltaArchive:
 
 
 @dataclass(frozen=True, slots=True)
+class TablesFound:
+    """rows: of each table, with its state. held, ahead: as in ledger.as_of.Tables."""
+
+    rows: tuple[tuple[TableState, DataFrame], ...]
+    held: Mapping[str, int]
+    ahead: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class MomentReader:
     archive: DeltaArchive
     progress: Progress = no_progress
 
     def read(self, lsn: int, patterns: Sequence[str] = ("*",)) -> Tables:
         """The tables as of the commit at `lsn`; see `read_at`."""
+        found = self.find(lsn, patterns)
+        frames = {state.full_name: rows for state, rows in found.rows}
+        return Tables(frames, lsn, found.held, found.ahead)
+
+    def find(self, lsn: int, patterns: Sequence[str]) -> TablesFound:
         archive = self.archive
         end, states = archive.ledger.states_at(lsn)
         oids = self._oids(patterns, states)
@@ -104,16 +118,16 @@ class MomentReader:
         started = {oid: state for oid, state in own.items() if state.is_complete and oid not in lacking}
         starts = {oid: started[oid].last_commit_lsn if oid in started else end for oid in oids - ahead.keys()}
         found = {**own, **self._changed(lsn, targets, states, started, starts)}
-        frames, held = {}, {}
-        for state in found.values():
-            is_own = any(fnmatchcase(state.full_name, pattern) for pattern in patterns)
-            if not is_own or state.is_displaced:
-                continue
-            if not state.is_complete or state.oid in lacking:
-                held[state.full_name] = state.last_commit_lsn
-            if state.version >= 0:
-                frames[state.full_name] = targets.rows(state.path)
-        return Tables(frames, lsn, held, {archive.name(oid): state.last_commit_lsn for oid, state in ahead.items()})
+        named = [
+            state
+            for state in found.values()
+            if not state.is_displaced and any(fnmatchcase(state.full_name, pattern) for pattern in patterns)
+        ]
+        return TablesFound(
+            tuple((state, targets.rows(state.path)) for state in named if state.version >= 0),
+            {s.full_name: s.last_commit_lsn for s in named if not s.is_complete or s.oid in lacking},
+            {archive.name(oid): state.last_commit_lsn for oid, state in ahead.items()},
+        )
 
     def _oids(self, patterns: Sequence[str], states: Mapping[int, TableState]) -> set[int]:
         """The tables that ever had a name that matches. Raises ConfigError for a pattern that matches none."""

@@ -1,0 +1,1 @@
+"""Writes tables as of any commit as files that PostgreSQL loads."""

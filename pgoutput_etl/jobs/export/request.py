@@ -1,0 +1,29 @@
+"""The options of the export job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.jobs.moment.request import Moment
+
+
+class ExportFormat(Enum):
+    COPY = "copy"
+    SQL = "sql"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """tables: shell patterns of schema.table. moment: None for the last applied commit. into: a new folder."""
+
+    tables: tuple[str, ...]
+    into: str
+    moment: Moment | None = None
+    format: ExportFormat = ExportFormat.COPY
+
+    def check(self) -> None:
+        if is_catalog_place(self.into):
+            raise ConfigError("--into: expected a folder")

@@ -1,0 +1,159 @@
+"""Writes tables as of a commit as files that PostgreSQL loads, and a script for psql that loads them.
+
+Values are PostgreSQL's texts, as verify compares them, so what a column holds comes back exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from posixpath import basename
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.console import Progress, no_progress
+from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.identifiers import path_segment
+from pgoutput_etl.jobs.export.report import ExportedTable, ExportSummary
+from pgoutput_etl.jobs.export.request import ExportFormat, ExportRequest
+from pgoutput_etl.jobs.moment.read import MomentReader, archive_of, commit_of
+from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
+from pgoutput_etl.jobs.verify.row_text import delta_texts, text_names
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.postgres.copy_format import text_line
+from pgoutput_etl.postgres.queries import identifier, literal
+from pgoutput_etl.schema.table_shape import table_columns
+from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.spark.shared_file import shared_file
+from pgoutput_etl.targets.modes import DELETED_COLUMN, VALID_TO_LSN
+from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.types import UserTypes
+
+SCRIPT = "load.sql"
+
+_BEGIN = r"""-- {name} as of {lsn}. In this folder: psql -f load.sql
+\set ON_ERROR_STOP on
+BEGIN;
+SET LOCAL client_encoding = 'UTF8';
+SET LOCAL standard_conforming_strings = on;
+SET LOCAL DateStyle = 'ISO, MDY';
+SET LOCAL IntervalStyle = 'postgres';
+SET LOCAL TimeZone = 'UTC';
+"""
+
+_LINE = pa.schema([("value", pa.string())])
+
+
+def export(
+    spark: SparkSession, config: Config, request: ExportRequest, progress: Progress = no_progress
+) -> ExportSummary:
+    """Raises PgoutputEtlError; then the folder has no script."""
+    archive = archive_of(spark, config)
+    lsn = archive.last.last_commit_lsn if request.moment is None else commit_of(archive, request.moment)
+    folder = request.into.rstrip("/")
+    script = shared_file(spark, folder, SCRIPT)
+    if script is None:
+        raise RunError("export can't write over Spark Connect, where files are the server's: run it without")
+    found = MomentReader(archive, progress).find(lsn, request.tables)
+    tables = [
+        ExportedTable(name, why_not=f"the archive has it only since a snapshot at {format_lsn(at)}")
+        for name, at in found.ahead.items()
+    ]
+    lines = [_BEGIN.format(name=config.source.name, lsn=format_lsn(lsn))]
+    for state, rows in sorted(found.rows, key=lambda table: table[0].full_name):
+        table = _Table.of(state, archive.user_types, request.format)
+        why_not = table.why_not(found.held)
+        if why_not is not None:
+            tables.append(ExportedTable(state.full_name, why_not=why_not))
+            continue
+        progress(f"writing {state.full_name}")
+        exported = table.write(rows, folder)
+        tables.append(exported)
+        parts = sorted(map(basename, spark.read.text(f"{folder}/{exported.folder}").inputFiles()))
+        lines += [table.load(f"{exported.folder}/{part}") for part in parts]
+    script.replace("".join([*lines, "COMMIT;\n"]))
+    return ExportSummary(config.source.name, lsn, folder, tuple(tables))
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    state: TableState
+    columns: tuple[ComparedColumn, ...]
+    format: ExportFormat
+
+    @classmethod
+    def of(cls, state: TableState, user_types: UserTypes, form: ExportFormat) -> _Table:
+        columns = table_columns(state.relation, state.retired, user_types)
+        return cls(state, tuple(ComparedColumn(c.name, c.type) for c in columns if not c.retired), form)
+
+    @property
+    def _name(self) -> str:
+        return f"{identifier(self.state.schema)}.{identifier(self.state.table)}"
+
+    @property
+    def _column_names(self) -> str:
+        return ", ".join(identifier(column.name) for column in self.columns)
+
+    def why_not(self, held: Mapping[str, int]) -> str | None:
+        name = self.state.full_name
+        if name in held:
+            return f"it is incomplete, with the commits through {format_lsn(held[name])}"
+        if self.state.mode is Mode.APPEND:
+            return "mode append has changes, not rows"
+        if not self.columns:
+            return "it has no columns"
+        if self.format is ExportFormat.COPY and "\n" in self._name + self._column_names:
+            return "psql's \\copy takes no name with a line break: use --format sql"
+        return None
+
+    def write(self, rows: DataFrame, folder: str) -> ExportedTable:
+        """Writes the rows in a folder of the table's own."""
+        texts = delta_texts(self._current(rows), self.columns)
+        counts = Observation()
+        is_unknown = F.count_if(F.col("unknown").isNotNull()).alias("never_sent")
+        texts = texts.observe(counts, F.count(F.lit(1)).alias("rows"), is_unknown)
+        line, names = self._line(), text_names(len(self.columns))
+
+        def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                fields = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+                yield pa.RecordBatch.from_arrays([pa.array(map(line, fields), pa.string())], schema=_LINE)
+
+        lines = texts.mapInArrow(convert, spark_schema(_LINE))
+        own = f"{path_segment(self.state.schema)}/{path_segment(self.state.table)}"
+        try:
+            lines.write.text(f"{folder}/{own}")
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_ALREADY_EXISTS":
+                raise
+            raise ConfigError(f"--into: {folder}/{own} exists: name another folder") from None
+        masked = sorted(self.state.masks)
+        notes = (f"masked: {', '.join(masked)}",) if masked else ()
+        return ExportedTable(self.state.full_name, own, counts.get["rows"], counts.get["never_sent"], notes)
+
+    def _current(self, rows: DataFrame) -> DataFrame:
+        if self.state.mode is Mode.SOFT_DELETE:
+            return rows.where(~F.col(DELETED_COLUMN))
+        return rows.where(F.col(VALID_TO_LSN).isNull()) if self.state.mode is Mode.HISTORY else rows
+
+    def _line(self) -> Callable[[Sequence[str | None]], str]:
+        """The line of a row, from its values' texts."""
+        if self.format is ExportFormat.COPY:
+            return text_line
+        # For columns that are GENERATED ALWAYS AS IDENTITY; COPY needs nothing for them.
+        begin = f"INSERT INTO {self._name} ({self._column_names}) OVERRIDING SYSTEM VALUE VALUES ("
+
+        def insert(texts: Sequence[str | None]) -> str:
+            return begin + ", ".join("NULL" if text is None else literal(text) for text in texts) + ");"
+
+        return insert
+
+    def load(self, path: str) -> str:
+        """The script's line for a file."""
+        if self.format is ExportFormat.SQL:
+            return f"\\i '{path}'\n"
+        return f"\\copy {self._name} ({self._column_names}) FROM '{path}'\n"
