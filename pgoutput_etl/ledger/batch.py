@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
+from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.protocol.messages import Type
@@ -15,6 +16,13 @@ from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.outcome import FragmentId
+
+
+def applied(last: Batch | None, source: str) -> Batch:
+    """The last batch. Raises RunError if none has been applied yet."""
+    if last is None or (last.state is None and not last.tables):
+        raise RunError(f"no batch of {source} has been applied", next_job=("apply",))
+    return last
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, b
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
-    """As merge.rows_after."""
+    """See merge.rows_after."""
     rows = _as_target(_with_sequence_and_old_key(events.frame, shape), shape)
     return rows if stored is None else stored.unionByName(rows, allowMissingColumns=True)
 

@@ -51,7 +51,7 @@ def _inserts_and_deletes(net: DataFrame, shape: TableShape) -> tuple[DataFrame, 
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -> DataFrame:
-    """As merge.rows_after."""
+    """See merge.rows_after."""
     rows, deletes = _inserts_and_deletes(net_of_bag(with_sequence(events), shape), shape)
     return rows if stored is None else _with_changes(stored, rows, deletes, shape)
 

@@ -139,11 +139,9 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
 def _is_another_table(spark: SparkSession, path: str, version: int, application: str | None) -> bool:
     """True if a shared table is newer than the application's rows. Delta forgets old commits: that none is the
     application's is known only together with the table's first one."""
-    [newest] = _history(spark, path, 1)
-    if newest.version < version:
-        return True
-    own = _own_commits(spark, path, application)
-    return not own and any(commit.version == 0 for commit in _history(spark, path))
+    commits = _history_with(spark, path, application)
+    is_known = any(commit.application == application for commit in commits)
+    return commits[0].version < version or (not is_known and commits[-1].version == 0)
 
 
 def append(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
@@ -233,11 +231,15 @@ _RECENT = 50  # commits of all sources of a shared table, among which a run's ow
 
 def _own_commits(spark: SparkSession, path: str, application: str | None) -> list[Commit]:
     """An application's commits, newest first; at least the last one, if there is any."""
+    commits = _history_with(spark, path, application)
+    return [commit for commit in commits if commit.application == application]
+
+
+def _history_with(spark: SparkSession, path: str, application: str | None) -> list[Commit]:
+    """Commits of all applications, newest first: the recent ones if one is the application's, else all."""
     recent = _history(spark, path, _RECENT)
-    own = [commit for commit in recent if commit.application == application]
-    if own or len(recent) < _RECENT:
-        return own
-    return [commit for commit in _history(spark, path) if commit.application == application]
+    is_enough = len(recent) < _RECENT or any(commit.application == application for commit in recent)
+    return recent if is_enough else _history(spark, path)
 
 
 def _history(spark: SparkSession, path: str, limit: int | None = None) -> list[Commit]:

@@ -6,7 +6,7 @@ made. Any other change rewrites all rows in a single commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -19,7 +19,15 @@ from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, tag_o
 from pgoutput_etl.load.commit import DeltaTransaction, overwrite
 from pgoutput_etl.load.layout import allow_names, has_column_mapping, is_for_all_readers
 from pgoutput_etl.load.shared_table import fields_of, tagged_target, unite_columns
-from pgoutput_etl.load.target_columns import as_map, delta_type, entries_of_target, no_entries, stored_value, to_target
+from pgoutput_etl.load.target_columns import (
+    as_map,
+    current_rows,
+    delta_type,
+    entries_of_target,
+    no_entries,
+    stored_value,
+    to_target,
+)
 from pgoutput_etl.schema.migration import SchemaMigration, ValueChange, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.spark.arrow_types import spark_schema
@@ -27,11 +35,9 @@ from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
 from pgoutput_etl.spark.delta_history import recorded_entry
 from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.targets.modes import (
-    DELETED_COLUMN,
     OLD_KEY_COLUMN,
     UNCHANGED_COLUMN,
     UNREPRESENTABLE_COLUMN,
-    VALID_TO_LSN,
     added_columns,
 )
 
@@ -64,7 +70,7 @@ def evolve(
         and _takes(spark, path, migration)
         and not _has_entries(spark, path, _removed_names(migration), mode)
     )
-    check_migration(read_table(spark, path), migration, mode)
+    check_migration(lambda: read_table(spark, path), migration, mode)
     if needs_log_only:
         # Recorded under a name of its own, because one of several statements doesn't complete the step.
         with session_settings(spark, replace(commit, step=f"{commit.step}:log").user_metadata()) as session:
@@ -74,12 +80,10 @@ def evolve(
         overwrite(session, path, migrated(tagged_target(session, path, migration.before), migration, mode))
 
 
-def check_migration(rows: DataFrame, migration: SchemaMigration, mode: Mode) -> None:
-    """Raises TableError if a target's rows that can still be changed or deleted would lack a key."""
-    if all(migration.origins[place] is not None for place in migration.key) or mode is Mode.APPEND:
-        return
-    living = {Mode.SOFT_DELETE: ~F.col(DELETED_COLUMN), Mode.HISTORY: F.col(VALID_TO_LSN).isNull()}
-    if rows.where(living.get(mode, F.lit(True))).limit(1).count():
+def check_migration(target: Callable[[], DataFrame], migration: SchemaMigration, mode: Mode) -> None:
+    """Raises TableError if rows that can still be changed or deleted would lack a key. target: reads its rows."""
+    has_new_key = any(migration.origins[place] is None for place in migration.key)
+    if has_new_key and mode is not Mode.APPEND and current_rows(target(), mode).limit(1).count():
         migration.check_key()
 
 

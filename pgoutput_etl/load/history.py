@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.event_log import TRUNCATED
 from pgoutput_etl.changes.events import INSERTED
 from pgoutput_etl.changes.key_facts import Ranges
+from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.bag import replace_equal_rows, with_content_among
@@ -22,7 +23,7 @@ from pgoutput_etl.load.net_effect import event_content, rows_with_content, with_
 from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, next_truncate, row_states, truncates_of
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.target_columns import selected, target_values
+from pgoutput_etl.load.target_columns import current_rows, selected, target_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
 
@@ -46,7 +47,7 @@ def _write_keyed(
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
-    """As merge.rows_after."""
+    """See merge.rows_after."""
     if not shape.is_bag:
         changes = _changes(shape, events, stored)
         return _new_versions(changes, shape) if stored is None else _merge(changes, shape, {}).after(stored)
@@ -60,7 +61,7 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) ->
 
 
 def _changes(shape: TableShape, events: EventLog, stored: DataFrame | None) -> DataFrame:
-    current = None if stored is None else stored.where(F.col(VALID_TO_LSN).isNull())
+    current = None if stored is None else current_rows(stored, Mode.HISTORY)
     return _openings_and_closings(row_states(events, shape, current), shape)
 
 
@@ -122,7 +123,7 @@ def _write_bag(
             spark, path, _ended(stored, deletes, first, shape).unionByName(versions, allowMissingColumns=True)
         )
     # The feed of an overwrite has all rows.
-    current = stored.where(F.col(VALID_TO_LSN).isNull())
+    current = current_rows(stored, Mode.HISTORY)
     is_emptied = first.where(F.col("_emptied").isNotNull()).limit(1).count()
     contents = rows_with_content(current, shape).select(F.col("content").alias("gone")) if is_emptied else deletes
     gone = contents.select("gone").distinct().localCheckpoint()

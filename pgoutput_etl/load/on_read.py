@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -10,16 +10,14 @@ from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
-from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load import append, history, merge, soft_delete
 from pgoutput_etl.load.change_source import ChangeRows
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import check_migration, migrated
-from pgoutput_etl.load.targets import Changes, SpanWrite
+from pgoutput_etl.load.targets import SpanWrite
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
-from pgoutput_etl.transactions.cutoff import Cutoff
 
 _ROWS_AFTER = {
     Mode.SOFT_DELETE: soft_delete.rows_after,
@@ -53,14 +51,13 @@ class FrameChanges:
 
 @dataclass(frozen=True, slots=True)
 class FrameTargets:
-    """load.targets.Targets. stored: the tables' rows before the batch, by place; written: after it, if it changes or
-    moves them. Row counts are 0: counting would read the tables."""
+    """Implements load.targets.WrittenTargets. stored: the tables' rows before the batch, by place; written: after it,
+    if it changes or moves them. Row counts are 0: counting would read the tables."""
 
     stored: Mapping[str, DataFrame]
     written: dict[str, DataFrame] = field(default_factory=dict)
 
     marks_commits = True
-    may_overlap = False
 
     def rows(self, place: str) -> DataFrame:
         return self.written[place] if place in self.written else self.stored[place]
@@ -68,30 +65,15 @@ class FrameTargets:
     def pool(self, tables: int) -> Executor:  # noqa: ARG002
         return ThreadPoolExecutor(1)
 
-    def batch_changes(self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]) -> Changes:
-        raise NotImplementedError("tables are read with changes from the archive")
-
     def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> FrameChanges:  # noqa: ARG002
         assert isinstance(rows, SparkRows)
         return FrameChanges(self, ChangeRows(rows.frame))
 
-    def exists(self, place: str) -> bool:
-        return place in self.written or place in self.stored
-
     def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:
         pass  # the caller has read it
 
-    def check_free(self, place: str, is_new: bool) -> None:
-        pass  # nothing is written
-
-    def has_rows(self, place: str) -> bool:  # noqa: ARG002
-        return False
-
     def count(self, place: str) -> int:  # noqa: ARG002
         return 0
-
-    def applications(self, place: str) -> set[str]:  # noqa: ARG002
-        return set()
 
     def committed_steps(self, place: str, commit: DeltaTransaction) -> set[str]:  # noqa: ARG002
         return set()
@@ -119,5 +101,5 @@ class FrameTargets:
         return ()
 
     def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:  # noqa: ARG002
-        check_migration(self.rows(place), migration, mode)
+        check_migration(lambda: self.rows(place), migration, mode)
         self.written[place] = migrated(self.rows(place), migration, mode)

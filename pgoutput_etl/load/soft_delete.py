@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.key_facts import Ranges
+from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
@@ -18,17 +19,15 @@ from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, row_states
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.target_columns import selected, target_values
+from pgoutput_etl.load.target_columns import current_rows, selected, target_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import DELETED_COLUMN, METADATA_COLUMNS
 
 
 def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
-    living = (
-        tagged_target(spark, path, shape.columns).where(~F.col(DELETED_COLUMN)) if before is TargetRows.ROWS else None
-    )
-    net = _last_states(row_states(events, shape, living), shape).localCheckpoint()
+    stored = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
+    net = _net(stored, shape, events).localCheckpoint()
     if before is TargetRows.NOTHING:
         return commit.initialize(spark, path, _new_rows(net, shape), shape.layout)
     _merge(net, shape, key_ranges(net, shape)).execute(spark, path)
@@ -36,10 +35,14 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, b
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
-    """As merge.rows_after."""
-    living = None if stored is None else stored.where(~F.col(DELETED_COLUMN))
-    net = _last_states(row_states(events, shape, living), shape)
+    """See merge.rows_after."""
+    net = _net(stored, shape, events)
     return _new_rows(net, shape) if stored is None else _merge(net, shape, {}).after(stored)
+
+
+def _net(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
+    living = None if stored is None else current_rows(stored, Mode.SOFT_DELETE)
+    return _last_states(row_states(events, shape, living), shape)
 
 
 def _new_rows(net: DataFrame, shape: TableShape) -> DataFrame:

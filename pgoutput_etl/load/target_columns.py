@@ -15,10 +15,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, VariantType
 
+from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.spark.arrow_types import spark_type
-from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
+from pgoutput_etl.targets.modes import DELETED_COLUMN, UNREPRESENTABLE_COLUMN, VALID_TO_LSN
 from pgoutput_etl.types import ColumnType, Storage
 
 ENTRIES = "array<struct<key: string, value: string>>"
@@ -51,6 +52,13 @@ def to_event(column: Column, column_type: ColumnType) -> Column:
     if column_type.storage is Storage.VARIANT:
         return F.to_json(column)
     return _map_elements(column, column_type, to_event)
+
+
+def current_rows(rows: DataFrame, mode: Mode) -> DataFrame:
+    """A target's rows that PostgreSQL's table still has. Mode append has changes, all of which are returned."""
+    if mode is Mode.SOFT_DELETE:
+        return rows.where(~F.col(DELETED_COLUMN))
+    return rows.where(F.col(VALID_TO_LSN).isNull()) if mode is Mode.HISTORY else rows
 
 
 def stored_value(column: TableColumn, alias: str = "") -> Column:

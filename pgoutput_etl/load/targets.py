@@ -51,51 +51,29 @@ class Changes(Protocol):
         ...
 
 
-class Targets(Protocol):
-    """The target tables by place: a path, or a name in a catalog. Every commit that has a DeltaTransaction is made
-    once, however often it is called."""
+class WrittenTargets(Protocol):
+    """What writing tables needs of the targets, by place: a path, or a name in a catalog. Every commit that has a
+    DeltaTransaction is made once, however often it is called."""
 
     @property
     def marks_commits(self) -> bool:
         """False if commits can't be recognized later, by their DeltaTransaction."""
         ...
 
-    @property
-    def may_overlap(self) -> bool:
-        """True if several threads may write at the same time."""
-        ...
-
     def pool(self, tables: int) -> Executor:
         """Threads to write so many tables at a time, or one after the other."""
         ...
 
-    def batch_changes(
-        self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]
-    ) -> Changes: ...
-
     def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> Changes:
         """commits: the first and the last commit LSN of a range; then only changes of keys with a change in it."""
         ...
-
-    def exists(self, place: str) -> bool: ...
 
     def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:
         """Raises TableError if the table is gone. version: that the commit's application left in it; needed to tell
         whether a shared table is still the same one."""
         ...
 
-    def check_free(self, place: str, is_new: bool) -> None:
-        """Raises RunError or TableError if a place has something else than such a table. is_new: the ledger has no
-        table there, so it is also checked who shares an existing one."""
-        ...
-
-    def has_rows(self, place: str) -> bool: ...
-
     def count(self, place: str) -> int: ...
-
-    def applications(self, place: str) -> set[str]:
-        """The applications (DeltaTransaction) that wrote commits in the table's history."""
-        ...
 
     def committed_steps(self, place: str, commit: DeltaTransaction) -> set[str]:
         """The steps of the commit's batch in the table's history, written by a run that died."""
@@ -127,6 +105,32 @@ class Targets(Protocol):
 
     def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
         """Changes the columns. Raises TableError if existing rows would lack a key."""
+        ...
+
+
+class Targets(WrittenTargets, Protocol):
+    """The target tables of a configuration."""
+
+    @property
+    def may_overlap(self) -> bool:
+        """True if several threads may write at the same time."""
+        ...
+
+    def batch_changes(
+        self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]
+    ) -> Changes: ...
+
+    def exists(self, place: str) -> bool: ...
+
+    def check_free(self, place: str, is_new: bool) -> None:
+        """Raises RunError or TableError if a place has something else than such a table. is_new: the ledger has no
+        table there, so it is also checked who shares an existing one."""
+        ...
+
+    def has_rows(self, place: str) -> bool: ...
+
+    def applications(self, place: str) -> set[str]:
+        """The applications (DeltaTransaction) that wrote commits in the table's history."""
         ...
 
 

@@ -17,7 +17,7 @@ from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.summary import TableSummary
-from pgoutput_etl.load.targets import Changes, Targets
+from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableColumn
@@ -71,6 +71,10 @@ def table_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
     return where + match["reason"]
 
 
+def no_claim() -> None:
+    """The claim's check of a Writer whose tables no other run writes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
     """Writes the tables of one batch.
@@ -80,7 +84,7 @@ class Writer:
     path_of: a file's path by its number, for errors.
     """
 
-    targets: Targets
+    targets: WrittenTargets
     config: Config
     batch: Batch
     last_commit_lsn: int

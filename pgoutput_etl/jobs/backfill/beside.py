@@ -15,7 +15,7 @@ from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.jobs.backfill.summary import backfill_summary
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.load.targets import Targets
-from pgoutput_etl.load.writer import Writer
+from pgoutput_etl.load.writer import Writer, no_claim
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.location import place_below
 from pgoutput_etl.targets.plan import HeldTable, TableChanges
@@ -39,7 +39,7 @@ class SideBuild:
         root, path_of = self.folder.rstrip("/"), partial(archive.ledger.path_of, last)
         ledger_id = f"{last.ledger_id}:into:{uuid4().hex}"
         batch = replace(last, ledger_id=ledger_id, resumed=False, last_commit_lsn=through)
-        writer = Writer(self.targets, archive.config, batch, through, _check_no_claim, path_of, self.progress)
+        writer = Writer(self.targets, archive.config, batch, through, no_claim, path_of, self.progress)
         with archive_rebuild(archive, self.order, oids, writer, f"{root}/_rebuilt") as (rebuild, rows, files):
             cut_off = archive.cutoff_before(oids, through)
             plan = rebuild.plan(rows, [oid for oid in oids if oid not in cut_off], {})
@@ -68,7 +68,3 @@ class SideBuild:
         prefix = f"pgoutput_etl:{self.archive.last.ledger_id}:into:"
         if not any(a.startswith(prefix) and a.endswith(f":{oid}") for a in self.targets.applications(path)):
             raise RunError(f"the table at {path} was not written by an earlier backfill of this table")
-
-
-def _check_no_claim() -> None:
-    """No claim is needed: no other run writes to this folder."""

@@ -29,7 +29,7 @@ from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.snapshot.request import SnapshotOrder
 from pgoutput_etl.jobs.snapshot.run import finish_snapshot
 from pgoutput_etl.ledger.archive import LedgerArchive
-from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.ledger.batch import Batch, applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
 from pgoutput_etl.load.targets import DeltaTargets, Targets
@@ -62,8 +62,7 @@ def backfill_tables(
         progress(f"batch {last.number}: finishing the backfill of a run that died")
         finish_backfill(archive_of(last), targets, progress)
         last = ledger.last_batch()
-    if last is None or (last.state is None and not last.tables):
-        raise RunError(f"no batch of {ledger.source} has been applied", next_job=("apply",))
+    last = applied(last, ledger.source)
     archive = archive_of(last)
     oids = _matching_oids(archive, request.tables)
     order, not_built = _possible(archive, _order(archive, oids, request), request)

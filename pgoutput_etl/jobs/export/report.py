@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pgoutput_etl.console import grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import quarantine_code
+from pgoutput_etl.jobs.export.request import SCRIPT
 from pgoutput_etl.lsn import format_lsn
 
 if TYPE_CHECKING:
@@ -50,5 +51,5 @@ def print_export(summary: ExportSummary, console: Console | None = None) -> None
     left = [f"Not exported: {t.name}: {t.why_not}" for t in summary.tables if t.why_not is not None]
     print_parts([f"{summary.source} as of LSN {format_lsn(summary.lsn)}", table, *left], console)
     if written:
-        load = f"cd {summary.folder} && psql -f load.sql"
+        load = f"cd {summary.folder} && psql -f {SCRIPT}"
         print_parts([f"Load them into empty tables with these columns: {load}"], console, soft_wrap=True)

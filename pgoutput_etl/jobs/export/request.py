@@ -9,6 +9,8 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.jobs.moment.request import Moment
 
+SCRIPT = "load.sql"  # loads the tables with psql
+
 
 class ExportFormat(Enum):
     COPY = "copy"

@@ -19,23 +19,21 @@ from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.jobs.export.report import ExportedTable, ExportSummary
-from pgoutput_etl.jobs.export.request import ExportFormat, ExportRequest
+from pgoutput_etl.jobs.export.request import SCRIPT, ExportFormat, ExportRequest
 from pgoutput_etl.jobs.moment.read import MomentReader, archive_of, commit_of
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
 from pgoutput_etl.jobs.verify.row_text import delta_texts, text_names
+from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.copy_format import text_line
 from pgoutput_etl.postgres.queries import identifier, literal
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.shared_file import shared_file
-from pgoutput_etl.targets.modes import DELETED_COLUMN, VALID_TO_LSN
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import UserTypes
 
-SCRIPT = "load.sql"
-
-_BEGIN = r"""-- {name} as of {lsn}. In this folder: psql -f load.sql
+_BEGIN = r"""-- {name} as of {lsn}. In this folder: psql -f {script}
 \set ON_ERROR_STOP on
 BEGIN;
 SET LOCAL client_encoding = 'UTF8';
@@ -63,7 +61,7 @@ def export(
         ExportedTable(name, why_not=f"the archive has it only since a snapshot at {format_lsn(at)}")
         for name, at in found.ahead.items()
     ]
-    lines = [_BEGIN.format(name=config.source.name, lsn=format_lsn(lsn))]
+    lines = [_BEGIN.format(name=config.source.name, lsn=format_lsn(lsn), script=SCRIPT)]
     for state, rows in sorted(found.rows, key=lambda table: table[0].full_name):
         table = _Table.of(state, archive.user_types, request.format)
         why_not = table.why_not(found.held)
@@ -112,7 +110,7 @@ class _Table:
 
     def write(self, rows: DataFrame, folder: str) -> ExportedTable:
         """Writes the rows in a folder of the table's own."""
-        texts = delta_texts(self._current(rows), self.columns)
+        texts = delta_texts(current_rows(rows, self.state.mode), self.columns)
         counts = Observation()
         is_unknown = F.count_if(F.col("unknown").isNotNull()).alias("never_sent")
         texts = texts.observe(counts, F.count(F.lit(1)).alias("rows"), is_unknown)
@@ -134,11 +132,6 @@ class _Table:
         masked = sorted(self.state.masks)
         notes = (f"masked: {', '.join(masked)}",) if masked else ()
         return ExportedTable(self.state.full_name, own, counts.get["rows"], counts.get["never_sent"], notes)
-
-    def _current(self, rows: DataFrame) -> DataFrame:
-        if self.state.mode is Mode.SOFT_DELETE:
-            return rows.where(~F.col(DELETED_COLUMN))
-        return rows.where(F.col(VALID_TO_LSN).isNull()) if self.state.mode is Mode.HISTORY else rows
 
     def _line(self) -> Callable[[Sequence[str | None]], str]:
         """The line of a row, from its values' texts."""

@@ -21,11 +21,12 @@ from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.moment.request import Moment, only_commit
 from pgoutput_etl.ledger.archive import CommitRange
 from pgoutput_etl.ledger.as_of import Tables
+from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.on_read import FrameTargets
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.writer import Writer
+from pgoutput_etl.load.writer import Writer, no_claim
 from pgoutput_etl.lsn import format_lsn, parse_lsn
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.targets.plan import TableState
@@ -81,10 +82,7 @@ def commit_of(archive: DeltaArchive, moment: Moment) -> int:
 def archive_of(spark: SparkSession, config: Config) -> DeltaArchive:
     """Raises RunError if nothing has been applied."""
     ledger = DeltaLedger.of(spark, config)
-    last = ledger.last_batch()
-    if last is None or (last.state is None and not last.tables):
-        raise RunError(f"no batch of {ledger.source} has been applied", next_job=("apply",))
-    return DeltaArchive.of(spark, config, ledger, last)
+    return DeltaArchive.of(spark, config, ledger, applied(ledger.last_batch(), ledger.source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +174,6 @@ class MomentReader:
         )
         batch = replace(archive.last, resumed=False, last_commit_lsn=lsn, tables=dict(started))
         path_of = partial(archive.ledger.path_of, archive.last)
-        writer = Writer(targets, archive.config, batch, lsn, _no_check, path_of, self.progress)
+        writer = Writer(targets, archive.config, batch, lsn, no_claim, path_of, self.progress)
         results = writer.write(plan, targets.archived_changes(rows))
         return {result.state.oid: result.state for result in results}
-
-
-def _no_check() -> None:
-    """No claim is needed: nothing is written."""

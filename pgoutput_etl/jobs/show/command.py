@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     check(arguments)
     try:
-        with _rows(arguments) as rows:
+        with (_rows_of_version if arguments.moment is None else _rows_at)(arguments) as rows:
             output = StringIO()
             with redirect_stdout(output):
                 rows.show(arguments.rows, truncate=40)
@@ -62,11 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _rows(arguments: argparse.Namespace) -> Iterator[DataFrame]:
-    if arguments.moment is not None:
-        with _rows_at(arguments) as rows:
-            yield rows
-        return
+def _rows_of_version(arguments: argparse.Namespace) -> Iterator[DataFrame]:
     from pgoutput_etl.spark.delta import read_table
     from pgoutput_etl.spark.session import end_session, start_session
 

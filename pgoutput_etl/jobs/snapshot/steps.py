@@ -11,7 +11,7 @@ from posixpath import join
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
-from pgoutput_etl.postgres.queries import identifier
+from pgoutput_etl.postgres.queries import identifier, literal
 from pgoutput_etl.protocol.framing import Framing
 
 _SPECIAL = re.compile(r'["$`\\!]')  # within double quotes
@@ -59,10 +59,10 @@ class Commands:
         return _line("psql", self._server, "-c", statement)
 
     def create_slot(self, name: str) -> str:
-        return self._as_user(f"SELECT pg_create_logical_replication_slot({_literal(name)}, 'pgoutput')")
+        return self._as_user(f"SELECT pg_create_logical_replication_slot({literal(name)}, 'pgoutput')")
 
     def drop_slot(self, name: str) -> str:
-        return self._as_user(f"SELECT pg_drop_replication_slot({_literal(name)})")
+        return self._as_user(f"SELECT pg_drop_replication_slot({literal(name)})")
 
     def receive(self, slot: str, publications: Sequence[str]) -> Step:
         landing, source = self.config.source.landing, self.config.source.name
@@ -95,7 +95,3 @@ class Commands:
 def _line(*words: str) -> str:
     """For a shell; SQL with apostrophes stays readable."""
     return " ".join(f'"{word}"' if "'" in word and not _SPECIAL.search(word) else shlex.quote(word) for word in words)
-
-
-def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

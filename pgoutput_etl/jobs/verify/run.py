@@ -28,6 +28,7 @@ from pgoutput_etl.ledger.as_of import consistent_points
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
 from pgoutput_etl.schema.table_shape import table_columns
@@ -238,12 +239,6 @@ class _Comparison:
         columns = table_columns(self.state.relation, self.state.retired, self.user_types)
         return tagged_target(self.spark, self.state.path, columns, self.state.version)
 
-    def _current_rows(self) -> DataFrame:
-        if self.state.mode is Mode.SOFT_DELETE:
-            return self._rows().where(~F.col(DELETED_COLUMN))
-        is_history = self.state.mode is Mode.HISTORY
-        return self._rows().where(F.col(VALID_TO_LSN).isNull()) if is_history else self._rows()
-
     def _former_rows(self) -> DataFrame | None:
         """Deleted rows with the transaction that deleted them; mode history doesn't store its xid."""
         if self.state.mode is Mode.SOFT_DELETE:
@@ -258,7 +253,7 @@ class _Comparison:
         self, other: OtherTable, columns: Sequence[ComparedColumn], not_compared: Mapping[str, str]
     ) -> VerifiedTable:
         schema, table = self.state.schema, self.state.table
-        current = self._current_rows()
+        current = current_rows(self._rows(), self.state.mode)
         texts = delta_texts(current, columns)
         key = [[column.name for column in columns].index(name) for name in self.state.key]
         ranges = plan_ranges(columns, key, *key_size(current, columns, key))

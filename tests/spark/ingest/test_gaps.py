@@ -17,11 +17,6 @@ from tests.support.small_archives import insert, stream_commit, table, transacti
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def nights(spark: SparkSession, tmp_path: Path, landing: Path) -> Nights:
-    return Nights(Job(spark, tmp_path, landing))
-
-
 def one(xid: int, lsn: int) -> list[PgoutputMessage]:
     return transaction(xid, lsn, insert(str(lsn), "x"))
 

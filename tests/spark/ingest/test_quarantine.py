@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from tests.support.jobs import Job, Nights, held, summary_text
+from tests.support.jobs import Nights, held, summary_text
 from tests.support.small_archives import copydata, insert, table, transaction, update
 
 pytestmark = pytest.mark.spark
 A, B, C = (table(oid=oid, name=name) for oid, name in ((101, "a"), (102, "b"), (103, "c")))
-
-
-@pytest.fixture
-def nights(spark: SparkSession, tmp_path: Path, landing: Path) -> Nights:
-    return Nights(Job(spark, tmp_path, landing))
 
 
 def spoiled(data: bytes, old: bytes, new: bytes) -> bytes:

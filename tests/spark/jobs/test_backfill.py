@@ -47,11 +47,6 @@ FULL = ReplicaIdentity.FULL
 OTHER, BAG = 7, 8
 
 
-@pytest.fixture
-def nights(spark: SparkSession, tmp_path: Path, landing: Path) -> Nights:
-    return Nights(Job(spark, tmp_path, landing))
-
-
 def files_read(summary: BackfillSummary) -> list[str]:
     return [Path(path).name for path in summary.files_read]
 

@@ -46,11 +46,6 @@ INT4, INT8 = 23, 20
 FULL = ReplicaIdentity.FULL
 
 
-@pytest.fixture
-def nights(spark: SparkSession, tmp_path: Path, landing: Path) -> Nights:
-    return Nights(Job(spark, tmp_path, landing))
-
-
 def values(tables: Tables, name: str = "public.t") -> list[tuple[object, ...]]:
     rows = tables[name]
     own = [column for column in rows.columns if not column.startswith("_pg_")]

@@ -422,7 +422,7 @@ def test_a_run_that_died_between_two_spans_is_finished(nights: Nights, monkeypat
                     raise KeyboardInterrupt
                 return effect(*arguments)
 
-            for module, name in ((merge, "write"), (evolve, "alter"), (evolve, "overwrite")):
+            for module, name in ((merge, "write"), (evolve, "_alter"), (evolve, "overwrite")):
                 dying = partial(die_or, getattr(module, name), last=effects_before_it_dies)
                 patched.setattr(module, name, dying)
             with pytest.raises(KeyboardInterrupt):
