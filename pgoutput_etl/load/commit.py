@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from itertools import takewhile
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +47,18 @@ class DeltaTransaction:
     step: str
     batch: int
     last_commit_lsn: int
+
+    @property
+    def owner(self) -> str:
+        """The application that brings the table up to date. Building the table elsewhere has one of its own, whose
+        name has more parts between the ledger and the table."""
+        program, ledger, *_, table = self.application.split(":")
+        return f"{program}:{ledger}:{table}"
+
+    @property
+    def ledger(self) -> str:
+        """What the names of all applications of the ledger begin with."""
+        return f"{':'.join(self.application.split(':', 2)[:2])}:"
 
     def settings(self) -> dict[str, str]:
         return {
@@ -171,12 +184,22 @@ def move(
     layout = NO_LAYOUT if stored is None else stored.to_copy(PROPERTIES[stored.layout.readers])
     if tag_of(path):
         layout = NO_LAYOUT if task is None else task.shape.layout
-    if task is None or not tag_of(old_path):
-        rows = read_table(spark, old_path, old_version)
+    # OPTIMIZE and VACUUM may have deleted that version's files.
+    is_shared = bool(tag_of(old_path))
+    is_unchanged = is_own and not (is_shared and _has_written(spark, old_path, old_version, commit.ledger))
+    version = None if is_unchanged else old_version
+    if task is None or not is_shared:
+        rows = read_table(spark, old_path, version)
     else:
-        rows = own_rows(spark, old_path, old_version, task.stored_columns, task.mode)
+        rows = own_rows(spark, old_path, version, task.stored_columns, task.mode)
     with session_settings(spark, commit.settings()) as session:
         overwrite(session, path, rows, layout)
+
+
+def _has_written(spark: SparkSession, place: str, since: int, ledger: str) -> bool:
+    """True if a run of the ledger has made a commit after this version."""
+    commits = takewhile(lambda commit: commit.version > since, _history(spark, place))
+    return any(commit.application and commit.application.startswith(ledger) for commit in commits)
 
 
 def empty(spark: SparkSession, path: str, commit: DeltaTransaction) -> None:
@@ -198,11 +221,12 @@ def restore(spark: SparkSession, path: str, version: int | None, commit: DeltaTr
             with session_settings(spark, commit.user_metadata()) as session:
                 restore_tagged(session, path, version)
         return
-    table = delta_table(spark, path)
-    if version is None:
-        table.delete()
-    elif table.history(1).collect()[0]["version"] > version:
-        table.restoreToVersion(version)
+    with session_settings(spark, commit.user_metadata()) as session:
+        table = delta_table(session, path)
+        if version is None:
+            table.delete()
+        elif table.history(1).collect()[0]["version"] > version:
+            table.restoreToVersion(version)
 
 
 def write_result(spark: SparkSession, path: str, application: str | None = None) -> WriteResult:

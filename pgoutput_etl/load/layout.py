@@ -183,6 +183,11 @@ def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
         statements.append(f"SET TBLPROPERTIES ({pairs})")
         changes += [name if name == _COMMENT else f"property {name}" for name in properties]
     left = _not_for_all(has.properties) if wanted.readers is Readers.ALL else []
+    if "columnMapping" in left and (odd := [name for name in stored.schema.names if needs_column_mapping(name)]):
+        left.remove("columnMapping")  # a source that shares the table brings such a column
+        remarks.append(
+            f"not for all readers: the name of column {odd[0]!r} has a character that only column mapping allows"
+        )
     if left:
         for name in left:
             drop = f"{_DROP_FEATURE} {name}"

@@ -129,5 +129,7 @@ class Rebuild:
         # Only now: a run that finishes this one moves the rows again if it has to.
         targets.empty(built.path, self.writer.commit(task.oid, "emptied"))
         version = targets.last_result(task.path, commit).version
-        summary = replace(result.summary, path=task.path, version=version)
-        return replace(result, state=replace(built, path=task.path, version=version), summary=summary)
+        # The scratch of a rebuild that is finished may be empty again.
+        rows = targets.count(task.path) if self.writer.batch.resumed else result.summary.rows
+        summary = replace(result.summary, path=task.path, version=version, rows=rows)
+        return replace(result, state=replace(built, path=task.path, version=version, rows=rows), summary=summary)

@@ -7,17 +7,19 @@ and rows that only the target has are deleted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.events import UPDATED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.load.change_source import ChangeRows
+from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, write_result
 from pgoutput_etl.load.net_effect import (
+    all_of,
     any_of,
     delete_events,
     event_content,
@@ -29,8 +31,11 @@ from pgoutput_etl.load.net_effect import (
     target_key_parts,
 )
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.targets import DeltaChanges, SpanWrite
+from pgoutput_etl.load.targets import DeltaChanges, SpanWrite, retried
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.delta import delta_table
+from pgoutput_etl.spark.session import session_settings
+from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
 from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges, SchemaSpan, TableTask
 
 
@@ -43,8 +48,46 @@ class RepairChanges:
     ranges: Mapping[int, KeyRanges]
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
-        repairing = partial(_repairing, self.spark, task.path, self.ranges[task.oid])
-        return DeltaChanges(self.spark, ChangeRows(self.rows.frame), repairing).prepared(task, span)
+        ranges = self.ranges[task.oid]
+        repairing = partial(_repairing, self.spark, task.path, ranges)
+        changes = DeltaChanges(self.spark, ChangeRows(self.rows.frame), repairing)
+        ambiguous = _ambiguous_keys(self.spark, task.path, ranges, span.shape).localCheckpoint()
+        if ambiguous.isEmpty():
+            return changes.prepared(task, span)
+
+        def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
+            deleted = retried(task.path, lambda: _delete(self.spark, task.path, ambiguous, span.shape, commit))
+            return deleted.plus(changes.prepared(task, span)(before, commit, deleted.rows_after(rows)))
+
+        return write
+
+
+def _ambiguous_keys(spark: SparkSession, path: str, ranges: KeyRanges, shape: TableShape) -> DataFrame:
+    """Keys that the target has more than once, or with a NULL: no MERGE can make one row of these. Their rows are
+    deleted, and then missing like any other."""
+    keys = keyed_columns(target_key_parts(shape))
+    target = _within(tagged_target(spark, path, shape.columns), ranges, shape)
+    counted = target.select(*keys, _has_null(shape).alias("has_null")).groupBy(*(f"k{n}" for n in range(len(keys))))
+    found = counted.agg(F.count("*").alias("copies"), F.bool_or("has_null").alias("has_null"))
+    return found.where((F.col("copies") > 1) | F.col("has_null")).drop("copies", "has_null")
+
+
+def _has_null(shape: TableShape) -> Column:
+    """True for a row whose key has a NULL that does not stand for an unrepresentable value."""
+    return any_of(
+        F.col(quoted(shape.columns[i].name)).isNull() & F.col(UNREPRESENTABLE_COLUMN)[shape.columns[i].name].isNull()
+        for i in shape.key
+    )
+
+
+def _delete(
+    spark: SparkSession, path: str, keys: DataFrame, shape: TableShape, commit: DeltaTransaction
+) -> WriteResult:
+    settings = replace(commit, step=f"{commit.step}:ambiguous").settings()
+    with session_settings(spark, settings) as session:
+        same = all_of(part.eqNullSafe(F.col(f"s.k{n}")) for n, part in enumerate(target_key_parts(shape, "t.")))
+        delta_table(session, path).alias("t").merge(keys.alias("s"), same).whenMatchedDelete().execute()
+        return write_result(session, path)
 
 
 def _repairing(spark: SparkSession, path: str, ranges: KeyRanges, events: DataFrame, shape: TableShape) -> DataFrame:
@@ -65,7 +108,8 @@ def _within(target: DataFrame, ranges: KeyRanges, shape: TableShape) -> DataFram
     if ranges is None:
         return target
     column = F.col(quoted(shape.columns[shape.key[0]].name))
-    return target.where(any_of(column.between(*limits) for limits in ranges) if ranges else F.lit(False))
+    within = any_of(column.between(*limits) for limits in ranges) if ranges else F.lit(False)
+    return target.where(within | column.isNull())  # the server has no NULL there
 
 
 def _deletes(target: DataFrame, events: DataFrame, shape: TableShape) -> DataFrame:

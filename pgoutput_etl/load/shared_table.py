@@ -48,6 +48,7 @@ from pgoutput_etl.spark.delta import delta_table, has_tag, is_delta_table, make_
 from pgoutput_etl.spark.delta_history import USER_METADATA
 from pgoutput_etl.spark.platform import value_of
 from pgoutput_etl.spark.session import temporarily
+from pgoutput_etl.targets.columns import columns_of_mode
 from pgoutput_etl.targets.modes import added_columns
 
 _TRANSACTION = "spark.databricks.delta.write.txnAppId"
@@ -66,12 +67,14 @@ def tagged_target(
     return rows.select(*(_cast(field, types.get(field.name.lower(), field.dataType)) for field in rows.schema))
 
 
-def own_rows(spark: SparkSession, place: str, version: int, columns: Iterable[TableColumn], mode: Mode) -> DataFrame:
-    """As `tagged_target`, without the columns of other sources."""
+def own_rows(
+    spark: SparkSession, place: str, version: int | None, columns: Iterable[TableColumn], mode: Mode
+) -> DataFrame:
+    """As `tagged_target`, without the columns of other sources, and with this source's spelling of names."""
     columns = tuple(columns)
     rows = tagged_target(spark, place, columns, version)
-    own = {name.lower() for name in (*(column.name for column in columns), *added_columns(mode))}
-    return rows.select(*(quoted(name) for name in rows.columns if name.lower() in own))
+    own = {name.lower(): name for name in (*(column.name for column in columns), *added_columns(mode))}
+    return rows.select(*(F.col(quoted(n)).alias(own[n.lower()]) for n in rows.columns if n.lower() in own))
 
 
 def _cast(field: StructField, data_type: DataType) -> Column:
@@ -121,11 +124,13 @@ def _create(spark: SparkSession, place: str, columns: StructType, layout: Layout
             raise refused(table_of(place), error) from None
 
 
-def planned_columns(spark: SparkSession, place: str, columns: Iterable[TableColumn]) -> tuple[str, ...]:
+def planned_columns(spark: SparkSession, place: str, columns: Iterable[TableColumn], mode: Mode) -> tuple[str, ...]:
     """What `unite_columns` would change in a table that exists, in words. Raises TableError."""
     if not tag_of(place) or not is_delta_table(spark, place):
         return ()
-    return tuple(dict.fromkeys(words for _, words in _uniting(spark, place, fields_of(columns))))
+    added = [StructField(column.name, DataType.fromDDL(column.type)) for column in columns_of_mode(mode)]
+    wanted = StructType([*fields_of(columns), *added])
+    return tuple(dict.fromkeys(words for _, words in _uniting(spark, place, wanted)))
 
 
 def fields_of(columns: Iterable[TableColumn]) -> StructType:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, VariantType
+from pyspark.sql.types import ArrayType, DataType, MapType, NumericType, StringType, VariantType
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import quoted
@@ -74,8 +74,11 @@ def comparable(event: Column, column_type: ColumnType) -> Column:
     if column_type.storage is Storage.VARIANT:
         # Twice: 45e4 is a double and prints as 450000.0, which parses as a decimal and prints as 450000, a fixed point.
         return _respelled(_respelled(event))
-    if _has_floats(column_type.arrow):  # a column that another source has widened prints other digits
-        return event.cast(spark_type(column_type.arrow)).cast("string")
+    own_type = spark_type(column_type.arrow)  # another source may have widened the column
+    if _has_floats(column_type.arrow):
+        return event.cast(own_type).cast("string")
+    if isinstance(own_type, NumericType):
+        return event.cast(own_type)
     return _map_elements(event, column_type, comparable)
 
 

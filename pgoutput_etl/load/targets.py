@@ -159,7 +159,7 @@ class DeltaChanges:
             events = replace(events, frame=self.event_filter(events.frame, span.shape))
 
             def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-                return _written(
+                return retried(
                     task.path, lambda: merge.write(self.spark, task.path, span.shape, events, before, commit, rows)
                 )
 
@@ -169,12 +169,12 @@ class DeltaChanges:
         def write_in_mode(before: TargetRows, commit: DeltaTransaction, _: int | None) -> WriteResult:
             settings = {**commit.settings(), **merge.for_size(self.spark, log.size)}
             with session_settings(self.spark, settings) as session:
-                return _written(task.path, lambda: _WRITERS[task.mode](session, task.path, span.shape, log, before))
+                return retried(task.path, lambda: _WRITERS[task.mode](session, task.path, span.shape, log, before))
 
         return write_in_mode
 
 
-def _written(place: str, write: Callable[[], T]) -> T:
+def retried(place: str, write: Callable[[], T]) -> T:
     """Writes again if computed rows were lost, and in a shared table if another source's commit came first."""
     if not tag_of(place):
         return again_if_lost(write)
@@ -212,7 +212,7 @@ class DeltaTargets:
         return is_delta_table(self.spark, place)
 
     def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:
-        application = None if commit is None else commit.application
+        application = None if commit is None else commit.owner
         delta_commit.check_target_exists(self.spark, place, version, application)
 
     def check_free(self, place: str, is_new: bool) -> None:
@@ -244,18 +244,18 @@ class DeltaTargets:
     def move(
         self, old_place: str, old_version: int, place: str, commit: DeltaTransaction, task: TableTask | None = None
     ) -> None:
-        _written(place, lambda: delta_commit.move(self.spark, old_place, old_version, place, commit, task))
+        retried(place, lambda: delta_commit.move(self.spark, old_place, old_version, place, commit, task))
 
     def empty(self, place: str, commit: DeltaTransaction) -> None:
-        _written(place, lambda: delta_commit.empty(self.spark, place, commit))
+        retried(place, lambda: delta_commit.empty(self.spark, place, commit))
 
     def restore(self, place: str, version: int | None, commit: DeltaTransaction) -> None:
-        _written(place, lambda: delta_commit.restore(self.spark, place, version, commit))
+        retried(place, lambda: delta_commit.restore(self.spark, place, version, commit))
 
     def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         with session_settings(self.spark, commit.user_metadata()) as session:
-            changes = _written(place, lambda: lay_out(session, place, layout))
+            changes = retried(place, lambda: lay_out(session, place, layout))
         return (*changes.changes, *changes.remarks)
 
     def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
-        _written(place, lambda: evolve(self.spark, place, migration, commit, mode))
+        retried(place, lambda: evolve(self.spark, place, migration, commit, mode))

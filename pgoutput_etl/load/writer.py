@@ -39,7 +39,7 @@ _WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError:
 
 _OF_SPANS = ("changes:", "columns:")  # steps with the number of a schema span
 
-_MOVED_BACK = "moved back: "  # the step of a table that is held after its rows moved, with the reason
+_HELD = "held: "  # the step that undoes what a batch did to a table that it holds, with the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +181,11 @@ class Writer:
         if task.state is not None and task.moved_from is None and tag_of(task.path):
             self.targets.check_exists(task.path, task.state.version, self.commit(task.oid, ""))
         if self.batch.resumed and not self.targets.marks_commits:
-            self._restore(task)  # commits of a run that died can't be recognized
+            self._restore(task, "restore")  # commits of a run that died can't be recognized
         done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else set()
-        moved_back = next((step for step in done if step.startswith(_MOVED_BACK)), None)
-        if moved_back is not None:  # Delta would not move the rows again
-            raise TableError(moved_back.removeprefix(_MOVED_BACK))
+        held = next((step for step in done if step.startswith(_HELD)), None)
+        if held is not None:  # what it undid is in the history, too, and would not be done again
+            raise TableError(held.removeprefix(_HELD))
         reached = max((int(step.split(":")[1]) for step in done if step.startswith(_OF_SPANS)), default=0)
         total: WriteResult | None = None
         remarks = [*task.remarks]
@@ -216,20 +216,24 @@ class Writer:
         self.check_claim()
         return write(before, commit, rows)
 
-    def _restore(self, task: TableTask) -> None:
+    def _restore(self, task: TableTask, step: str) -> None:
         """Restores the table's version from before the batch, unless the batch begins by overwriting the table."""
         if task.moved_from is None and not task.replaces:
             self.check_claim()
             version = None if task.state is None else task.state.version
-            self.targets.restore(task.path, version, self.commit(task.oid, "restore"))
+            self.targets.restore(task.path, version, self.commit(task.oid, step))
 
     def _hold_midway(self, task: TableTask, reason: str) -> TableResult:
-        """Undoes the spans before the one that failed."""
-        self._restore(task)
-        if task.moved_from is not None and tag_of(task.path):  # readers would see the rows twice
+        """Undoes the spans before the one that failed, and the move: the rows are still at the old path."""
+        self._restore(task, _HELD + reason)
+        is_new_here = task.moved_from is not None or self._takes_others_path(task)
+        if is_new_here and task.path != task.way_out:
             self.check_claim()
-            self.targets.empty(task.path, self.commit(task.oid, _MOVED_BACK + reason))
+            self.targets.empty(task.path, self.commit(task.oid, _HELD + reason))
         return self.held(task, reason)
+
+    def _takes_others_path(self, task: TableTask) -> bool:
+        return any(state.path == task.path and oid != task.oid for oid, state in self.batch.tables.items())
 
     def held(self, task: TableTask, reason: str) -> TableResult:
         return self._held(_held_for(task, reason))
@@ -261,7 +265,7 @@ class Writer:
             return state
         self.progress(f"moving {state.full_name} out of the way of another table")
         self.check_claim()
-        commit = self.commit(held.oid, "move")
+        commit = self.commit(held.oid, _HELD + held.reason)
         try:
             self.targets.check_exists(state.path, state.version, commit)
         except TableError:
@@ -305,7 +309,7 @@ def _unchanged_summary(held: HeldTable, after: TableState) -> TableSummary:
 
 
 def _held_for(task: TableTask, reason: str) -> HeldTable:
-    return HeldTable(task.oid, task.shape.relation, reason, task.changes, task.state)
+    return HeldTable(task.oid, task.shape.relation, reason, task.changes, task.state, moves_to=task.way_out)
 
 
 def _may_follow_other_commits(written: WriteResult, span: SchemaSpan, task: TableTask) -> bool:

@@ -71,8 +71,12 @@ def target_columns(
     that mark the rows of each source in a shared table."""
     marks = (TargetColumn(name, "string", description="Marks the rows of one source") for name in tag)
     own = (_own_column(column, masks.get(column.name), former_names.get(column.name)) for column in columns)
-    added = (TargetColumn(name, _ADDED[name][0], description=_ADDED[name][1]) for name in added_columns(mode))
-    return (*marks, *own, *added)
+    return (*marks, *own, *columns_of_mode(mode))
+
+
+def columns_of_mode(mode: Mode) -> tuple[TargetColumn, ...]:
+    """The columns that are not PostgreSQL's."""
+    return tuple(TargetColumn(name, _ADDED[name][0], description=_ADDED[name][1]) for name in added_columns(mode))
 
 
 def _own_column(column: TableColumn, mask: str | None, former_name: str | None) -> TargetColumn:

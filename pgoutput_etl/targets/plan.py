@@ -100,6 +100,13 @@ class TableState:
         return f"{self.schema}.{self.table}"
 
 
+def own_places(tables: Mapping[int, TableState], oids: Iterable[int]) -> dict[int, str]:
+    """By OID, the paths of tables that have one. A path that several tables have is that of the last to write there."""
+    written = sorted(tables.values(), key=lambda state: state.version)
+    owners = {state.path: state.oid for state in written if state.path}
+    return {oid: path for path, oid in owners.items() if oid in set(oids)}
+
+
 @dataclass(frozen=True, slots=True)
 class TableChanges:
     """Statistics of one relation's committed changes.
@@ -147,6 +154,7 @@ class TableTask:
     moved_from: path and version of the table's rows if they are at another path. replaces: another table's rows are at
     `path`. schema_changes: each with the first row under it, None for changes of the table's name or path. cutoff: if
     set, the table is held after this batch. masks: by column. remarks: on parts of its layout that it can't have.
+    way_out: the path of its rows if it is held and another table takes the path that they have.
     """
 
     spans: tuple[SchemaSpan, ...]
@@ -161,6 +169,7 @@ class TableTask:
     mode: Mode = Mode.MIRROR
     masks: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    way_out: str | None = None
 
     @property
     def shape(self) -> TableShape:

@@ -93,7 +93,7 @@ def make_plan(
     for oid in sorted({*changes, *states, *cutoffs}):
         case = _Case(oid, changes.get(oid), states.get(oid), cutoffs.get(oid), oid in ahead, oid in placed)
         planner.add(plan, case)
-    return _with_paths_resolved(plan, states)
+    return _with_paths_resolved(plan, states, config)
 
 
 def _described(history: RelationHistory, changes: TableChanges) -> TableChanges:
@@ -182,13 +182,11 @@ class _Planner:
 
     def _skip(self, plan: TablePlan, case: _Case, relation: Relation) -> None:
         """A table with changes while it is skipped lacks them from then on, even when it is no longer skipped."""
-        name, moves_to = relation.full_name, self._moves_to(case.state)
         if case.changes is not None:
-            plan.skipped.append(name)
-        elif moves_to is None:
-            return
+            plan.skipped.append(relation.full_name)
         reason = "it lacks changes that were committed while the configuration skipped it: rebuild it from the archive"
         changes = case.changes or TableChanges(case.oid)
+        moves_to = self._moves_to(case.state)
         plan.passed_over.append(HeldTable(case.oid, relation, reason, changes, case.state, moves_to=moves_to))
 
     def _moves_to(self, state: TableState | None) -> str | None:
@@ -390,9 +388,21 @@ def _key_by_version(
     }
 
 
-def _with_paths_resolved(plan: TablePlan, states: Mapping[int, TableState]) -> TablePlan:
-    """Marks the tasks that overwrite another table's path, and adds the paths that no table uses any more."""
+def _with_paths_resolved(plan: TablePlan, states: Mapping[int, TableState], config: Config) -> TablePlan:
+    """Marks the tasks that overwrite another table's path, gives tables whose path is taken another one, and adds the
+    paths that no table uses any more."""
     old_paths = {oid: state.path for oid, state in states.items()}
+    taken = {task.path: task.oid for task in plan.tasks}
+
+    def way_out(oid: int) -> str | None:
+        """The path of rows that must leave their own to another table."""
+        is_taken = bool(old_paths.get(oid)) and taken.get(old_paths[oid], oid) != oid
+        return location.displaced_path(config, oid) if is_taken else None
+
+    for tables in (plan.held, plan.passed_over):
+        tables[:] = [replace(held, moves_to=held.moves_to or way_out(held.oid)) for held in tables]
+    plan.passed_over = [skipped for skipped in plan.passed_over if skipped.changes.runs or skipped.moves_to]
+    plan.tasks = [replace(task, way_out=way_out(task.oid)) for task in plan.tasks]
     new_paths = {task.oid: task.path for task in plan.tasks}
     new_paths |= {held.oid: held.moves_to for held in (*plan.held, *plan.passed_over) if held.moves_to is not None}
     for n, task in enumerate(plan.tasks):

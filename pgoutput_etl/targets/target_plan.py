@@ -85,23 +85,26 @@ def settings_of(config: Config) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def refuse_other_settings(settings: str, config: Config, tables: Iterable[Name], batch: int) -> None:
+def refuse_other_settings(
+    settings: str, config: Config, tables: Iterable[Name], batch: int, may_skip: bool = True
+) -> None:
     """Raises RunError if this run would finish a batch under another configuration than it was begun with: its tables
     would then not agree.
 
-    settings: of the run that began the batch. tables: all that it may write. The new configuration may skip tables,
-    which are then held until they are rebuilt.
+    settings: of the run that began the batch. tables: all that it may write. may_skip: the new configuration may skip
+    tables, which are then held until they are rebuilt.
     """
     old, new = json.loads(settings), json.loads(settings_of(config))
     differing = [name for name in ("target", "origins", "types") if old[name] != new[name]]
     before = replace(config, tables=tuple(_rule(rule) for rule in old["tables"]))
-    changed = [name for name in tables if not _is_same_rule(before.rule_for(*name), config.rule_for(*name))]
+    changed = [name for name in tables if not _is_same_rule(before.rule_for(*name), config.rule_for(*name), may_skip)]
     differing += [f"tables, for {'.'.join(name)}" for name in sorted(changed)[:1]]
     if differing:
         raise RunError(
             f"batch {batch} was begun under another configuration by a run that died: {'; '.join(differing)}. "
             "Finishing it would write some of its tables under each configuration. Restore the former configuration "
-            "for this run, and change it when the batch is done. A table that prevents this can be skipped",
+            "for this run, and change it when the batch is done"
+            + (". A table that prevents this can be skipped" if may_skip else ""),
             next_job=("apply",),
         )
 
@@ -121,8 +124,8 @@ def _rule(fields: Mapping[str, Any]) -> TableRule:
     return TableRule(**{**fields, "mode": Mode(fields["mode"]), "key": key, "on_schema_change": contract})
 
 
-def _is_same_rule(old: TableRule, new: TableRule) -> bool:
-    return new.skip or _rule_values(old)[1:] == _rule_values(new)[1:]
+def _is_same_rule(old: TableRule, new: TableRule, may_skip: bool) -> bool:
+    return (may_skip and new.skip) or _rule_values(old)[1:] == _rule_values(new)[1:]
 
 
 def table_changes(

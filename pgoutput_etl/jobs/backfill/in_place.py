@@ -21,7 +21,7 @@ from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, 
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.targets.location import scratch_folder
-from pgoutput_etl.targets.plan import HELD, TableChanges, TablePlan, TableState, TableTask
+from pgoutput_etl.targets.plan import HELD, TableChanges, TablePlan, TableState, TableTask, own_places
 from pgoutput_etl.targets.planner import make_plan
 
 
@@ -113,7 +113,7 @@ class InPlaceBackfill:
         archive, batch = self.archive, self.batch
         whole = [oid for oid, reason in reasons.items() if reason is not None]
         before = {oid: batch.tables[oid] for oid in whole if oid in batch.tables}
-        paths = {oid: state.path for oid, state in before.items() if state.path}
+        paths = own_places(batch.tables, before)
         source = archive_rebuild(archive, self.order, whole, self._writer(), scratch_folder(archive.config))
         with source as (rebuild, missing_rows, whole_files):
             plan = rebuild.plan(missing_rows, whole, paths) if whole else TablePlan()

@@ -39,7 +39,7 @@ from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition, is_of_snapshot
 from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.targets.location import scratch_folder
-from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TablePlan, TableState, held_from
+from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TablePlan, TableState, held_from, own_places
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff, find_cutoffs
 from pgoutput_etl.transactions.outcome import TransactionStatus
@@ -133,7 +133,7 @@ class Redrive:
         scratch = scratch_folder(archive.config)
         rebuild = Rebuild(archive.config, assembly, batch.tables, since, self.progress, writer, scratch)
         missing = rebuild.missing_rows(applicable)
-        paths = {oid: state.path for oid, state in held.items() if state.path}
+        paths = own_places(batch.tables, held)
         oids = {*held, *assembly.relations.oids(), *cutoffs} - {*applied, *worse}
         plan = rebuild.plan(missing, oids, paths, cutoffs)
         plan.held += [

@@ -34,6 +34,7 @@ from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
 from pgoutput_etl.load.targets import DeltaTargets, Targets
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.target_plan import refuse_other_settings, settings_of
 
 
 def backfill(
@@ -72,7 +73,7 @@ def backfill_tables(
         raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
     if not oids and not order.anew:
         return BackfillSummary(ledger.source, 0, last.last_commit_lsn, len(file_paths(archive.files)))
-    batch = replace(Batch.after(last, {}), backfill=order.to_json())
+    batch = replace(Batch.after(last, {}), backfill=order.to_json(), settings=settings_of(archive.config))
     return replace(_run_batch(archive, targets, order, batch, progress), not_built=not_built)
 
 
@@ -118,7 +119,11 @@ def finish_backfill(archive: LedgerArchive, targets: Targets, progress: Progress
         assert isinstance(archive, DeltaArchive)
         finish_snapshot(archive.spark, archive.config, archive.ledger, batch, snapshot, progress)
         return BackfillSummary(source, batch.number, batch.last_commit_lsn, 0)
-    return _run_batch(archive, targets, BackfillOrder.from_json(batch.backfill or ""), batch, progress)
+    order = BackfillOrder.from_json(batch.backfill or "")
+    if batch.settings is not None:
+        names = archive.names_of({*archive.last.tables, *archive.relations.oids()} if order.anew else order.oids)
+        refuse_other_settings(batch.settings, archive.config, names, batch.number, may_skip=False)
+    return _run_batch(archive, targets, order, batch, progress)
 
 
 def _run_batch(

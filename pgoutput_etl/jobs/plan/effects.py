@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -57,8 +58,8 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
     )
     effects, unrepresentable = Counter[str](), Counter[str]()
     try:
-        united = planned_columns(plan.rows.spark, task.path, task.shape.columns)
-        table = replace(table, layout=(*united, *table.layout))
+        united = [planned_columns(plan.rows.spark, task.path, span.shape.columns, task.mode) for span in task.spans]
+        table = replace(table, layout=(*dict.fromkeys(chain(*united)), *table.layout))
         for number, span in enumerate(task.spans):
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
             of_rows, of_columns = _count_span(plan, task, span, has_rows)

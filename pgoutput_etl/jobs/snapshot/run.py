@@ -49,8 +49,19 @@ from pgoutput_etl.schema.relation_history import (
     snapshot_position,
 )
 from pgoutput_etl.targets.location import scratch_folder
-from pgoutput_etl.targets.plan import BEFORE_FILES, HELD, CompleteSince, HeldTable, Since, TableChanges, TablePlan
+from pgoutput_etl.targets.plan import (
+    BEFORE_FILES,
+    HELD,
+    CompleteSince,
+    HeldTable,
+    Since,
+    TableChanges,
+    TablePlan,
+    TableTask,
+    own_places,
+)
 from pgoutput_etl.targets.planner import make_plan
+from pgoutput_etl.targets.target_plan import refuse_other_settings, settings_of
 from pgoutput_etl.types import UserTypes
 
 _NO_BATCH = Batch("", 0, {}, False, None, {}, 0)
@@ -78,7 +89,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
                 progress("comparing again: another run has changed the tables meanwhile, and the next one waits")
                 discard(spark, order.staged)
                 order, skipped = Staging(spark, config, archive, request, progress).run()
-            batch = replace(batch, backfill=order.to_json())
+            batch = replace(batch, backfill=order.to_json(), settings=settings_of(config))
             load = _SnapshotLoad(archive, order, batch, check_claim, progress)
             return replace(load.run(skipped), remarks=remarks)
     finally:
@@ -139,7 +150,10 @@ def _refuse_lost_rows(archive: DeltaArchive, request: SnapshotRequest) -> tuple[
 def finish_snapshot(
     spark: SparkSession, config: Config, ledger: DeltaLedger, batch: Batch, order: SnapshotOrder, progress: Progress
 ) -> SnapshotSummary:
-    """Finishes the batch of a run that died."""
+    """Finishes the batch of a run that died. Raises RunError if it was begun under another configuration."""
+    if batch.settings is not None:
+        names = [(relation.namespace, relation.name) for relation in order.relations]
+        refuse_other_settings(batch.settings, config, names, batch.number, may_skip=False)
     with ledger.claimed(batch, batch, progress) as check_claim:
         return _SnapshotLoad(DeltaArchive.of(spark, config, ledger, batch), order, batch, check_claim, progress).run(())
 
@@ -194,11 +208,8 @@ class _SnapshotLoad:
         archive, order, batch = self.archive, self.order, self.batch
         changes = count_changes(rows, self._history())
         plan = self._plan(changes) if order.repairs is None else self._repair_plan(changes, order.repairs)
-        paths = {state.path for state in batch.tables.values()}
         if not batch.resumed:
-            refuse_existing_rows(
-                DeltaTargets(archive.spark), TablePlan([task for task in plan.tasks if task.path not in paths])
-            )
+            refuse_existing_rows(DeltaTargets(archive.spark), TablePlan(self._at_new_paths(plan)))
         self.check_claim()
         self.begun = True
         archive.ledger.begin(batch)
@@ -215,6 +226,25 @@ class _SnapshotLoad:
         archive.ledger.close_backfill(batch, done, list(done), [])
         discard(archive.spark, self.order.staged)
         return self._summary(batch.number, results, loaded, changes, (*skipped, *plan.skipped))
+
+    def _at_new_paths(self, plan: TablePlan) -> list[TableTask]:
+        """The tasks whose path no table has yet. Raises RunError if another table has it: the nightly job moves that
+        one first. Only a table whose name another OID has now makes room later."""
+        tables = self.batch.tables
+        own = own_places(tables, tables)
+        new = []
+        for task in plan.tasks:
+            others = [state for oid, state in tables.items() if oid != task.oid and state.path == task.path]
+            relation = task.shape.relation
+            if any((state.schema, state.table) != (relation.namespace, relation.name) for state in others):
+                raise RunError(
+                    f"{task.path} has the rows of {others[0].full_name}, and is the place of {task.full_name} now: "
+                    "apply the configuration first, which moves them",
+                    next_job=("apply",),
+                )
+            if not others and own.get(task.oid) != task.path:
+                new.append(task)
+        return new
 
     def _replace(self, plan: TablePlan, rows: DataFrame) -> tuple[list[TableResult], list[TableResult]]:
         """The results of replaced tables, and of all."""
@@ -259,7 +289,7 @@ class _SnapshotLoad:
             start = (order.lsn, BEFORE_FILES, 0)
             empty = TableChanges(oid, runs=(RelationSpan(start, history.masked(relations[oid])),), last_row=start)
             changes[oid] = counts.get(oid, empty)
-        paths = {oid: state.path for oid, state in batch.tables.items() if state.path}
+        paths = own_places(batch.tables, batch.tables)
         user_types = self._user_types()
         plan = make_plan(archive.config, history, changes, {}, user_types, placed=paths, named=batch.tables)
         plan = in_their_places(plan, paths)

@@ -240,7 +240,10 @@ def test_a_damaged_table_can_be_repaired_at_any_time(nights: Nights, repaired_be
         if night == repaired_before:
             nights.job.spark.sql(f"DELETE FROM {table_t} WHERE id IN ('1', '2', '3')")
             nights.job.spark.sql(f"UPDATE {table_t} SET v = 'damaged' WHERE id > '5'")
-            nights.job.spark.sql(f"INSERT INTO {table_t} (id, v) VALUES ('stranger', 'x'), ('other', NULL)")
+            nights.job.spark.sql(
+                f"INSERT INTO {table_t} (id, v) VALUES ('stranger', 'x'), ('other', NULL), (NULL, 'x')"
+            )
+            nights.job.spark.sql(f"INSERT INTO {table_t} SELECT * FROM {table_t} WHERE id IN ('4', '5')")
             begin_repair(nights, lsn + 1, TABLES[0], keyed)
         if night < 4:
             nights.land(server.night(max(5 * night + 1, 3), 5 * night + 5))
@@ -270,11 +273,15 @@ def test_a_repair_writes_only_rows_that_differ_in_a_value(nights: Nights) -> Non
     target = f"delta.`{nights.job.path('public', 't')}`"
     nights.job.spark.sql(f"UPDATE {target} SET f = 0.0 WHERE id = 2")
     nights.job.spark.sql(f"UPDATE {target} SET f = 9.0 WHERE id = 1000")
+    nights.job.spark.sql(f"INSERT INTO {target} SELECT * FROM {target} WHERE id IN (6, 1000)")  # 6: not on the server
+    nights.job.spark.sql(f"INSERT INTO {target} SELECT * FROM {target} WHERE id = 4")
+    nights.job.spark.sql(f"INSERT INTO {target} (id, doc) VALUES (NULL, 'no key')")
     rows["4"] = ("4", "1", None, "sent at last", None)
     within = [row for key, row in rows.items() if key != "1000"]
     begin_repair(nights, 0x300, after, within, ((-(2**63), 3), (4, 500)))
     nights.job.run()
     written = nights.job.spark.read.format("delta").load(str(nights.job.path("public", "t")))
+    assert sorted(row["id"] for row in written.collect()) == [1, 2, 3, 4, 1000, 1000], "1000 is in no range"
     found = {row["id"]: (row["_pg_commit_lsn"], row["f"], row["doc"], row["gone"]) for row in written.collect()}
     assert {key: lsn for key, (lsn, *_) in found.items()} == {1: 0x100, 2: 0x300, 3: 0x100, 4: 0x300, 1000: 0x100}
     assert [str(found[2][1]), found[1000][1]] == ["-0.0", 9.0]

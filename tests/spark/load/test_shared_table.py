@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
@@ -19,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import tagged_place
-from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.maintain import run as maintain_run
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
@@ -32,9 +28,10 @@ from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load import targets
 from pgoutput_etl.load.targets import DeltaChanges
-from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
+from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.spark.delta import delta_table, read_table
 from tests.support.jobs import Job, Nights, held
+from tests.support.shards import FLOAT4, FLOAT8, INT4, INT8, Row, Shard, row_text
 from tests.support.small_archives import (
     TOAST,
     Change,
@@ -42,7 +39,6 @@ from tests.support.small_archives import (
     delete,
     delete_full,
     insert,
-    replayed,
     table,
     transaction,
     truncate,
@@ -50,74 +46,6 @@ from tests.support.small_archives import (
 )
 
 pytestmark = pytest.mark.spark
-
-INT4, INT8, FLOAT4, FLOAT8 = 23, 20, 700, 701
-
-Row = dict[str, Any]
-
-
-@dataclass
-class Shard:
-    """A source that shares a table with others, and everything that it has landed. rule: more of the table's rule.
-    target: more of its configuration."""
-
-    spark: SparkSession
-    folder: Path
-    name: str
-    rule: str = ""
-    target: str = ""
-    files: list[list[PgoutputMessage]] = field(default_factory=list)
-
-    @property
-    def nights(self) -> Nights:
-        own, landing = self.folder / self.name, self.folder / self.name / "landing"
-        landing.mkdir(exist_ok=True, parents=True)
-        rule = f"{{match: public.t, into: all.orders, tag: {{shard: '{{source}}'}}{self.rule}}}"
-        target = f"target={{{self.target or f'root: {self.folder}/tables'}}}"
-        overrides = [f"source.name={self.name}", target, f"state.root={own / 'ledger'}", f"tables=[{rule}]"]
-        return Nights(Job(self.spark, own, landing, overrides), len(self.files))
-
-    def land(self, *messages: Iterable[PgoutputMessage]) -> Nights:
-        nights = self.nights
-        self.files.append([message for part in messages for message in part])
-        nights.land(self.files[-1])
-        return nights
-
-    def night(self, *messages: Iterable[PgoutputMessage]) -> RunSummary:
-        return self.land(*messages).job.run()
-
-    @property
-    def whole(self) -> str:
-        """The place of the table."""
-        catalog = re.search(r"catalog: spark_catalog\.(\w+)", self.target)
-        if catalog is not None:
-            return f"`spark_catalog`.`{catalog[1]}_all`.`orders`"
-        return f"{self.folder}/tables/all/orders"
-
-    @property
-    def place(self) -> str:
-        return tagged_place(self.whole, {"shard": self.name})
-
-    def rows(self, *columns: str) -> list[Row]:
-        rows = read_table(self.spark, self.place)
-        found: list[Row] = (rows.select(*columns) if columns else rows).toArrow().to_pylist()
-        return found
-
-    def assert_mirrored(self) -> None:
-        """The source's rows equal a replay of its files; columns of others are NULL."""
-        mirror = replayed(*self.files).tables()[T]
-        names = list(mirror.rows[0]) if mirror.rows else []
-        have = self.rows()
-        assert sorted(map(_text, ({name: row[name] for name in names} for row in have))) == sorted(
-            map(_text, mirror.rows)
-        )
-        others = {name for row in have for name, value in row.items() if name not in names and value is not None}
-        assert not others
-
-
-def _text(row: Row) -> str:
-    odd = row["_pg_unrepresentable"]
-    return repr(sorted({**row, "_pg_unrepresentable": dict(odd) if odd else None}.items()))
 
 
 def details(shard: Shard) -> Row:
@@ -221,7 +149,7 @@ def test_a_rebuild_leaves_other_rows_alone(spark: SparkSession, tmp_path: Path) 
     assert eu.nights.job.backfill(BackfillRequest(tables=("public.t",))).exit_code == 0
     for shard in (eu, us):
         shard.assert_mirrored()
-    assert sorted(map(_text, us.rows())) == sorted(map(_text, before))
+    assert sorted(map(row_text, us.rows())) == sorted(map(row_text, before))
 
 
 @pytest.mark.parametrize(
