@@ -78,10 +78,10 @@ $(stamp): pyproject.toml requirements.lock
 	@echo "Installing pinned versions into $(venv). This takes some minutes, once."
 	@rm -rf $(venv)
 	@$(PYTHON) -m venv $(venv)
-	@$(venv)/bin/python -m pip install -q -r requirements.lock
+	@$(venv)/bin/python -m pip install -q --no-compile -r requirements.lock
 	@$(venv)/bin/python -m pip install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(venv)/.docs: $(stamp) requirements-docs.lock
-	@$(venv)/bin/python -m pip install -q -r requirements-docs.lock
+	@$(venv)/bin/python -m pip install -q --no-compile -r requirements-docs.lock
 	@touch $@

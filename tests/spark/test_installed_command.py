@@ -49,6 +49,7 @@ def land(folder: Path, *messages: Messages) -> None:
         (folder / "landing" / f"{number}.bin").write_bytes(copydata(file, 0x1000000 * (number + 1)))
 
 
+@pytest.mark.soak
 def test_standard_error_has_progress_only(tmp_path: Path) -> None:
     """Also where Delta reads deletion vectors of a table whose column was renamed."""
     first, renamed = table(("id", INT4), "v"), table(("id", INT4), "w")

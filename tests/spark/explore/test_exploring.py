@@ -47,7 +47,10 @@ def of_pandas(frame: Any) -> Counter[str]:
     return counted(frame.to_dict("records"))
 
 
-@pytest.mark.parametrize("slot", [pytest.param("random16/v2", marks=pytest.mark.soak), "pg16/v3_twophase"])
+@pytest.mark.parametrize(
+    "slot",
+    [pytest.param("random16/v2", marks=pytest.mark.soak), pytest.param("pg16/v3_twophase", marks=pytest.mark.soak)],
+)
 def test_spark_frames_equal_pandas_frames(spark: SparkSession, slot: str) -> None:
     paths = files_of(DATA / slot)
     local, on_spark = read_archive(paths), read_archive(map(str, paths), spark)

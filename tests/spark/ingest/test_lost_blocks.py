@@ -79,7 +79,10 @@ def assert_applied(nights: Nights, files: int) -> None:
     assert sorted(row["status"] for row in nights.ledger("batches")) == ["begun", "done"]
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["planned", "begun"])
+BEGUN = [False, pytest.param(True, marks=pytest.mark.soak)]
+
+
+@pytest.mark.parametrize("begun", BEGUN, ids=["planned", "begun"])
 def test_a_run_reads_again_what_it_lost(nights: Nights, lose: Lose, begun: bool) -> None:
     """Files are known by their hashes from then on, and Spark itself computes again what it loses."""
     land(nights, 1, "1.bin")
@@ -90,7 +93,7 @@ def test_a_run_reads_again_what_it_lost(nights: Nights, lose: Lose, begun: bool)
     assert_applied(nights, 2)
 
 
-@pytest.mark.parametrize("begun", [False, True], ids=["planned", "begun"])
+@pytest.mark.parametrize("begun", BEGUN, ids=["planned", "begun"])
 def test_a_file_was_renamed_meanwhile(nights: Nights, lose: Lose, begun: bool) -> None:
     path = land(nights, 1, "current.bin")
     lost = lose(begun, 1, lambda: path.rename(nights.job.landing / "1.bin"))

@@ -376,6 +376,7 @@ def test_a_nightly_run_that_died_must_be_finished_first(nights: Nights, monkeypa
     assert nights.values("t") == [("1", "a"), ("2", "b")]
 
 
+@pytest.mark.soak
 def test_a_contract_keeps_columns_and_holds_a_table_until_somebody_accepts(nights: Nights) -> None:
     nights.job.overrides.append("tables=[{match: public.t, on_schema_change: {add: hold, drop: keep}}]")
     other = table(oid=2, name="u")

@@ -64,6 +64,7 @@ def ledger_root(job: Job) -> str:
     return str(job.folder / "tables" / "_pgoutput_etl")
 
 
+@pytest.mark.soak
 def test_a_dry_run_then_maintenance_then_further_runs(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     job = nights.job
     monkeypatch.setattr(maintain_run, "LEDGER_TABLES", ("batches", "claims"))  # all of them take a minute more

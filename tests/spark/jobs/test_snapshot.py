@@ -225,7 +225,7 @@ def begin_repair(
 
 # The night (of four, with five transactions each) before which the table is repaired, and the snapshot's last commit.
 REPAIRED = [
-    pytest.param(1, 12, id="ahead by more than a night"),
+    pytest.param(1, 12, id="ahead by more than a night", marks=pytest.mark.soak),
     pytest.param(4, 20, id="after all", marks=pytest.mark.soak),
 ]
 
@@ -543,6 +543,7 @@ def test_masked_values_are_not_staged(nights: Nights, monkeypatch: pytest.Monkey
     assert not any("SECRET" in str(value) for row in nights.values("t") for value in row)
 
 
+@pytest.mark.soak
 def test_a_copy_leaves_out_tables_with_a_later_snapshot(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, *TABLES, insert("1", "a"), insert("x", None, oid=BAG)))
     nights.night(transaction(2, 0x200, insert("2", "b"), insert("y", None, oid=BAG)))
@@ -564,6 +565,7 @@ def test_a_copy_leaves_out_tables_with_a_later_snapshot(nights: Nights) -> None:
     assert ordered((row["id"], row["v"]) for row in rows) == [("0", "old"), ("1", "a"), ("2", "b")]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("first", [None, 0x100], ids=["whole", "range"])
 def test_a_backfill_in_place_leaves_a_table_ahead_of_the_archive(nights: Nights, first: int | None) -> None:
     nights.night(transaction(1, 0x100, *TABLES, insert("1", "a"), insert("x", None, oid=BAG)))

@@ -94,6 +94,7 @@ def csv(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_csv_with_bags_and_with_values_never_sent(nights: Nights, tmp_path: Path) -> None:
     job, bag = nights.job, table("a", "b", oid=BAG, name="bag", identity=ReplicaIdentity.FULL)

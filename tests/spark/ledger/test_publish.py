@@ -171,6 +171,7 @@ def test_views_follow_truncates_new_columns_renames_and_the_configuration(viewed
     assert not catalog.tableExists(kept), "without target.views no view grows old"
 
 
+@pytest.mark.soak
 def test_an_object_in_the_way_of_a_view_stops_no_table(viewed: Nights) -> None:
     spark = viewed.job.spark
     viewed.night(transaction(1, 0x100, table(), insert("1", "a")))
@@ -190,6 +191,7 @@ def test_an_object_in_the_way_of_a_view_stops_no_table(viewed: Nights) -> None:
     assert manifest(viewed)["batch"] == 3
 
 
+@pytest.mark.soak
 def test_views_of_others_are_neither_replaced_nor_dropped(viewed: Nights) -> None:
     spark = viewed.job.spark
     viewed.night(transaction(1, 0x100, table(), insert("1", "a")))

@@ -70,6 +70,7 @@ def values(nights: Nights, path: str) -> list[tuple[Any, ...]]:
 DIES = pytest.mark.parametrize("dies", [True, pytest.param(False, marks=pytest.mark.soak)])
 
 
+@pytest.mark.soak
 @DIES
 def test_the_spans_before_the_one_that_fails_are_undone(nights: Nights, dies: bool) -> None:
     """The run that finishes a dead one holds the table, too, although nothing would fail any more."""

@@ -75,6 +75,7 @@ def write_files(spark: SparkSession, path: str, shape: TableShape, rows: list[di
     writer.save(path)
 
 
+@pytest.mark.soak
 def test_statistics_skip_no_file_that_has_a_key(spark: SparkSession, tmp_path: Path) -> None:
     """Covers each type's limits, dates before the Gregorian calendar, and integers beyond 53 bits."""
     path, names = str(tmp_path / "t"), list(KINDS)

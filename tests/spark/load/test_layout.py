@@ -81,6 +81,7 @@ def alter(job: Job, name: str, clause: str) -> None:
     job.spark.sql(f"ALTER TABLE {place(job, name)} {clause}")
 
 
+@pytest.mark.soak
 def test_every_mode_creates_its_tables_with_the_layout(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     nights = job_with(spark, tmp_path, landing, RULES)
     others = {BAG: "bag", PAST: "past", GONE: "gone", LOG: "log"}
@@ -154,6 +155,7 @@ def test_partitions_are_kept(spark: SparkSession, tmp_path: Path, landing: Path,
     assert sorted(row["w"] for row in spark.table(place(job, "renamed")).collect()) == [4, 5, 6]
 
 
+@pytest.mark.soak
 def test_plan_shows_the_layout_and_maintenance_clusters(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     nights = job_with(spark, tmp_path, landing, "tables=[{match: '*', cluster_by: [v], comment: c}]")
     job = nights.job
@@ -202,6 +204,7 @@ def test_two_tables_that_swap_names(spark: SparkSession, tmp_path: Path, landing
     assert (found(job, "t").cluster_by, found(job, "u").cluster_by) == ([], [])
 
 
+@pytest.mark.soak
 def test_existing_tables_get_a_changed_layout(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     nights = job_with(spark, tmp_path, landing)
     job = nights.job

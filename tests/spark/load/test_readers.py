@@ -140,6 +140,7 @@ def features(job: Job, name: str) -> set[str]:
     return set(found[0])
 
 
+@pytest.mark.soak
 def test_which_readers_open_which_tables(spark: SparkSession, tmp_path: Path) -> None:
     """As the documentation says."""
     for_all, for_spark = tmp_path / "all", tmp_path / "spark"

@@ -155,7 +155,7 @@ def test_a_rebuild_leaves_other_rows_alone(spark: SparkSession, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("mode", "identity"),
     [
-        ("history", ReplicaIdentity.DEFAULT),
+        pytest.param("history", ReplicaIdentity.DEFAULT, marks=pytest.mark.soak),
         pytest.param("history", ReplicaIdentity.FULL, marks=pytest.mark.soak),
         pytest.param("soft_delete", ReplicaIdentity.DEFAULT, marks=pytest.mark.soak),
         pytest.param("append", ReplicaIdentity.DEFAULT, marks=pytest.mark.soak),
@@ -275,6 +275,7 @@ def test_tables_that_can_not_share_are_refused(spark: SparkSession, tmp_path: Pa
         shard.assert_mirrored()
 
 
+@pytest.mark.soak
 def test_jobs_see_only_the_rows_of_their_source(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,7 +316,8 @@ def test_jobs_see_only_the_rows_of_their_source(
     assert planned.held.startswith("column 'w' is int, and string in")
 
 
-@pytest.mark.parametrize("before", ["the end of the batch", pytest.param("the write", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("before", ["the end of the batch", "the write"])
 def test_a_run_that_died_is_finished_after_other_sources_wrote(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
@@ -376,6 +378,7 @@ def test_tables_for_all_readers_are_shared(spark: SparkSession, tmp_path: Path) 
     assert sorted((row["shard"], row["id"]) for row in rows) == [("eu", 1), ("us", 2), ("us", 3)]
 
 
+@pytest.mark.soak
 def test_several_tags_are_left_at_once(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     nights = Nights(Job(spark, tmp_path, landing))
     rule = "tables=[{match: 'tenant_*.t', into: all.orders, tag: {k: '%s{schema}'}}]"
@@ -416,6 +419,7 @@ def _working_folder(spark: SparkSession) -> str:
     return str(spark._jvm.java.lang.System.getProperty("user.dir"))  # type: ignore[union-attr]
 
 
+@pytest.mark.soak
 def test_a_source_leaves_with_its_own_columns(spark: SparkSession, tmp_path: Path) -> None:
     """To a table of its own, whose types and columns are the source's, and which goes on from there."""
     eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
@@ -433,6 +437,7 @@ def test_a_source_leaves_with_its_own_columns(spark: SparkSession, tmp_path: Pat
     us.assert_mirrored()
 
 
+@pytest.mark.soak
 def test_rows_that_can_not_move_stay_where_they_are(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -481,6 +486,7 @@ def test_a_rebuild_whose_columns_do_not_fit_changes_nothing(spark: SparkSession,
     eu.assert_mirrored()
 
 
+@pytest.mark.soak
 def test_a_table_that_another_source_created_again_is_missed(spark: SparkSession, tmp_path: Path) -> None:
     eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
     relation = table(("id", INT4), "v")
@@ -496,6 +502,7 @@ def test_a_table_that_another_source_created_again_is_missed(spark: SparkSession
         shard.assert_mirrored()
 
 
+@pytest.mark.soak
 def test_clustered_tables_count_own_rows_and_rebuild(spark: SparkSession, tmp_path: Path) -> None:
     rule = ", cluster_by: [shard, id]"
     eu, us = Shard(spark, tmp_path, "eu", rule), Shard(spark, tmp_path, "us", rule)

@@ -68,6 +68,7 @@ KILLS = (
 )
 
 
+@pytest.mark.soak
 def test_a_killed_run_is_finished_with_the_same_result(faulty: FaultyJob) -> None:
     faulty.land(0, NIGHTS[0])
     faulty.run()
