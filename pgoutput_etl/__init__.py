@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pgoutput_etl.jobs.backfill.report import print_backfill as print_backfill
     from pgoutput_etl.jobs.backfill.request import BackfillRequest as BackfillRequest
     from pgoutput_etl.jobs.backfill.run import backfill as backfill
+    from pgoutput_etl.jobs.moment.bisect import FirstCommit as FirstCommit
+    from pgoutput_etl.jobs.moment.bisect import bisect as bisect
     from pgoutput_etl.jobs.moment.read import read_at as read_at
     from pgoutput_etl.jobs.plan.report import PlanSummary as PlanSummary
     from pgoutput_etl.jobs.plan.report import print_plan as print_plan
@@ -54,6 +56,7 @@ _NAMES = {
     "jobs.backfill.report": ["BackfillSummary", "print_backfill"],
     "jobs.backfill.request": ["BackfillRequest"],
     "jobs.backfill.run": ["backfill"],
+    "jobs.moment.bisect": ["FirstCommit", "bisect"],
     "jobs.moment.read": ["read_at"],
     "jobs.plan.report": ["PlanSummary", "print_plan"],
     "jobs.plan.run": ["plan"],

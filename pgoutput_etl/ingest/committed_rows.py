@@ -38,5 +38,9 @@ class SparkRows:
             frame = frame.where((F.col("relation") != oid) | (F.col("commit_lsn") > lsn))
         return SparkRows(frame)
 
+    def through(self, lsn: int) -> SparkRows:
+        """These changes without those after a commit LSN."""
+        return SparkRows(self.frame.where(F.col("commit_lsn") <= lsn))
+
     def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
         return count_changes(self.frame, history)

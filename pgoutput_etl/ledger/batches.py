@@ -108,6 +108,11 @@ class LedgerBatches:
                     states[oid] = replace(state, last_commit_lsn=reached) if state.is_complete else state
         return done[0]["last_commit_lsn"] if done else 0, states
 
+    def ends(self) -> list[int]:
+        """The commits at which finished batches ended, in order."""
+        rows = self.store.rows("batches", ("status", "last_commit_lsn"))
+        return sorted({row["last_commit_lsn"] for row in rows if row["status"] == "done"})
+
     def known_tables(self) -> list[tuple[int, frozenset[int]]]:
         """The LSN and the OIDs of all tables, for each snapshot of a server that publishes tables as soon as they are
         created."""

@@ -83,6 +83,13 @@ class DeltaArchive(LedgerArchive):
         rows = self._read("transactions").where(is_own).select("commit_lsn").distinct().collect()
         return sorted(row["commit_lsn"] for row in rows)
 
+    def transaction_at(self, lsn: int) -> tuple[int | None, datetime | None, str | None]:
+        """The xid, commit time and origin of the transaction that committed at an LSN; None without a record of it."""
+        is_own = (F.col("commit_lsn") == lsn) & (F.col("fate") == TransactionStatus.COMMITTED.value)
+        found = self._read("transactions").where(is_own).select("xid", "commit_ts", "origin").limit(1)
+        rows = found.toArrow().to_pylist()
+        return (rows[0]["xid"], rows[0]["commit_ts"], rows[0]["origin"]) if rows else (None, None, None)
+
     def first_commit(self, time: datetime) -> int:
         """LSN of the first commit at or after that time. Raises ConfigError if there is no such commit."""
         return self._commit(True, F.col("at") >= microseconds_of(time), f"no commit at {time} or later")

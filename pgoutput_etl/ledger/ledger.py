@@ -59,7 +59,7 @@ class Ledger:
         self.last_batch, self.last_after, self.begin = batches.last, batches.last_after, batches.begin
         self.state_at, self.states_after, self.states_at = batches.state_at, batches.states_after, batches.states_at
         self.claims, self.claimed, self.done_at = batches.claims, batches.claimed, batches.done_at
-        self.known_tables = batches.known_tables
+        self.known_tables, self.ends = batches.known_tables, batches.ends
         self._files = files = LedgerFiles(store)
         self.path_of, self.file_index = files.path_of, files.index
         self.rows_before = store.rows_before

@@ -5,8 +5,8 @@ Nothing is written, and only files with a commit in between are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
@@ -95,9 +95,27 @@ class TablesFound:
 
 
 @dataclass(frozen=True, slots=True)
+class _Base:
+    """What a moment's tables are computed from. states: of all tables after the last batch before it; own: of those
+    that may be wanted. started: those to which changes are added. starts: the commit after which changes are added, by
+    the OIDs of these and of new tables. lacking: OIDs of tables that lack changes. ahead: as in Tables, by OID."""
+
+    states: Mapping[int, TableState]
+    own: Mapping[int, TableState]
+    started: Mapping[int, TableState]
+    starts: Mapping[int, int]
+    lacking: frozenset[int]
+    ahead: Mapping[int, TableState]
+
+
+@dataclass(frozen=True, slots=True)
 class MomentReader:
+    """through: changes are read up to this commit at once, and kept for later calls; 0 to read what each call needs."""
+
     archive: DeltaArchive
     progress: Progress = no_progress
+    through: int = 0
+    _kept: dict[tuple[frozenset[int], CommitRange], SparkRows] = field(default_factory=dict)
 
     def read(self, lsn: int, patterns: Sequence[str] = ("*",)) -> Tables:
         """The tables as of the commit at `lsn`; see `read_at`."""
@@ -106,16 +124,9 @@ class MomentReader:
         return Tables(frames, lsn, found.held, found.ahead)
 
     def find(self, lsn: int, patterns: Sequence[str]) -> TablesFound:
-        archive = self.archive
-        end, states = archive.ledger.states_at(lsn)
-        oids = self._oids(patterns, states)
-        ahead = archive.snapshots(oids - states.keys())
-        own = {oid: state for oid, state in states.items() if oid in oids}
-        targets = FrameTargets({state.path: self._stored(state) for state in own.values() if state.version >= 0})
-        lacking = {oid: own[oid] for oid in archive.cutoff_before(own, lsn)}
-        started = {oid: state for oid, state in own.items() if state.is_complete and oid not in lacking}
-        starts = {oid: started[oid].last_commit_lsn if oid in started else end for oid in oids - ahead.keys()}
-        found = {**own, **self._changed(lsn, targets, states, started, starts)}
+        base = self._base(lsn, patterns)
+        targets = FrameTargets({state.path: self._stored(state) for state in base.own.values() if state.version >= 0})
+        found = {**base.own, **self._changed(lsn, targets, base)}
         named = [
             state
             for state in found.values()
@@ -123,9 +134,27 @@ class MomentReader:
         ]
         return TablesFound(
             tuple((state, targets.rows(state.path)) for state in named if state.version >= 0),
-            {s.full_name: s.last_commit_lsn for s in named if not s.is_complete or s.oid in lacking},
-            {archive.name(oid): state.last_commit_lsn for oid, state in ahead.items()},
+            {s.full_name: s.last_commit_lsn for s in named if not s.is_complete or s.oid in base.lacking},
+            {self.archive.name(oid): state.last_commit_lsn for oid, state in base.ahead.items()},
         )
+
+    def commits(self, lsn: int, patterns: Sequence[str]) -> list[int]:
+        """The commits with changes of these tables after the last batch that ended by `lsn`, up to `through`."""
+        starts = self._base(lsn, patterns).starts
+        first = min(starts.values(), default=self.through) + 1
+        rows = self._committed(starts, CommitRange(first, self.through)).frame
+        return sorted(row["commit_lsn"] for row in rows.select("commit_lsn").distinct().collect())
+
+    def _base(self, lsn: int, patterns: Sequence[str]) -> _Base:
+        archive = self.archive
+        end, states = archive.ledger.states_at(lsn)
+        oids = self._oids(patterns, states)
+        ahead = archive.snapshots(oids - states.keys())
+        own = {oid: state for oid, state in states.items() if oid in oids}
+        lacking = archive.cutoff_before(own, lsn).keys()
+        started = {oid: state for oid, state in own.items() if state.is_complete and oid not in lacking}
+        starts = {oid: started[oid].last_commit_lsn if oid in started else end for oid in oids - ahead.keys()}
+        return _Base(states, own, started, starts, frozenset(lacking), ahead)
 
     def _oids(self, patterns: Sequence[str], states: Mapping[int, TableState]) -> set[int]:
         """The tables that ever had a name that matches. Raises ConfigError for a pattern that matches none."""
@@ -140,36 +169,36 @@ class MomentReader:
         columns = table_columns(state.relation, state.retired, self.archive.user_types)
         return tagged_target(self.archive.spark, state.path, columns, state.version)
 
-    def _changed(
-        self,
-        lsn: int,
-        targets: FrameTargets,
-        states: Mapping[int, TableState],
-        started: Mapping[int, TableState],
-        starts: Mapping[int, int],
-    ) -> dict[int, TableState]:
-        """The states of tables with changes through the commit at `lsn`, or with another name. states: of all tables
-        before. started: of those to which changes are added. starts: the commit after which changes are added, by the
-        OIDs of these and of new tables."""
-        archive, first = self.archive, min(starts.values(), default=lsn) + 1
+    def _committed(self, oids: Collection[int], commits: CommitRange) -> SparkRows:
+        wanted = replace(commits, last=max(commits.last, self.through))
+        key = frozenset(oids), wanted
+        if key in self._kept:
+            return self._kept[key].through(commits.last)
+        files = self.archive.files_with(oids, wanted)
+        self.progress(f"reading {counted(len(files), 'file')}")
+        with self.archive.reading(files, oids, wanted) as committed:
+            rows = SparkRows(committed.frame.localCheckpoint())  # kept as long as somebody has the tables
+        if self.through:
+            self._kept[key] = rows
+        return rows.through(commits.last)
+
+    def _changed(self, lsn: int, targets: FrameTargets, base: _Base) -> dict[int, TableState]:
+        """The states of tables with changes through the commit at `lsn`, or with another name."""
+        archive, starts, started = self.archive, base.starts, base.started
+        first = min(starts.values(), default=lsn) + 1
         if first > lsn:
             return {}
-        commits = CommitRange(first, lsn)
-        files = archive.files_with(starts, commits)
-        self.progress(f"reading {counted(len(files), 'file')}")
-        with archive.reading(files, starts, commits) as committed:
-            # Kept as long as somebody has the tables.
-            rows = SparkRows(committed.frame.localCheckpoint())
+        rows = self._committed(starts, CommitRange(first, lsn))
         rows = rows.after({oid: start for oid, start in starts.items() if start >= first})
         changes = rows.counts(archive.relations)
-        incomplete = states.keys() - started.keys()
+        incomplete = base.states.keys() - started.keys()
         plan = make_plan(
             archive.config,
             archive.relations,
             {oid: counts for oid, counts in changes.items() if oid not in incomplete},
             started,
             archive.user_types,
-            named=states,
+            named=base.states,
             accepts_changes=True,
         )
         batch = replace(archive.last, resumed=False, last_commit_lsn=lsn, tables=dict(started))
