@@ -97,7 +97,7 @@ class Question:
         try:
             parsed = sqlglot.parse_one(query, dialect="spark")
         except SqlglotError as error:
-            raise ConfigError(f"query: {str(error).splitlines()[0]}") from None
+            raise ConfigError(f"query: expected Spark's SQL: {str(error).splitlines()[0]}") from None
         if not isinstance(parsed, exp.Query):
             raise ConfigError("query: expected a SELECT")
         prefix, views = f"pgoutput_etl_{uuid4().hex[:8]}", dict[str, str]()
@@ -198,7 +198,7 @@ class _Search:
                 return not rows.limit(1).isEmpty()
         except AnalysisException as error:
             if is_last:
-                raise ConfigError(f"query: {str(error).splitlines()[0]}") from None
+                raise ConfigError(f"query: Spark refuses it: {str(error).splitlines()[0]}") from None
             if not str(error.getCondition()).startswith("UNRESOLVED_COLUMN"):
                 raise
             return False
