@@ -3,7 +3,8 @@
 PYTHON ?= python3
 export PYTHON
 
-# pip: no version check, and PEP 517 builds, so that Python 3.10's pip builds pyspark as later ones do.
+# pip: no version check, and PEP 517 builds, so that Python 3.10's pip builds pyspark as later ones do. Below, it compiles
+# no module, as most of them are never imported.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_USE_PEP517 := 1
 

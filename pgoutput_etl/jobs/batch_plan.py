@@ -19,8 +19,7 @@ from pgoutput_etl.load.writer import refuse_existing_rows
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy_of
 from pgoutput_etl.targets.plan import TablePlan, held_from, tables_ahead
-from pgoutput_etl.targets.planner import Name
-from pgoutput_etl.targets.target_plan import TargetPlan, plan_targets, refuse_other_settings
+from pgoutput_etl.targets.target_plan import TargetPlan, names_of, plan_targets, refuse_other_settings
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.statistics import StatisticsRequest, transactions_by_status
 from pgoutput_etl.types import UserTypes
@@ -85,19 +84,14 @@ def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> 
         commits = files.messages().get("C", 0)
         check_history(ledger.history_of(batch, rows, commits), assembly, path_of)
 
-    if batch.resumed and batch.settings is not None:
-        refuse_other_settings(batch.settings, config, _table_names(assembly, batch), batch.number)
+    if batch.resumed:
+        history = assembly.relations
+        names = names_of(history, batch.tables, {*history.oids(), *batch.tables})
+        refuse_other_settings(batch.settings, config, names, batch.number)
     targets = plan_targets(config, assembly, rows, batch.tables, ahead, path_of)
     if not batch.resumed:
         refuse_existing_rows(run.targets, targets.tables)
     return BatchPlan(batch, files, rows, prior, targets, path_of)
-
-
-def _table_names(assembly: Assembly, batch: Batch) -> set[Name]:
-    """Every name under which the batch may write a table."""
-    relations = [entry.relation for entry in assembly.relations.entries]
-    relations += [state.relation for state in batch.tables.values()]
-    return {(relation.namespace, relation.name) for relation in relations}
 
 
 def _is_masked_alike(policy: MaskingPolicy | None, assembly: Assembly, oid: int, masks: Mapping[str, str]) -> bool:

@@ -30,7 +30,7 @@ from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import has_masks, masking_policy, scopes_of
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.plan import HELD, TableState
-from pgoutput_etl.targets.planner import Name, name_holders
+from pgoutput_etl.targets.planner import name_holders
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import FragmentId, Outcome, TransactionStatus, Watermark
 from pgoutput_etl.transactions.status_lookup import StatusLookup
@@ -217,12 +217,6 @@ class LedgerArchive(ABC):
             return f"{state.schema}.{state.table}"
         newest = self.relations.newest(oid)
         return f"OID {oid}" if newest is None else f"{newest.namespace}.{newest.name}"
-
-    def names_of(self, oids: Iterable[int]) -> set[Name]:
-        """Every name under which a batch may write these tables."""
-        relations = [state.relation for oid in oids if (state := self.last.tables.get(oid)) is not None]
-        relations += [entry.relation for entry in self.relations.entries if entry.relation.oid in set(oids)]
-        return {(relation.namespace, relation.name) for relation in relations}
 
     @cached_property
     def names(self) -> dict[str, int]:

@@ -31,6 +31,7 @@ from pgoutput_etl.targets.plan import (
     TableState,
     TableTask,
     complete_since,
+    others_at,
 )
 
 # An error of a Spark worker about a file, whose path the worker doesn't know, or about rows.
@@ -226,14 +227,11 @@ class Writer:
     def _hold_midway(self, task: TableTask, reason: str) -> TableResult:
         """Undoes the spans before the one that failed, and the move: the rows are still at the old path."""
         self._restore(task, _HELD + reason)
-        is_new_here = task.moved_from is not None or self._takes_others_path(task)
+        is_new_here = task.moved_from is not None or bool(others_at(self.batch.tables, task))
         if is_new_here and task.path != task.way_out:
             self.check_claim()
             self.targets.empty(task.path, self.commit(task.oid, _HELD + reason))
         return self.held(task, reason)
-
-    def _takes_others_path(self, task: TableTask) -> bool:
-        return any(state.path == task.path and oid != task.oid for oid, state in self.batch.tables.items())
 
     def held(self, task: TableTask, reason: str) -> TableResult:
         return self._held(_held_for(task, reason))

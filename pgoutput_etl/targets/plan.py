@@ -208,6 +208,11 @@ class HeldTable:
     moves_to: str | None = None
 
 
+def others_at(tables: Mapping[int, TableState], task: TableTask) -> list[TableState]:
+    """The other tables that are at a task's path."""
+    return [state for oid, state in tables.items() if oid != task.oid and state.path == task.path]
+
+
 @dataclass(slots=True)
 class TablePlan:
     """skipped: names of tables with changes that the configuration skips. vacated: paths that no table uses any more.

@@ -32,6 +32,7 @@ from pgoutput_etl.targets.plan import (
     TablePlan,
     TableState,
     TableTask,
+    others_at,
 )
 from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.types import UserTypes
@@ -406,7 +407,7 @@ def _with_paths_resolved(plan: TablePlan, states: Mapping[int, TableState], conf
     new_paths = {task.oid: task.path for task in plan.tasks}
     new_paths |= {held.oid: held.moves_to for held in (*plan.held, *plan.passed_over) if held.moves_to is not None}
     for n, task in enumerate(plan.tasks):
-        others = [state for oid, state in states.items() if oid != task.oid and state.path == task.path]
+        others = others_at(states, task)
         if others and old_paths.get(task.oid) != task.path:
             detail = f"the other table's last Delta version is {others[0].version}"
             change = SchemaChange(ChangeKind.TABLE_REPLACED, "", detail)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pgoutput_etl.config.settings import Config, Mode, TableRule
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.schema.contract import SchemaContract
-from pgoutput_etl.schema.relation_history import RelationSpan, RelationVersions
+from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan, RelationVersions
 from pgoutput_etl.schema.version_spans import RowPositions, VersionSpan, relation_spans_of_rows, relation_spans_of_spans
 from pgoutput_etl.targets.plan import TableChanges, TablePlan, TableState
 from pgoutput_etl.targets.planner import Name, make_plan
@@ -85,15 +85,23 @@ def settings_of(config: Config) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
+def names_of(history: RelationHistory, states: Mapping[int, TableState], oids: Collection[int]) -> set[Name]:
+    """Every name under which a batch may write these tables."""
+    relations = [entry.relation for entry in history.entries] + [state.relation for state in states.values()]
+    return {(relation.namespace, relation.name) for relation in relations if relation.oid in oids}
+
+
 def refuse_other_settings(
-    settings: str, config: Config, tables: Iterable[Name], batch: int, may_skip: bool = True
+    settings: str | None, config: Config, tables: Iterable[Name], batch: int, may_skip: bool = True
 ) -> None:
     """Raises RunError if this run would finish a batch under another configuration than it was begun with: its tables
     would then not agree.
 
-    settings: of the run that began the batch. tables: all that it may write. may_skip: the new configuration may skip
-    tables, which are then held until they are rebuilt.
+    settings: of the run that began the batch; None, in an older ledger, refuses nothing. tables: all that it may write.
+    may_skip: the new configuration may skip tables, which are then held until they are rebuilt.
     """
+    if settings is None:
+        return
     old, new = json.loads(settings), json.loads(settings_of(config))
     differing = [name for name in ("target", "origins", "types") if old[name] != new[name]]
     before = replace(config, tables=tuple(_rule(rule) for rule in old["tables"]))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -112,6 +115,17 @@ class Nights:
             return []
         rows: list[dict[str, Any]] = self.job.spark.read.format("delta").load(str(path)).toArrow().to_pylist()
         return rows
+
+
+@contextmanager
+def dying(owner: type, method: str) -> Iterator[None]:
+    """The run within the context dies when it calls a method."""
+
+    def die(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with patch.object(owner, method, die), pytest.raises(MemoryError):
+        yield
 
 
 def held(summary: RunSummary) -> dict[str, str]:

@@ -34,7 +34,7 @@ from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
 from pgoutput_etl.load.targets import DeltaTargets, Targets
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.targets.target_plan import refuse_other_settings, settings_of
+from pgoutput_etl.targets.target_plan import names_of, refuse_other_settings, settings_of
 
 
 def backfill(
@@ -120,9 +120,9 @@ def finish_backfill(archive: LedgerArchive, targets: Targets, progress: Progress
         finish_snapshot(archive.spark, archive.config, archive.ledger, batch, snapshot, progress)
         return BackfillSummary(source, batch.number, batch.last_commit_lsn, 0)
     order = BackfillOrder.from_json(batch.backfill or "")
-    if batch.settings is not None:
-        names = archive.names_of({*archive.last.tables, *archive.relations.oids()} if order.anew else order.oids)
-        refuse_other_settings(batch.settings, archive.config, names, batch.number, may_skip=False)
+    oids = {*batch.tables, *archive.relations.oids()} if order.anew else {*order.oids}
+    names = names_of(archive.relations, batch.tables, oids)
+    refuse_other_settings(batch.settings, archive.config, names, batch.number, may_skip=False)
     return _run_batch(archive, targets, order, batch, progress)
 
 

@@ -70,8 +70,8 @@ def bisect(
     Raises ConfigError for a query that is none, and for tables that the archive doesn't have; RunError if the query
     returns no rows in the end, or some in the beginning.
     """
-    archive = archive_of(spark, config)
     question = Question.of(query)
+    archive = archive_of(spark, config)
     reached = archive.last.last_commit_lsn
     high = reached if last is None else min(_lsn(last), reached)
     low = 0 if first is None else _lsn(first) - 1

@@ -58,6 +58,7 @@ from pgoutput_etl.targets.plan import (
     TableChanges,
     TablePlan,
     TableTask,
+    others_at,
     own_places,
 )
 from pgoutput_etl.targets.planner import make_plan
@@ -151,9 +152,8 @@ def finish_snapshot(
     spark: SparkSession, config: Config, ledger: DeltaLedger, batch: Batch, order: SnapshotOrder, progress: Progress
 ) -> SnapshotSummary:
     """Finishes the batch of a run that died. Raises RunError if it was begun under another configuration."""
-    if batch.settings is not None:
-        names = [(relation.namespace, relation.name) for relation in order.relations]
-        refuse_other_settings(batch.settings, config, names, batch.number, may_skip=False)
+    names = [(relation.namespace, relation.name) for relation in order.relations]
+    refuse_other_settings(batch.settings, config, names, batch.number, may_skip=False)
     with ledger.claimed(batch, batch, progress) as check_claim:
         return _SnapshotLoad(DeltaArchive.of(spark, config, ledger, batch), order, batch, check_claim, progress).run(())
 
@@ -234,7 +234,7 @@ class _SnapshotLoad:
         own = own_places(tables, tables)
         new = []
         for task in plan.tasks:
-            others = [state for oid, state in tables.items() if oid != task.oid and state.path == task.path]
+            others = others_at(tables, task)
             relation = task.shape.relation
             if any((state.schema, state.table) != (relation.namespace, relation.name) for state in others):
                 raise RunError(

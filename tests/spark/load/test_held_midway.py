@@ -16,7 +16,7 @@ from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.targets import DeltaChanges, SpanWrite
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
-from tests.support.jobs import Nights, held
+from tests.support.jobs import Nights, dying, held
 from tests.support.small_archives import T, insert, table, transaction, update
 
 pytestmark = pytest.mark.spark
@@ -40,21 +40,10 @@ def failing(oid: int, number: int = 0) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def dying(method: str = "close") -> Iterator[None]:
-    """The run within the context dies before it closes its batch."""
-
-    def die(*_: object, **__: object) -> None:
-        raise MemoryError
-
-    with patch.object(DeltaLedger, method, die), pytest.raises(MemoryError):
-        yield
-
-
 def held_night(nights: Nights, oid: int, dies: bool, number: int = 0, *overrides: str) -> RunSummary:
     """A night in which a table fails. dies: so does the run, and the next one finishes it."""
     if dies:
-        with failing(oid, number), dying():
+        with failing(oid, number), dying(DeltaLedger, "close"):
             nights.job.run(*overrides)
         return nights.job.run(*overrides)
     with failing(oid, number):
@@ -159,7 +148,7 @@ def test_a_held_table_makes_room(nights: Nights, skips: bool) -> None:
 
 def test_a_backfill_is_finished_under_its_configuration(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table("id", "v"), insert("1", "a"), insert("2", "b")))
-    with dying("close_backfill"):
+    with dying(DeltaLedger, "close_backfill"):
         nights.job.backfill(OF_T)
     for other in ("tables=[{match: '*', mode: history}]", "tables=[{match: public.t, skip: true}]"):
         with pytest.raises(
