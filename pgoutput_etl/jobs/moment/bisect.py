@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from logging import getLogger
 from uuid import uuid4
 
 import sqlglot
 from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -128,7 +128,7 @@ class Question:
 @contextmanager
 def _without_log() -> Iterator[None]:
     """Spark would log a column that does not exist yet as an error, with the whole plan."""
-    logger = getLogger("SQLQueryContextLogger")
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")  # whoever is first decides its class
     before, logger.disabled = logger.disabled, True
     try:
         yield

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import pairwise
 from random import Random
 
 import pytest
+from pyspark.errors import AnalysisException
 
 import pgoutput_etl as pg
 from pgoutput_etl.errors import ConfigError, RunError
@@ -78,6 +80,14 @@ def test_tables_and_columns_that_come_later(nights: Nights) -> None:
         first("select 1 from public.w")
     with pytest.raises(ConfigError, match=r"query: .*UNRESOLVED_COLUMN"):
         first("select w from public.t")
+
+
+def test_errors_of_spark_stay_as_they_are(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table("id"), insert("1")))
+    logging.Logger.manager.loggerDict.pop("SQLQueryContextLogger", None)  # as in a session without errors so far
+    assert pg.bisect(nights.job.spark, nights.job.loaded(), "select 1 from public.t").lsn == 0x100
+    with pytest.raises(AnalysisException):
+        nights.job.spark.sql("select nothing from range(1)")
 
 
 @pytest.mark.parametrize("query", ["select 1 from t", "drop table public.t", "select ((", "select 1; select 2"])
