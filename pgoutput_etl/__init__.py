@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from pgoutput_etl.jobs.plan.report import PlanSummary as PlanSummary
     from pgoutput_etl.jobs.plan.report import print_plan as print_plan
     from pgoutput_etl.jobs.plan.run import plan as plan
+    from pgoutput_etl.jobs.undo.report import UndoSummary as UndoSummary
+    from pgoutput_etl.jobs.undo.report import print_undo as print_undo
+    from pgoutput_etl.jobs.undo.request import UndoRequest as UndoRequest
+    from pgoutput_etl.jobs.undo.run import undo as undo
     from pgoutput_etl.jobs.verify.report import VerifySummary as VerifySummary
     from pgoutput_etl.jobs.verify.report import print_verification as print_verification
     from pgoutput_etl.jobs.verify.request import VerifyRequest as VerifyRequest
@@ -60,6 +64,9 @@ _NAMES = {
     "jobs.moment.read": ["read_at"],
     "jobs.plan.report": ["PlanSummary", "print_plan"],
     "jobs.plan.run": ["plan"],
+    "jobs.undo.report": ["UndoSummary", "print_undo"],
+    "jobs.undo.request": ["UndoRequest"],
+    "jobs.undo.run": ["undo"],
     "jobs.verify.report": ["VerifySummary", "print_verification"],
     "jobs.verify.request": ["VerifyRequest"],
     "jobs.verify.run": ["verify"],

@@ -22,6 +22,7 @@ JOBS = {
     "maintain": "keep tables and ledger fast and small",
     "show": "print rows of a table, as of any commit",
     "export": "write tables as of any commit for PostgreSQL to load",
+    "undo": "write SQL that undoes transactions on the server",
 }
 
 

@@ -27,7 +27,7 @@ from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.ledger.store import with_missing_columns
 from pgoutput_etl.ledger.transactions import fragment_frame, open_fragments
-from pgoutput_etl.lsn import MAX_STORED_LSN
+from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG, ScanError
@@ -80,6 +80,19 @@ class DeltaArchive(LedgerArchive):
     def commits_of(self, xid: int) -> list[int]:
         """The commit LSNs of the transactions with an xid; several, if xids have wrapped around."""
         is_own = (F.col("xid") == xid) & (F.col("fate") == TransactionStatus.COMMITTED.value)
+        rows = self._read("transactions").where(is_own).select("commit_lsn").distinct().collect()
+        return sorted(row["commit_lsn"] for row in rows)
+
+    def commits_from(self, origin: str, commits: CommitRange) -> list[int]:
+        """The commit LSNs of the transactions in the range that a replication origin made. Raises ConfigError if
+        maintenance has deleted records of transactions in the range."""
+        trimmed_to = self.ledger.trimmed_to()
+        if trimmed_to and commits.first <= trimmed_to:
+            raise ConfigError(
+                f"--origin: maintenance has deleted the records of transactions up to {format_lsn(trimmed_to)}: name a "
+                "later --from-lsn"
+            )
+        is_own = _is_committed(commits) & (F.col("origin") == origin)
         rows = self._read("transactions").where(is_own).select("commit_lsn").distinct().collect()
         return sorted(row["commit_lsn"] for row in rows)
 

@@ -17,6 +17,16 @@ SESSION = (
     "set_config('extra_float_digits', '3', false)"
 )
 
+# Settings for a script with literals of such texts, within a transaction of psql.
+SCRIPT_SETTINGS = """SET LOCAL client_encoding = 'UTF8';
+SET LOCAL standard_conforming_strings = on;
+SET LOCAL DateStyle = 'ISO, MDY';
+SET LOCAL IntervalStyle = 'postgres';
+SET LOCAL TimeZone = 'UTC';
+SET LOCAL bytea_output = 'hex';
+SET LOCAL extra_float_digits = 3;
+"""
+
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{}'; "
 
 POSITION = (

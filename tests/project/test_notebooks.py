@@ -19,8 +19,9 @@ _HEADING = re.compile(r"<h([1-6])\b[^>]*>(.*?)<a class=\"anchor-link\"", re.DOTA
 _PARAGRAPH = re.compile(r"<(p|li)>(.*?)</\1>", re.DOTALL)
 NOTEBOOKS = [
     pytest.param("01_walkthrough", marks=[pytest.mark.spark, pytest.mark.soak]),
-    pytest.param("02_what_happened"),
+    pytest.param("02_what_happened", marks=[pytest.mark.spark, pytest.mark.soak]),
     pytest.param("03_backfill_and_verify", marks=[pytest.mark.spark, pytest.mark.soak]),
+    pytest.param("04_undo_a_bad_deploy", marks=[pytest.mark.spark, pytest.mark.soak]),
 ]
 
 

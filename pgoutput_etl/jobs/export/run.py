@@ -26,7 +26,7 @@ from pgoutput_etl.jobs.verify.row_text import delta_texts, text_names
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.copy_format import text_line
-from pgoutput_etl.postgres.queries import identifier, literal
+from pgoutput_etl.postgres.queries import SCRIPT_SETTINGS, identifier, literal
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.shared_file import shared_file
@@ -36,12 +36,7 @@ from pgoutput_etl.types import UserTypes
 _BEGIN = r"""-- {name} as of {lsn}. In this folder: psql -f {script}
 \set ON_ERROR_STOP on
 BEGIN;
-SET LOCAL client_encoding = 'UTF8';
-SET LOCAL standard_conforming_strings = on;
-SET LOCAL DateStyle = 'ISO, MDY';
-SET LOCAL IntervalStyle = 'postgres';
-SET LOCAL TimeZone = 'UTC';
-"""
+{settings}"""
 
 _LINE = pa.schema([("value", pa.string())])
 
@@ -61,7 +56,8 @@ def export(
         ExportedTable(name, why_not=f"the archive has it only since a snapshot at {format_lsn(at)}")
         for name, at in found.ahead.items()
     ]
-    lines = [_BEGIN.format(name=config.source.name, lsn=format_lsn(lsn), script=SCRIPT)]
+    begin = _BEGIN.format(name=config.source.name, lsn=format_lsn(lsn), script=SCRIPT, settings=SCRIPT_SETTINGS)
+    lines = [begin]
     for state, rows in sorted(found.rows, key=lambda table: table[0].full_name):
         table = _Table.of(state, archive.user_types, request.format)
         why_not = table.why_not(found.held)

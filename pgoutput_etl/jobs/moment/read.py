@@ -145,6 +145,11 @@ class MomentReader:
         rows = self._committed(starts, CommitRange(first, self.through)).frame
         return sorted(row["commit_lsn"] for row in rows.select("commit_lsn").distinct().collect())
 
+    def changes(self, lsn: int, patterns: Sequence[str]) -> SparkRows:
+        """All committed changes of these tables after the commit at `lsn`, up to `through`."""
+        _, states = self.archive.ledger.states_at(lsn)
+        return self._committed(self._oids(patterns, states), CommitRange(lsn + 1, self.through))
+
     def _base(self, lsn: int, patterns: Sequence[str]) -> _Base:
         archive = self.archive
         end, states = archive.ledger.states_at(lsn)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 from math import floor, log10
 
-from pgoutput_etl.identifiers import printable
+from pgoutput_etl.jobs.page.parts import text
 
 _WIDTH, _HEIGHT = 560, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 8, 12, 26
@@ -23,11 +22,6 @@ _SPARK_WIDTH, _SPARK_HEIGHT = 150, 26
 _DURATIONS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800)
 
 Values = Sequence[float | None]
-
-
-def text(words: str) -> str:
-    """Escaped for HTML and SVG, without control characters."""
-    return escape(printable(words))
 
 
 def byte_count(count: float) -> str:

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType
+from pyspark.sql.types import StringType, StructType
 
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError
@@ -35,8 +36,11 @@ def text_names(width: int) -> list[str]:
     return [f"t{i}" for i in range(width)]
 
 
-def delta_texts(rows: DataFrame, columns: Sequence[ComparedColumn]) -> DataFrame:
-    """t…, unknown, and lsn, ts and xid of the last writer; only t… have values if another program wrote the table."""
+def delta_texts(
+    rows: DataFrame, columns: Sequence[ComparedColumn], others: Mapping[str, Column] = MappingProxyType({})
+) -> DataFrame:
+    """t…, unknown, lsn, ts and xid of the last writer, and the others; only t… and the others have values if another
+    program wrote the table."""
     is_ours = set(METADATA_COLUMNS) <= set(rows.columns)
     odd = entries_of_target() if is_ours else F.lit(None).cast("array<struct<key: string, value: string>>")
     writer = ("_pg_commit_lsn", "long", "lsn"), ("_pg_commit_ts", "timestamp", "ts"), ("_pg_xid", "long", "xid")
@@ -44,16 +48,21 @@ def delta_texts(rows: DataFrame, columns: Sequence[ComparedColumn]) -> DataFrame
         *(_stored(rows, column).alias(f"c{i}") for i, column in enumerate(columns)),
         odd.alias("odd"),
         *((F.col(stored) if is_ours else F.lit(None).cast(kind)).alias(name) for stored, kind, name in writer),
+        *(column.alias(name) for name, column in others.items()),
     )
+    names = list(others)
     fields = [*((name, pa.string()) for name in text_names(len(columns))), ("unknown", pa.list_(pa.int32()))]
     schema = pa.schema([*fields, ("lsn", pa.int64()), ("ts", _TIME), ("xid", pa.int64())])
     as_text = [_is_text(rows, column) for column in columns]
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield texts_of_batch(batch, columns, as_text, schema)
+            texts = texts_of_batch(batch, columns, as_text, schema)
+            arrays = [*texts.columns, *map(batch.column, names)]
+            yield pa.RecordBatch.from_arrays(arrays, names=[*schema.names, *names])
 
-    return selected.mapInArrow(convert, spark_schema(schema))
+    fields_of_others = [selected.schema[name] for name in names]
+    return selected.mapInArrow(convert, StructType([*spark_schema(schema), *fields_of_others]))
 
 
 def _is_text(rows: DataFrame, column: ComparedColumn) -> bool:

@@ -1,0 +1,1 @@
+"""Computes SQL that undoes transactions on the PostgreSQL server."""
