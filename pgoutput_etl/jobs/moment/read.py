@@ -208,6 +208,6 @@ class MomentReader:
         )
         batch = replace(archive.last, resumed=False, last_commit_lsn=lsn, tables=dict(started))
         path_of = partial(archive.ledger.path_of, archive.last)
-        writer = Writer(targets, archive.config, batch, lsn, no_claim, path_of, self.progress)
+        writer = Writer(targets, archive.config, batch, lsn, no_claim, path_of, no_progress)
         results = writer.write(plan, targets.archived_changes(rows))
         return {result.state.oid: result.state for result in results}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import pgoutput_etl as pg
 from tests.support.captures import CAPTURES, files_of, truth_tables
 from tests.support.jobs import Job
 from tests.support.spark_servers import (
@@ -127,10 +128,40 @@ def test_a_night_on_a_cluster_and_one_through_a_connect_server_of_it(
         _land(files[5:], landing)
         with connect_server(tmp_path, _server_settings(cluster.url)) as url:
             second = _run(job, *APPLY, SPARK_REMOTE=url)
+            lsn = _commit_within(job, 2)
+            through_the_server = _try(sys.executable, "-c", MOMENT, job.config, str(lsn), SPARK_REMOTE=url)
 
     assert (first["files"], second["files"]) == (5, 5)
+    assert through_the_server.returncode == 0, through_the_server.stderr
+    here = _moment(spark, job.loaded(), lsn)
+    assert json.loads(through_the_server.stdout.splitlines()[-1]) == here
     job.assert_equals(truth_tables(TRUTH), "random16")
     _assert_all_worked(tmp_path, applications=2)
+
+
+MOMENT = """
+import json, sys
+import pgoutput_etl as pg
+from tests.spark.long.test_past_one_machine import _moment
+spark = pg.start_session("moment", {})
+print(json.dumps(_moment(spark, pg.load_config(sys.argv[1]), int(sys.argv[2]))))
+"""
+
+
+def _moment(spark: SparkSession, config: pg.Config, lsn: int) -> list[int]:
+    """Rows of a table as of a commit, a digest of them, and the commit that brought half of these rows."""
+    rows = pg.read_at(spark, config, lsn=lsn, tables=["public.acct"])["public.acct"]
+    [row] = rows.selectExpr("count(*) AS rows", "sum(hash(to_json(struct(*)))) AS digest").collect()
+    query = f"select 1 from (select count(*) as n from public.acct) where n >= {row['rows'] // 2}"
+    return [row["rows"], row["digest"], pg.bisect(spark, config, query, last=lsn).lsn]
+
+
+def _commit_within(job: Job, batch: int) -> int:
+    """The commit in the middle of a batch."""
+    transactions = job.spark.read.format("delta").load(str(job.folder / "tables" / "_pgoutput_etl" / "transactions"))
+    commits = transactions.where(f"batch = {batch} and fate = 'committed'").select("commit_lsn").distinct()
+    found = sorted(row["commit_lsn"] for row in commits.collect())
+    return int(found[len(found) // 2])
 
 
 @pytest.mark.soak
