@@ -51,10 +51,10 @@ def export(
     script = shared_file(spark, folder, SCRIPT)
     if script is None:
         raise RunError("export can't write over Spark Connect, where files are the server's: run it without")
-    found = MomentReader(archive, progress).find(lsn, request.tables)
+    found = MomentReader(archive, progress).find(lsn, request.tables).named(request.tables)
     tables = [
-        ExportedTable(name, why_not=f"the archive has it only since a snapshot at {format_lsn(at)}")
-        for name, at in found.ahead.items()
+        ExportedTable(archive.name(oid), why_not=f"the archive has it only since a snapshot at {_reached(state)}")
+        for oid, state in found.ahead.items()
     ]
     begin = _BEGIN.format(name=config.source.name, lsn=format_lsn(lsn), script=SCRIPT, settings=SCRIPT_SETTINGS)
     lines = [begin]
@@ -71,6 +71,10 @@ def export(
         lines += [table.load(f"{exported.folder}/{part}") for part in parts]
     script.replace("".join([*lines, "COMMIT;\n"]))
     return ExportSummary(config.source.name, lsn, folder, tuple(tables))
+
+
+def _reached(state: TableState) -> str:
+    return format_lsn(state.last_commit_lsn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +96,9 @@ class _Table:
     def _column_names(self) -> str:
         return ", ".join(identifier(column.name) for column in self.columns)
 
-    def why_not(self, held: Mapping[str, int]) -> str | None:
-        name = self.state.full_name
-        if name in held:
-            return f"it is incomplete, with the commits through {format_lsn(held[name])}"
+    def why_not(self, held: Mapping[int, TableState]) -> str | None:
+        if self.state.oid in held:
+            return f"it is incomplete, with the commits through {_reached(held[self.state.oid])}"
         if self.state.mode is Mode.APPEND:
             return "mode append has changes, not rows"
         if not self.columns:

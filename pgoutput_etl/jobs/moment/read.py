@@ -87,11 +87,20 @@ def archive_of(spark: SparkSession, config: Config) -> DeltaArchive:
 
 @dataclass(frozen=True, slots=True)
 class TablesFound:
-    """rows: of each table, with its state. held, ahead: as in ledger.as_of.Tables."""
+    """rows: of each table, with its state. held, ahead: as in ledger.as_of.Tables, by OID."""
 
     rows: tuple[tuple[TableState, DataFrame], ...]
-    held: Mapping[str, int]
-    ahead: Mapping[str, int]
+    held: Mapping[int, TableState]
+    ahead: Mapping[int, TableState]
+
+    def named(self, patterns: Sequence[str]) -> TablesFound:
+        """Those whose names match then, without displaced ones."""
+
+        def is_wanted(state: TableState) -> bool:
+            return not state.is_displaced and any(fnmatchcase(state.full_name, pattern) for pattern in patterns)
+
+        held = {oid: state for oid, state in self.held.items() if is_wanted(state)}
+        return TablesFound(tuple(found for found in self.rows if is_wanted(found[0])), held, self.ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,23 +128,21 @@ class MomentReader:
 
     def read(self, lsn: int, patterns: Sequence[str] = ("*",)) -> Tables:
         """The tables as of the commit at `lsn`; see `read_at`."""
-        found = self.find(lsn, patterns)
+        found = self.find(lsn, patterns).named(patterns)
         frames = {state.full_name: rows for state, rows in found.rows}
-        return Tables(frames, lsn, found.held, found.ahead)
+        held = {state.full_name: state.last_commit_lsn for state in found.held.values()}
+        ahead = {self.archive.name(oid): state.last_commit_lsn for oid, state in found.ahead.items()}
+        return Tables(frames, lsn, held, ahead)
 
     def find(self, lsn: int, patterns: Sequence[str]) -> TablesFound:
+        """The tables that ever had a name that matches."""
         base = self._base(lsn, patterns)
         targets = FrameTargets({state.path: self._stored(state) for state in base.own.values() if state.version >= 0})
         found = {**base.own, **self._changed(lsn, targets, base)}
-        named = [
-            state
-            for state in found.values()
-            if not state.is_displaced and any(fnmatchcase(state.full_name, pattern) for pattern in patterns)
-        ]
         return TablesFound(
-            tuple((state, targets.rows(state.path)) for state in named if state.version >= 0),
-            {s.full_name: s.last_commit_lsn for s in named if not s.is_complete or s.oid in base.lacking},
-            {self.archive.name(oid): state.last_commit_lsn for oid, state in base.ahead.items()},
+            tuple((state, targets.rows(state.path)) for state in found.values() if state.version >= 0),
+            {oid: state for oid, state in found.items() if not state.is_complete or oid in base.lacking},
+            base.ahead,
         )
 
     def commits(self, lsn: int, patterns: Sequence[str]) -> list[int]:

@@ -112,25 +112,29 @@ def undone_tables(archive: DeltaArchive, request: UndoRequest, progress: Progres
     oids = {row["relation"] for row in touching}
     found = reader.find(before, request.tables)
     plan = _plan(archive, rows, found, oids)
-    left_out = {held.relation.full_name: held.reason for held in plan.held}
-    left_out |= dict.fromkeys(plan.skipped, "the configuration skips it")
+    tasks, held = {task.oid: task for task in plan.tasks}, {held.oid: held.reason for held in plan.held}
     stored = {state.oid: frame for state, frame in found.rows}
-    tables = []
-    for task in plan.tasks:
-        name = archive.name(task.oid)
-        why_not = _why_not(task, name in found.held or name in found.ahead)
-        if why_not is not None:
+    left_out, tables = dict[str, str](), list[UndoneTable]()
+    for oid in sorted(oids):
+        task, now = tasks.get(oid), _relation_now(archive, oid)
+        name = f"OID {oid}" if now is None else now.full_name
+        if task is None:
+            left_out[name] = held.get(oid, "the configuration skips it")
+        elif (why_not := _why_not(task, oid in found.held or oid in found.ahead)) is not None:
             left_out[name] = why_not
-            continue
-        progress(f"comparing {name}: {counted(task.changes.total, 'change')}")
-        now = archive.last.tables.get(task.oid)
-        relation = task.shape.relation if now is None else now.relation
-        tables.append(_undone(task, relation, rows, selection, stored.get(task.oid)))
+        else:
+            progress(f"comparing {name}: {counted(task.changes.total, 'change')}")
+            tables.append(_undone(task, now or task.shape.relation, rows, selection, stored.get(oid)))
     return Undone(
         len({row["commit_lsn"] for row in touching}),
         tuple(sorted(tables, key=lambda table: table.full_name)),
         tuple(LeftOut(name, reason) for name, reason in sorted(left_out.items())),
     )
+
+
+def _relation_now(archive: DeltaArchive, oid: int) -> Relation | None:
+    state = archive.last.tables.get(oid)
+    return archive.relations.newest(oid) if state is None else state.relation
 
 
 def _plan(archive: DeltaArchive, rows: SparkRows, found: TablesFound, oids: Collection[int]) -> TablePlan:
@@ -157,6 +161,8 @@ def _why_not(task: TableTask, is_incomplete: bool) -> str | None:
     if task.masks:
         return f"masked: {', '.join(sorted(task.masks))}"
     now = _types_of(task.shape.columns)
+    if not now:
+        return "it has no columns"
     earlier = [_types_of(columns) for columns in (task.stored_columns, *(span.shape.columns for span in task.spans))]
     if any(types.items() - now.items() for types in earlier):
         return "columns have been dropped, renamed, or given another type since"

@@ -89,6 +89,34 @@ def test_former_values_come_from_tables_in_every_mode(
     assert [(conflict.keys, conflict.xids) for conflict in undone.conflicts] == [((("3",), ("9",)), (4,))]
 
 
+def test_tables_are_found_under_all_their_names(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    rules = (
+        "tables=[{match: public.moved, rename: crm.customer}, {match: public.held, on_schema_change: {add: hold}}, "
+        "{match: '*'}]"
+    )
+    nights = Nights(Job(spark, tmp_path, landing, [rules]))
+    names = ["moved", "held", "renamed"]
+    moved, held, renamed = (table(("id", INT4), "v", oid=100 + i, name=name) for i, name in enumerate(names))
+    first = [message for r in (moved, held, renamed) for message in (r, insert("1", "a", oid=r.oid))]
+    nights.night(transaction(1, 0x100, *first))
+    wider = table(("id", INT4), "v", "w", oid=101, name="held")
+    nights.night(transaction(2, 0x200, wider, update("1", "b", "c", oid=101)))  # so the table is held
+    nights.night(
+        transaction(3, 0x300, update("1", "x", oid=100), update("1", "x", "x", oid=101), update("1", "x", oid=102)),
+        transaction(4, 0x400, table(("id", INT4), "v", oid=102, name="named"), insert("2", "b", oid=102)),
+    )
+    for patterns in (("*",), ("public.*",)):
+        request = UndoRequest("undo", xid=3, tables=patterns)
+        undone = undone_tables(archive_of(spark, nights.job.loaded()), request)
+        assert [(t.full_name, [step.before and step.before.texts for step in t.steps]) for t in undone.tables] == [
+            ("public.moved", [("1", "a")]),
+            ("public.named", [("1", "a")]),
+        ]
+        assert [(left.name, left.reason) for left in undone.left_out] == [
+            ("public.held", "its rows before these transactions are not known")
+        ]
+
+
 def test_tables_that_are_left_out_say_why(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     rules = (
         "tables=[{match: public.appended, mode: append}, {match: public.skipped, skip: true}, "
