@@ -8,8 +8,8 @@ from pgoutput_etl.jobs.undo.report import UndoSummary, changed_again_by, psql_li
 from pgoutput_etl.lsn import format_lsn
 
 _BEFORE_RUNNING = (
-    "The script changes nothing if a row is not what the archive has, or if a trigger or a cascade would change other "
-    "rows. Its comments name the rows that it leaves as they are."
+    "The script changes nothing if a row is not what the archive has, or if a trigger or a cascade would update or "
+    "delete other rows. Its comments name the rows that it leaves as they are."
 )
 
 
@@ -32,6 +32,9 @@ def page(summary: UndoSummary) -> str:
             for t in summary.tables
         ]
         cards.append(card("Tables: changes that the script undoes", table(heads, rows, words=(5,))))
+    kept = [(t.name, ", ".join(t.kept)) for t in summary.tables if t.kept]
+    if kept:
+        cards.append(card("New columns that keep what they hold", table(("table", "columns"), kept, words=(1,))))
     if summary.left_out:
         left_out = [(left.name, left.reason) for left in summary.left_out]
         cards.append(card("Tables that it leaves as they are", table(("table", "reason"), left_out, words=(1,))))

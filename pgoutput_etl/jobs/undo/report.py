@@ -24,7 +24,8 @@ _SHOWN_XIDS = 8
 @dataclass(frozen=True, slots=True)
 class TableUndo:
     """inserts, updates, deletes: changes that the script undoes. conflicts: rows that it leaves as they are; xids: of
-    the later transactions that changed these; lost: those of them with a former value that is not in the archive."""
+    the later transactions that changed these; lost: those of them with a former value that is not in the archive. kept:
+    new columns that keep what an UPDATE set."""
 
     name: str
     inserts: int
@@ -33,6 +34,7 @@ class TableUndo:
     conflicts: int = 0
     lost: int = 0
     xids: tuple[int, ...] = ()
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def counts_of(table: UndoneTable) -> TableUndo:
     xids = tuple(sorted({xid for conflict in table.conflicts for xid in conflict.xids}))
     lost = sum(not conflict.xids for conflict in table.conflicts)
     inserts, updates, deletes = (counts[operation] for operation in Operation)
-    return TableUndo(table.full_name, inserts, updates, deletes, len(table.conflicts), lost, xids)
+    return TableUndo(table.full_name, inserts, updates, deletes, len(table.conflicts), lost, xids, table.kept)
 
 
 def print_undo(summary: UndoSummary, console: Console | None = None) -> None:
@@ -86,6 +88,7 @@ def print_undo(summary: UndoSummary, console: Console | None = None) -> None:
     heads = ("inserts", "updates", "deletes", "conflicts")
     table = grid("table", heads, ("changed again by",), rows, rare=("conflicts",))
     left = [f"Left out: {t.name}: {t.reason}" for t in summary.left_out]
+    left += [f"New columns keep what they hold: {t.name}: {', '.join(t.kept)}" for t in summary.tables if t.kept]
     through = f"compared with all commits up to LSN {format_lsn(summary.last_commit_lsn)}"
     print_parts([f"{summary.title}, {through}", table, *left], console)
     if summary.changes:
@@ -101,4 +104,5 @@ def changed_again_by(table: TableUndo) -> str:
     shown = [", ".join(map(str, table.xids[:_SHOWN_XIDS]))] if table.xids else []
     more = len(table.xids) - _SHOWN_XIDS
     words = [f"{shown[0]} and {more:,} more" if more > 0 else shown[0]] if shown else []
-    return "; ".join([*words, *([f"{counted(table.lost, 'row')} with unknown values"] if table.lost else [])])
+    words += [f"{counted(table.lost, 'row')} with unknown values"] if table.lost else []
+    return "; ".join(words)

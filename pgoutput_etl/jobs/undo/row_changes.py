@@ -105,7 +105,7 @@ class RowChanges:
     def _row(self, row: Mapping[str, Any]) -> Row:
         unsent = [i for i, column in enumerate(self.columns) if column.name in (row.get("unchanged") or ())]
         unknown = frozenset([*row["unknown"], *row["absent"], *unsent])
-        return Row(tuple(row[name] for name in text_names(len(self.columns))), unknown)
+        return Row(tuple(row[name] for name in text_names(len(self.columns))), unknown, frozenset(row["absent"]))
 
 
 def _with_whole_updates(log: DataFrame) -> DataFrame:

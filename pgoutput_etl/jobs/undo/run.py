@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -29,6 +30,7 @@ from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.spark.shared_file import shared_file
 from pgoutput_etl.targets.plan import APPLIED, TablePlan, TableTask
 from pgoutput_etl.targets.planner import make_plan
+from pgoutput_etl.types import ColumnType, Storage
 
 
 def undo(spark: SparkSession, config: Config, request: UndoRequest, progress: Progress = no_progress) -> UndoSummary:
@@ -101,6 +103,9 @@ class Undone:
 
 def undone_tables(archive: DeltaArchive, request: UndoRequest, progress: Progress = no_progress) -> Undone:
     """Raises PgoutputEtlError."""
+    origins = archive.config.source.origins
+    if origins.skipped or origins.accepted is not None:
+        raise ConfigError("source.origins refuses transactions, so the tables lack changes that the server has")
     selection = Selection.of(archive, request)
     before = selection.range.first - 1
     reader = MomentReader(archive, progress, through=archive.last.last_commit_lsn)
@@ -114,27 +119,34 @@ def undone_tables(archive: DeltaArchive, request: UndoRequest, progress: Progres
     plan = _plan(archive, rows, found, oids)
     tasks, held = {task.oid: task for task in plan.tasks}, {held.oid: held.reason for held in plan.held}
     stored = {state.oid: frame for state, frame in found.rows}
-    left_out, tables = dict[str, str](), list[UndoneTable]()
+    left_out, tables = list[LeftOut](), list[UndoneTable]()
     for oid in sorted(oids):
         task, now = tasks.get(oid), _relation_now(archive, oid)
         name = f"OID {oid}" if now is None else now.full_name
-        if task is None:
-            left_out[name] = held.get(oid, "the configuration skips it")
+        if _is_replaced(archive, oid):
+            left_out.append(LeftOut(name, "another table has its name now"))
+        elif task is None:
+            left_out.append(LeftOut(name, held.get(oid, "the configuration skips it")))
         elif (why_not := _why_not(task, oid in found.held or oid in found.ahead)) is not None:
-            left_out[name] = why_not
+            left_out.append(LeftOut(name, why_not))
         else:
             progress(f"comparing {name}: {counted(task.changes.total, 'change')}")
             tables.append(_undone(task, now or task.shape.relation, rows, selection, stored.get(oid)))
     return Undone(
         len({row["commit_lsn"] for row in touching}),
         tuple(sorted(tables, key=lambda table: table.full_name)),
-        tuple(LeftOut(name, reason) for name, reason in sorted(left_out.items())),
+        tuple(sorted(left_out, key=lambda left: left.name)),
     )
 
 
 def _relation_now(archive: DeltaArchive, oid: int) -> Relation | None:
     state = archive.last.tables.get(oid)
     return archive.relations.newest(oid) if state is None else state.relation
+
+
+def _is_replaced(archive: DeltaArchive, oid: int) -> bool:
+    state = archive.last.tables.get(oid)
+    return state is not None and (state.is_displaced or archive.names.get(archive.name(oid)) != oid)
 
 
 def _plan(archive: DeltaArchive, rows: SparkRows, found: TablesFound, oids: Collection[int]) -> TablePlan:
@@ -158,19 +170,27 @@ def _why_not(task: TableTask, is_incomplete: bool) -> str | None:
         return "it has been truncated since: jobs/export.py writes its rows as of before"
     if task.mode is Mode.APPEND:
         return "mode append has changes, not rows"
+    variants = [column.name for column in task.shape.columns if _is_variant(column.type)]
+    if variants:
+        return f"variant, which doesn't keep PostgreSQL's text: {', '.join(variants)}"
     if task.masks:
         return f"masked: {', '.join(sorted(task.masks))}"
     now = _types_of(task.shape.columns)
     if not now:
         return "it has no columns"
-    earlier = [_types_of(columns) for columns in (task.stored_columns, *(span.shape.columns for span in task.spans))]
-    if any(types.items() - now.items() for types in earlier):
+    spans = [_types_of(columns) for columns in (task.stored_columns, *(span.shape.columns for span in task.spans))]
+    if any(before.items() - after.items() for before, after in pairwise(spans)):
         return "columns have been dropped, renamed, or given another type since"
-    if task.shape.is_bag and any(types != now for types in earlier):
+    if task.shape.is_bag and any(types != now for types in spans):
         return "it has no key, and columns have been added since"
     if len({frozenset(span.shape.columns[i].name for i in span.shape.key) for span in task.spans}) > 1:
         return "its key has changed since"
     return None
+
+
+def _is_variant(column_type: ColumnType) -> bool:
+    element = column_type.element
+    return column_type.storage is Storage.VARIANT or (element is not None and _is_variant(element))
 
 
 def _types_of(columns: Sequence[TableColumn]) -> dict[str, str]:

@@ -9,17 +9,40 @@ from pgoutput_etl.jobs.undo.steps import Conflict, Operation, Row, Step, Text
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
 from pgoutput_etl.postgres.queries import SCRIPT_SETTINGS, as_text, identifier, literal
 
-# Types whose values are equal exactly if PostgreSQL's = says so; the others compare as texts.
-_EQUAL = frozenset(
-    {
-        *("int2", "int4", "int8", "numeric", "bool", "text", "varchar", "bpchar", "name", "oid", "uuid", "bytea"),
-        *("date", "time", "timestamp", "timestamptz", "jsonb"),
-    }
-)
-
 _BEGIN = r"""\set ON_ERROR_STOP on
 BEGIN;
 {settings}
+-- The tables, and the changes that this script makes to them. Partitions count as their root.
+CREATE FUNCTION pg_temp.undo_root(relation regclass) RETURNS regclass LANGUAGE sql AS
+  'SELECT coalesce(pg_partition_root(relation), relation)';
+CREATE TEMPORARY TABLE undo_tables (relation regclass, changes bigint) ON COMMIT DROP;
+INSERT INTO undo_tables VALUES
+{expected};
+CREATE TEMPORARY TABLE undo_before ON COMMIT DROP AS
+SELECT relid, n_tup_upd + n_tup_del AS changes FROM pg_catalog.pg_stat_xact_user_tables;
+
+-- Does the archive have every change of these tables?
+DO $$ DECLARE c record; BEGIN
+  IF current_setting('track_counts') <> 'on' THEN
+    RAISE EXCEPTION 'nothing is undone: track_counts is off, so what triggers and cascades change is not seen';
+  END IF;
+  FOR c IN SELECT p.pubname, t.relation FROM undo_tables t, pg_catalog.pg_publication p
+    JOIN pg_catalog.pg_publication_tables l ON l.pubname = p.pubname
+    WHERE pg_temp.undo_root(format('%I.%I', l.schemaname, l.tablename)::regclass) = pg_temp.undo_root(t.relation)
+      AND NOT (p.pubinsert AND p.pubupdate AND p.pubdelete)
+    UNION SELECT p.pubname, t.relation FROM undo_tables t, pg_catalog.pg_publication_rel r
+    JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid
+    WHERE pg_temp.undo_root(r.prrelid) = pg_temp.undo_root(t.relation) AND to_jsonb(r) ->> 'prqual' IS NOT NULL
+  LOOP
+    RAISE EXCEPTION 'nothing is undone: publication % sends only some rows or operations of %', c.pubname, c.relation;
+  END LOOP;
+  FOR c IN SELECT t.relation FROM undo_tables t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.relation
+    JOIN pg_catalog.pg_class r ON r.oid = t.relation AND r.relkind <> 'p'
+  LOOP
+    RAISE EXCEPTION 'nothing is undone: other tables inherit from %', c.relation;
+  END LOOP;
+END $$;
+
 -- Each step must find exactly one row, and leave what it says.
 CREATE FUNCTION pg_temp.undone(rows bigint, is_restored boolean, step text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -31,7 +54,8 @@ END $$;
 CREATE TEMPORARY TABLE undo_constraints ON COMMIT DROP AS
 SELECT c.conrelid::regclass AS relation, c.conname AS name FROM pg_catalog.pg_constraint c
 WHERE c.contype = 'f' AND NOT c.condeferrable AND c.conparentid = 0
-  AND c.conrelid = ANY (ARRAY[{tables}]::regclass[]) AND c.confrelid = ANY (ARRAY[{tables}]::regclass[]);
+  AND pg_temp.undo_root(c.conrelid) IN (SELECT pg_temp.undo_root(relation) FROM undo_tables)
+  AND pg_temp.undo_root(c.confrelid) IN (SELECT pg_temp.undo_root(relation) FROM undo_tables);
 DO $$ DECLARE c record; BEGIN
   FOR c IN SELECT * FROM undo_constraints LOOP
     EXECUTE format('ALTER TABLE %s ALTER CONSTRAINT %I DEFERRABLE', c.relation, c.name);
@@ -39,21 +63,17 @@ DO $$ DECLARE c record; BEGIN
 END $$;
 SET CONSTRAINTS ALL DEFERRED;
 
--- Later: did a cascade or a trigger update or delete other rows?
-CREATE TEMPORARY TABLE undo_expected (relation regclass, changes bigint) ON COMMIT DROP;
-INSERT INTO undo_expected VALUES
-{expected};
-
 """
 
 _END = """
 SET CONSTRAINTS ALL IMMEDIATE;
 DO $$ DECLARE c record; BEGIN
   FOR c IN SELECT relation::regclass FROM (
-      SELECT coalesce(pg_partition_root(relid), relid) AS relation, n_tup_upd + n_tup_del AS changes
+      SELECT pg_temp.undo_root(relid) AS relation, n_tup_upd + n_tup_del AS changes
         FROM pg_catalog.pg_stat_xact_user_tables WHERE schemaname !~ '^pg_temp'
-      UNION ALL SELECT coalesce(pg_partition_root(relation), relation), -changes FROM undo_expected
-    ) AS counts GROUP BY relation HAVING sum(changes) > 0
+      UNION ALL SELECT pg_temp.undo_root(relid), -changes FROM undo_before
+      UNION ALL SELECT pg_temp.undo_root(relation), -changes FROM undo_tables
+    ) AS counts GROUP BY relation HAVING sum(changes) <> 0
   LOOP
     RAISE EXCEPTION 'nothing is undone: a cascade or a trigger updates or deletes other rows of %', c.relation;
   END LOOP;
@@ -61,6 +81,7 @@ DO $$ DECLARE c record; BEGIN
     EXECUTE format('ALTER TABLE %s ALTER CONSTRAINT %I NOT DEFERRABLE', c.relation, c.name);
   END LOOP;
 END $$;
+DROP FUNCTION pg_temp.undone, pg_temp.undo_root;
 COMMIT;
 """
 
@@ -113,7 +134,21 @@ class UndoneTable:
     def _is_one(self, row: Row) -> str:
         """The condition that a row has all these values; in a table without a key, one of several such rows."""
         condition = self._has(row, self._known(row))
-        return condition if self.key else f"ctid = (SELECT ctid FROM {self.place} WHERE {condition} LIMIT 1)"
+        if self.key:
+            # For the key's index; equal values may differ in their texts
+            key = [
+                f"{identifier(self.columns[i].name)} = {literal(t)}"
+                for i in self.key
+                if (t := row.texts[i]) is not None
+            ]
+            return " AND ".join([*key, condition])
+        return f"(tableoid, ctid) = (SELECT tableoid, ctid FROM {self.place} WHERE {condition} LIMIT 1)"
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """New columns that keep what an UPDATE set, as nothing says what they had."""
+        kept = frozenset[int]().union(*(step.kept for step in self.steps))
+        return tuple(self.columns[i].name for i in sorted(kept))
 
 
 def _changed(before: Row, after: Row) -> list[int]:
@@ -127,11 +162,11 @@ def _literal(text: Text) -> str:
 
 
 def _has(column: ComparedColumn, text: Text) -> str:
+    """Texts are compared, because equal values may differ: 1.0 and 1.00."""
     name = identifier(column.name)
-    if text is None:
-        return f"{name} IS NULL"
-    is_equal = column.type.name.partition("(")[0].removesuffix("[]") in _EQUAL
-    return f"({name if is_equal else as_text(name)} = {literal(text)}) IS TRUE"
+    if text is None:  # a composite value of NULLs IS NULL
+        return f"{name} IS NOT DISTINCT FROM NULL"
+    return f'({as_text(name)} = {literal(text)} COLLATE "C") IS TRUE'
 
 
 def script(title: str, tables: Sequence[UndoneTable]) -> Iterator[str]:
@@ -146,9 +181,8 @@ def script(title: str, tables: Sequence[UndoneTable]) -> Iterator[str]:
     if not touched:
         yield "-- There is nothing to undo.\n"
         return
-    places = ", ".join(literal(table.place) for table in touched)
     expected = ",\n".join(map(_expected, touched))
-    yield _BEGIN.format(settings=SCRIPT_SETTINGS, tables=places, expected=expected)
+    yield _BEGIN.replace("{settings}", SCRIPT_SETTINGS).replace("{expected}", expected)
     for number, (_, _, table, step) in enumerate(named, 1):
         about = literal(f"step {number}, {table.full_name}")
         checked = f"SELECT pg_temp.undone(count(*), bool_and(is_restored), {about}) AS undone FROM s"
@@ -157,7 +191,7 @@ def script(title: str, tables: Sequence[UndoneTable]) -> Iterator[str]:
 
 
 def _expected(table: UndoneTable) -> str:
-    """A row of undo_expected: the UPDATEs and DELETEs of the script."""
+    """A row of undo_tables: the UPDATEs and DELETEs of the script."""
     changes = sum(step.operation is not Operation.DELETE for step in table.steps)
     return f"({literal(table.place)}::regclass, {changes})"
 

@@ -19,17 +19,20 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """PostgreSQL's texts of a row's values. unknown: positions of values that were never sent."""
+    """PostgreSQL's texts of a row's values. unknown: positions of values that were never sent. absent: those of them
+    that are of columns which the table did not have yet."""
 
     texts: tuple[Text, ...]
     unknown: frozenset[int] = frozenset()
+    absent: frozenset[int] = frozenset()
 
     def filled_from(self, before: Row | None) -> Row:
         """With the values that an UPDATE left unchanged, and did not send."""
         if not self.unknown or before is None:
             return self
         texts = tuple(before.texts[i] if i in self.unknown else text for i, text in enumerate(self.texts))
-        return Row(texts, self.unknown & before.unknown)
+        unknown = self.unknown & before.unknown
+        return Row(texts, unknown, unknown & (self.absent | before.absent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,13 @@ class Step:
     sequence: int
     before: Row | None
     after: Row | None
+
+    @property
+    def kept(self) -> frozenset[int]:
+        """Positions of new columns, which keep what an UPDATE set."""
+        if self.before is None or self.after is None:
+            return frozenset()
+        return self.before.absent - self.after.unknown
 
     @property
     def operation(self) -> Operation:
@@ -99,6 +109,7 @@ def history_of(changes: Iterable[Change], rows: Mapping[Key, Row], has_key: bool
     current, groups = dict(rows), dict[Key, _Group]()
     for change in changes:
         before = _found(change, current, has_key)
+        is_second = change.old is None and change.key in current  # an earlier DELETE was not sent
         after = None if change.new is None else change.new.filled_from(before)
         if has_key and after is not None and change.key is not None:
             current[change.key] = after
@@ -111,7 +122,7 @@ def history_of(changes: Iterable[Change], rows: Mapping[Key, Row], has_key: bool
             continue
         if before != after:
             group.steps.append(Step(change.lsn, change.xid, change.sequence, before, after))
-        group.is_lost |= _is_lost(change, before, after)
+        group.is_lost |= is_second or _is_lost(change, before, after)
     found = {id(group): group for group in groups.values()}.values()
     steps = [step for group in found if not group.xids and not group.is_lost for step in group.steps]
     conflicts = [
@@ -141,9 +152,11 @@ def _joined(groups: dict[Key, _Group], keys: Iterable[Key]) -> _Group:
 
 
 def _is_lost(change: Change, before: Row | None, after: Row | None) -> bool:
-    """True if a value that the step replaced is not known."""
+    """True if a value that the step replaced is not known. A new column keeps what an UPDATE set."""
     if change.old is None:
         return False
     if before is None:
         return True
-    return bool(before.unknown - (change.absent if after is None else after.unknown))
+    if after is None:
+        return bool(before.unknown - change.absent)
+    return bool(before.unknown - before.absent - after.unknown)

@@ -19,7 +19,7 @@ from tests.support.small_archives import delete, insert, table, transaction, tru
 
 pytestmark = pytest.mark.spark
 
-INT4 = 23
+INT4, JSONB = 23, 3802
 
 
 def steps(nights: Nights, request: UndoRequest) -> list[tuple[str, list[str], int]]:
@@ -53,7 +53,16 @@ def test_transactions_by_xid_range_and_origin(nights: Nights, tmp_path: Path) ->
     summary = undo(nights.job.spark, nights.job.loaded(), UndoRequest(into, xid=2))
     assert summary.exit_code == 3
     assert json.loads(summary.to_json())["tables"] == [
-        {"name": "public.t", "inserts": 0, "updates": 0, "deletes": 1, "conflicts": 1, "lost": 0, "xids": [3]}
+        {
+            "name": "public.t",
+            "inserts": 0,
+            "updates": 0,
+            "deletes": 1,
+            "conflicts": 1,
+            "lost": 0,
+            "xids": [3],
+            "kept": [],
+        }
     ]
     script = (tmp_path / "undo" / "undo.sql").read_text()
     assert """-- Not undone: "public"."t" ('1'): changed again by 3\n""" in script
@@ -122,19 +131,23 @@ def test_tables_that_are_left_out_say_why(spark: SparkSession, tmp_path: Path, l
         "tables=[{match: public.appended, mode: append}, {match: public.skipped, skip: true}, "
         "{match: public.masked, columns: {v: redact}}]"
     )
-    nights = Nights(Job(spark, tmp_path, landing, [rules]))
-    names = ["appended", "skipped", "masked", "truncated", "renamed", "bag", "fine"]
+    nights = Nights(Job(spark, tmp_path, landing, [rules, "types={jsonb: variant}"]))
+    names = ["appended", "skipped", "masked", "truncated", "renamed", "bag", "fine", "replaced", "readded", "variant"]
     relations = {name: table(("id", INT4), "v", oid=100 + i, name=name) for i, name in enumerate(names)}
     relations["bag"] = table(("id", INT4), "v", oid=105, name="bag", identity=ReplicaIdentity.FULL)
-    first = [message for r in relations.values() for message in (r, insert("1", "a", oid=r.oid))]
+    relations["variant"] = table(("id", INT4), ("v", JSONB), oid=109, name="variant")
+    first = [message for r in relations.values() for message in (r, insert("1", "1", oid=r.oid))]
     nights.night(transaction(1, 0x100, *first))
-    bad = [insert("2", "b", oid=relation.oid) for relation in relations.values()]
+    bad = [insert("2", "2", oid=relation.oid) for relation in relations.values()]
     nights.night(
         transaction(2, 0x200, *bad),
         transaction(3, 0x300, truncate(103)),
         transaction(4, 0x400, table(("id", INT4), "w", oid=104, name="renamed"), insert("3", "c", oid=104)),
         transaction(5, 0x500, replace(relations["bag"], columns=table(("id", INT4), "v", "w").columns)),
         transaction(6, 0x600, insert("4", "d", "e", oid=105)),
+        transaction(7, 0x700, table(("id", INT4), "v", oid=999, name="replaced"), insert("5", "e", oid=999)),
+        transaction(8, 0x800, table(("id", INT4), oid=108, name="readded"), insert("6", oid=108)),
+        transaction(9, 0x900, table(("id", INT4), "v", oid=108, name="readded"), insert("7", "g", oid=108)),
     )
     undone = undone_tables(archive_of(spark, nights.job.loaded()), UndoRequest("undo", xid=2))
     assert [table.name for table in undone.tables] == ["fine"]
@@ -145,4 +158,10 @@ def test_tables_that_are_left_out_say_why(spark: SparkSession, tmp_path: Path, l
         "truncated": "it has been truncated since: jobs/export.py writes its rows as of before",
         "renamed": "columns have been dropped, renamed, or given another type since",
         "bag": "it has no key, and columns have been added since",
+        "replaced": "another table has its name now",
+        "readded": "columns have been dropped, renamed, or given another type since",
+        "variant": "variant, which doesn't keep PostgreSQL's text: v",
     }
+    refusing = nights.job.loaded("source.origins=none")
+    with pytest.raises(ConfigError, match=r"source\.origins refuses transactions"):
+        undone_tables(archive_of(spark, refusing), UndoRequest("undo", xid=2))

@@ -78,6 +78,20 @@ def test_a_row_whose_former_value_is_not_known_is_lost() -> None:
     assert [conflict.xids for conflict in found.conflicts] == [(), ()]
 
 
+def test_an_insert_of_a_key_that_has_a_row_is_lost() -> None:
+    found = history(change(BAD, 1, None, "1"))
+    assert (found.steps, [conflict.xids for conflict in found.conflicts]) == ((), [()])
+
+
+def test_a_new_column_keeps_what_an_update_set() -> None:
+    rows: dict[Key, Row] = {key: Row((*row.texts, None), frozenset({2}), frozenset({2})) for key, row in ROWS.items()}
+    new = Row(("1", "x", "new"))
+    changes = [Change(0x100, BAD, 1, True, ("1",), ("1",), new), Change(0x100, BAD, 2, True, ("2",), None, None)]
+    found = history_of(changes, rows, has_key=True)
+    assert [(step.after, step.kept) for step in found.steps] == [(new, frozenset({2}))]
+    assert [conflict.keys for conflict in found.conflicts] == [(("2",),)]  # it may have had a value there
+
+
 def test_a_row_that_ends_as_it_was_needs_no_step() -> None:
     assert history(change(BAD, 1, "1", "1", "a")) == TableHistory((), ())
 
