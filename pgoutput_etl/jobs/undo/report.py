@@ -67,7 +67,7 @@ class UndoSummary:
 
     @property
     def exit_code(self) -> int:
-        is_whole = not self.left_out and not any(table.conflicts for table in self.tables)
+        is_whole = not self.left_out and not any(table.conflicts or table.kept for table in self.tables)
         return EXIT_DONE if is_whole else EXIT_QUARANTINE
 
     def to_json(self) -> str:
