@@ -70,7 +70,7 @@ def key_limits(schema: str, name: str, key: str, is_root: bool) -> str:
 
 def _table(schema: str, name: str, is_root: bool) -> str:
     """A table's own rows, or those of a partitioned table's partitions."""
-    return f"{'' if is_root else 'ONLY '}{identifier(schema)}.{identifier(name)}"
+    return f"{'' if is_root else 'ONLY '}{qualified(schema, name)}"
 
 
 def pages(oid: int) -> str:
@@ -119,9 +119,20 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def literal(text: str) -> str:
+def qualified(schema: str, name: str) -> str:
+    """A table's name."""
+    return f"{identifier(schema)}.{identifier(name)}"
+
+
+def literal(text: str | None) -> str:
     """With standard_conforming_strings on."""
-    return "'" + text.replace("'", "''") + "'"
+    return "NULL" if text is None else "'" + text.replace("'", "''") + "'"
+
+
+def insertion(table: str, columns: Iterable[str]) -> str:
+    """The beginning of an INSERT, which VALUES follow, also of columns that are GENERATED ALWAYS AS IDENTITY. table,
+    columns: quoted."""
+    return f"INSERT INTO {table} ({', '.join(columns)}) OVERRIDING SYSTEM VALUE VALUES "
 
 
 def as_text(column: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from pgoutput_etl.jobs.moment.request import Moment
 from tests.spark.load.test_type_matrix import create, fill
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server
-from tests.support.type_cases import USER_TYPES, cases
+from tests.support.type_cases import USER_TYPES, Case, cases
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -43,20 +42,10 @@ commit;
 
 @pytest.mark.parametrize("form", [ExportFormat.SQL, pytest.param(ExportFormat.COPY, marks=pytest.mark.soak)])
 def test_tables_come_back_as_they_were(form: ExportFormat, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    # What this server can't read: XML, as it is built without libxml, and the last timestamp, once it is rounded.
-    columns = [case for case in cases(18, "text") if not case.type.startswith(("xml", "timestamp(", "timestamptz("))]
+    columns = columns_of_all_types()
     with Server(18) as server:
-        server.psql(USER_TYPES + ODD)
-        create(server, columns)
-        server.psql("drop publication p; create publication p for all tables")
-        server.create_slot("slot")
-        fill(server, columns)
-        server.psql(ROWS)
-        truth = rows(server, tmp_path / "truth")
-        xid = int(server.psql(DISASTER))
-        server.recvlogical("slot", landing / "1.bin", publications=["p"])
         job = Job(spark, tmp_path, landing)
-        assert job.run().exit_code == 0
+        truth, xid = after_a_disaster(server, job, columns)
         into = tmp_path / "export"
         request = ExportRequest(("*.*",), str(into), Moment(xid=xid, before=True), form)
         summary = export(spark, job.loaded(), request)
@@ -69,10 +58,31 @@ def test_tables_come_back_as_they_were(form: ExportFormat, spark: SparkSession, 
         server.database = "restored"
         server.psql(USER_TYPES + ODD)
         create(server, columns)
-        psql = [str(server.programs / "psql"), server.conninfo, "--no-psqlrc", "--quiet", "-f", "load.sql"]
-        done = subprocess.run(psql, cwd=into, capture_output=True, text=True, check=False)
+        done = server.run_scripts("-f", "load.sql", cwd=into)
         assert done.returncode == 0, done.stderr
         assert rows(server, tmp_path / "restored") == truth
+
+
+def columns_of_all_types() -> list[Case]:
+    """Without what this server can't read: XML, as it is built without libxml, and the last timestamp, once it is
+    rounded."""
+    return [case for case in cases(18, "text") if not case.type.startswith(("xml", "timestamp(", "timestamptz("))]
+
+
+def after_a_disaster(server: Server, job: Job, columns: list[Case]) -> tuple[list[bytes], int]:
+    """Lands and applies tables with these columns, and a transaction that spoils them. Returns the rows before it, and
+    its xid."""
+    server.psql(USER_TYPES + ODD)
+    create(server, columns)
+    server.psql("drop publication p; create publication p for all tables")
+    server.create_slot("slot")
+    fill(server, columns)
+    server.psql(ROWS)
+    truth = rows(server, job.folder / "truth")
+    xid = int(server.psql(DISASTER))
+    server.recvlogical("slot", job.landing / "1.bin", publications=["p"])
+    assert job.run().exit_code == 0
+    return truth, xid
 
 
 def rows(server: Server, path: Path) -> list[bytes]:

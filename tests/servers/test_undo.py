@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -14,12 +13,10 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.jobs.moment.read import archive_of
 from pgoutput_etl.jobs.undo.request import UndoRequest
 from pgoutput_etl.jobs.undo.run import undo, undone_tables
-from tests.servers.test_export import DISASTER, ODD, ROWS
+from tests.servers.test_export import after_a_disaster, columns_of_all_types
 from tests.servers.test_export import rows as exported
-from tests.spark.load.test_type_matrix import create, fill
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server
-from tests.support.type_cases import USER_TYPES, cases
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
 
@@ -142,7 +139,7 @@ def test_the_server_is_as_if_the_transaction_had_never_been(
         summary = undo(spark, job.loaded(), request)
         later = {xid for table in summary.tables for xid in table.xids}
         assert later <= set(xids[bad + 1 :])
-        done = run(server, tmp_path / "undo" / "undo.sql")
+        done = server.run_scripts("-f", str(tmp_path / "undo" / "undo.sql"))
         assert done.returncode == 0, done.stderr
         assert done.stdout == ""
         after = contents(server)
@@ -189,29 +186,13 @@ def without(
     }
 
 
-def run(server: Server, script: Path) -> subprocess.CompletedProcess[str]:
-    psql = [str(server.programs / "psql"), server.conninfo, "--no-psqlrc", "--quiet", "-f", str(script)]
-    return subprocess.run(psql, capture_output=True, text=True, check=False)
-
-
 def test_every_type_is_restored_exactly(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    # Without XML, as this server is built without libxml, and without the last timestamp, once it is rounded.
-    columns = [case for case in cases(18, "text") if not case.type.startswith(("xml", "timestamp(", "timestamptz("))]
     with Server(18) as server:
-        server.psql(USER_TYPES + ODD)
-        create(server, columns)
-        server.psql("drop publication p; create publication p for all tables")
-        server.create_slot("slot")
-        fill(server, columns)
-        server.psql(ROWS)
-        truth = exported(server, tmp_path / "truth")
-        xid = int(server.psql(DISASTER))
-        server.recvlogical("slot", landing / "1.bin", publications=["p"])
         job = Job(spark, tmp_path, landing)
-        assert job.run().exit_code == 0
+        truth, xid = after_a_disaster(server, job, columns_of_all_types())
         summary = undo(spark, job.loaded(), UndoRequest(str(tmp_path / "undo"), xid=xid))
         assert summary.exit_code == 0
-        done = run(server, tmp_path / "undo" / "undo.sql")
+        done = server.run_scripts("-f", str(tmp_path / "undo" / "undo.sql"))
         assert done.returncode == 0, done.stderr
         assert exported(server, tmp_path / "restored") == truth
 
@@ -257,12 +238,12 @@ def test_the_script_changes_nothing_if_something_is_not_what_it_was(
         ):
             server.psql(spoil)
             before = server.psql("select * from t order by id; select * from u")
-            done = run(server, tmp_path / "undo" / "undo.sql")
+            done = server.run_scripts("-f", str(tmp_path / "undo" / "undo.sql"))
             assert done.returncode == 3
             assert error in done.stderr
             assert server.psql("select * from t order by id; select * from u") == before
             server.psql(mend)
-        done = run(server, tmp_path / "undo" / "undo.sql")
+        done = server.run_scripts("-f", str(tmp_path / "undo" / "undo.sql"))
         assert done.returncode == 0, done.stderr
         assert server.psql("select id, v from t order by id") == "1|a\n2|b\n"
         assert server.psql("select * from u") == ""

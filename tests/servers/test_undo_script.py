@@ -30,7 +30,7 @@ def table(
     after."""
     compared = tuple(ComparedColumn(column, column_type(25, -1)) for column in columns)
     made = [
-        Step(0x100, 7, number, None if old is None else Row(old), None if new is None else Row(new))
+        Step(0x100, number, None if old is None else Row(old), None if new is None else Row(new))
         for number, (old, new) in enumerate(steps)
     ]
     return UndoneTable("public", name, compared, tuple(range(key)), tuple(made), ())
@@ -40,9 +40,7 @@ def undo(server: Server, folder: Path, *tables: UndoneTable, before: str = "") -
     """before: SQL that runs in the same session."""
     path = folder / "undo.sql"
     path.write_text("".join(script("Undo", tables)))
-    psql = [str(server.programs / "psql"), server.conninfo, "--no-psqlrc", "--quiet"]
-    command = [*psql, *(["-c", before] if before else []), "-f", str(path)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return server.run_scripts(*(["-c", before] if before else []), "-f", str(path))
 
 
 def succeeds(server: Server, folder: Path, *tables: UndoneTable, before: str = "") -> None:
@@ -83,7 +81,7 @@ def test_partitions_and_their_foreign_keys(server: Server, tmp_path: Path) -> No
         """
     )
     gone = [table("fp", "id", steps=[(("1",), None)]), table("fc1", "id", "p", steps=[(("5", "1"), None)])]
-    gone[1] = UndoneTable("public", "fc1", gone[1].columns, (0,), (Step(0x100, 7, 9, Row(("5", "1")), None),), ())
+    gone[1] = UndoneTable("public", "fc1", gone[1].columns, (0,), (Step(0x100, 9, Row(("5", "1")), None),), ())
     succeeds(server, tmp_path, *gone)
     assert server.psql("select * from fc") == "5|1\n"
     assert server.psql("select bool_or(condeferrable) from pg_constraint where contype = 'f'") == "f\n"
@@ -97,12 +95,7 @@ def test_several_scripts_and_other_statements_in_a_session(server: Server, tmp_p
     earlier.write_text("".join(script("Undo", [table("s", "id", "v", steps=[(("2", "b"), ("2", "bad"))])])))
     last = table("s", "id", "v", steps=[(("3", "c"), ("3", "bad"))])
     succeeds(server, tmp_path, last, before="update s set v = v where id = 1")
-    done = subprocess.run(
-        [str(server.programs / "psql"), server.conninfo, "-Xq", "-f", str(earlier), "-f", str(earlier)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = server.run_scripts("-f", str(earlier), "-f", str(earlier))
     assert "step 1, public.s finds 0 rows" in done.stderr  # by the second one
     assert server.psql("select v from s order by id") == "a\nb\nc\n"
 

@@ -26,7 +26,7 @@ from pgoutput_etl.jobs.verify.row_text import delta_texts, text_names
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.copy_format import text_line
-from pgoutput_etl.postgres.queries import SCRIPT_SETTINGS, identifier, literal
+from pgoutput_etl.postgres.queries import SCRIPT_SETTINGS, identifier, insertion, literal, qualified
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.shared_file import shared_file
@@ -90,7 +90,7 @@ class _Table:
 
     @property
     def _name(self) -> str:
-        return f"{identifier(self.state.schema)}.{identifier(self.state.table)}"
+        return qualified(self.state.schema, self.state.table)
 
     @property
     def _column_names(self) -> str:
@@ -136,11 +136,10 @@ class _Table:
         """The line of a row, from its values' texts."""
         if self.format is ExportFormat.COPY:
             return text_line
-        # For columns that are GENERATED ALWAYS AS IDENTITY; COPY needs nothing for them.
-        begin = f"INSERT INTO {self._name} ({self._column_names}) OVERRIDING SYSTEM VALUE VALUES ("
+        begin = insertion(self._name, [identifier(column.name) for column in self.columns])
 
         def insert(texts: Sequence[str | None]) -> str:
-            return begin + ", ".join("NULL" if text is None else literal(text) for text in texts) + ");"
+            return f"{begin}({', '.join(map(literal, texts))});"
 
         return insert
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pgoutput_etl.jobs.undo.steps import Conflict, Operation, Row, Step, Text
 from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
-from pgoutput_etl.postgres.queries import SCRIPT_SETTINGS, as_text, identifier, literal
+from pgoutput_etl.postgres.queries import SCRIPT_SETTINGS, as_text, identifier, insertion, literal, qualified
 
 _BEGIN = r"""\set ON_ERROR_STOP on
 BEGIN;
@@ -103,7 +103,7 @@ class UndoneTable:
 
     @property
     def place(self) -> str:
-        return f"{identifier(self.schema)}.{identifier(self.name)}"
+        return qualified(self.schema, self.name)
 
     def reverse(self, step: Step) -> str:
         """The statement that undoes a step, and returns for each row whether it is what it was."""
@@ -113,11 +113,9 @@ class UndoneTable:
             return f"DELETE FROM {self.place} WHERE {self._is_one(after)} RETURNING true AS is_restored"
         restored = self._known(before) if after is None else _changed(before, after)
         names = [identifier(self.columns[i].name) for i in restored]
-        values = [_literal(before.texts[i]) for i in restored]
+        values = [literal(before.texts[i]) for i in restored]
         if after is None:
-            # For columns that are GENERATED ALWAYS AS IDENTITY
-            overriding = "OVERRIDING SYSTEM VALUE"
-            change = f"INSERT INTO {self.place} ({', '.join(names)}) {overriding} VALUES ({', '.join(values)})"
+            change = f"{insertion(self.place, names)}({', '.join(values)})"
         else:
             pairs = ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
             change = f"UPDATE {self.place} SET {pairs} WHERE {self._is_one(after)}"
@@ -155,10 +153,6 @@ def _changed(before: Row, after: Row) -> list[int]:
     """Positions of the columns to restore; at least one, so that the statement is an UPDATE."""
     known = [i for i in range(len(before.texts)) if i not in before.unknown]
     return [i for i in known if before.texts[i] != after.texts[i]] or known[:1]
-
-
-def _literal(text: Text) -> str:
-    return "NULL" if text is None else literal(text)
 
 
 def _has(column: ComparedColumn, text: Text) -> str:
@@ -205,7 +199,7 @@ def _left_out(table: UndoneTable) -> Iterator[str]:
 
 
 def _comment(key: Iterable[Text]) -> str:
-    return _one_line(f"({', '.join(map(_literal, key))})")
+    return _one_line(f"({', '.join(map(literal, key))})")
 
 
 def _one_line(text: str) -> str:

@@ -57,7 +57,6 @@ class Step:
     """What a selected transaction did to one row. before: None for an INSERT; after: None for a DELETE."""
 
     lsn: int
-    xid: int
     sequence: int
     before: Row | None
     after: Row | None
@@ -121,7 +120,7 @@ def history_of(changes: Iterable[Change], rows: Mapping[Key, Row], has_key: bool
             group.xids.add(change.xid)
             continue
         if before != after:
-            group.steps.append(Step(change.lsn, change.xid, change.sequence, before, after))
+            group.steps.append(Step(change.lsn, change.sequence, before, after))
         group.is_lost |= is_second or _is_lost(change, before, after)
     found = {id(group): group for group in groups.values()}.values()
     steps = [step for group in found if not group.xids and not group.is_lost for step in group.steps]

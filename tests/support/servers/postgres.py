@@ -96,6 +96,11 @@ class Server:
         output.write_bytes(self._run(command, stdin=script))
         return ""
 
+    def run_scripts(self, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """psql with its own handling of errors. arguments: such as -f and a file."""
+        command = [str(self.programs / "psql"), self.conninfo, "--no-psqlrc", "--quiet", *arguments]
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
     def create_slot(self, name: str, *, two_phase: bool = False) -> None:
         with self.connect() as connection:
             connection.execute(
