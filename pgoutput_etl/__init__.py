@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from pgoutput_etl.jobs.backfill.report import print_backfill as print_backfill
     from pgoutput_etl.jobs.backfill.request import BackfillRequest as BackfillRequest
     from pgoutput_etl.jobs.backfill.run import backfill as backfill
+    from pgoutput_etl.jobs.forget.report import ForgetSummary as ForgetSummary
+    from pgoutput_etl.jobs.forget.report import ProofSummary as ProofSummary
+    from pgoutput_etl.jobs.forget.report import print_forget as print_forget
+    from pgoutput_etl.jobs.forget.request import ForgetRequest as ForgetRequest
+    from pgoutput_etl.jobs.forget.run import forget as forget
     from pgoutput_etl.jobs.moment.bisect import FirstCommit as FirstCommit
     from pgoutput_etl.jobs.moment.bisect import bisect as bisect
     from pgoutput_etl.jobs.moment.read import read_at as read_at
@@ -60,6 +65,9 @@ _NAMES = {
     "jobs.backfill.report": ["BackfillSummary", "print_backfill"],
     "jobs.backfill.request": ["BackfillRequest"],
     "jobs.backfill.run": ["backfill"],
+    "jobs.forget.report": ["ForgetSummary", "ProofSummary", "print_forget"],
+    "jobs.forget.request": ["ForgetRequest"],
+    "jobs.forget.run": ["forget"],
     "jobs.moment.bisect": ["FirstCommit", "bisect"],
     "jobs.moment.read": ["read_at"],
     "jobs.plan.report": ["PlanSummary", "print_plan"],

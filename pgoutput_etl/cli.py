@@ -23,6 +23,7 @@ JOBS = {
     "show": "print rows of a table, as of any commit",
     "export": "write tables as of any commit for PostgreSQL to load",
     "undo": "write SQL that undoes transactions on the server",
+    "forget": "erase rows from landed files, tables, and the ledger",
 }
 
 

@@ -123,6 +123,18 @@ def read_content(data: bytes, path: str, max_size: int = MAX_SIZE) -> Content:
     return Content(_inflate(data, codec, max_size, _SALVAGE_PART_SIZE)[0], refusal, remark)
 
 
+def compress_like(original: bytes, path: str, content: bytes) -> bytes:
+    """Compresses the new content of a file as its old one was. original: the file's old bytes."""
+    codec = _codec(original, _CODECS.get(PurePosixPath(path).suffix.lower()))
+    if codec is None:
+        return content
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as stream:
+        stream.write(content)
+    compressed: bytes = sink.getvalue().to_pybytes()
+    return compressed
+
+
 def _codec(data: bytes, named: str | None) -> str | None:
     for codec, magic in _MAGIC.items():
         if data.startswith(magic):

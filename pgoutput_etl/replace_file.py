@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def replace_file(path: Path, text: str) -> None:
-    """Other users may read the new file. Raises OSError, and then leaves nothing behind. The temporary name begins with
-    a dot, so that programs that read whole folders ignore it."""
+def replace_file(path: Path, content: str | bytes) -> None:
+    """content: text is written as UTF-8. Other users may read the new file. Raises OSError, and then leaves nothing
+    behind. The temporary name begins with a dot, so that programs that read whole folders ignore it."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.absolute().parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         Path(name).chmod(0o644)

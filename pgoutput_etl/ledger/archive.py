@@ -225,6 +225,15 @@ class LedgerArchive(ABC):
         holders = {".".join(name): oid for name, oid in name_holders(self.last.tables, {}).items()}
         return {self.name(oid): oid for oid in without_rows} | holders
 
+    def oids_by_name(self, states: Iterable[TableState] = ()) -> dict[str, set[int]]:
+        """ "schema.table" -> the tables that ever had the name. states: of other times."""
+        names: dict[str, set[int]] = {}
+        relations = [entry.relation for entry in self.relations.entries]
+        relations += [state.relation for state in (*states, *self.last.tables.values())]
+        for relation in relations:
+            names.setdefault(relation.full_name, set()).add(relation.oid)
+        return names
+
     def files_with(self, oids: Iterable[int], commits: CommitRange) -> list[ReadFile]:
         """Files that may have changes of these relations by transactions with a commit in the range."""
         wanted = set(oids)

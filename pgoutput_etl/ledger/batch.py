@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -56,6 +57,20 @@ class Batch:
     def number_of_next(last: Batch | None) -> int:
         """The number of the batch that a run would work on: the unfinished one, or the next."""
         return 1 if last is None else last.number + (not last.resumed)
+
+    @property
+    def erasure(self) -> str | None:
+        """The reference of the request to erase rows that the batch carries out; None for another batch."""
+        order = json.loads(self.backfill or "{}").get("erasure")
+        return None if order is None else str(order["reference"])
+
+    def refuse_erasure(self) -> None:
+        """Raises RunError if the batch has begun to erase rows, which only jobs/forget.py can finish."""
+        if self.resumed and self.erasure is not None:
+            raise RunError(
+                f"batch {self.number} was begun by a run of jobs/forget.py that died: finish the erasure "
+                f"{self.erasure!r} first, with its request and --execute"
+            )
 
     @property
     def to_read(self) -> dict[int, FilePart]:

@@ -4,7 +4,7 @@ read."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -28,6 +28,20 @@ _BATCH = (
 )
 
 _CLAIM = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
+
+
+@dataclass(frozen=True, slots=True)
+class StatesAt:
+    """The tables as of the last batch up to a commit.
+
+    lsn: the commit at which it ended, 0 if there is none. states: by OID, each with the last commit that it has. If a
+    snapshot had brought a table further, its last state before that; none if it had none. erased: OIDs of tables whose
+    versions of that time are gone, because a later batch erased rows.
+    """
+
+    lsn: int
+    states: Mapping[int, TableState]
+    erased: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +105,30 @@ class LedgerBatches:
         [tables] = [row["tables"] for row in rows if row["status"] == "done"]
         return {table["oid"]: table_state(table) for table in tables}
 
-    def states_at(self, lsn: int) -> tuple[int, dict[int, TableState]]:
-        """The commit at which the last batch up to a commit ended, 0 if there is none; and by OID the tables' states
-        after it, each with the last commit that it has. If a snapshot had brought a table further, its last state
-        before that; none if it had none."""
-        rows = self.store.rows("batches", ("batch", "status", "last_commit_lsn", "tables"))
+    def states_at(self, lsn: int) -> StatesAt:
+        """The tables as of the last batch up to a commit."""
+        rows = self.store.rows("batches", ("batch", "status", "last_commit_lsn", "tables", "backfill"))
+        erasures = _erasures(rows)
         done = [row for row in rows if row["status"] == "done" and row["last_commit_lsn"] <= lsn]
         done.sort(key=lambda row: row["batch"], reverse=True)
         states: dict[int, TableState] = {}
+        erased: set[int] = set()
         for row in done:
             tables = {table["oid"]: table for table in row["tables"] or ()}
             for oid in tables.keys() if row is done[0] else tables.keys() - states.keys():
                 state = table_state(tables[oid])
-                if state.last_commit_lsn <= lsn:
+                if erasures.get(oid, 0) > row["batch"]:
+                    erased.add(oid)
+                elif state.last_commit_lsn <= lsn:
                     reached = max(state.last_commit_lsn, row["last_commit_lsn"])
                     states[oid] = replace(state, last_commit_lsn=reached) if state.is_complete else state
-        return done[0]["last_commit_lsn"] if done else 0, states
+        return StatesAt(done[0]["last_commit_lsn"] if done else 0, states, frozenset(erased))
+
+    def places(self, oids: Collection[int]) -> set[str]:
+        """All places at which finished batches left these tables."""
+        rows = self.store.rows("batches", ("tables",))
+        states = (table for row in rows for table in row["tables"] or ())
+        return {state["path"] for state in states if state["oid"] in oids and state["path"] and state["version"] >= 0}
 
     def ends(self) -> list[int]:
         """The commits at which finished batches ended, in order."""
@@ -200,6 +222,16 @@ class LedgerBatches:
         row |= {"metrics": None if metrics is None else json.dumps(metrics)}
         self.store.append_rows("batches", [row], batch.number, "done")
         return replace(batch, resumed=False, state=state, tables=states, last_commit_lsn=last_commit_lsn)
+
+
+def _erasures(rows: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    """By OID, the last batch that erased rows of the table. rows: of the ledger's `batches`."""
+    last: dict[int, int] = {}
+    for row in rows:
+        order = json.loads(row["backfill"] or "{}").get("erasure") if row["status"] == "done" else None
+        for oid in () if order is None else order["oids"]:
+            last[oid] = max(last.get(oid, 0), row["batch"])
+    return last
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,25 @@ class DeltaArchive(LedgerArchive):
         finally:
             unpersist(rows)
 
+    def all_changes(self, oids: Collection[int]) -> DataFrame:
+        """Every change of rows of these relations, as sent, whatever became of its transaction: the columns of
+        MESSAGE_SCHEMA, and scope. Raises ArchiveError if a file is gone or has changed."""
+        files = [file for file in self.files if not file.changes.keys().isdisjoint(oids)]
+        is_of_table = F.col("relation").isin(*oids)
+        return self._all(files, is_of_table).where(is_of_table & F.col("tag").isin("I", "U", "D"))
+
+    def all_messages(self) -> DataFrame:
+        """Every logical decoding Message, as `all_changes`."""
+        numbers = {row["file"] for row in self._files("file", "messages") if LOGICAL_TAG in dict(row["messages"] or ())}
+        files = [file for file in self.files if file.number in numbers]
+        return self._all(files, F.col("kind") == BlockKind.LOGICAL.value).where(F.col("tag") == LOGICAL_TAG)
+
+    def _all(self, files: Collection[ReadFile], is_wanted: Column) -> DataFrame:
+        blocks = self._blocks(files, None).where(is_wanted | (F.col("kind") == BlockKind.CONTROL.value))
+        rows = rows_with_status(blocks, self._statuses([file.number for file in files])).localCheckpoint()
+        _refuse_unreadable(rows)
+        return rows
+
     def _committed(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> DataFrame:
         """A file that has changed yields an error row for `_refuse_unreadable`."""
         is_of_table = F.col("relation").isin(*oids)

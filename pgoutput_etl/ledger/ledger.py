@@ -58,6 +58,7 @@ class Ledger:
         self._batches = batches = LedgerBatches(store)
         self.last_batch, self.last_after, self.begin = batches.last, batches.last_after, batches.begin
         self.state_at, self.states_after, self.states_at = batches.state_at, batches.states_after, batches.states_at
+        self.places = batches.places
         self.claims, self.claimed, self.done_at = batches.claims, batches.claimed, batches.done_at
         self.known_tables, self.ends = batches.known_tables, batches.ends
         self._files = files = LedgerFiles(store)
@@ -166,7 +167,7 @@ class DeltaLedger(Ledger):
         parts = LedgerTransactions(store), PendingTransactions(store), LedgerQuarantine(store)
         super().__init__(store, *parts, publisher)
         self.spark, self.root = store.spark, store.root
-        self.path, self.read, self.read_before = store.path, store.read, store.read_before
+        self.path, self.exists, self.read, self.read_before = store.path, store.exists, store.read, store.read_before
 
     @classmethod
     def at(cls, spark: SparkSession, root: str, source: str, publisher: Publisher = NO_PUBLISHER) -> DeltaLedger:

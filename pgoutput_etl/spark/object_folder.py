@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 _CAPABILITY = "fs.s3a.create.conditional.enabled"
@@ -48,6 +48,15 @@ class ObjectFolder:
             return []
         return [str(status.getPath().getName()) for status in statuses]
 
+    def all_files(self) -> list[tuple[str, int]]:
+        """The paths and sizes of all files below the folder."""
+        files = self._files.listFiles(self._path(""), True)
+        found = []
+        while files.hasNext():
+            status = files.next()
+            found.append((str(status.getPath().toString()), int(status.getLen())))
+        return found
+
     def read(self, name: str) -> str | None:
         """The object's text; None if it doesn't exist."""
         try:
@@ -61,17 +70,17 @@ class ObjectFolder:
     def exists(self, name: str) -> bool:
         return bool(self._files.exists(self._path(name)))
 
-    def put(self, name: str, text: str, may_exist: bool) -> None:
+    def put(self, name: str, content: str | bytes, may_exist: bool) -> None:
         """may_exist: False raises Java's error if the object is seen to exist."""
-        _write(text, self._files.create(self._path(name), may_exist))
+        _write(content, self._files.create(self._path(name), may_exist))
 
-    def replace(self, name: str, text: str) -> None:
+    def replace(self, name: str, content: str | bytes) -> None:
         """Readers see the old object or the new one."""
         if str(self._files.getUri().getScheme()) in _PUT_AT_ONCE:
-            self.put(name, text, may_exist=True)
+            self.put(name, content, may_exist=True)
             return
         unfinished = f".{name}.tmp"
-        self.put(unfinished, text, may_exist=True)
+        self.put(unfinished, content, may_exist=True)
         files = self._java.org.apache.hadoop.fs.FileContext.getFileContext(self._files.getUri(), self._files.getConf())
         rename = getattr(self._java.org.apache.hadoop.fs, "Options$Rename")
         options = cast(Any, self.spark)._sc._gateway.new_array(rename, 1)
@@ -104,10 +113,26 @@ class ObjectFolder:
     def delete(self, name: str) -> None:
         self._files.delete(self._path(name), False)
 
+    def delete_all(self) -> None:
+        """Deletes the folder, if it exists."""
+        self._files.delete(self._path(""), True)
+
+    def keeps_versions(self) -> bool:
+        """True if the store is a bucket of S3 that keeps former versions of objects, or may: it doesn't tell."""
+        if str(self._files.getUri().getScheme()) not in ("s3", "s3a", "s3n"):
+            return False
+        try:
+            client = self._files.getS3AInternals().getAmazonS3Client("versioning")
+            request = self._java.software.amazon.awssdk.services.s3.model.GetBucketVersioningRequest.builder()
+            status = client.getBucketVersioning(request.bucket(self._files.getUri().getHost()).build()).status()
+        except (Py4JJavaError, Py4JError, TypeError):
+            return True
+        return status is not None  # also of a bucket that no longer adds versions
+
     def _path(self, name: str) -> Any:
         return self._java.org.apache.hadoop.fs.Path(f"{self.folder}/{name}".rstrip("/"))
 
 
-def _write(text: str, stream: Any) -> None:
-    stream.write(bytearray(text.encode()))
+def _write(content: str | bytes, stream: Any) -> None:
+    stream.write(bytearray(content.encode() if isinstance(content, str) else content))
     stream.close()

@@ -17,6 +17,7 @@ WITH_CONFIG = sorted(set(JOBS) - {"init", "inspect", "show"})
 NEEDED = {
     "backfill": ["--tables", "*"],
     "export": ["--tables", "*", "--into", "a"],
+    "forget": ["--request", "a"],
     "undo": ["--xid", "1", "--into", "a"],
     "snapshot": ["--tables", "*", "--csv", "a", "--lsn", "0/1"],
     "verify": ["--csv", "a", "--table", "a.b"],

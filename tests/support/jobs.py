@@ -118,8 +118,8 @@ class Nights:
 
 
 @contextmanager
-def dying(owner: type, method: str) -> Iterator[None]:
-    """The run within the context dies when it calls a method."""
+def dying(owner: object, method: str) -> Iterator[None]:
+    """The run within the context dies when it calls a method, or a function of a module."""
 
     def die(*_: object, **__: object) -> None:
         raise MemoryError

@@ -114,6 +114,7 @@ def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReque
 def finish_backfill(archive: LedgerArchive, targets: Targets, progress: Progress) -> BackfillSummary:
     """Finishes the last batch, a backfill of a run that died."""
     batch, source = archive.last, archive.config.source.name
+    batch.refuse_erasure()
     snapshot = SnapshotOrder.from_json(batch.backfill or "{}")
     if snapshot is not None:
         assert isinstance(archive, DeltaArchive)

@@ -21,7 +21,6 @@ from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.jobs.export.report import ExportedTable, ExportSummary
 from pgoutput_etl.jobs.export.request import SCRIPT, ExportFormat, ExportRequest
 from pgoutput_etl.jobs.moment.read import MomentReader, archive_of, commit_of
-from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
 from pgoutput_etl.jobs.verify.row_text import delta_texts, text_names
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.lsn import format_lsn
@@ -32,6 +31,7 @@ from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.shared_file import shared_file
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import UserTypes
+from pgoutput_etl.types.canonical_text import ComparedColumn
 
 _BEGIN = r"""-- {name} as of {lsn}. In this folder: psql -f {script}
 \set ON_ERROR_STOP on

@@ -73,7 +73,8 @@ def maintain_tables(upkeep: Upkeep, ledger: Ledger, request: MaintainRequest, pr
 
 def _why_targets_are_skipped(ledger: Ledger, last: Batch) -> str | None:
     if last.resumed:
-        return f"Targets were skipped: a run died within batch {last.number}, which jobs/apply.py finishes"
+        job = "apply" if last.erasure is None else "forget"
+        return f"Targets were skipped: a run died within batch {last.number}, which jobs/{job}.py finishes"
     try:
         ledger.claims().refuse_others(Batch.number_of_next(last))
     except RunError as error:

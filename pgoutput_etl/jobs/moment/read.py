@@ -154,27 +154,32 @@ class MomentReader:
 
     def changes(self, lsn: int, patterns: Sequence[str]) -> SparkRows:
         """All committed changes of these tables after the commit at `lsn`, up to `through`."""
-        _, states = self.archive.ledger.states_at(lsn)
+        states = self.archive.ledger.states_at(lsn).states
         return self._committed(self._oids(patterns, states), CommitRange(lsn + 1, self.through))
+
+    def replayed(self, oids: Collection[int]) -> dict[int, DataFrame]:
+        """The rows that the archive alone gives for these tables as of the last commit, by OID."""
+        targets = FrameTargets({})
+        base = _Base({}, {}, {}, dict.fromkeys(oids, 0), frozenset(), {})
+        states = self._changed(self.archive.last.last_commit_lsn, targets, base)
+        return {oid: targets.rows(state.path) for oid, state in states.items() if state.version >= 0}
 
     def _base(self, lsn: int, patterns: Sequence[str]) -> _Base:
         archive = self.archive
-        end, states = archive.ledger.states_at(lsn)
+        before = archive.ledger.states_at(lsn)
+        states = before.states
         oids = self._oids(patterns, states)
         ahead = archive.snapshots(oids - states.keys())
         own = {oid: state for oid, state in states.items() if oid in oids}
         lacking = archive.cutoff_before(own, lsn).keys()
         started = {oid: state for oid, state in own.items() if state.is_complete and oid not in lacking}
-        starts = {oid: started[oid].last_commit_lsn if oid in started else end for oid in oids - ahead.keys()}
+        ends = {oid: state.last_commit_lsn for oid, state in started.items()} | dict.fromkeys(before.erased, 0)
+        starts = {oid: ends.get(oid, before.lsn) for oid in oids - ahead.keys()}
         return _Base(states, own, started, starts, frozenset(lacking), ahead)
 
     def _oids(self, patterns: Sequence[str], states: Mapping[int, TableState]) -> set[int]:
         """The tables that ever had a name that matches. Raises ConfigError for a pattern that matches none."""
-        names: dict[str, set[int]] = {}
-        relations = [entry.relation for entry in self.archive.relations.entries]
-        relations += [state.relation for state in (*states.values(), *self.archive.last.tables.values())]
-        for relation in relations:
-            names.setdefault(relation.full_name, set()).add(relation.oid)
+        names = self.archive.oids_by_name(states.values())
         return {oid for name in matching_names(patterns, names, "the archive") for oid in names[name]}
 
     def _stored(self, state: TableState) -> DataFrame:

@@ -162,6 +162,7 @@ def _finish_pending_snapshot(spark: SparkSession, config: Config, ledger: DeltaL
     last = ledger.last_batch()
     if last is None or not last.resumed:
         return
+    last.refuse_erasure()
     order = SnapshotOrder.from_json(last.backfill or "{}")
     if order is None:
         raise RunError(f"batch {last.number} was begun by a run that died. Run jobs/apply.py first, which finishes it")

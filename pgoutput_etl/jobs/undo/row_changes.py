@@ -13,13 +13,13 @@ from pyspark.sql import functions as F
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.jobs.undo.steps import Change, Key, Row
-from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
 from pgoutput_etl.jobs.verify.row_text import delta_texts, text_names
 from pgoutput_etl.load import append
 from pgoutput_etl.load.change_source import ChangeRows
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
 from pgoutput_etl.targets.plan import TableTask
+from pgoutput_etl.types.canonical_text import ComparedColumn
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pgoutput_etl.jobs.undo.steps import Conflict, Operation, Row, Step, Text
-from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
 from pgoutput_etl.postgres.queries import SCRIPT_SETTINGS, as_text, identifier, insertion, literal, qualified
+from pgoutput_etl.types.canonical_text import ComparedColumn
 
 _BEGIN = r"""\set ON_ERROR_STOP on
 BEGIN;

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import Any
 
-from pgoutput_etl.jobs.verify.canonical_text import INTEGERS, ComparedColumn, Text
+from pgoutput_etl.types.canonical_text import INTEGERS, ComparedColumn, Text
 
 HALF_BITS = 60  # the bits of an MD5's half that count: as many whole hexadecimal digits as a bigint holds
 

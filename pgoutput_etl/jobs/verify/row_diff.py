@@ -12,11 +12,11 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
 from pgoutput_etl.jobs.verify.report import Difference, LastWriter
 from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.row_text import text_names
 from pgoutput_etl.load.net_effect import all_of
+from pgoutput_etl.types.canonical_text import ComparedColumn
 
 _ONLY_DELTA, _ONLY_OTHER, _DIFFERS, _SAME = "only_delta", "only_other", "differs", "same"
 

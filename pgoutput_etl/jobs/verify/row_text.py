@@ -20,12 +20,12 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.listing import reading_files, size_limit
-from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn, canonical_texts, texts_of
 from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, has_integer_key, merge_digests
 from pgoutput_etl.load.target_columns import delta_type, entries_of_target, to_event
 from pgoutput_etl.postgres.copy_format import header, records
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.targets.modes import METADATA_COLUMNS
+from pgoutput_etl.types.canonical_text import ComparedColumn, canonical_texts, texts_of
 
 _DIGESTS = pa.schema([(name, pa.int64()) for name in ("range", "rows", "first", "second")])
 

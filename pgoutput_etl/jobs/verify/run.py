@@ -17,7 +17,6 @@ from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.command_line import job_line
-from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
 from pgoutput_etl.jobs.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.jobs.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_commits_between
@@ -40,6 +39,7 @@ from pgoutput_etl.targets.modes import DELETED_COLUMN, VALID_TO_LSN, VALID_TO_TS
 from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
+from pgoutput_etl.types.canonical_text import ComparedColumn
 from pgoutput_etl.xid import newest_xid
 
 Find = Callable[[TableState], "OtherTable | None"]  # None: the other side has no such table

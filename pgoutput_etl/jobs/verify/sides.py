@@ -11,13 +11,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
 from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, merge_digests
 from pgoutput_etl.jobs.verify.row_text import csv_header, csv_texts, delta_texts, digests_of, rows_in_ranges
 from pgoutput_etl.jobs.verify.server_digest import ServerTable
 from pgoutput_etl.load.target_columns import delta_type
 from pgoutput_etl.postgres.jdbc import Server
 from pgoutput_etl.spark.delta import is_delta_table, read_table
+from pgoutput_etl.types.canonical_text import ComparedColumn
 
 
 class OtherTable(Protocol):

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn, canonical_texts, compares_by_value, texts_of
 from pgoutput_etl.jobs.verify.key_ranges import (
     BUCKETS,
     GREATEST,
@@ -24,6 +23,7 @@ from pgoutput_etl.jobs.verify.key_ranges import (
     plan_ranges,
 )
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type, load_text
+from pgoutput_etl.types.canonical_text import ComparedColumn, canonical_texts, compares_by_value, texts_of
 
 INT4, INT8, TEXT, FLOAT8, TIMESTAMPTZ, JSONB = 23, 20, 25, 701, 1184, 3802
 ROW = st.lists(st.none() | st.text(max_size=5), min_size=1, max_size=4)

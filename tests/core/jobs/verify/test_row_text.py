@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from pgoutput_etl.jobs.verify.canonical_text import ComparedColumn
 from pgoutput_etl.jobs.verify.row_text import canonicalize, text_batches, text_names, texts_of_batch
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.types import column_type
+from pgoutput_etl.types.canonical_text import ComparedColumn
 
 TIME = pa.timestamp("us", tz="UTC")
 COLUMNS = [ComparedColumn("a", column_type(23, -1)), ComparedColumn("b", column_type(1184, -1))]

@@ -1,0 +1,10 @@
+"""Erases chosen rows from everything that the archive feeds."""
+
+import sys
+from os.path import dirname, realpath
+
+if __name__ == "__main__":
+    sys.path.append(dirname(dirname(realpath(sys.argv[0]))))
+    from pgoutput_etl.launcher import run_job
+
+    sys.exit(run_job("forget"))

@@ -1,0 +1,232 @@
+"""Finds the changes of chosen rows, whatever became of their transactions.
+
+A row is chosen by the values of some columns, as PostgreSQL prints them. All keys that a chosen row ever had belong to
+it, so changes that have none of the chosen values are found by their keys: an UPDATE that did not send a large value,
+or a DELETE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from pgoutput_etl.errors import ArchiveError, TableError
+from pgoutput_etl.protocol.decoder import read_tuple
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.schema.diff import Declared, lineage
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
+from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value
+
+Text = str | None
+
+Condition = Mapping[str, Text]  # texts by column; all must be equal, and NULL is equal to NULL
+
+# A column through all its names: the version that first had it, and its place there
+ColumnId = tuple[int, int]
+
+# A condition: for each of its names the columns that ever had it, each with the text to find. One of them must have it
+Wanted = Sequence[frozenset[tuple[ColumnId, Text]]]
+
+# A key: its columns and their texts, by column
+Identity = tuple[tuple[ColumnId, Text], ...]
+
+_N, _U, _B = b"nub"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundChange:
+    """identities: all that its tuples have. is_chosen: a tuple meets a condition."""
+
+    file: int
+    ordinal: int
+    offset: int
+    in_stream: bool
+    identities: frozenset[Identity]
+    is_chosen: bool
+
+
+@dataclass(frozen=True)
+class RowSearch:
+    """conditions: a row is chosen if it meets any of them; a column has any name that it ever had. key: of a table with
+    a configured key. declared: as in schema/diff.py."""
+
+    versions: RelationVersions
+    conditions: tuple[Condition, ...]
+    key: tuple[str, ...] | None = None
+    declared: Declared = field(default_factory=dict)
+    user_types: UserTypes = field(default=NO_USER_TYPES)
+
+    @cached_property
+    def columns(self) -> tuple[tuple[ColumnId, ...], ...]:
+        """The columns of each version. Raises TableError if columns can't be identified."""
+        before = _predecessors(self.versions)
+        columns: list[tuple[ColumnId, ...]] = []
+        for number, relation in enumerate(self.versions.relations):
+            origins: Sequence[int | None] = [None] * len(relation.columns)
+            old: tuple[ColumnId, ...] = ()
+            if (earlier := before[number]) is not None:
+                origins, old = (
+                    self._origins(self.versions.relations[earlier], relation),
+                    columns[earlier],
+                )
+            columns.append(tuple((number, i) if o is None else old[o] for i, o in enumerate(origins)))
+        return tuple(columns)
+
+    def _origins(self, earlier: Relation, relation: Relation) -> Sequence[int | None]:
+        found = lineage(earlier, relation, self.declared)
+        key = self.key or [column.name for column in earlier.columns if column.is_key]
+        doubtful = [name for i in found.retired if (name := earlier.columns[i].name) in key]
+        if doubtful:
+            raise TableError(
+                f"the archive does not show whether {doubtful[0]!r}, a column of its key, was renamed. Declare it in "
+                "the configuration, as columns: {name: {renamed_from: old_name}} or columns: {name: added}"
+            )
+        return found.origins
+
+    @cached_property
+    def identity_columns(self) -> tuple[ColumnId, ...]:
+        """The key's columns; without a key, all columns. Raises TableError if they have changed: a key that identified
+        one row may have become that of several, and nothing in the archive links the old keys to the new ones."""
+        pairs = zip(self.versions.relations, self.columns, strict=True)
+        keys = dict.fromkeys(_key_of(relation, columns, self.key) for relation, columns in pairs)
+        if len(keys) > 1:
+            raise TableError("its key has changed in the archive, so its rows can't be followed through all changes")
+        return next(iter(keys), ())
+
+    @cached_property
+    def spelled_in_several_ways(self) -> frozenset[ColumnId]:
+        """Columns whose values may have several texts."""
+        pairs = zip(self.versions.relations, self.columns, strict=True)
+        return frozenset(
+            column_id
+            for relation, columns in pairs
+            for column, column_id in zip(relation.columns, columns, strict=True)
+            if compares_by_value(self._type(column))
+        )
+
+    @cached_property
+    def _compared(self) -> frozenset[ColumnId]:
+        chosen = (column_id for condition in self.wanted for pairs in condition for column_id, _ in pairs)
+        return frozenset([*self.identity_columns, *chosen])
+
+    def missing_column(self) -> str | None:
+        """A column of the conditions that no version has."""
+        names = {column.name for relation in self.versions.relations for column in relation.columns}
+        return next((name for condition in self.conditions for name in condition if name not in names), None)
+
+    @cached_property
+    def wanted(self) -> list[Wanted]:
+        named: dict[str, list[tuple[ColumnId, ColumnType]]] = {}
+        for relation, columns in zip(self.versions.relations, self.columns, strict=True):
+            for column, column_id in zip(relation.columns, columns, strict=True):
+                named.setdefault(column.name, []).append((column_id, self._type(column)))
+        return [
+            [frozenset((i, _spelled(t, text)) for i, t in named.get(name, ())) for name, text in condition.items()]
+            for condition in self.conditions
+        ]
+
+    def find(self, row: Mapping[str, Any]) -> FoundChange:
+        """row: a change, with the columns of MESSAGE_SCHEMA and the scope of its transaction. Raises ArchiveError for
+        one that no Relation message describes."""
+        number = self.versions.at((row["file"], row["ordinal"]), row["scope"])
+        if number is None:
+            where = f"file {row['file']}, offset {row['offset']}"
+            raise ArchiveError(f"{where}: expected a Relation message of {self.versions.oid}, found none")
+        old, new = (self._texts(row[name], number, is_key) for name, is_key in _TUPLES[row["old_kind"]])
+        if old is not None and new is not None:  # an unsent value is the old one
+            new = {**old, **new}
+        tuples = [texts for texts in (old, new) if texts is not None]
+        return FoundChange(
+            row["file"],
+            row["ordinal"],
+            row["offset"],
+            row["xid"] is not None,
+            frozenset(identity for texts in tuples if (identity := self.identity(texts)) is not None),
+            any(meets(texts, wanted) for texts in tuples for wanted in self.wanted),
+        )
+
+    def identity(self, texts: Mapping[ColumnId, Text]) -> Identity | None:
+        """The key of a row with these values; None if they lack a part of it."""
+        if not all(column in texts for column in self.identity_columns):
+            return None
+        return tuple((column, texts[column]) for column in self.identity_columns)
+
+    def _texts(self, data: bytes | None, number: int, is_key: bool) -> dict[ColumnId, Text] | None:
+        """The sent values of the columns that matter. is_key: other columns than the key's were not sent."""
+        if data is None:
+            return None
+        sent, relation = read_tuple(data), self.versions.relations[number]
+        return {
+            column_id: self._text(kind, value, column)
+            for column_id, column, kind, value in zip(
+                self.columns[number], relation.columns, sent.kinds, sent.values, strict=True
+            )
+            if column_id in self._compared and kind != _U and (column.is_key or not is_key)
+        }
+
+    def _text(self, kind: int, value: bytes | None, column: RelationColumn) -> Text:
+        if value is None or kind == _N:
+            return None
+        own_type = self._type(column)
+        if kind == _B:
+            value = own_type.binary_text(value)
+        return _spelled(own_type, value.decode("utf-8", "surrogateescape"))
+
+    def _type(self, column: RelationColumn) -> ColumnType:
+        return column_type(column.type_oid, column.type_modifier, self.user_types)
+
+
+def _predecessors(versions: RelationVersions) -> list[int | None]:
+    """The version that was in force when each one first appeared."""
+    first: dict[int, int | None] = {}
+    entries = [(position, number, scope) for scope, held in versions.holds_from.items() for position, number in held]
+    for (file, ordinal), number, scope in sorted(entries, key=lambda entry: entry[0]):
+        first.setdefault(number, versions.at((file, ordinal - 1), scope))
+    return [first[number] for number in range(len(versions.relations))]
+
+
+# By the kind of the old tuple: whether it is a key only
+_TUPLES = {kind: (("old", kind == "K"), ("new", False)) for kind in (None, "K", "O")}
+
+
+def _key_of(
+    relation: Relation, columns: Sequence[ColumnId], configured: tuple[str, ...] | None
+) -> tuple[ColumnId, ...]:
+    is_full = relation.replica_identity is ReplicaIdentity.FULL
+    pairs = list(zip(relation.columns, columns, strict=True))
+    if configured is not None:
+        return tuple(sorted(column_id for column, column_id in pairs if column.name in configured))
+    flagged = [column_id for column, column_id in pairs if column.is_key and not is_full]
+    return tuple(sorted(flagged or columns))
+
+
+def meets(texts: Mapping[ColumnId, Text], wanted: Wanted) -> bool:
+    """True if all wanted columns have their texts."""
+    return all(any(column in texts and texts[column] == text for column, text in pairs) for pairs in wanted)
+
+
+def _spelled(own_type: ColumnType, text: Text) -> Text:
+    """The same text for the same value, as far as PostgreSQL prints it in several ways."""
+    return canonical_texts(own_type, [text])[0]
+
+
+def chosen_changes(found: Sequence[FoundChange]) -> tuple[list[FoundChange], frozenset[Identity]]:
+    """The changes of chosen rows, and all identities that these rows had."""
+    linked: dict[Identity, list[FoundChange]] = {}
+    for change in found:
+        for identity in change.identities:
+            linked.setdefault(identity, []).append(change)
+    waiting = [change for change in found if change.is_chosen]
+    chosen = {(change.file, change.ordinal): change for change in waiting}
+    identities: set[Identity] = set()
+    while waiting:
+        for identity in waiting.pop().identities - identities:
+            identities.add(identity)
+            for change in linked[identity]:
+                if (change.file, change.ordinal) not in chosen:
+                    chosen[change.file, change.ordinal] = change
+                    waiting.append(change)
+    return list(chosen.values()), frozenset(identities)

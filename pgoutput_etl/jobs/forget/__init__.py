@@ -1,0 +1,1 @@
+"""Erases chosen rows from the landed files, the ledger, and the tables."""

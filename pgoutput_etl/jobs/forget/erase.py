@@ -1,0 +1,263 @@
+"""Erases rows: finds their changes, deletes the rows, removes all older versions, and rewrites the landed files.
+
+An erasure is a batch of the ledger, like a backfill: it is claimed, and recorded before it begins. Its record has no
+values, so only a run with the same request finishes it. Landed files are rewritten last: as long as none is, the
+changes can be found again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.changes.row_search import RowSearch
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress, counted, no_progress
+from pgoutput_etl.errors import ConfigError, RunError, TableError
+from pgoutput_etl.identifiers import table_of, tag_of
+from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes, find_messages
+from pgoutput_etl.jobs.forget.landing import is_rewritten, plan_files, rewrite
+from pgoutput_etl.jobs.forget.ledger_rows import copies, count_copies, erase_copies
+from pgoutput_etl.jobs.forget.order import ErasureOrder, same_files
+from pgoutput_etl.jobs.forget.purge import newest_version, purge
+from pgoutput_etl.jobs.forget.remains import remains
+from pgoutput_etl.jobs.forget.report import ForgetSummary, ForgottenTable, RewrittenFile
+from pgoutput_etl.jobs.forget.request import Erasure
+from pgoutput_etl.jobs.forget.targets import TargetSearch
+from pgoutput_etl.ledger.batch import Batch, applied
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load.commit import DeltaTransaction
+from pgoutput_etl.load.targets import DeltaTargets
+from pgoutput_etl.spark.connect import is_connect
+from pgoutput_etl.spark.delta import is_delta_table
+from pgoutput_etl.spark.object_folder import ObjectFolder
+from pgoutput_etl.spark.session import session_settings
+from pgoutput_etl.targets.location import scratch_folder
+from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.targets.target_plan import settings_of
+
+
+def erase(
+    spark: SparkSession, config: Config, erasure: Erasure, executes: bool, progress: Progress = no_progress
+) -> ForgetSummary:
+    """executes: False to change nothing, and report what would be erased. Raises PgoutputEtlError: nothing has changed,
+    or a run with the same request finishes the erasure."""
+    archive = archive_to_erase(spark, config)
+    if not executes:
+        archive.last.refuse_erasure()
+        return _Forget(archive, erasure, archive.last, progress).preview()
+    last = archive.last
+    batch = last if last.resumed else Batch.after(last, {})
+    with _claimed(archive.ledger, last, batch, progress) as check_claim:
+        return _Forget(archive, erasure, batch, progress, check_claim).run()
+
+
+def archive_to_erase(spark: SparkSession, config: Config) -> DeltaArchive:
+    """Raises RunError if the archive can't be searched."""
+    if is_connect(spark):
+        raise RunError("forget can't rewrite files over Spark Connect: run it without")
+    ledger = DeltaLedger.of(spark, config)
+    last = applied(ledger.last_batch(), ledger.source)
+    if last.resumed and last.erasure is None:
+        raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
+    return DeltaArchive.of(spark, config, ledger, last)
+
+
+@contextmanager
+def _claimed(ledger: DeltaLedger, last: Batch, batch: Batch, progress: Progress) -> Iterator[Callable[[], None]]:
+    """Also claims the next batch of every other source with this ledger: their runs write to the ledger's tables, from
+    which files are removed at once."""
+    with ExitStack() as stack:
+        check = stack.enter_context(ledger.claimed(last, batch, progress))
+        sources = ledger.spark.read.format("delta").load(ledger.path("batches")).select("source").distinct().collect()
+        for source in sorted({row["source"] for row in sources} - {ledger.source}):
+            other = DeltaLedger.at(ledger.spark, ledger.root, source)
+            theirs = other.last_batch()
+            assert theirs is not None
+            next_batch = theirs if theirs.resumed else Batch.after(theirs, {})
+            stack.enter_context(other.claimed(theirs, next_batch, progress))
+        yield check
+
+
+def searches_of(archive: DeltaArchive, erasure: Erasure) -> dict[int, RowSearch]:
+    """By OID. Raises ConfigError for a table or column that the archive does not have."""
+    names, conditions = archive.oids_by_name(), dict[int, list[Mapping[str, str | None]]]()
+    for table in erasure.tables:
+        if table.name not in names:
+            raise ConfigError(f"tables: the archive has no table {table.name!r}")
+        relations = [archive.relations.unmasked(oid)[0].relations for oid in names[table.name]]
+        columns = {column.name for versions in relations for relation in versions for column in relation.columns}
+        for condition in table.conditions:
+            missing = next((name for name, _ in condition if name not in columns), None)
+            if missing is not None:
+                raise ConfigError(f"tables: {table.name} has no column {missing!r}, and never had")
+            for oid in names[table.name]:
+                conditions.setdefault(oid, []).append(dict(condition))
+    return {oid: _search(archive, oid, tuple(own)) for oid, own in conditions.items()}
+
+
+def _search(archive: DeltaArchive, oid: int, conditions: tuple[Mapping[str, str | None], ...]) -> RowSearch:
+    versions, latest = archive.relations.unmasked(oid)
+    rule = archive.config.rule_for(latest.namespace, latest.name)
+    search = RowSearch(versions, conditions, rule.key, rule.lineage, archive.user_types)
+    with _of_table(latest.full_name):
+        _ = search.identity_columns
+    return search
+
+
+@contextmanager
+def _of_table(name: str) -> Iterator[None]:
+    try:
+        yield
+    except TableError as error:
+        raise RunError(f"nothing was erased: {name}: {error}") from None
+
+
+def targets_of(archive: DeltaArchive, searches: Mapping[int, RowSearch]) -> list[TargetSearch]:
+    """The existing targets of these tables. Raises RunError if the rows of one can't be identified."""
+    states = [archive.last.tables[oid] for oid in searches if oid in archive.last.tables]
+    targets = []
+    for state in states:
+        if state.version >= 0 and is_delta_table(archive.spark, state.path):
+            with _of_table(state.full_name):
+                targets.append(TargetSearch.of(archive, state, searches[state.oid]))
+    return targets
+
+
+@dataclass
+class _Forget:
+    archive: DeltaArchive
+    erasure: Erasure
+    batch: Batch
+    progress: Progress
+    check_claim: Callable[[], None] = lambda: None
+
+    @cached_property
+    def _searches(self) -> dict[int, RowSearch]:
+        return searches_of(self.archive, self.erasure)
+
+    @cached_property
+    def _targets(self) -> list[TargetSearch]:
+        return targets_of(self.archive, self._searches)
+
+    def _find(self) -> FoundChanges:
+        self.progress("looking for changes of the rows")
+        seeds = [seeds for target in self._targets if (seeds := target.seeds()) is not None]
+        found = find_changes(self.archive, self._searches, seeds)
+        if not self.erasure.messages:
+            return found
+        return found.plus(find_messages(self.archive, self.erasure.is_chosen))
+
+    def preview(self) -> ForgetSummary:
+        found = self._find()
+        files = plan_files(self.archive, found.offsets)
+        rows = {
+            target.state.oid: target.erased(found.identities_of(target.state.oid)).count() for target in self._targets
+        }
+        order = ErasureOrder(self.erasure.by, self.erasure.reference, tuple(self._searches), tuple(files))
+        return self._summary(order, found, rows, count_copies(self.archive.ledger, found.positions))
+
+    def run(self) -> ForgetSummary:
+        archive, batch = self.archive, self.batch
+        begun = ErasureOrder.from_json(batch.backfill or "") if batch.resumed else None
+        if begun is not None and begun.reference != self.erasure.reference:
+            batch.refuse_erasure()
+        found: FoundChanges | None = None
+        rows: dict[int, int] = {}
+        copied = 0
+        if begun is None or not is_rewritten(archive, begun.files):
+            found = self._find()
+            order = self._order(found, begun)
+            self.check_claim()
+            archive.ledger.begin(replace(batch, backfill=order.to_json(), settings=settings_of(archive.config)))
+            rows = {target.state.oid: self._delete(target, found) for target in self._targets}
+            copied = count_copies(archive.ledger, found.positions)
+            erase_copies(archive.ledger, found.positions)
+        else:
+            order = begun
+        self.batch = batch = replace(batch, backfill=order.to_json())
+        states = self._purge(order)
+        self.check_claim()
+        self.progress(f"rewriting {counted(len(order.files), 'file')}")
+        rewrite(archive, order.files)
+        self.check_claim()
+        archive.ledger.close_backfill(batch, states, [], [])
+        return self._summary(order, found, rows, copied)
+
+    def _order(self, found: FoundChanges, begun: ErasureOrder | None) -> ErasureOrder:
+        """Raises RunError if another request was begun under this reference."""
+        files = tuple(plan_files(self.archive, found.offsets))
+        order = ErasureOrder(self.erasure.by, self.erasure.reference, tuple(sorted(self._searches)), files)
+        if begun is None:
+            return order
+        if not same_files(begun.files, order.files) or begun.oids != order.oids:
+            raise RunError(
+                f"batch {self.batch.number}, the erasure {begun.reference!r}, was begun with another request: finish "
+                "it with the same one first"
+            )
+        return begun
+
+    def _delete(self, target: TargetSearch, found: FoundChanges) -> int:
+        self.check_claim()
+        self.progress(f"erasing {target.state.full_name}")
+        erased = target.erased(found.identities_of(target.state.oid))
+        with session_settings(self.archive.spark, self._commit(target.state.oid).user_metadata()) as session:
+            return target.delete(session, erased)
+
+    def _commit(self, table: int | str) -> DeltaTransaction:
+        application = f"pgoutput_etl:{self.batch.ledger_id}:{table}"
+        return DeltaTransaction(application, "erase", self.batch.number, self.batch.last_commit_lsn)
+
+    def _purge(self, order: ErasureOrder) -> dict[int, TableState]:
+        """Leaves only the newest version of every place that ever had one of the tables, and of the ledger's tables.
+        Returns the new states of all tables at these places."""
+        archive, spark = self.archive, self.archive.spark
+        oids = {*order.oids}
+        versions: dict[str, int] = {}
+        for place in sorted(archive.ledger.places(oids)):
+            path = table_of(place)
+            if path in versions or not is_delta_table(spark, path):
+                continue
+            self.check_claim()
+            self.progress(f"removing older versions of {path}")
+            with session_settings(spark, self._commit("left").user_metadata()) as session:
+                versions[path] = newest_version(spark, path) if tag_of(place) else purge(session, path)
+        for table in copies():
+            if archive.ledger.exists(table):
+                self.check_claim()
+                self.progress(f"removing older versions of the ledger's {table}")
+                purge(spark, archive.ledger.path(table))
+        ObjectFolder(spark, scratch_folder(archive.config)).delete_all()
+        return {
+            oid: self._after(state, versions[table_of(state.path)])
+            for oid, state in archive.last.tables.items()
+            if state.version >= 0 and table_of(state.path) in versions and (oid in oids or not tag_of(state.path))
+        }
+
+    def _after(self, state: TableState, version: int) -> TableState:
+        """A rebuild that started from a snapshot's version starts from this one."""
+        rows = None if state.rows is None else DeltaTargets(self.archive.spark).count(state.path)
+        return replace(state, version=version, snapshot=None if state.snapshot is None else version, rows=rows)
+
+    def _summary(
+        self, order: ErasureOrder, found: FoundChanges | None, rows: Mapping[int, int], copied: int
+    ) -> ForgetSummary:
+        archive = self.archive
+        counts = {} if found is None else found.counts
+        tables = tuple(
+            ForgottenTable(archive.name(oid), counts.get(oid, 0), None if found is None else rows.get(oid, 0))
+            for oid in sorted(order.oids, key=archive.name)
+        )
+        files = tuple(RewrittenFile(file.path, file.before, file.after) for file in order.files)
+        messages = 0 if found is None else found.messages
+        executed = self.batch.backfill is not None
+        left = tuple(remains(archive, order.oids))
+        number = self.batch.number if executed else 0
+        return ForgetSummary(
+            archive.ledger.source, order.reference, executed, number, tables, files, messages, copied, left
+        )

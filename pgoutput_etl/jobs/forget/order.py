@@ -1,0 +1,34 @@
+"""What the ledger keeps of an erasure, in its batch: who asked, and the files. It has no value, so a run that died can
+be finished from it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from pgoutput_etl.jobs.forget.landing import FileErasure
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureOrder:
+    """by, reference: as in request.Erasure. oids: of the tables with erased rows."""
+
+    by: str
+    reference: str
+    oids: tuple[int, ...]
+    files: tuple[FileErasure, ...]
+
+    def to_json(self) -> str:
+        return json.dumps({"erasure": asdict(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> ErasureOrder:
+        fields = json.loads(text)["erasure"]
+        files = tuple(map(FileErasure.from_json, fields["files"]))
+        return cls(fields["by"], fields["reference"], tuple(fields["oids"]), files)
+
+
+def same_files(files: Sequence[FileErasure], others: Sequence[FileErasure]) -> bool:
+    """True if the same changes are erased from the same files."""
+    return {(f.path, f.before, f.after) for f in files} == {(f.path, f.before, f.after) for f in others}

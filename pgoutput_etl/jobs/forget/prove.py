@@ -1,0 +1,120 @@
+"""Looks for what an erasure should have removed: in messages and rows, in all bytes, and by replaying the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.changes.row_search import RowSearch
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress, counted
+from pgoutput_etl.identifiers import is_within, quoted, table_of
+from pgoutput_etl.jobs.forget.byte_search import ByteSearch
+from pgoutput_etl.jobs.forget.erase import archive_to_erase, searches_of, targets_of
+from pgoutput_etl.jobs.forget.find import find_changes, find_messages
+from pgoutput_etl.jobs.forget.remains import remains
+from pgoutput_etl.jobs.forget.report import ProofSummary, ProvenTable, Remnant
+from pgoutput_etl.jobs.forget.request import Erasure
+from pgoutput_etl.jobs.forget.targets import TargetSearch
+from pgoutput_etl.jobs.moment.read import MomentReader
+from pgoutput_etl.jobs.verify.row_text import delta_texts, text_names
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.schema.table_shape import TableColumn, table_columns
+from pgoutput_etl.spark.delta import folder_of, is_delta_table
+from pgoutput_etl.targets.modes import METADATA_COLUMNS, added_columns
+from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.types.canonical_text import ComparedColumn
+
+
+def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progress) -> ProofSummary:
+    """Changes nothing. Raises PgoutputEtlError."""
+    archive = archive_to_erase(spark, config)
+    archive.last.refuse_erasure()
+    searches = searches_of(archive, erasure)
+    targets = targets_of(archive, searches)
+    progress("looking for changes and rows")
+    remnants = [*_decoded(archive, erasure, searches, targets)]
+    search = ByteSearch(spark, erasure.texts)
+    landed = {file.path: file.size for file in archive.landing.listing().files()}
+    progress(f"searching {counted(len(landed), 'landed file')}")
+    remnants += search.landed(landed)
+    folders = _folders(archive, searches)
+    progress(f"searching {counted(len(folders), 'folder')} of tables and the ledger")
+    stored, found = search.folders(folders)
+    progress("replaying the archive")
+    return ProofSummary(
+        archive.ledger.source,
+        erasure.reference,
+        len(landed) + len(stored),
+        sum(landed.values()) + sum(stored.values()),
+        len(erasure.texts),
+        tuple(_Comparison(archive, [target.state for target in targets]).run()),
+        (*remnants, *found),
+        tuple(remains(archive, searches.keys())),
+    )
+
+
+def _decoded(
+    archive: DeltaArchive, erasure: Erasure, searches: Mapping[int, RowSearch], targets: Iterable[TargetSearch]
+) -> Iterator[Remnant]:
+    for oid, count in find_changes(archive, searches).counts.items():
+        yield Remnant(archive.name(oid), "changes in landed files", count)
+    for target in targets:
+        count = target.erased(()).count()
+        if count:
+            yield Remnant(target.state.full_name, "rows in the target", count)
+    messages = len(find_messages(archive, erasure.is_chosen)) if erasure.messages else 0
+    if messages:
+        yield Remnant("landed files", "Messages", messages)
+
+
+def _folders(archive: DeltaArchive, oids: Iterable[int]) -> list[str]:
+    """The ledger, and all places of the tables that are not below it."""
+    places = {table_of(place) for place in archive.ledger.places({*oids})}
+    folders = [folder_of(archive.spark, place) for place in sorted(places) if is_delta_table(archive.spark, place)]
+    return [archive.ledger.root, *(folder for folder in folders if not is_within(folder, archive.ledger.root))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Compares targets with the rows that the archive gives."""
+
+    archive: DeltaArchive
+    states: Sequence[TableState]
+
+    def run(self) -> Iterator[ProvenTable]:
+        own = {state.oid: state for state in self.states if state.is_complete}
+        from_archive = {oid for oid, state in own.items() if state.snapshot is None}
+        replayed = MomentReader(self.archive).replayed(from_archive)
+        for oid, state in own.items():
+            differences = None
+            if oid in from_archive:
+                stored = tagged_target(self.archive.spark, state.path, self._columns(state))
+                differences = self._differences(state, stored, replayed.get(oid))
+            yield ProvenTable(state.full_name, differences)
+
+    def _columns(self, state: TableState) -> tuple[TableColumn, ...]:
+        return table_columns(state.relation, state.retired, self.archive.user_types)
+
+    def _differences(self, state: TableState, stored: DataFrame, replayed: DataFrame | None) -> int:
+        if replayed is None:  # without a committed change
+            return stored.count()
+        texts = [self._texts(state, rows) for rows in (stored, replayed)]
+        return texts[0].exceptAll(texts[1]).count() + texts[1].exceptAll(texts[0]).count()
+
+    def _texts(self, state: TableState, rows: DataFrame) -> DataFrame:
+        columns = [ComparedColumn(c.name, c.type) for c in self._columns(state) if not c.retired]
+        others = {f"m{n}": _as_text(name) for n, name in enumerate(_added(state))}
+        return delta_texts(rows, columns, others).select(*text_names(len(columns)), *others)
+
+
+def _added(state: TableState) -> list[str]:
+    return [name for name in added_columns(state.mode) if name not in METADATA_COLUMNS]
+
+
+def _as_text(name: str) -> Column:
+    return F.to_json(F.struct(F.col(quoted(name)).alias("value")))

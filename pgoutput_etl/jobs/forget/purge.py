@@ -1,0 +1,57 @@
+"""Removes everything of a Delta table but its newest version: older versions with their files, deletion vectors, change
+feed, and the statistics and file names in the log."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.identifiers import identifier, text_literal
+from pgoutput_etl.jobs.maintain.table_upkeep import DeltaFolder
+from pgoutput_etl.load.layout import alter
+from pgoutput_etl.spark.delta import delta_table, folder_of
+from pgoutput_etl.spark.object_folder import ObjectFolder
+from pgoutput_etl.spark.session import session_settings
+
+_AT_ONCE = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
+
+# How long a checkpoint names files that were removed
+_KEEPS_NAMES = "delta.deletedFileRetentionDuration"
+
+
+def purge(spark: SparkSession, place: str) -> int:
+    """Returns the version that is left. Nobody else may write to the table meanwhile: files of a commit that is not
+    finished are removed as well.
+
+    The last commits only set a property, so the entries that are left in the log have no statistics of removed rows.
+    """
+    table = DeltaFolder(spark, place)
+    before = delta_table(spark, table.path).detail().select("properties").collect()[0][0].get(_KEEPS_NAMES)
+    with session_settings(spark, _AT_ONCE) as session:
+        session.sql(f"REORG TABLE {identifier(table.path)} APPLY (PURGE)").collect()
+        alter(session, table.path, f"SET TBLPROPERTIES ('{_KEEPS_NAMES}' = 'interval 0 hours')")
+        table = DeltaFolder(session, place)
+        table.vacuum(0)
+        why_not = table.checkpoint()
+        if why_not is not None:
+            raise RunError(f"older versions of {table.path} can't be removed: {why_not}")
+        _delete_log(session, table.path)
+        if before is None:
+            alter(session, table.path, f"UNSET TBLPROPERTIES ('{_KEEPS_NAMES}')")
+        else:
+            alter(session, table.path, f"SET TBLPROPERTIES ('{_KEEPS_NAMES}' = {text_literal(before)})")
+    return newest_version(spark, table.path)
+
+
+def newest_version(spark: SparkSession, path: str) -> int:
+    return int(delta_table(spark, path).history(1).select("version").collect()[0][0])
+
+
+def _delete_log(spark: SparkSession, path: str) -> None:
+    """Deletes the log's files of versions before the newest checkpoint."""
+    log = ObjectFolder(spark, f"{folder_of(spark, path)}/_delta_log")
+    versions = {name: int(number) for name in log.names("") if (number := name.lstrip(".").split(".", 1)[0]).isdigit()}
+    newest = max(version for name, version in versions.items() if ".checkpoint." in name)
+    for name, version in versions.items():
+        if version < newest:
+            log.delete(name)

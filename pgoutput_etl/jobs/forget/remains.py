@@ -1,0 +1,35 @@
+"""What an erasure can't reach."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from pgoutput_etl.identifiers import table_of, tag_of
+from pgoutput_etl.landing.fingerprint import FileStatus
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.spark.object_folder import ObjectFolder
+
+
+def remains(archive: DeltaArchive, oids: Collection[int]) -> Iterator[str]:
+    """oids: of the tables with erased rows."""
+    for place in sorted({place for place in archive.ledger.places(oids) if tag_of(place)}):
+        yield (
+            f"older versions of {table_of(place)}, which several sources share: run VACUUM there while no source runs, "
+            "and let Delta's log expire"
+        )
+    for part in archive.prior_state.parts.values():
+        if part.status == FileStatus.REFUSED.value:
+            yield f"{part.path}, which was refused, so its changes are not known: delete it"
+    staged = f"{archive.ledger.root}/staged"
+    for name in ObjectFolder(archive.spark, staged).names(""):
+        yield f"{staged}/{name}, rows of a snapshot that died: delete the folder unless jobs/snapshot.py is running"
+    for folder in sorted({_folder(archive.config.source.landing), archive.ledger.root}):
+        if ObjectFolder(archive.spark, folder).keeps_versions():
+            yield f"former versions of objects, which the bucket of {folder} keeps: delete them there"
+
+
+def _folder(pattern: str) -> str:
+    """The part of a path before its first wildcard."""
+    parts = pattern.split("/")
+    end = next((n for n, part in enumerate(parts) if set(part) & set("*?[{")), len(parts))
+    return "/".join(parts[:end])

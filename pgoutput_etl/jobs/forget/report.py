@@ -1,0 +1,126 @@
+"""The result of the forget job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pgoutput_etl.console import counted, grid, print_parts, summary_json
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True, slots=True)
+class ForgottenTable:
+    """name: schema.table. changes: in landed files, of all transactions. rows: in the target; None if a run that died
+    had deleted them."""
+
+    name: str
+    changes: int
+    rows: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenFile:
+    """before, after: SHA-256 of the file as it is stored."""
+
+    path: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSummary:
+    """executed: False if nothing was changed. batch: its number in the ledger; 0 if nothing was changed. messages:
+    logical decoding Messages. copies: the ledger's rows with a copy of a change. left: what the job can't erase."""
+
+    source: str
+    reference: str
+    executed: bool
+    batch: int
+    tables: tuple[ForgottenTable, ...]
+    files: tuple[RewrittenFile, ...]
+    messages: int = 0
+    copies: int = 0
+    left: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return f"Erasure {self.reference} of {self.source}"
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_QUARANTINE if self.left else EXIT_DONE
+
+    def to_json(self) -> str:
+        return summary_json(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Remnant:
+    """Something that should have been erased. place: a file, or a table. what: of the request, without its value."""
+
+    place: str
+    what: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenTable:
+    """differences: rows that only the target or only the replayed archive has; None if the archive starts from the
+    target itself, because its rows came from a snapshot."""
+
+    name: str
+    differences: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProofSummary:
+    """files, size: what was searched, in bytes as stored. texts: number of texts that were looked for."""
+
+    source: str
+    reference: str
+    files: int
+    size: int
+    texts: int
+    tables: tuple[ProvenTable, ...]
+    remnants: tuple[Remnant, ...] = ()
+    left: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        is_proven = not self.remnants and not any(table.differences for table in self.tables) and not self.left
+        return EXIT_DONE if is_proven else EXIT_QUARANTINE
+
+    def to_json(self) -> str:
+        return summary_json(self)
+
+
+def print_forget(summary: ForgetSummary | ProofSummary, console: Console | None = None) -> None:
+    """console: standard output if None."""
+    if isinstance(summary, ProofSummary):
+        _print_proof(summary, console)
+        return
+    did = "erased from" if summary.executed else "would be erased from"
+    rows = [(t.name, (t.changes, "?" if t.rows is None else t.rows), ()) for t in summary.tables]
+    parts = [f"{summary.title}: {did} {counted(len(summary.files), 'landed file')}"]
+    tables = [grid("table", ("changes", "rows"), (), rows)] if rows else []
+    others = [counted(summary.messages, "Message"), counted(summary.copies, "row") + " of the ledger"]
+    print_parts([*parts, *tables, f"Also {' and '.join(others)}", *_left(summary.left)], console)
+    if not summary.executed:
+        print_parts(["Nothing was changed: --execute erases"], console)
+
+
+def _print_proof(summary: ProofSummary, console: Console | None) -> None:
+    searched = f"{counted(summary.files, 'file')}, {counted(summary.size, 'byte')}"
+    title = f"Proof of erasure {summary.reference} of {summary.source}: {counted(summary.texts, 'text')} in {searched}"
+    rows = [(t.name, ("from the target" if t.differences is None else t.differences,), ()) for t in summary.tables]
+    tables = [grid("table", ("differences from the archive",), (), rows)] if rows else []
+    found = [f"Found: {r.what}: {r.place}: {r.count:,}" for r in summary.remnants] or ["Nothing was found"]
+    print_parts([title, *tables, *found, *_left(summary.left)], console)
+
+
+def _left(left: tuple[str, ...]) -> list[str]:
+    return [f"Not erased: {text}" for text in left]

@@ -1,0 +1,110 @@
+"""The options of the forget job, and what to erase, as a YAML file says it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from pgoutput_etl.config.yaml_file import Node, read_node
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.protocol.messages import Message
+
+_LEAST_TEXT = 4  # characters; shorter texts are in almost every file
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetRequest:
+    """request: a YAML file, see `read_erasure`. execute: erase, instead of reporting what would be erased. prove: look
+    for what should be erased, and compare the tables with the archive."""
+
+    request: str
+    execute: bool = False
+    prove: bool = False
+
+    def check(self) -> None:
+        """Raises ConfigError."""
+        if self.execute and self.prove:
+            raise ConfigError("--prove: expected without --execute: run it afterwards")
+        read_erasure(self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class TableErasure:
+    """name: schema.table. conditions: a row is erased if all columns of one have these texts."""
+
+    name: str
+    conditions: tuple[tuple[tuple[str, str], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageErasure:
+    """Logical decoding Messages. prefix: None for any; contains: a text that the content has."""
+
+    prefix: str | None
+    contains: str
+
+    def fits(self, message: Message) -> bool:
+        return self.prefix in (None, message.prefix) and self.contains.encode() in message.content
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """by: who asked. reference: of the request, such as a ticket: it identifies the request, so that a run that died is
+    finished with the same one. search: texts that --prove looks for in all bytes, besides those of the conditions."""
+
+    by: str
+    reference: str
+    tables: tuple[TableErasure, ...]
+    messages: tuple[MessageErasure, ...]
+    search: tuple[str, ...] = ()
+
+    def is_chosen(self, message: Message) -> bool:
+        return any(wanted.fits(message) for wanted in self.messages)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The texts to look for in bytes. Texts of keys and conditions that are too short for that are left out."""
+        values = (text for table in self.tables for condition in table.conditions for _, text in condition)
+        texts = [*values, *(message.contains for message in self.messages)]
+        return tuple(dict.fromkeys([*self.search, *(text for text in texts if len(text) >= _LEAST_TEXT)]))
+
+
+def read_erasure(path: str) -> Erasure:
+    """Raises ConfigError, which names no value."""
+    node = read_node(path, (), os.environ)
+    keys = node.section("requested_by", "reference", "tables", "messages", "search")
+    by = keys["requested_by"].text("who asks for the erasure")
+    reference = keys["reference"].text("the request's number or name")
+    tables = tuple(map(_table, keys["tables"].items("a list of tables")))
+    messages = tuple(map(_message, keys["messages"].items("a list of messages")))
+    if not tables and not messages:
+        raise node.error("expected tables or messages to erase")
+    search = tuple(text.text("a text to look for") for text in keys["search"].items("a list of texts"))
+    return Erasure(by, reference, tables, messages, search)
+
+
+def _table(node: Node) -> TableErasure:
+    keys = node.section("table", "keys", "where")
+    conditions = [_condition(key) for key in keys["keys"].items("a list of keys, such as [{id: 30}]")]
+    if keys["where"].value is not None:
+        conditions.append(_condition(keys["where"]))
+    if not conditions:
+        raise node.expected("keys, or where")
+    return TableErasure(keys["table"].text("schema.table"), tuple(conditions))
+
+
+def _condition(node: Node) -> tuple[tuple[str, str], ...]:
+    columns = node.mapping()
+    if not columns or (isinstance(node.value, dict) and len(columns) < len(node.value)):
+        raise node.expected("columns with their values, which are not null, such as {id: 30}")
+    return tuple((name, _text(value)) for name, value in columns.items())
+
+
+def _text(node: Node) -> str:
+    """PostgreSQL's text."""
+    return node.setting()[0] if isinstance(node.value, bool) else node.setting()
+
+
+def _message(node: Node) -> MessageErasure:
+    keys = node.section("prefix", "contains")
+    return MessageErasure(keys["prefix"].optional_text("the Messages' prefix"), keys["contains"].text("a text"))

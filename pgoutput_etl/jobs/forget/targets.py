@@ -1,0 +1,161 @@
+"""Finds and deletes erased rows in targets, whatever their mode."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.changes.row_search import ColumnId, Identity, RowSearch, Text, Wanted, meets
+from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
+from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.jobs.forget.find import LINKS
+from pgoutput_etl.jobs.verify.row_text import delta_texts
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.load.net_effect import all_of, target_content, target_key_parts
+from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.masking.mask_rows import masked_relation
+from pgoutput_etl.schema.table_shape import TableShape, table_columns
+from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.spark.delta import delta_table
+from pgoutput_etl.targets.modes import SEQ_COLUMN
+from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.types import ColumnType
+from pgoutput_etl.types.canonical_text import ComparedColumn, canonical_texts
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """columns: of the texts t0, t1 …, with the types that these have; identities and wanted: with masked texts, as the
+    target has them."""
+
+    columns: tuple[tuple[ColumnId, ColumnType], ...]
+    search: RowSearch
+    identities: frozenset[Identity]
+    wanted: tuple[Wanted, ...]
+
+    def rows(self, batch: pa.RecordBatch) -> Iterator[dict[ColumnId, Text]]:
+        texts = (
+            canonical_texts(own_type, batch.column(f"t{n}").to_pylist()) for n, (_, own_type) in enumerate(self.columns)
+        )
+        ids = [column for column, _ in self.columns]
+        return (dict(zip(ids, row, strict=True)) for row in zip(*texts, strict=True))
+
+    def is_erased(self, row: Mapping[ColumnId, Text]) -> bool:
+        return self.search.identity(row) in self.identities or any(meets(row, wanted) for wanted in self.wanted)
+
+
+@dataclass(frozen=True)
+class TargetSearch:
+    """A target's rows, and how their values identify them. ids: of the columns whose values can be compared, by name.
+    hashed: the salts of hashed ones."""
+
+    spark: SparkSession
+    state: TableState
+    search: RowSearch
+    shape: TableShape
+    ids: Mapping[str, ColumnId]
+    hashed: Mapping[ColumnId, Salt]
+
+    @classmethod
+    def of(cls, archive: DeltaArchive, state: TableState, search: RowSearch) -> TargetSearch:
+        """Raises TableError if the rows can't be identified."""
+        policy, relation = archive.masking_policy, state.relation
+        rules = {} if policy is None or state.oid not in policy.tables else policy.tables[state.oid].rules
+        versions = [n for n, r in enumerate(search.versions.relations) if masked_relation(r, rules) == relation]
+        if not versions:
+            raise TableError(
+                "its columns are not those that the archive describes, so its rows can't be found. Rebuild it with "
+                "jobs/backfill.py --tables first"
+            )
+        all_ids = zip(search.versions.relations[versions[-1]].columns, search.columns[versions[-1]], strict=True)
+        ids = {column.name: column_id for column, column_id in all_ids if _is_comparable(rules.get(column.name))}
+        hashed = {ids[n]: rule.salt for n, rule in rules.items() if n in ids and rule.salt is not None}
+        if not set(search.identity_columns) <= set(ids.values()) or set(hashed) & set(search.spelled_in_several_ways):
+            raise TableError("masked columns identify its rows, which can't be found in the target")
+        columns = table_columns(relation, state.retired, archive.user_types)
+        names = [column.name for column in columns]
+        shape = TableShape(relation, columns, tuple(map(names.index, state.key)), search.versions)
+        return cls(archive.spark, state, search, shape, ids, hashed)
+
+    def seeds(self) -> DataFrame | None:
+        """relation and identity (see find.py) of the rows that meet a condition: a snapshot's rows are not in the
+        archive. None if keys are hashed, so that only the archive has them."""
+        if any(column in self.hashed for column in self.search.identity_columns):
+            return None
+        selection, oid = self._selection(()), self.state.oid
+
+        def identify(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                chosen = filter(selection.is_erased, selection.rows(batch))
+                keys = [{"relation": oid, "identity": json.dumps(selection.search.identity(row))} for row in chosen]
+                yield pa.RecordBatch.from_pylist(keys, LINKS)
+
+        return self._texts(self._rows()).mapInArrow(identify, spark_schema(LINKS))
+
+    def erased(self, gone: Iterable[Identity]) -> DataFrame:
+        """The stored rows that meet a condition, or have one of the keys."""
+        rows, selection = self._rows(), self._selection(gone)
+        texts = self._texts(rows, {"row": F.struct(*map(quoted, rows.columns))})
+
+        def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield batch.filter(pa.array(map(selection.is_erased, selection.rows(batch)), pa.bool_()))
+
+        return texts.mapInArrow(keep, texts.schema).select("row.*")
+
+    def delete(self, session: SparkSession, erased: DataFrame) -> int:
+        """Deletes rows that `erased` returned, and returns their number. Makes one Delta commit, or none. session: with
+        the commit's settings."""
+        parts = self._identifying("")
+        keys = erased.select(*(part.alias(f"k{n}") for n, part in enumerate(parts)))
+        counted = keys.localCheckpoint()
+        count = counted.count()
+        if count:
+            same = [F.col(f"s.k{n}").eqNullSafe(part) for n, part in enumerate(self._identifying("t."))]
+            target = delta_table(session, self.state.path).alias("t")
+            target.merge(counted.distinct().alias("s"), all_of(same)).whenMatchedDelete().execute()
+        return count
+
+    def _identifying(self, alias: str) -> list[Column]:
+        """Equal for a row and its equals alone."""
+        if self.state.mode is Mode.APPEND:
+            return [F.col(f"{alias}_pg_commit_lsn"), F.col(alias + SEQ_COLUMN)]
+        parts = target_key_parts(self.shape, alias) if self.shape.key else [target_content(self.shape, alias)]
+        return [F.to_json(F.struct(part.alias("part")), {"ignoreNullFields": "false"}) for part in parts]
+
+    def _rows(self) -> DataFrame:
+        return tagged_target(self.spark, self.state.path, self.shape.columns)
+
+    def _texts(self, rows: DataFrame, others: Mapping[str, Column] = MappingProxyType({})) -> DataFrame:
+        return delta_texts(rows, [ComparedColumn(name, own_type) for name, own_type in self._types.items()], others)
+
+    @property
+    def _types(self) -> dict[str, ColumnType]:
+        return {c.name: c.type for c in self.shape.columns if c.name in self.ids and not c.retired}
+
+    def _selection(self, gone: Iterable[Identity]) -> _Selection:
+        identities = frozenset(tuple((i, self._masked(i, text)) for i, text in key) for key in gone)
+        wanted = tuple(
+            [frozenset((i, self._masked(i, text)) for i, text in pairs) for pairs in condition]
+            for condition in self.search.wanted
+        )
+        columns = tuple((self.ids[name], own_type) for name, own_type in self._types.items())
+        return _Selection(columns, self.search, identities, wanted)
+
+    def _masked(self, column: ColumnId, text: Text) -> Text:
+        salt = self.hashed.get(column)
+        if salt is None or text is None:
+            return text
+        return salt.hashed([text.encode("utf-8", "surrogateescape")])[0].decode()
+
+
+def _is_comparable(rule: ColumnRule | None) -> bool:
+    return rule is None or rule.action is ColumnAction.HASH

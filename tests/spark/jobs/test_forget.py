@@ -1,0 +1,201 @@
+"""Chosen rows are gone from everywhere."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pyarrow.parquet as pq
+import pytest
+
+from pgoutput_etl.changes.row_search import RowSearch
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.forget import erase as erasing
+from pgoutput_etl.jobs.forget import landing as files
+from pgoutput_etl.jobs.forget.find import find_changes
+from pgoutput_etl.jobs.forget.landing import FileErasure, plan_files, rewrite
+from pgoutput_etl.jobs.forget.report import ForgetSummary, ProofSummary
+from pgoutput_etl.jobs.forget.request import ForgetRequest
+from pgoutput_etl.jobs.forget.run import forget
+from pgoutput_etl.jobs.forget.targets import TargetSearch
+from pgoutput_etl.jobs.moment.read import archive_of, read_at
+from pgoutput_etl.ledger.batches import LedgerBatches
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.protocol.messages import Message
+from tests.support.jobs import Nights, dying
+from tests.support.small_archives import (
+    copydata,
+    delete,
+    insert,
+    segment,
+    stream_abort,
+    stream_commit,
+    table,
+    transaction,
+    update,
+)
+
+pytestmark = pytest.mark.spark
+
+INT4 = 23
+
+
+def test_the_archive_is_the_same_without_the_rows(nights: Nights, tmp_path: Path) -> None:
+    landing = nights.job.landing
+    nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "Ada"), insert("2", "Bob")))
+    nights.night(
+        transaction(2, 0x200, update("7", "x", old_key=("1", None)), update("2", "Robert"), insert("3", "Eve")),
+        segment(4, delete("7", None), insert("4", "Ada"), insert("5", "Kim"), first=True),  # still open
+    )
+    archive = archive_of(nights.job.spark, nights.job.loaded())
+    search = RowSearch(archive.relations.unmasked(16384)[0], ({"v": "Ada"},))
+    planned = plan_files(archive, find_changes(archive, {16384: search}).offsets)
+    assert [FileErasure.from_json(json.loads(json.dumps(asdict(file)))) for file in planned] == planned
+    with patch.object(files, "_record", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        rewrite(archive, planned[:1])
+    rewrite(archive, planned)
+    rewrite(archive, planned)
+    assert not [path for path in landing.iterdir() if b"Ada" in path.read_bytes()]
+
+    assert nights.job.run().files == 0
+    into = str(tmp_path / "copies")
+    assert nights.job.backfill(BackfillRequest(tables=("*",), into=into)).exit_code == 0
+    rows = nights.job.spark.read.format("delta").load(f"{into}/public/t").select("id", "v").collect()
+    assert sorted(map(tuple, rows)) == [(2, "Robert"), (3, "Eve")]
+    nights.night(stream_commit(4, 0x300))
+    assert nights.job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
+    assert sorted(nights.values("t")) == [(2, "Robert"), (3, "Eve"), (5, "Kim")]
+
+
+def test_changes_are_found_in_every_transaction(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "Ada"), insert("2", "Bob")))
+    nights.night(
+        transaction(2, 0x200, update("7", "x", old_key=("1", None)), update("2", "Robert")),
+        [*segment(3, insert("8", "Ada"), first=True), *stream_abort(3)],
+        segment(4, delete("7", None), first=True),  # still open
+    )
+    archive = archive_of(nights.job.spark, nights.job.loaded())
+    search = RowSearch(archive.relations.unmasked(16384)[0], ({"v": "Ada"},))
+    found = find_changes(archive, {16384: search})
+    assert found.counts == {16384: 4}
+    assert {file: list(offsets.values()) for file, offsets in found.offsets.items()} == {
+        0: [False],
+        1: [False, True, True],
+    }
+    assert {text for ((_, text),) in found.identities[16384]} == {"1", "7", "8"}
+
+
+NAME = "Ada-Lovelace-1815"
+
+BYTES = NAME.encode()
+
+
+def request_file(folder: Path, text: str) -> str:
+    path = folder / "erasure.yaml"
+    path.write_text(f"requested_by: dpo@example.org\nreference: DSR-7\n{text}")
+    return str(path)
+
+
+def places_with(folder: Path, text: str = NAME) -> list[str]:
+    """The files that have the text, raw or in a Parquet file's values."""
+    found = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name not in ("erasure.yaml",):
+            content = path.read_bytes()
+            if path.suffix == ".gz":
+                content = gzip.decompress(content)
+            values = str(pq.read_table(path, partitioning=None).to_pylist()) if path.suffix == ".parquet" else ""
+            if text.encode() in content or text in values:
+                found.append(str(path.relative_to(folder)))
+    return found
+
+
+def three_nights(nights: Nights) -> None:
+    """A person in ended, aborted, prepared, and open transactions, under two keys."""
+    nights.night(
+        transaction(1, 0x100, table(("id", INT4), "v"), insert("1", NAME), insert("2", "Bob"), insert("3", "Eve")),
+        [Message(None, False, 0x150, "audit", b"login of " + BYTES)],
+    )
+    compressed = transaction(2, 0x200, update("7", NAME + "!", old_key=("1", None)), update("2", "Robert"))
+    (nights.job.landing / "001.copydata.gz").write_bytes(gzip.compress(copydata(compressed)))
+    nights.landed += 1
+    nights.job.run()
+    nights.night(
+        transaction(3, 0x300, insert("4", "Kim"), update("7", NAME + "?")),
+        [*segment(4, insert("8", NAME), first=True), *stream_abort(4)],
+        segment(6, update("7", NAME), insert("5", "Lin"), first=True),  # still open
+    )
+
+
+@pytest.mark.parametrize(
+    "mode", ["mirror", *(pytest.param(mode, marks=pytest.mark.soak) for mode in ("soft_delete", "history", "append"))]
+)
+def test_a_person_is_erased_from_everything(nights: Nights, tmp_path: Path, mode: str) -> None:
+    job = nights.job
+    job.overrides.append(f"tables=[{{match: '*', mode: {mode}, cdf: true}}]")
+    three_nights(nights)
+    assert len(places_with(tmp_path)) > 8
+    request = ForgetRequest(
+        request_file(tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]\nmessages: [{{contains: {NAME}}}]")
+    )
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    preview = forget(job.spark, job.loaded(), request)
+    assert isinstance(preview, ForgetSummary)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+    done = forget(job.spark, job.loaded(), replace(request, execute=True))
+    assert isinstance(done, ForgetSummary)
+    assert replace(done, executed=False, batch=0) == preview
+    assert (done.tables[0].changes, done.messages, done.copies, len(done.files)) == (5, 1, 2, 3)
+    assert places_with(tmp_path) == []
+    assert done.exit_code == 0
+
+    proof = forget(job.spark, job.loaded(), replace(request, prove=True))
+    assert isinstance(proof, ProofSummary)
+    assert (proof.remnants, [table.differences for table in proof.tables]) == ((), [0])
+    assert job.run().files == 0
+    nights.night(stream_commit(6, 0x400), transaction(9, 0x500, insert("6", "Mia")))
+    people = {2: "Robert", 3: "Eve", 4: "Kim", 5: "Lin", 6: "Mia"}
+    assert {id: v for id, v, *_ in nights.values("t")} == people
+    stored = nights.values("t")
+    assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
+    assert nights.values("t") == stored
+    if mode == "mirror":
+        moment = read_at(job.spark, job.loaded(), lsn=0x100)["public.t"].select("id", "v").collect()
+        assert sorted(map(tuple, moment)) == [(2, "Bob"), (3, "Eve")]
+
+
+@pytest.mark.soak
+def test_an_erasure_that_died_is_finished_by_the_same_request(nights: Nights, tmp_path: Path) -> None:
+    job = nights.job
+    three_nights(nights)
+    request = ForgetRequest(
+        request_file(
+            tmp_path,
+            f"tables: [{{table: public.t, keys: [{{id: 8}}], where: {{v: {NAME}}}}}]\n"
+            f"messages: [{{prefix: audit, contains: {NAME}}}]",
+        ),
+        execute=True,
+    )
+    for owner, effect in [
+        (LedgerBatches, "begin"),
+        (TargetSearch, "delete"),
+        (erasing, "erase_copies"),
+        (erasing, "purge"),
+        (erasing, "rewrite"),
+        (files, "_record"),
+        (DeltaLedger, "close_backfill"),
+    ]:
+        with dying(owner, effect):
+            forget(job.spark, job.loaded(), request)
+        if effect != "begin":
+            with pytest.raises(RunError, match="finish the erasure 'DSR-7' first"):
+                job.run()
+    assert isinstance(forget(job.spark, job.loaded(), request), ForgetSummary)
+    assert places_with(tmp_path) == []
+    assert sorted(nights.values("t")) == [(2, "Robert"), (3, "Eve"), (4, "Kim")]
+    assert job.run().files == 0
