@@ -82,6 +82,13 @@ class Lake:
     def put(self, key: str, content: bytes) -> None:
         self._client.put_object(Bucket=BUCKET, Key=key, Body=content)
 
+    def content(self, key: str) -> bytes:
+        content: bytes = self._client.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        return content
+
+    def keep_versions(self) -> None:
+        self._client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration={"Status": "Enabled"})
+
     def objects(self, below: str = TABLES) -> dict[str, str]:
         """Names and ETags."""
         pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{below}/")

@@ -82,8 +82,11 @@ def _counts(parts: Sequence[bytes], texts: Sequence[str]) -> dict[int, int]:
 
 
 def _forms(text: str) -> set[bytes]:
-    """As it is, and as JSON spells it."""
-    return {text.encode(), json.dumps(text)[1:-1].encode(), json.dumps(text, ensure_ascii=False)[1:-1].encode()}
+    """As it is, and as JSON spells it, also within a text of JSON: the log's statistics are one."""
+    forms = {text}
+    for _ in range(2):
+        forms |= {json.dumps(form, ensure_ascii=is_ascii)[1:-1] for form in forms for is_ascii in (True, False)}
+    return {form.encode() for form in forms}
 
 
 def _parquet_values(content: bytes) -> Iterator[bytes]:

@@ -37,6 +37,7 @@ from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.session import session_settings
+from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.location import scratch_folder
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.target_plan import settings_of
@@ -218,20 +219,20 @@ class _Forget:
         Returns the new states of all tables at these places."""
         archive, spark = self.archive, self.archive.spark
         oids = {*order.oids}
-        versions: dict[str, int] = {}
-        for place in sorted(archive.ledger.places(oids)):
-            path = table_of(place)
-            if path in versions or not is_delta_table(spark, path):
-                continue
+        shared = {table_of(place): bool(tag_of(place)) for place in archive.ledger.places(oids)}
+
+        def leave_newest(path: str) -> int:
             self.check_claim()
-            self.progress(f"removing older versions of {path}")
+            if shared.get(path, False):
+                return newest_version(spark, path)
             with session_settings(spark, self._commit("left").user_metadata()) as session:
-                versions[path] = newest_version(spark, path) if tag_of(place) else purge(session, path)
-        for table in copies():
-            if archive.ledger.exists(table):
-                self.check_claim()
-                self.progress(f"removing older versions of the ledger's {table}")
-                purge(spark, archive.ledger.path(table))
+                return purge(session, path)
+
+        paths = [path for path in sorted(shared) if is_delta_table(spark, path)]
+        paths += [archive.ledger.path(table) for table in copies() if archive.ledger.exists(table)]
+        limit = archive.config.merge.parallel_tables
+        pool = TablePool.of(spark, limit, "removing older versions of", self.progress)
+        versions = dict(zip(paths, pool.map(paths, str, leave_newest), strict=True))
         ObjectFolder(spark, scratch_folder(archive.config)).delete_all()
         return {
             oid: self._after(state, versions[table_of(state.path)])

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgoutput_etl.changes.row_search import RowSearch
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.forget import erase as erasing
 from pgoutput_etl.jobs.forget import landing as files
@@ -25,11 +25,12 @@ from pgoutput_etl.jobs.forget.targets import TargetSearch
 from pgoutput_etl.jobs.moment.read import archive_of, read_at
 from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.protocol.messages import Message
+from pgoutput_etl.protocol.messages import Message, ReplicaIdentity
 from tests.support.jobs import Nights, dying
 from tests.support.small_archives import (
     copydata,
     delete,
+    delete_full,
     insert,
     segment,
     stream_abort,
@@ -104,7 +105,7 @@ def places_with(folder: Path, text: str = NAME) -> list[str]:
     """The files that have the text, raw or in a Parquet file's values."""
     found = []
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name not in ("erasure.yaml",):
+        if path.is_file() and path.name != "erasure.yaml":
             content = path.read_bytes()
             if path.suffix == ".gz":
                 content = gzip.decompress(content)
@@ -160,7 +161,7 @@ def test_a_person_is_erased_from_everything(nights: Nights, tmp_path: Path, mode
     assert job.run().files == 0
     nights.night(stream_commit(6, 0x400), transaction(9, 0x500, insert("6", "Mia")))
     people = {2: "Robert", 3: "Eve", 4: "Kim", 5: "Lin", 6: "Mia"}
-    assert {id: v for id, v, *_ in nights.values("t")} == people
+    assert {key: v for key, v, *_ in nights.values("t")} == people
     stored = nights.values("t")
     assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
     assert nights.values("t") == stored
@@ -199,3 +200,62 @@ def test_an_erasure_that_died_is_finished_by_the_same_request(nights: Nights, tm
     assert places_with(tmp_path) == []
     assert sorted(nights.values("t")) == [(2, "Robert"), (3, "Eve"), (4, "Kim")]
     assert job.run().files == 0
+
+
+def erase(nights: Nights, folder: Path, text: str, *overrides: str) -> ForgetSummary:
+    summary = forget(nights.job.spark, nights.job.loaded(*overrides), ForgetRequest(request_file(folder, text), True))
+    assert isinstance(summary, ForgetSummary)
+    return summary
+
+
+@pytest.mark.soak
+def test_names_places_and_keys_that_changed(nights: Nights, tmp_path: Path) -> None:
+    """Another table has the place that the table left, with the person in its older versions."""
+    nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", NAME), insert("2", "Bob")))
+    nights.night(
+        transaction(2, 0x200, table(("id", INT4), "w", name="u"), update("1", "gone"), insert("3", "Eve")),
+        transaction(3, 0x300, table(("id", INT4), "v", oid=9), insert("1", "other", oid=9)),
+    )
+    done = erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]")
+    assert {table.name: (table.changes, table.rows) for table in done.tables} == {
+        "public.u": (2, 1),
+        "public.t": (0, 0),
+    }
+    assert places_with(tmp_path) == []
+    assert (nights.values("u"), nights.values("t")) == ([(2, "Bob"), (3, "Eve")], [(1, "other")])
+    nights.night(transaction(4, 0x400, update("1", "changed", oid=9), delete("2", None)))
+    assert (nights.values("u"), nights.values("t")) == ([(3, "Eve")], [(1, "changed")])
+
+
+@pytest.mark.soak
+def test_a_table_without_a_key_and_a_hashed_column(nights: Nights, tmp_path: Path) -> None:
+    nights.job.environ["PGOUTPUT_ETL_SALT"] = "0123456789abcdef"
+    hashed = "tables=[{match: public.t, columns: {id: {hash: sha256}}}]"
+    bag = table(("id", INT4), "v", identity=ReplicaIdentity.FULL, oid=9, name="bag")
+    rows = [insert("1", NAME, oid=9), insert("1", NAME, oid=9), insert("1", "Bob", oid=9)]
+    nights.land(transaction(1, 0x100, table("id", "v"), insert(NAME, "Ada"), insert("2", "Bob"), bag, *rows))
+    nights.job.run(hashed)
+    nights.land(transaction(2, 0x200, update(NAME, "x"), delete_full("1", "Bob", oid=9), insert("2", "Kim", oid=9)))
+    nights.job.run(hashed)
+    text = f"tables: [{{table: public.t, keys: [{{id: {NAME}}}]}}, {{table: public.bag, where: {{v: {NAME}}}}}]"
+    done = erase(nights, tmp_path, text, hashed)
+    assert {table.name: (table.changes, table.rows) for table in done.tables} == {
+        "public.bag": (2, 2),
+        "public.t": (2, 1),
+    }
+    assert places_with(tmp_path) == []
+    assert nights.values("bag") == [(2, "Kim")]
+    assert [v for _, v in nights.values("t")] == ["Bob"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("tables: [{table: public.x, keys: [{id: 1}]}]", "the archive has no table 'public.x'"),
+        ("tables: [{table: public.t, keys: [{name: 1}]}]", "public.t has no column 'name', and never had"),
+    ],
+)
+def test_a_request_for_what_was_never_there(nights: Nights, tmp_path: Path, text: str, error: str) -> None:
+    nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "x")))
+    with pytest.raises(ConfigError, match=error):
+        erase(nights, tmp_path, text)

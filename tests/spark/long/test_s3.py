@@ -60,6 +60,27 @@ def test_a_night_on_s3_leaves_no_secrets(s3: Lake) -> None:
 
 
 @pytest.mark.soak
+def test_a_row_is_erased_from_objects(s3: Lake, tmp_path: Path) -> None:
+    rows = transaction(1, 0x100, table(), insert("1", "Ada-Lovelace"), insert("2", "b"))
+    s3.put(f"{LANDING}/0.copydata", copydata(rows))
+    s3.apply()
+    request = tmp_path / "erasure.yaml"
+    request.write_text("requested_by: x\nreference: R\ntables: [{table: public.t, where: {v: Ada-Lovelace}}]\n")
+    done = s3.job("forget", "--request", str(request), "--execute")
+    assert done.status == 0, done.errors[-3000:]
+    everything = [*s3.objects(LANDING), *s3.objects()]
+    assert [key for key in everything if b"Ada-Lovelace" in s3.content(key)] == []
+    assert values(s3) == [("2", "b")]
+    assert s3.apply()["files"] == 0
+    s3.keep_versions()
+    proof = s3.job("forget", "--request", str(request), "--prove")
+    assert proof.status == 3, proof.errors[-3000:]
+    assert proof.json()["remnants"] == []
+    assert all("former versions of objects" in text for text in proof.json()["left"])
+    assert len(proof.json()["left"]) == 2
+
+
+@pytest.mark.soak
 def test_two_nights_and_the_jobs_around_them(s3: Lake, spark: SparkSession, tmp_path: Path) -> None:
     s3.land(FIRST)
     plan = s3.job("plan")

@@ -1,0 +1,111 @@
+"""Random rows of real archives are erased, by runs that die: the tables then have all other rows, and the archive gives
+the same ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.changes.row_search import Identity, RowSearch
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.forget import erase as erasing
+from pgoutput_etl.jobs.forget import landing as files
+from pgoutput_etl.jobs.forget.report import ForgetSummary, ProofSummary
+from pgoutput_etl.jobs.forget.request import ForgetRequest
+from pgoutput_etl.jobs.forget.run import forget
+from pgoutput_etl.jobs.forget.targets import TargetSearch
+from pgoutput_etl.jobs.moment.read import archive_of
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from tests.support.captures import CAPTURES, files_of
+from tests.support.jobs import Job, dying
+
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
+
+EFFECTS = [
+    (TargetSearch, "delete"),
+    (erasing, "erase_copies"),
+    (erasing, "purge"),
+    (erasing, "rewrite"),
+    (files, "write_file"),
+    (files, "_record"),
+    (DeltaLedger, "close_backfill"),
+]
+
+Rows = dict[str, list[str]]
+
+
+def rows_of(job: Job) -> Rows:
+    """The rows of all tables, as sorted texts."""
+    tables = archive_of(job.spark, job.loaded()).last.tables.values()
+    return {
+        state.full_name: sorted(map(str, job.spark.read.format("delta").load(state.path).toArrow().to_pylist()))
+        for state in tables
+        if state.version >= 0
+    }
+
+
+def searches(archive: DeltaArchive) -> Iterator[RowSearch]:
+    for oid in archive.last.tables:
+        yield RowSearch(archive.relations.unmasked(oid)[0], (), user_types=archive.user_types)
+
+
+def identities_of(archive: DeltaArchive, search: RowSearch) -> set[Identity]:
+    rows = archive.all_changes([search.versions.oid]).toArrow().to_pylist()
+    return {identity for row in rows for identity in search.find(row).identities}
+
+
+def request_of(search: RowSearch, identities: list[Identity], folder: Path) -> ForgetRequest:
+    """Rows by their keys, under any name that a column had."""
+    names = {
+        column: relation.columns[place].name
+        for relation, columns in zip(search.versions.relations, search.columns, strict=True)
+        for place, column in enumerate(columns)
+    }
+    table = search.versions.relations[-1].full_name
+    keys = [{names[column]: text for column, text in identity if text is not None} for identity in identities]
+    path = folder / "erasure.yaml"
+    request = {"requested_by": "x", "reference": folder.name, "tables": [{"table": table, "keys": keys}]}
+    path.write_text(json.dumps(request).replace("${", "$${"))
+    return ForgetRequest(str(path), execute=True)
+
+
+@pytest.mark.parametrize("mode", ["mirror", "soft_delete", "history", "append"])
+@pytest.mark.parametrize("slot", ["random16/v1", "random16/v4b", "pg16/v4_twophase_parallel_binary", "pg16/v2_stream"])
+def test_random_rows_are_erased(slot: str, mode: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    chance = Random(f"{slot} {mode}")
+    job = Job(spark, tmp_path, landing, [f"tables=[{{match: '*', mode: {mode}}}]"])
+    for path in files_of(CAPTURES / slot):
+        (landing / path.name).write_bytes(path.read_bytes())
+        job.run()
+    archive = archive_of(spark, job.loaded())
+    found = [(search, identities) for search in searches(archive) if (identities := identities_of(archive, search))]
+    search, identities = chance.choice(found)
+    request = request_of(search, chance.sample(sorted(identities, key=repr), min(3, len(identities))), tmp_path)
+    before, name = rows_of(job), archive.name(search.versions.oid)
+    for owner, effect in chance.sample(EFFECTS, 2):
+        try:
+            with dying(owner, effect):
+                forget(spark, job.loaded(), request)
+        except pytest.fail.Exception:  # it was done before the effect
+            break
+        with pytest.raises(RunError, match="finish the erasure"):
+            job.run()
+    assert isinstance(forget(spark, job.loaded(), request), ForgetSummary)
+    after = rows_of(job)
+    assert {n: rows for n, rows in after.items() if n != name} == {n: rows for n, rows in before.items() if n != name}
+    assert set(after[name]) <= set(before[name])
+    proof = forget(spark, job.loaded(), replace(request, execute=False, prove=True))
+    assert isinstance(proof, ProofSummary)
+    assert [table.differences for table in proof.tables] == [0]
+    assert not [remnant for remnant in proof.remnants if not remnant.what.startswith("text ")]
+    assert job.run().files == 0
+    assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
+    assert rows_of(job) == after
