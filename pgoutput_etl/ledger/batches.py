@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pgoutput_etl.errors import AnotherRunError
+from pgoutput_etl.identifiers import table_of
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
 from pgoutput_etl.landing.fingerprint import FilePart
 from pgoutput_etl.ledger.batch import Batch, BatchResult
@@ -117,12 +118,12 @@ class LedgerBatches:
             tables = {table["oid"]: table for table in row["tables"] or ()}
             for oid in tables.keys() if row is done[0] else tables.keys() - states.keys():
                 state = table_state(tables[oid])
-                if erasures.get(oid, 0) > row["batch"]:
+                if erasures.get(table_of(state.path), 0) > row["batch"]:
                     erased.add(oid)
                 elif state.last_commit_lsn <= lsn:
                     reached = max(state.last_commit_lsn, row["last_commit_lsn"])
                     states[oid] = replace(state, last_commit_lsn=reached) if state.is_complete else state
-        return StatesAt(done[0]["last_commit_lsn"] if done else 0, states, frozenset(erased))
+        return StatesAt(done[0]["last_commit_lsn"] if done else 0, states, frozenset(erased - states.keys()))
 
     def places(self, oids: Collection[int]) -> set[str]:
         """All places at which finished batches left these tables."""
@@ -224,13 +225,13 @@ class LedgerBatches:
         return replace(batch, resumed=False, state=state, tables=states, last_commit_lsn=last_commit_lsn)
 
 
-def _erasures(rows: Iterable[Mapping[str, Any]]) -> dict[int, int]:
-    """By OID, the last batch that erased rows of the table. rows: of the ledger's `batches`."""
-    last: dict[int, int] = {}
+def _erasures(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """By place, the last batch that removed its older versions to erase rows. rows: of the ledger's `batches`."""
+    last: dict[str, int] = {}
     for row in rows:
         order = json.loads(row["backfill"] or "{}").get("erasure") if row["status"] == "done" else None
-        for oid in () if order is None else order["oids"]:
-            last[oid] = max(last.get(oid, 0), row["batch"])
+        for place in () if order is None else order["places"]:
+            last[place] = max(last.get(place, 0), row["batch"])
     return last
 
 

@@ -156,12 +156,10 @@ class _Forget:
 
     def preview(self) -> ForgetSummary:
         found = self._find()
-        files = plan_files(self.archive, found.offsets)
         rows = {
             target.state.oid: target.erased(found.identities_of(target.state.oid)).count() for target in self._targets
         }
-        order = ErasureOrder(self.erasure.by, self.erasure.reference, tuple(self._searches), tuple(files))
-        return self._summary(order, found, rows, count_copies(self.archive.ledger, found.positions))
+        return self._summary(self._planned(found), found, rows, count_copies(self.archive.ledger, found.positions))
 
     def run(self) -> ForgetSummary:
         archive, batch = self.archive, self.batch
@@ -192,8 +190,7 @@ class _Forget:
 
     def _order(self, found: FoundChanges, begun: ErasureOrder | None) -> ErasureOrder:
         """Raises RunError if another request was begun under this reference."""
-        files = tuple(plan_files(self.archive, found.offsets))
-        order = ErasureOrder(self.erasure.by, self.erasure.reference, tuple(sorted(self._searches)), files)
+        order = self._planned(found)
         if begun is None:
             return order
         if not same_files(begun.files, order.files) or begun.oids != order.oids:
@@ -202,6 +199,13 @@ class _Forget:
                 "it with the same one first"
             )
         return begun
+
+    def _planned(self, found: FoundChanges) -> ErasureOrder:
+        archive, oids = self.archive, tuple(sorted(self._searches))
+        places = sorted({table_of(place) for place in archive.ledger.places(oids) if not tag_of(place)})
+        existing = tuple(place for place in places if is_delta_table(archive.spark, place))
+        files = tuple(plan_files(archive, found.offsets))
+        return ErasureOrder(self.erasure.by, self.erasure.reference, oids, existing, files)
 
     def _delete(self, target: TargetSearch, found: FoundChanges) -> int:
         self.check_claim()
@@ -215,29 +219,28 @@ class _Forget:
         return DeltaTransaction(application, "erase", self.batch.number, self.batch.last_commit_lsn)
 
     def _purge(self, order: ErasureOrder) -> dict[int, TableState]:
-        """Leaves only the newest version of every place that ever had one of the tables, and of the ledger's tables.
-        Returns the new states of all tables at these places."""
+        """Leaves only the newest version at the places, and of the ledger's tables. Returns the new states of all
+        tables at these places, and of those with erased rows."""
         archive, spark = self.archive, self.archive.spark
-        oids = {*order.oids}
-        shared = {table_of(place): bool(tag_of(place)) for place in archive.ledger.places(oids)}
 
         def leave_newest(path: str) -> int:
             self.check_claim()
-            if shared.get(path, False):
-                return newest_version(spark, path)
             with session_settings(spark, self._commit("left").user_metadata()) as session:
                 return purge(session, path)
 
-        paths = [path for path in sorted(shared) if is_delta_table(spark, path)]
-        paths += [archive.ledger.path(table) for table in copies() if archive.ledger.exists(table)]
+        paths = [*order.places, *(archive.ledger.path(table) for table in copies() if archive.ledger.exists(table))]
         limit = archive.config.merge.parallel_tables
         pool = TablePool.of(spark, limit, "removing older versions of", self.progress)
         versions = dict(zip(paths, pool.map(paths, str, leave_newest), strict=True))
         ObjectFolder(spark, scratch_folder(archive.config)).delete_all()
+        states = {oid: state for oid, state in archive.last.tables.items() if state.version >= 0}
+        for oid in order.oids:  # older versions of a shared table stay
+            if oid in states and tag_of(states[oid].path) and is_delta_table(spark, states[oid].path):
+                versions[table_of(states[oid].path)] = newest_version(spark, states[oid].path)
         return {
             oid: self._after(state, versions[table_of(state.path)])
-            for oid, state in archive.last.tables.items()
-            if state.version >= 0 and table_of(state.path) in versions and (oid in oids or not tag_of(state.path))
+            for oid, state in states.items()
+            if table_of(state.path) in versions and (oid in order.oids or not tag_of(state.path))
         }
 
     def _after(self, state: TableState, version: int) -> TableState:

@@ -67,14 +67,14 @@ class FileErasure:
 
 
 def plan_files(archive: DeltaArchive, offsets: Mapping[int, Mapping[int, bool]]) -> list[FileErasure]:
-    """The landed files with changes to erase. offsets: by the number of a part. Raises ArchiveError for a file that
-    has not been read as it is now, or that a receiver may still write."""
+    """The landed files with changes to erase. offsets: by the number of a part. Raises ArchiveError for one that has
+    not been read as it is now, or that a receiver may still write."""
     known = archive.prior_state
     of_content: dict[int, dict[int, bool]] = {}
     for number, own in offsets.items():
         of_content.setdefault(known.roots[number], {}).update(own)
-    files = []
-    for path, root in _contents(archive):
+    files, planned_roots = [], set[int]()
+    for path, root in contents(archive).items():
         if root in of_content:
             parts = {number: part for number, part in known.parts.items() if known.roots[number] == root}
             if any(part.unfinished for part in parts.values()):
@@ -87,6 +87,11 @@ def plan_files(archive: DeltaArchive, offsets: Mapping[int, Mapping[int, bool]])
             planned = FileErasure(path, framing or "", _digest(stored), tuple(of_content[root].items()))
             new, done = planned.erased(stored)
             files.append(replace(planned, after=_digest(new), parts=tuple(_new_parts(parts, done))))
+            planned_roots.add(root)
+    for root in of_content.keys() - planned_roots:
+        raise ArchiveError(
+            f"{known.names[root]}: expected a file that has been applied as it is now: run jobs/apply.py first"
+        )
     return files
 
 
@@ -104,15 +109,12 @@ def _new_parts(parts: Mapping[int, FilePart], done: Erased) -> Iterator[NewPart]
         )
 
 
-def _contents(archive: DeltaArchive) -> Iterator[tuple[str, int]]:
-    """The paths of landed files, each with the number of its content's first part."""
+def contents(archive: DeltaArchive) -> dict[str, int]:
+    """The paths of landed files that have been applied as they are now, each with the number of its content's first
+    part."""
     known = archive.prior_state
-    for file in archive.landing.listing().files():
-        if not is_unchanged(file, known):
-            raise ArchiveError(
-                f"{file.path}: expected a file that has been applied as it is now: run jobs/apply.py first"
-            )
-        yield file.path, known.roots[known.by_path[file.path][0]]
+    landed = archive.landing.listing().files()
+    return {file.path: known.roots[known.by_path[file.path][0]] for file in landed if is_unchanged(file, known)}
 
 
 def read_file(archive: DeltaArchive, path: str) -> bytes:

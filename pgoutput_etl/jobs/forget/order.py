@@ -12,11 +12,13 @@ from pgoutput_etl.jobs.forget.landing import FileErasure
 
 @dataclass(frozen=True, slots=True)
 class ErasureOrder:
-    """by, reference: as in request.Erasure. oids: of the tables with erased rows."""
+    """by, reference: as in request.Erasure. oids: of the tables with erased rows. places: whose older versions are
+    removed, because they ever had one of the tables."""
 
     by: str
     reference: str
     oids: tuple[int, ...]
+    places: tuple[str, ...]
     files: tuple[FileErasure, ...]
 
     def to_json(self) -> str:
@@ -26,7 +28,7 @@ class ErasureOrder:
     def from_json(cls, text: str) -> ErasureOrder:
         fields = json.loads(text)["erasure"]
         files = tuple(map(FileErasure.from_json, fields["files"]))
-        return cls(fields["by"], fields["reference"], tuple(fields["oids"]), files)
+        return cls(fields["by"], fields["reference"], tuple(fields["oids"]), tuple(fields["places"]), files)
 
 
 def same_files(files: Sequence[FileErasure], others: Sequence[FileErasure]) -> bool:

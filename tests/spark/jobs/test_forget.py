@@ -213,7 +213,7 @@ def test_names_places_and_keys_that_changed(nights: Nights, tmp_path: Path) -> N
     """Another table has the place that the table left, with the person in its older versions."""
     nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", NAME), insert("2", "Bob")))
     nights.night(
-        transaction(2, 0x200, table(("id", INT4), "w", name="u"), update("1", "gone"), insert("3", "Eve")),
+        transaction(2, 0x200, table(("id", INT4), "v", name="u"), update("1", "gone"), insert("3", "Eve")),
         transaction(3, 0x300, table(("id", INT4), "v", oid=9), insert("1", "other", oid=9)),
     )
     done = erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]")
@@ -223,6 +223,8 @@ def test_names_places_and_keys_that_changed(nights: Nights, tmp_path: Path) -> N
     }
     assert places_with(tmp_path) == []
     assert (nights.values("u"), nights.values("t")) == ([(2, "Bob"), (3, "Eve")], [(1, "other")])
+    before = read_at(nights.job.spark, nights.job.loaded(), lsn=0x100)
+    assert [tuple(row) for row in before["public.t"].select("id", "v").collect()] == [(2, "Bob")]
     nights.night(transaction(4, 0x400, update("1", "changed", oid=9), delete("2", None)))
     assert (nights.values("u"), nights.values("t")) == ([(3, "Eve")], [(1, "changed")])
 
