@@ -260,7 +260,7 @@ class _Forget:
         files = tuple(RewrittenFile(file.path, file.before, file.after) for file in order.files)
         messages = 0 if found is None else found.messages
         executed = self.batch.backfill is not None
-        left = tuple(remains(archive, order.oids))
+        left = tuple(remains(archive, order.oids, [file.path for file in files]))
         number = self.batch.number if executed else 0
         return ForgetSummary(
             archive.ledger.source, order.reference, executed, number, tables, files, messages, copied, left

@@ -13,14 +13,14 @@ from pgoutput_etl.spark.object_folder import ObjectFolder
 _SHOWN = 5  # files
 
 
-def remains(archive: DeltaArchive, oids: Collection[int]) -> Iterator[str]:
-    """oids: of the tables with erased rows."""
+def remains(archive: DeltaArchive, oids: Collection[int], rewritten: Collection[str] = ()) -> Iterator[str]:
+    """oids: of the tables with erased rows. rewritten: paths of landed files."""
     for place in sorted({place for place in archive.ledger.places(oids) if tag_of(place)}):
         yield (
             f"older versions of {table_of(place)}, which several sources share: run VACUUM there while no source runs, "
             "and let Delta's log expire"
         )
-    read = contents(archive)
+    read = {*contents(archive), *rewritten}
     unread = [file.path for file in archive.landing.listing().files() if file.path not in read]
     for path in sorted(unread)[:_SHOWN]:
         yield f"{path}, which has not been applied as it is now, was not searched: run jobs/apply.py, and erase again"

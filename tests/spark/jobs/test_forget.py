@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgoutput_etl.changes.row_search import RowSearch
-from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.forget import erase as erasing
 from pgoutput_etl.jobs.forget import landing as files
@@ -23,6 +23,8 @@ from pgoutput_etl.jobs.forget.request import ForgetRequest
 from pgoutput_etl.jobs.forget.run import forget
 from pgoutput_etl.jobs.forget.targets import TargetSearch
 from pgoutput_etl.jobs.moment.read import archive_of, read_at
+from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
+from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.protocol.messages import Message, ReplicaIdentity
@@ -261,3 +263,36 @@ def test_a_request_for_what_was_never_there(nights: Nights, tmp_path: Path, text
     nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "x")))
     with pytest.raises(ConfigError, match=error):
         erase(nights, tmp_path, text)
+
+
+@pytest.mark.soak
+def test_a_table_from_a_snapshot_and_a_second_erasure(nights: Nights, tmp_path: Path) -> None:
+    """Only the snapshot has the person's row, and only the archive its later key. A night meanwhile is refused, and a
+    file that has landed meanwhile is reported."""
+    job = nights.job
+    rows = tmp_path / "rows.csv"
+    rows.write_text(f"id,v\n1,{NAME}\n2,Bob\n3,Eve\n")
+    other = table(("id", INT4), "v", oid=9, name="other")
+    nights.night(transaction(1, 0x100, other, insert("1", "x", oid=9), table(("id", INT4), "v"), insert("3", "Eve")))
+    request = SnapshotRequest(("public.t",), 0x110, files=str(rows), slot_lsn=1)
+    assert snapshot(job.spark, job.loaded(), request, lambda _: None).exit_code == 0
+    nights.night(transaction(2, 0x200, update("7", "Augusta", old_key=("1", None))))
+    rows.unlink()
+    new = nights.land(transaction(3, 0x300, update("2", "Robert")))
+
+    def meanwhile(*_: object) -> None:
+        with pytest.raises(AnotherRunError):
+            job.run()
+
+    with patch.object(erasing, "erase_copies", meanwhile):
+        first = erase(nights, tmp_path, "tables: [{table: public.t, keys: [{id: 1}]}]")
+    assert [(table.changes, table.rows) for table in first.tables] == [(1, 1)]
+    assert [str(new) in left for left in first.left] == [True]
+    assert places_with(tmp_path) == places_with(tmp_path, "Augusta") == []
+    job.run()
+    assert nights.values("t") == [(2, "Robert"), (3, "Eve")]
+    second = erase(nights, tmp_path, "tables: [{table: public.t, where: {v: Robert}}]")
+    assert [(table.changes, table.rows) for table in second.tables] == [(1, 1)]
+    assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
+    assert (nights.values("t"), nights.values("other")) == ([(3, "Eve")], [(1, "x")])
+    assert "public.t" in read_at(job.spark, job.loaded(), lsn=0x150).ahead
