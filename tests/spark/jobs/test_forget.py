@@ -47,6 +47,7 @@ pytestmark = pytest.mark.spark
 INT4 = 23
 
 
+@pytest.mark.soak
 def test_the_archive_is_the_same_without_the_rows(nights: Nights, tmp_path: Path) -> None:
     landing = nights.job.landing
     nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "Ada"), insert("2", "Bob")))
@@ -146,6 +147,13 @@ def test_a_person_is_erased_from_everything(nights: Nights, tmp_path: Path, mode
         request_file(tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]\nmessages: [{{contains: {NAME}}}]")
     )
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for wrong, error in [
+        ("table: public.x, keys: [{id: 1}]", "the archive has no table 'public.x'"),
+        ("table: public.t, keys: [{name: 1}]", "public.t has no column 'name', and never had"),
+    ]:
+        with pytest.raises(ConfigError, match=error):
+            forget(job.spark, job.loaded(), ForgetRequest(request_file(tmp_path / "landing", f"tables: [{{{wrong}}}]")))
+    (tmp_path / "landing" / "erasure.yaml").unlink()
     preview = forget(job.spark, job.loaded(), request)
     assert isinstance(preview, ForgetSummary)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
@@ -250,19 +258,6 @@ def test_a_table_without_a_key_and_a_hashed_column(nights: Nights, tmp_path: Pat
     assert places_with(tmp_path) == []
     assert nights.values("bag") == [(2, "Kim")]
     assert [v for _, v in nights.values("t")] == ["Bob"]
-
-
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("tables: [{table: public.x, keys: [{id: 1}]}]", "the archive has no table 'public.x'"),
-        ("tables: [{table: public.t, keys: [{name: 1}]}]", "public.t has no column 'name', and never had"),
-    ],
-)
-def test_a_request_for_what_was_never_there(nights: Nights, tmp_path: Path, text: str, error: str) -> None:
-    nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "x")))
-    with pytest.raises(ConfigError, match=error):
-        erase(nights, tmp_path, text)
 
 
 @pytest.mark.soak
