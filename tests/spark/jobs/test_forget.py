@@ -75,6 +75,7 @@ def test_the_archive_is_the_same_without_the_rows(nights: Nights, tmp_path: Path
     assert sorted(nights.values("t")) == [(2, "Robert"), (3, "Eve"), (5, "Kim")]
 
 
+@pytest.mark.soak
 def test_changes_are_found_in_every_transaction(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "Ada"), insert("2", "Bob")))
     nights.night(
