@@ -1,16 +1,14 @@
 """Erases rows: finds their changes, deletes the rows, removes all older versions, and rewrites the landed files.
 
 An erasure is a batch of the ledger, like a backfill: it is claimed, and recorded before it begins. Its record has no
-values, so only a run with the same request finishes it. Landed files are rewritten last: as long as none is, the
-changes can be found again.
+values; what it needs of them until it is done is in a file of its own (pending.py). Every effect can be repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from pyspark.sql import SparkSession
 
@@ -20,13 +18,14 @@ from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import ConfigError, RunError, TableError
 from pgoutput_etl.identifiers import table_of, tag_of
 from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes, find_messages
-from pgoutput_etl.jobs.forget.landing import is_rewritten, plan_files, rewrite
+from pgoutput_etl.jobs.forget.landing import plan_files, rewrite
 from pgoutput_etl.jobs.forget.ledger_rows import copies, count_copies, erase_copies
-from pgoutput_etl.jobs.forget.order import ErasureOrder, same_files
+from pgoutput_etl.jobs.forget.order import ErasureOrder
+from pgoutput_etl.jobs.forget.pending import PendingErasures
 from pgoutput_etl.jobs.forget.purge import newest_version, purge
 from pgoutput_etl.jobs.forget.remains import remains
 from pgoutput_etl.jobs.forget.report import ForgetSummary, ForgottenTable, RewrittenFile
-from pgoutput_etl.jobs.forget.request import Erasure
+from pgoutput_etl.jobs.forget.request import Erasure, TableErasure
 from pgoutput_etl.jobs.forget.targets import TargetSearch
 from pgoutput_etl.ledger.batch import Batch, applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
@@ -85,10 +84,10 @@ def _claimed(ledger: DeltaLedger, last: Batch, batch: Batch, progress: Progress)
         yield check
 
 
-def searches_of(archive: DeltaArchive, erasure: Erasure) -> dict[int, RowSearch]:
+def searches_of(archive: DeltaArchive, tables: Iterable[TableErasure]) -> dict[int, RowSearch]:
     """By OID. Raises ConfigError for a table or column that the archive does not have."""
     names, conditions = archive.oids_by_name(), dict[int, list[Mapping[str, str | None]]]()
-    for table in erasure.tables:
+    for table in tables:
         if table.name not in names:
             raise ConfigError(f"tables: the archive has no table {table.name!r}")
         relations = [archive.relations.unmasked(oid)[0].relations for oid in names[table.name]]
@@ -138,70 +137,60 @@ class _Forget:
     progress: Progress
     check_claim: Callable[[], None] = lambda: None
 
-    @cached_property
-    def _searches(self) -> dict[int, RowSearch]:
-        return searches_of(self.archive, self.erasure)
-
-    @cached_property
-    def _targets(self) -> list[TargetSearch]:
-        return targets_of(self.archive, self._searches)
-
-    def _find(self) -> FoundChanges:
+    def _find(self, searches: Mapping[int, RowSearch], targets: Iterable[TargetSearch]) -> FoundChanges:
         self.progress("looking for changes of the rows")
-        seeds = [seeds for target in self._targets if (seeds := target.seeds()) is not None]
-        found = find_changes(self.archive, self._searches, seeds)
+        seeds = [seeds for target in targets if (seeds := target.seeds()) is not None]
+        found = find_changes(self.archive, searches, seeds)
         if not self.erasure.messages:
             return found
         return found.plus(find_messages(self.archive, self.erasure.is_chosen))
 
     def preview(self) -> ForgetSummary:
-        found = self._find()
-        rows = {
-            target.state.oid: target.erased(found.identities_of(target.state.oid)).count() for target in self._targets
-        }
-        return self._summary(self._planned(found), found, rows, count_copies(self.archive.ledger, found.positions))
+        searches = searches_of(self.archive, self.erasure.tables)
+        targets = targets_of(self.archive, searches)
+        found = self._find(searches, targets)
+        rows = {target.state.oid: target.erased(found.identities_of(target.state.oid)).count() for target in targets}
+        copied = count_copies(self.archive.ledger, found.positions)
+        return self._summary(self._planned(searches, found), found, rows, copied)
 
     def run(self) -> ForgetSummary:
         archive, batch = self.archive, self.batch
-        begun = ErasureOrder.from_json(batch.backfill or "") if batch.resumed else None
-        if begun is not None and begun.reference != self.erasure.reference:
-            batch.refuse_erasure()
-        found: FoundChanges | None = None
-        rows: dict[int, int] = {}
-        copied = 0
-        if begun is None or not is_rewritten(archive, begun.files):
-            found = self._find()
-            order = self._order(found, begun)
-            self.check_claim()
-            archive.ledger.begin(replace(batch, backfill=order.to_json(), settings=settings_of(archive.config)))
-            rows = {target.state.oid: self._delete(target, found) for target in self._targets}
+        pending = PendingErasures.of(archive.ledger)
+        if batch.resumed:
+            order = ErasureOrder.from_json(batch.backfill or "")
+            if order.reference != self.erasure.reference:
+                batch.refuse_erasure()
+        else:
+            order = self._begin(pending)
+        self.batch = batch = replace(batch, backfill=order.to_json())
+        kept = pending.read()
+        found, rows, copied = None, dict[int, int](), 0
+        if kept is not None:
+            tables, found = kept
+            targets = targets_of(archive, searches_of(archive, tables))
+            rows = {target.state.oid: self._delete(target, found) for target in targets}
             copied = count_copies(archive.ledger, found.positions)
             erase_copies(archive.ledger, found.positions)
-        else:
-            order = begun
-        self.batch = batch = replace(batch, backfill=order.to_json())
         states = self._purge(order)
         self.check_claim()
         self.progress(f"rewriting {counted(len(order.files), 'file')}")
         rewrite(archive, order.files)
+        pending.delete()
         self.check_claim()
         archive.ledger.close_backfill(batch, states, [], [])
         return self._summary(order, found, rows, copied)
 
-    def _order(self, found: FoundChanges, begun: ErasureOrder | None) -> ErasureOrder:
-        """Raises RunError if another request was begun under this reference."""
-        order = self._planned(found)
-        if begun is None:
-            return order
-        if not same_files(begun.files, order.files) or begun.oids != order.oids:
-            raise RunError(
-                f"batch {self.batch.number}, the erasure {begun.reference!r}, was begun with another request: finish "
-                "it with the same one first"
-            )
-        return begun
+    def _begin(self, pending: PendingErasures) -> ErasureOrder:
+        archive, searches = self.archive, searches_of(self.archive, self.erasure.tables)
+        found = self._find(searches, targets_of(archive, searches))
+        order = self._planned(searches, found)
+        self.check_claim()
+        pending.keep(self.erasure.tables, found)
+        archive.ledger.begin(replace(self.batch, backfill=order.to_json(), settings=settings_of(archive.config)))
+        return order
 
-    def _planned(self, found: FoundChanges) -> ErasureOrder:
-        archive, oids = self.archive, tuple(sorted(self._searches))
+    def _planned(self, searches: Iterable[int], found: FoundChanges) -> ErasureOrder:
+        archive, oids = self.archive, tuple(sorted(searches))
         places = sorted({table_of(place) for place in archive.ledger.places(oids) if not tag_of(place)})
         existing = tuple(place for place in places if is_delta_table(archive.spark, place))
         files = tuple(plan_files(archive, found.offsets))

@@ -30,7 +30,7 @@ _FOUND = pa.schema(
 # An OID, and a key in JSON of one of its rows
 LINKS = pa.schema([("relation", pa.int64()), ("identity", pa.string())])
 
-_POSITIONS = pa.schema([(name, pa.int64()) for name in ("file", "ordinal", "offset")])
+POSITIONS = pa.schema([(name, pa.int64()) for name in ("file", "ordinal", "offset")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class FoundChanges:
         rows = list(messages)
         for row in rows:
             offsets.setdefault(row["file"], {})[row["offset"]] = row["xid"] is not None
-        positions = [{name: row[name] for name in _POSITIONS.names} for row in rows]
-        added = pa.Table.from_pylist(positions, _POSITIONS)
+        positions = [{name: row[name] for name in POSITIONS.names} for row in rows]
+        added = pa.Table.from_pylist(positions, POSITIONS)
         return replace(self, offsets=offsets, positions=pa.concat_tables([self.positions, added]))
 
 
@@ -78,19 +78,19 @@ def find_changes(
     is_linked = found.join(rows, ["file", "ordinal"], "left_semi")
     offsets: dict[int, dict[int, bool]] = {}
     counts: dict[int, int] = {}
-    positions = is_linked.select("relation", *_POSITIONS.names, "in_stream").toArrow()
+    positions = is_linked.select("relation", *POSITIONS.names, "in_stream").toArrow()
     for row in positions.to_pylist():
         offsets.setdefault(row["file"], {})[row["offset"]] = row["in_stream"]
         counts[row["relation"]] = counts.get(row["relation"], 0) + 1
     identities: dict[int, list[Identity]] = {}
     for row in keys.toArrow().to_pylist():
-        identities.setdefault(row["relation"], []).append(_identity(row["identity"]))
-    return FoundChanges(offsets, positions.select(_POSITIONS.names).cast(_POSITIONS), counts, identities)
+        identities.setdefault(row["relation"], []).append(identity_of(json.loads(row["identity"])))
+    return FoundChanges(offsets, positions.select(POSITIONS.names).cast(POSITIONS), counts, identities)
 
 
 def find_messages(archive: DeltaArchive, is_chosen: Callable[[Message], bool]) -> list[dict[str, Any]]:
     """The rows of logical decoding Messages."""
-    rows = archive.all_messages().select(*_POSITIONS.names, "unit", "xid", "scope", "body").toArrow().to_pylist()
+    rows = archive.all_messages().select(*POSITIONS.names, "unit", "xid", "scope", "body").toArrow().to_pylist()
     return [row for row in rows if is_chosen(decoded(row["body"], row["unit"], row["xid"], row["scope"]))]
 
 
@@ -115,5 +115,6 @@ def _row(oid: int, change: FoundChange) -> dict[str, object]:
     }
 
 
-def _identity(text: str) -> Identity:
-    return tuple(((number, place), value) for (number, place), value in json.loads(text))
+def identity_of(key: Iterable[tuple[tuple[int, int], str | None]]) -> Identity:
+    """The key, from lists as JSON has them."""
+    return tuple(((number, place), text) for (number, place), text in key)

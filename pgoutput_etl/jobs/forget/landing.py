@@ -151,11 +151,6 @@ def rewrite(archive: DeltaArchive, files: Iterable[FileErasure]) -> None:
     _record(archive, files)
 
 
-def is_rewritten(archive: DeltaArchive, files: Iterable[FileErasure]) -> bool:
-    """True if at least one of the files has been."""
-    return any(_digest(read_file(archive, file.path)) == file.after for file in files)
-
-
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 

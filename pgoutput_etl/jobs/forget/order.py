@@ -1,10 +1,8 @@
-"""What the ledger keeps of an erasure, in its batch: who asked, and the files. It has no value, so a run that died can
-be finished from it."""
+"""What the ledger keeps of an erasure, in its batch: who asked, which tables, and the files. It has no value."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from pgoutput_etl.jobs.forget.landing import FileErasure
@@ -29,8 +27,3 @@ class ErasureOrder:
         fields = json.loads(text)["erasure"]
         files = tuple(map(FileErasure.from_json, fields["files"]))
         return cls(fields["by"], fields["reference"], tuple(fields["oids"]), tuple(fields["places"]), files)
-
-
-def same_files(files: Sequence[FileErasure], others: Sequence[FileErasure]) -> bool:
-    """True if the same changes are erased from the same files."""
-    return {(f.path, f.before, f.after) for f in files} == {(f.path, f.before, f.after) for f in others}

@@ -34,7 +34,7 @@ def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progr
     """Changes nothing. Raises PgoutputEtlError."""
     archive = archive_to_erase(spark, config)
     archive.last.refuse_erasure()
-    searches = searches_of(archive, erasure)
+    searches = searches_of(archive, erasure.tables)
     targets = targets_of(archive, searches)
     progress("looking for changes and rows")
     remnants = [*_decoded(archive, erasure, searches, targets)]

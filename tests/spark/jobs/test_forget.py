@@ -292,3 +292,25 @@ def test_a_table_from_a_snapshot_and_a_second_erasure(nights: Nights, tmp_path: 
     assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
     assert (nights.values("t"), nights.values("other")) == ([(3, "Eve")], [(1, "x")])
     assert "public.t" in read_at(job.spark, job.loaded(), lsn=0x150).ahead
+
+
+@pytest.mark.soak
+def test_what_only_a_deleted_row_told_is_kept_until_the_erasure_is_done(nights: Nights, tmp_path: Path) -> None:
+    """The name is in the history of a snapshot's row, and the archive has only the DELETE of its key."""
+    job, rows = nights.job, tmp_path / "rows.csv"
+    job.overrides.append("tables=[{match: '*', mode: history}]")
+    rows.write_text(f"id,v\n1,{NAME}\n2,Bob\n")
+    nights.night(transaction(1, 0x100, table("id", "v"), insert("2", "Bob")))
+    snapshot(
+        job.spark, job.loaded(), SnapshotRequest(("public.t",), 0x110, files=str(rows), slot_lsn=1), lambda _: None
+    )
+    nights.night(transaction(2, 0x200, delete("1", None)))
+    rows.unlink()
+    with dying(erasing, "erase_copies"):
+        erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]")
+    [pending] = (tmp_path / "tables" / "_pgoutput_etl" / "erasing").rglob("*.json")
+    done = erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]")
+    assert [(table.changes, len(done.files)) for table in done.tables] == [(1, 1)]
+    assert not pending.exists()
+    assert places_with(tmp_path) == []
+    assert [row[0] for row in nights.values("t")] == ["2"]
