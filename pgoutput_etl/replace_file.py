@@ -9,15 +9,16 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """content: text is written as UTF-8. Other users may read the new file. Raises OSError, and then leaves nothing
-    behind. The temporary name begins with a dot, so that programs that read whole folders ignore it."""
+    """content: text is written as UTF-8. A file that exists keeps its permissions; others may read a new one. Raises
+    OSError, and then leaves nothing behind. The temporary name begins with a dot, so that programs that read whole
+    folders ignore it."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.absolute().parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
+        Path(name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
         Path(name).replace(path)
     except BaseException:
         with suppress(OSError):

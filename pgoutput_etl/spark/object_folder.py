@@ -118,9 +118,10 @@ class ObjectFolder:
         self._files.delete(self._path(""), True)
 
     def keeps_versions(self) -> bool:
-        """True if the store is a bucket of S3 that keeps former versions of objects, or may: it doesn't tell."""
-        if str(self._files.getUri().getScheme()) not in ("s3", "s3a", "s3n"):
-            return False
+        """True if the storage keeps former versions of objects, or may: only S3 can be asked."""
+        scheme = str(self._files.getUri().getScheme())
+        if scheme not in ("s3", "s3a", "s3n"):
+            return scheme not in ("file", "hdfs")
         try:
             client = self._files.getS3AInternals().getAmazonS3Client("versioning")
             request = self._java.software.amazon.awssdk.services.s3.model.GetBucketVersioningRequest.builder()

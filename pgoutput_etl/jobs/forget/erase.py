@@ -22,7 +22,7 @@ from pgoutput_etl.jobs.forget.landing import plan_files, rewrite
 from pgoutput_etl.jobs.forget.ledger_rows import copies, count_copies, erase_copies
 from pgoutput_etl.jobs.forget.order import ErasureOrder
 from pgoutput_etl.jobs.forget.pending import PendingErasures
-from pgoutput_etl.jobs.forget.purge import newest_version, purge
+from pgoutput_etl.jobs.forget.purge import newest_version, purge, refuse_what_stays
 from pgoutput_etl.jobs.forget.remains import remains
 from pgoutput_etl.jobs.forget.report import ForgetSummary, ForgottenTable, RewrittenFile
 from pgoutput_etl.jobs.forget.request import Erasure, TableErasure
@@ -193,6 +193,7 @@ class _Forget:
         archive, oids = self.archive, tuple(sorted(searches))
         places = sorted({table_of(place) for place in archive.ledger.places(oids) if not tag_of(place)})
         existing = tuple(place for place in places if is_delta_table(archive.spark, place))
+        refuse_what_stays(archive.spark, existing)
         files = tuple(plan_files(archive, found.offsets))
         return ErasureOrder(self.erasure.by, self.erasure.reference, oids, existing, files)
 

@@ -133,6 +133,9 @@ def write_file(archive: DeltaArchive, path: str, content: bytes) -> None:
     local = local_path(archive.spark, path)
     if local is not None:
         replace_file(Path(local), content)
+        Path(local).with_name(f".{Path(local).name}.crc").unlink(
+            missing_ok=True
+        )  # Hadoop's checksum of the old content
     else:
         folder, _, name = path.rpartition("/")
         ObjectFolder(archive.spark, folder).replace(name, content)

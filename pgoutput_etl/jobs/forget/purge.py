@@ -3,6 +3,8 @@ feed, and the statistics and file names in the log."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import RunError
@@ -19,6 +21,16 @@ _AT_ONCE = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
 _KEEPS_NAMES = "delta.deletedFileRetentionDuration"
 
 
+def refuse_what_stays(spark: SparkSession, places: Iterable[str]) -> None:
+    """Raises RunError if a table's older versions can't be removed."""
+    for place in places:
+        if DeltaFolder(spark, place).commits_since_checkpoint() is None:
+            raise RunError(
+                f"older versions of {place} can't be removed: this Spark has no access to Delta's log. Nothing was "
+                "erased"
+            )
+
+
 def purge(spark: SparkSession, place: str) -> int:
     """Returns the version that is left. Nobody else may write to the table meanwhile: files of a commit that is not
     finished are removed as well.
@@ -32,9 +44,7 @@ def purge(spark: SparkSession, place: str) -> int:
         alter(session, table.path, f"SET TBLPROPERTIES ('{_KEEPS_NAMES}' = 'interval 0 hours')")
         table = DeltaFolder(session, place)
         table.vacuum(0)
-        why_not = table.checkpoint()
-        if why_not is not None:
-            raise RunError(f"older versions of {table.path} can't be removed: {why_not}")
+        table.checkpoint()
         _delete_log(session, table.path)
         if before is None:
             alter(session, table.path, f"UNSET TBLPROPERTIES ('{_KEEPS_NAMES}')")

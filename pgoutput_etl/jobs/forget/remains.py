@@ -34,7 +34,7 @@ def remains(archive: DeltaArchive, oids: Collection[int], rewritten: Collection[
         yield f"{staged}/{name}, rows of a snapshot that died: delete the folder unless jobs/snapshot.py is running"
     for folder in sorted({_folder(archive.config.source.landing), archive.ledger.root}):
         if ObjectFolder(archive.spark, folder).keeps_versions():
-            yield f"former versions of objects, which the bucket of {folder} keeps: delete them there"
+            yield f"former versions of objects, which the storage of {folder} keeps, or may keep: delete them there"
 
 
 def _folder(pattern: str) -> str:
