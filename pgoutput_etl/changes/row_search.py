@@ -38,8 +38,9 @@ _N, _U, _B = b"nub"
 
 @dataclass(frozen=True, slots=True)
 class FoundChange:
-    """identities: all that its tuples have. is_chosen: a tuple meets a condition."""
+    """version: of its relation. identities: all that its tuples have. is_chosen: a tuple meets a condition."""
 
+    version: int
     file: int
     ordinal: int
     offset: int
@@ -140,6 +141,7 @@ class RowSearch:
             new = {**old, **new}
         tuples = [texts for texts in (old, new) if texts is not None]
         return FoundChange(
+            number,
             row["file"],
             row["ordinal"],
             row["offset"],

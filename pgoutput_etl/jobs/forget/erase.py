@@ -252,6 +252,7 @@ class _Forget:
         executed = self.batch.backfill is not None
         left = tuple(remains(archive, order.oids, [file.path for file in files]))
         number = self.batch.number if executed else 0
+        unseen = () if found is None else tuple(sorted(map(archive.name, found.unseen)))
         return ForgetSummary(
-            archive.ledger.source, order.reference, executed, number, tables, files, messages, copied, left
+            archive.ledger.source, order.reference, executed, number, tables, files, messages, copied, left, unseen
         )

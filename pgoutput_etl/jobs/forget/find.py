@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -20,7 +21,7 @@ from pgoutput_etl.transactions.logical_messages import decoded
 
 _FOUND = pa.schema(
     [
-        *((name, pa.int64()) for name in ("relation", "file", "ordinal", "offset")),
+        *((name, pa.int64()) for name in ("relation", "version", "file", "ordinal", "offset")),
         *((name, pa.bool_()) for name in ("in_stream", "is_chosen")),
         ("identities", pa.list_(pa.string())),
     ]
@@ -36,12 +37,14 @@ POSITIONS = pa.schema([(name, pa.int64()) for name in ("file", "ordinal", "offse
 @dataclass(frozen=True, slots=True)
 class FoundChanges:
     """offsets: of the changes to erase, by the file's number, and whether each is in a stream segment. positions: their
-    files, ordinals, and offsets. counts: by OID. identities: the keys of the rows, by OID."""
+    files, ordinals, and offsets. counts: by OID. identities: the keys of the rows, by OID. unseen: OIDs of tables with
+    several versions of the relation, one of which no other change shows."""
 
     offsets: Mapping[int, Mapping[int, bool]]
     positions: pa.Table
     counts: Mapping[int, int]
     identities: Mapping[int, Collection[Identity]]
+    unseen: frozenset[int] = frozenset()
 
     def identities_of(self, oid: int) -> Collection[Identity]:
         return self.identities.get(oid, ())
@@ -85,7 +88,19 @@ def find_changes(
     identities: dict[int, list[Identity]] = {}
     for row in keys.toArrow().to_pylist():
         identities.setdefault(row["relation"], []).append(identity_of(json.loads(row["identity"])))
-    return FoundChanges(offsets, positions.select(POSITIONS.names).cast(POSITIONS), counts, identities)
+    unseen = _unseen(_by_version(found), _by_version(is_linked))
+    return FoundChanges(offsets, positions.select(POSITIONS.names).cast(POSITIONS), counts, identities, unseen)
+
+
+def _by_version(changes: DataFrame) -> Counter[tuple[int, int]]:
+    rows = changes.groupBy("relation", "version").count().collect()
+    return Counter({(row["relation"], row["version"]): row["count"] for row in rows})
+
+
+def _unseen(changes: Counter[tuple[int, int]], erased: Counter[tuple[int, int]]) -> frozenset[int]:
+    """changes, erased: numbers by OID and version."""
+    versions = Counter(oid for oid, _ in changes)
+    return frozenset(oid for (oid, n), count in changes.items() if versions[oid] > 1 and erased[oid, n] == count)
 
 
 def find_messages(archive: DeltaArchive, is_chosen: Callable[[Message], bool]) -> list[dict[str, Any]]:
@@ -106,6 +121,7 @@ def _found(changes: DataFrame, searches: Mapping[int, RowSearch]) -> DataFrame:
 def _row(oid: int, change: FoundChange) -> dict[str, object]:
     return {
         "relation": oid,
+        "version": change.version,
         "file": change.file,
         "ordinal": change.ordinal,
         "offset": change.offset,

@@ -39,6 +39,7 @@ class PendingErasures:
             "identities": identities,
             "positions": found.positions.to_pydict(),
             "counts": dict(found.counts),
+            "unseen": sorted(found.unseen),
         }
         self.folder.put(_NAME, json.dumps(content), may_exist=True)
 
@@ -57,7 +58,7 @@ class PendingErasures:
             TableErasure(name, tuple(tuple((column, text) for column, text in condition) for condition in conditions))
             for name, conditions in content["tables"]
         ]
-        return tuple(tables), FoundChanges({}, positions, counts, identities)
+        return tuple(tables), FoundChanges({}, positions, counts, identities, frozenset(content["unseen"]))
 
     def delete(self) -> None:
         self.folder.delete_all()

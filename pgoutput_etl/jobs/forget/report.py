@@ -34,7 +34,8 @@ class RewrittenFile:
 @dataclass(frozen=True, slots=True)
 class ForgetSummary:
     """executed: False if nothing was changed. batch: its number in the ledger; 0 if nothing was changed. messages:
-    logical decoding Messages. copies: the ledger's rows with a copy of a change. left: what the job can't erase."""
+    logical decoding Messages. copies: the ledger's rows with a copy of a change. left: what the job can't erase.
+    unseen: names of tables of whose columns the archive no longer shows every form."""
 
     source: str
     reference: str
@@ -45,6 +46,7 @@ class ForgetSummary:
     messages: int = 0
     copies: int = 0
     left: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
 
     @property
     def title(self) -> str:
@@ -108,7 +110,8 @@ def print_forget(summary: ForgetSummary | ProofSummary, console: Console | None 
     parts = [f"{summary.title}: {did} {counted(len(summary.files), 'landed file')}"]
     tables = [grid("table", ("changes", "rows"), (), rows)] if rows else []
     others = [counted(summary.messages, "Message"), counted(summary.copies, "row") + " of the ledger"]
-    print_parts([*parts, *tables, f"Also {' and '.join(others)}", *_left(summary.left)], console)
+    unseen = [f"No other change shows a form that the columns of {name} had: docs/forget.md" for name in summary.unseen]
+    print_parts([*parts, *tables, f"Also {' and '.join(others)}", *unseen, *_left(summary.left)], console)
     if not summary.executed:
         print_parts(["Nothing was changed: --execute erases"], console)
 
