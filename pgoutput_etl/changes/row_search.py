@@ -213,22 +213,3 @@ def meets(texts: Mapping[ColumnId, Text], wanted: Wanted) -> bool:
 def _spelled(own_type: ColumnType, text: Text) -> Text:
     """The same text for the same value, as far as PostgreSQL prints it in several ways."""
     return canonical_texts(own_type, [text])[0]
-
-
-def chosen_changes(found: Sequence[FoundChange]) -> tuple[list[FoundChange], frozenset[Identity]]:
-    """The changes of chosen rows, and all identities that these rows had."""
-    linked: dict[Identity, list[FoundChange]] = {}
-    for change in found:
-        for identity in change.identities:
-            linked.setdefault(identity, []).append(change)
-    waiting = [change for change in found if change.is_chosen]
-    chosen = {(change.file, change.ordinal): change for change in waiting}
-    identities: set[Identity] = set()
-    while waiting:
-        for identity in waiting.pop().identities - identities:
-            identities.add(identity)
-            for change in linked[identity]:
-                if (change.file, change.ordinal) not in chosen:
-                    chosen[change.file, change.ordinal] = change
-                    waiting.append(change)
-    return list(chosen.values()), frozenset(identities)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from pgoutput_etl.changes.row_search import Condition, FoundChange, Identity, RowSearch, chosen_changes
+from pgoutput_etl.changes.row_search import Condition, FoundChange, Identity, RowSearch
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.landing.erasure import erase
 from pgoutput_etl.protocol.framing import detect
@@ -69,6 +69,25 @@ class Landed:
             for number, data in enumerate(self.files)
         ]
         return Landed(files)
+
+
+def chosen_changes(found: Sequence[FoundChange]) -> tuple[list[FoundChange], frozenset[Identity]]:
+    """The changes of chosen rows, and all identities that these rows had. On Spark, jobs/forget/find.py joins them."""
+    linked: dict[Identity, list[FoundChange]] = {}
+    for change in found:
+        for identity in change.identities:
+            linked.setdefault(identity, []).append(change)
+    waiting = [change for change in found if change.is_chosen]
+    chosen = {(change.file, change.ordinal): change for change in waiting}
+    identities: set[Identity] = set()
+    while waiting:
+        for identity in waiting.pop().identities - identities:
+            identities.add(identity)
+            for change in linked[identity]:
+                if (change.file, change.ordinal) not in chosen:
+                    chosen[change.file, change.ordinal] = change
+                    waiting.append(change)
+    return list(chosen.values()), frozenset(identities)
 
 
 def small(*messages: Messages) -> Landed:
