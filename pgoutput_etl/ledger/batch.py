@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +10,7 @@ from uuid import uuid4
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
+from pgoutput_etl.ledger.tables import erasure_of
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.schema.diff import SchemaChange
@@ -61,7 +61,7 @@ class Batch:
     @property
     def erasure(self) -> str | None:
         """The reference of the request to erase rows that the batch carries out; None for another batch."""
-        order = json.loads(self.backfill or "{}").get("erasure")
+        order = erasure_of(self.backfill)
         return None if order is None else str(order["reference"])
 
     def refuse_erasure(self) -> None:

@@ -17,7 +17,7 @@ from pgoutput_etl.landing.fingerprint import FilePart
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claims import CLAIMED, Claim, Claims
 from pgoutput_etl.ledger.store import Store
-from pgoutput_etl.ledger.tables import file_statistics, table_row, table_state
+from pgoutput_etl.ledger.tables import erasure_of, file_statistics, table_row, table_state
 from pgoutput_etl.machine import now
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, time_of
@@ -229,7 +229,7 @@ def _erasures(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """By place, the last batch that removed its older versions to erase rows. rows: of the ledger's `batches`."""
     last: dict[str, int] = {}
     for row in rows:
-        order = json.loads(row["backfill"] or "{}").get("erasure") if row["status"] == "done" else None
+        order = erasure_of(row["backfill"]) if row["status"] == "done" else None
         for place in () if order is None else order["places"]:
             last[place] = max(last.get(place, 0), row["batch"])
     return last

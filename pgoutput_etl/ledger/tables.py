@@ -171,6 +171,12 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> tuple[RelationColumn, ...]:
     return tuple(RelationColumn(c["is_key"], c["name"], c["type_oid"], c["type_modifier"]) for c in rows)
 
 
+def erasure_of(backfill: str | None) -> Mapping[str, Any] | None:
+    """What a batch that erases rows records (jobs/forget/order.py); None for another batch. backfill: its column."""
+    order: Mapping[str, Any] | None = json.loads(backfill or "{}").get("erasure")
+    return order
+
+
 _COMPLETE = ("complete_by", "complete_lsn")
 
 

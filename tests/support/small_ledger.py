@@ -63,8 +63,11 @@ class SmallLedger:
         url = f"{self.root}/{table}"
         write_deltalake(url, content, mode="append", schema_mode="merge", storage_options=self.options or None)
 
-    def begin(self, batch: int, at: datetime, files: Iterable[Mapping[str, Any]] = ()) -> None:
-        self.add("batches", {"batch": batch, "status": "begun", "at": at, "files": list(files), "ledger_id": "a"})
+    def begin(
+        self, batch: int, at: datetime, files: Iterable[Mapping[str, Any]] = (), backfill: str | None = None
+    ) -> None:
+        row = {"batch": batch, "status": "begun", "at": at, "files": list(files), "ledger_id": "a"}
+        self.add("batches", {**row, "backfill": backfill})
 
     def finish(
         self,

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pgoutput_etl.jobs.status.report import Claim, HeldTable, OpenTransactions, Quarantine, UnfinishedBatch
 from pgoutput_etl.ledger.claims import newest
 from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.ledger.tables import erasure_of
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.plan import HELD, SKIPPED
@@ -97,7 +98,8 @@ def unfinished(begun: Mapping[str, Any] | None, claim: Claim | None) -> Unfinish
         return None
     is_dead = claim is None or claim.batch != begun["batch"]
     is_backfill = begun["backfill"] is not None
-    return UnfinishedBatch(begun["batch"], iso(begun["at"]), len(begun["files"] or ()), is_backfill, is_dead)
+    erasure = (erasure_of(begun["backfill"]) or {}).get("reference")
+    return UnfinishedBatch(begun["batch"], iso(begun["at"]), len(begun["files"] or ()), is_backfill, is_dead, erasure)
 
 
 def held_tables(last: Mapping[str, Any] | None) -> tuple[HeldTable, ...]:

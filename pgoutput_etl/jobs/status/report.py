@@ -30,13 +30,15 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedBatch:
-    """A batch that was begun and is not done. begun: ISO 8601. is_dead: no run is at work on it."""
+    """A batch that was begun and is not done. begun: ISO 8601. is_dead: no run is at work on it. erasure: the reference
+    of its request, if it erases rows."""
 
     batch: int
     begun: str
     files: int
     is_backfill: bool
     is_dead: bool
+    erasure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,10 @@ _SINCE = {
 
 def _unfinished(unfinished: UnfinishedBatch, ago: Callable[[str], str]) -> str:
     work = "a backfill" if unfinished.is_backfill else counted(unfinished.files, "file")
-    end = "; its run is dead, and the next run finishes it" if unfinished.is_dead else ""
+    finish = "the next run finishes it"
+    if unfinished.erasure is not None:
+        work, finish = f"the erasure {unfinished.erasure}", "jobs/forget.py finishes it with its request"
+    end = f"; its run is dead, and {finish}" if unfinished.is_dead else ""
     return f"{unfinished.batch}, {work}, begun {ago(unfinished.begun)}{end}"
 
 

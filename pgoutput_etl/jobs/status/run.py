@@ -24,7 +24,7 @@ from pgoutput_etl.jobs.status.ledger_state import (
     utc,
 )
 from pgoutput_etl.jobs.status.nights import NIGHTS, file_counts, nights
-from pgoutput_etl.jobs.status.report import Status
+from pgoutput_etl.jobs.status.report import Status, UnfinishedBatch
 from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.landing.selection import LEFT_UNREAD
 from pgoutput_etl.ledger.reader import LedgerReader
@@ -78,11 +78,18 @@ def _is_stale(age: float | None, max_age: timedelta | None) -> bool:
     return max_age is not None and (age is None or age > max_age.total_seconds())
 
 
+def _finishing(config: Config, unfinished: UnfinishedBatch) -> NextCommand:
+    if unfinished.erasure is None:
+        return NextCommand("A run died inside a batch: finish it:", job_line(config, "apply"))
+    line = job_line(config, "forget", "--request", "FILE", "--execute")
+    return NextCommand(f"A run died inside the erasure {unfinished.erasure}: finish it with its request:", line)
+
+
 def _next(config: Config, found: Status) -> tuple[NextCommand, ...]:
     """The commands that resolve the reported problems, in the order in which to run them."""
     steps = []
     if found.claim is None and found.unfinished is not None:
-        steps.append(NextCommand("A run died inside a batch: finish it:", job_line(config, "apply")))
+        steps.append(_finishing(config, found.unfinished))
     elif found.claim is None and found.waiting.files:
         steps.append(NextCommand("Files wait in landing: apply them:", job_line(config, "apply")))
     set_aside = found.quarantine

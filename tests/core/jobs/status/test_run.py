@@ -150,6 +150,16 @@ def test_a_claim_of_another_machine_is_at_work_until_its_lease_ends(ledger: Smal
     assert "apply" in later.next[0].command
 
 
+def test_an_erasure_is_finished_by_its_own_job(ledger: SmallLedger) -> None:
+    ledger.finish(1, NIGHT, 0x100)
+    ledger.begin(2, NOW, backfill='{"erasure": {"reference": "DSR-7"}}')
+    report = found(ledger)
+    assert report.exit_code == 3
+    assert "the erasure DSR-7, begun" in printed(report)
+    assert "its run is dead, and jobs/forget.py finishes it with its request" in printed(report)
+    assert " forget --config" in report.next[0].command
+
+
 def test_a_released_claim_and_a_gone_process_are_not_at_work(ledger: SmallLedger) -> None:
     ledger.finish(1, NIGHT, 0x100)
     claim(ledger, 1, NOW - timedelta(seconds=5), ELSEWHERE)
