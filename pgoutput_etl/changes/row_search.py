@@ -157,14 +157,15 @@ class RowSearch:
         return tuple((column, texts[column]) for column in self.identity_columns)
 
     def _texts(self, data: bytes | None, number: int, is_key: bool) -> dict[ColumnId, Text] | None:
-        """The sent values of the columns that matter. is_key: other columns than the key's were not sent."""
+        """The sent values of the columns that matter. is_key: other columns than the key's were not sent. A tuple with
+        too many values is of a table that is held; its first ones still show whose row it is."""
         if data is None:
             return None
         sent, relation = read_tuple(data), self.versions.relations[number]
         return {
             column_id: self._text(kind, value, column)
             for column_id, column, kind, value in zip(
-                self.columns[number], relation.columns, sent.kinds, sent.values, strict=True
+                self.columns[number], relation.columns, sent.kinds, sent.values, strict=False
             )
             if column_id in self._compared and kind != _U and (column.is_key or not is_key)
         }

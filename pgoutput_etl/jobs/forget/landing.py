@@ -6,6 +6,7 @@ The plan has no values, so that a run that died can be finished from the ledger 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -45,14 +46,16 @@ class NewPart:
 
 @dataclass(frozen=True, slots=True)
 class FileErasure:
-    """before, after: SHA-256 of the file as it is stored. offsets: of the frames to erase, in the decompressed content
-    before, and whether each is in a stream segment."""
+    """before, after: SHA-256 of the file as it is stored; size, new_size: its bytes. offsets: of the frames to erase,
+    in the decompressed content before, and whether each is in a stream segment."""
 
     path: str
     framing: str
     before: str
+    size: int
     offsets: tuple[tuple[int, bool], ...]
     after: str = ""
+    new_size: int = 0
     parts: tuple[NewPart, ...] = ()
 
     def erased(self, stored: bytes) -> tuple[bytes, Erased]:
@@ -76,17 +79,20 @@ def plan_files(archive: DeltaArchive, offsets: Mapping[int, Mapping[int, bool]])
     files, planned_roots = [], set[int]()
     for path, root in contents(archive).items():
         if root in of_content:
-            parts = {number: part for number, part in known.parts.items() if known.roots[number] == root}
-            if any(part.unfinished for part in parts.values()):
+            stored = read_file(archive, path)
+            end = len(decompress(stored, path))  # a copy may have only the beginning of the content
+            parts = {n: part for n, part in known.parts.items() if known.roots[n] == root and part.consumed <= end}
+            if max(parts.values(), key=lambda part: part.consumed).unfinished:
                 raise ArchiveError(
                     f"{path}: expected a file that no receiver writes to, found one that ends within a message: let "
                     "the receiver begin another file, and run jobs/apply.py"
                 )
             framing = next(part.framing for part in parts.values() if part.framing)
-            stored = read_file(archive, path)
-            planned = FileErasure(path, framing or "", _digest(stored), tuple(of_content[root].items()))
+            changes = tuple((offset, in_stream) for offset, in_stream in of_content[root].items() if offset < end)
+            planned = FileErasure(path, framing or "", _digest(stored), len(stored), changes)
             new, done = planned.erased(stored)
-            files.append(replace(planned, after=_digest(new), parts=tuple(_new_parts(parts, done))))
+            new_parts = tuple(_new_parts(parts, done))
+            files.append(replace(planned, after=_digest(new), new_size=len(new), parts=new_parts))
             planned_roots.add(root)
     for root in of_content.keys() - planned_roots:
         raise ArchiveError(
@@ -105,7 +111,7 @@ def _new_parts(parts: Mapping[int, FilePart], done: Erased) -> Iterator[NewPart]
             consumed,
             None if part.prefix_hash is None else hashes.of(consumed),
             None if part.head is None else head_of(consumed, heads),
-            None if part.decompressed_size is None else len(done.data),
+            None if part.decompressed_size is None else done.moved(part.decompressed_size),
         )
 
 
@@ -133,23 +139,33 @@ def write_file(archive: DeltaArchive, path: str, content: bytes) -> None:
     local = local_path(archive.spark, path)
     if local is not None:
         replace_file(Path(local), content)
-        Path(local).with_name(f".{Path(local).name}.crc").unlink(
-            missing_ok=True
-        )  # Hadoop's checksum of the old content
+        checksum = Path(local).with_name(f".{Path(local).name}.crc")  # Hadoop's, of the old content
+        checksum.unlink(missing_ok=True)
     else:
         folder, _, name = path.rpartition("/")
         ObjectFolder(archive.spark, folder).replace(name, content)
 
 
+_SETTLED = 60  # seconds without an append
+
+
 def rewrite(archive: DeltaArchive, files: Iterable[FileErasure]) -> None:
-    """Rewrites the files that have not been, and records all of them. Raises ArchiveError for a file with other
-    content."""
+    """Rewrites the files that have not been, and records all of them. What was appended since the erasure began stays,
+    and is left to the next run of jobs/apply.py. Raises ArchiveError for a file with other content, or to which a
+    receiver appends just now."""
     files = list(files)
+    modified = {file.path: file.modified / 1e6 for file in archive.landing.listing().files()}
     for file in files:
         stored = read_file(archive, file.path)
-        if _digest(stored) == file.before:
-            write_file(archive, file.path, file.erased(stored)[0])
-        elif _digest(stored) != file.after:
+        known, appended = stored[: file.size], stored[file.size :]
+        if _digest(known) == file.before:
+            if appended and time.time() - modified.get(file.path, 0) < _SETTLED:
+                raise ArchiveError(
+                    f"{file.path}: expected a file that no receiver writes to, found one that grows: let the receiver "
+                    f"begin another file, and run again after {_SETTLED} s"
+                )
+            write_file(archive, file.path, file.erased(known)[0] + appended)
+        elif _digest(stored[: file.new_size]) != file.after:
             raise ArchiveError(f"{file.path}: expected the file as it was when the erasure began, found other content")
     _record(archive, files)
 
@@ -178,11 +194,12 @@ def _record(archive: DeltaArchive, files: Collection[FileErasure]) -> None:
     for file in files:
         for new in file.parts:
             part = archive.prior_state.parts[new.file]
-            stored = landed[file.path] if part.path == file.path else part
-            modified = time_of(stored.modified - POSTGRES_EPOCH_MICROSECONDS)
-            if new.file not in rows or part.path == file.path:  # a copy of the file has the same parts
-                rows[new.file] = {**asdict(new), "size": stored.size, "modified": modified}
+            is_own = part.path == file.path
+            modified = time_of((landed[file.path] if is_own else part).modified - POSTGRES_EPOCH_MICROSECONDS)
+            if new.file not in rows or is_own:  # a copy of the file has the same parts
+                size = file.new_size if is_own else part.size
+                rows[new.file] = {**asdict(new), "size": size, "modified": modified}
     source = frame(archive.spark, pa.Table.from_pylist(list(rows.values()), _RECORD)).alias("s")
     target = delta_table(archive.spark, archive.ledger.path("files")).alias("t")
-    is_own = (F.col("t.file") == F.col("s.file")) & (F.col("t.source") == archive.ledger.source)
-    target.merge(source, is_own).whenMatchedUpdate(set={name: F.col(f"s.{name}") for name in _FIELDS}).execute()
+    same = (F.col("t.file") == F.col("s.file")) & (F.col("t.source") == archive.ledger.source)
+    target.merge(source, same).whenMatchedUpdate(set={name: F.col(f"s.{name}") for name in _FIELDS}).execute()

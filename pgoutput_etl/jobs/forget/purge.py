@@ -17,6 +17,8 @@ from pgoutput_etl.spark.session import session_settings
 
 _AT_ONCE = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
 
+_AT_ONCE_IN_WORDS = "interval 0 hours"
+
 # How long a checkpoint names files that were removed
 _KEEPS_NAMES = "delta.deletedFileRetentionDuration"
 
@@ -41,12 +43,12 @@ def purge(spark: SparkSession, place: str) -> int:
     before = delta_table(spark, table.path).detail().select("properties").collect()[0][0].get(_KEEPS_NAMES)
     with session_settings(spark, _AT_ONCE) as session:
         session.sql(f"REORG TABLE {identifier(table.path)} APPLY (PURGE)").collect()
-        alter(session, table.path, f"SET TBLPROPERTIES ('{_KEEPS_NAMES}' = 'interval 0 hours')")
+        alter(session, table.path, f"SET TBLPROPERTIES ('{_KEEPS_NAMES}' = '{_AT_ONCE_IN_WORDS}')")
         table = DeltaFolder(session, place)
         table.vacuum(0)
         table.checkpoint()
         _delete_log(session, table.path)
-        if before is None:
+        if before in (None, _AT_ONCE_IN_WORDS):  # that of a run that died
             alter(session, table.path, f"UNSET TBLPROPERTIES ('{_KEEPS_NAMES}')")
         else:
             alter(session, table.path, f"SET TBLPROPERTIES ('{_KEEPS_NAMES}' = {text_literal(before)})")

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from pgoutput_etl.changes.row_search import RowSearch
-from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
+from pgoutput_etl.errors import AnotherRunError, ArchiveError, ConfigError, RunError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.forget import erase as erasing
 from pgoutput_etl.jobs.forget import landing as files
+from pgoutput_etl.jobs.forget import purge as purging
 from pgoutput_etl.jobs.forget.find import find_changes
 from pgoutput_etl.jobs.forget.landing import FileErasure, plan_files, rewrite
 from pgoutput_etl.jobs.forget.report import ForgetSummary, ProofSummary
@@ -28,6 +29,7 @@ from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.protocol.messages import Message, ReplicaIdentity
+from pgoutput_etl.spark.delta import delta_table
 from tests.support.jobs import Nights, dying
 from tests.support.small_archives import (
     copydata,
@@ -314,3 +316,53 @@ def test_what_only_a_deleted_row_told_is_kept_until_the_erasure_is_done(nights: 
     assert not pending.exists()
     assert places_with(tmp_path) == []
     assert [row[0] for row in nights.values("t")] == ["2"]
+
+
+FIRST = transaction(1, 0x100, table(("id", INT4), "v"), insert("1", NAME), insert("2", "Bob"))
+
+ERASE = f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]"
+
+
+@pytest.mark.soak
+def test_a_file_that_grew_a_copy_of_its_beginning_and_an_odd_tuple(nights: Nights, tmp_path: Path) -> None:
+    """At first the file ended within a message."""
+    job, path = nights.job, nights.job.landing / "0.copydata"
+    begun, rest = copydata(FIRST), copydata(transaction(2, 0x200, update("1", NAME + "!"), insert("3", "Eve")))
+    path.write_bytes(begun)
+    job.run()
+    (job.landing / "copy.copydata").write_bytes(begun)
+    job.run()
+    path.write_bytes(begun + rest[:-3])
+    job.run()
+    path.write_bytes(begun + rest)
+    job.run()
+    assert len(erase(nights, tmp_path, ERASE).files) == 2
+    assert places_with(tmp_path) == []
+    assert job.run().files == 0
+    nights.night(transaction(3, 0x300, insert("9", NAME, "x")), transaction(4, 0x400, insert("4", "Kim")))
+    odd = erase(nights, tmp_path, f"tables: [{{table: public.t, keys: [{{id: 9, v: {NAME}}}]}}]")
+    assert [table.changes for table in odd.tables] == [1]
+    assert places_with(tmp_path) == []
+    assert nights.values("t") == [(2, "Bob"), (3, "Eve")]
+
+
+@pytest.mark.soak
+def test_what_is_appended_meanwhile_stays_and_a_property_is_as_it_was(nights: Nights, tmp_path: Path) -> None:
+    job, path = nights.job, nights.land(FIRST)
+    job.run()
+
+    def grow(*_: object) -> None:
+        path.write_bytes(path.read_bytes() + copydata(transaction(2, 0x200, insert("3", "Eve"))))
+        raise MemoryError
+
+    with patch.object(purging, "_delete_log", grow), pytest.raises(MemoryError):
+        erase(nights, tmp_path, ERASE)
+    with pytest.raises(ArchiveError, match="found one that grows"):
+        erase(nights, tmp_path, ERASE)
+    with patch.object(files, "_SETTLED", 0):
+        erase(nights, tmp_path, ERASE)
+    assert places_with(tmp_path) == []
+    assert job.run().files == 1
+    assert nights.values("t") == [(2, "Bob"), (3, "Eve")]
+    detail = delta_table(job.spark, str(job.path("public", "t"))).detail().select("properties").collect()[0]
+    assert "delta.deletedFileRetentionDuration" not in detail[0]
