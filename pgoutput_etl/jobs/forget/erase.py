@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.changes.row_search import RowSearch
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
-from pgoutput_etl.errors import ConfigError, RunError, TableError
+from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError, TableError
 from pgoutput_etl.identifiers import table_of, tag_of
 from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes, find_messages
 from pgoutput_etl.jobs.forget.landing import plan_files, rewrite
@@ -129,6 +129,10 @@ def targets_of(archive: DeltaArchive, searches: Mapping[int, RowSearch]) -> list
     return targets
 
 
+def _has_rows(target: TargetSearch, found: FoundChanges) -> bool:
+    return bool(target.erased(found.identities_of(target.state.oid)).limit(1).count())
+
+
 @dataclass
 class _Forget:
     archive: DeltaArchive
@@ -156,17 +160,30 @@ class _Forget:
     def run(self) -> ForgetSummary:
         archive, batch = self.archive, self.batch
         pending = PendingErasures.of(archive.ledger)
+        found: FoundChanges | None = None
+        rows: dict[int, int] = {}
+        copied = 0
         if batch.resumed:
             order = ErasureOrder.from_json(batch.backfill or "")
             if order.reference != self.erasure.reference:
                 batch.refuse_erasure()
         else:
-            order = self._begin(pending)
+            searches = searches_of(archive, self.erasure.tables)
+            targets = targets_of(archive, searches)
+            found = self._find(searches, targets)
+            order = self._planned(searches, found)
+            if not len(found.positions) and not any(_has_rows(target, found) for target in targets):
+                return self._summary(order, found, {}, 0)
+            self._begin(pending, order, found)
         self.batch = batch = replace(batch, backfill=order.to_json())
         kept = pending.read()
-        found, rows, copied = None, dict[int, int](), 0
         if kept is not None:
             tables, found = kept
+            if tables != self.erasure.tables:
+                raise RunError(
+                    f"the erasure {order.reference!r} was begun for other rows: finish it with the same request first, "
+                    "and give the new one a reference of its own"
+                )
             targets = targets_of(archive, searches_of(archive, tables))
             rows = {target.state.oid: self._delete(target, found) for target in targets}
             copied = count_copies(archive.ledger, found.positions)
@@ -180,14 +197,15 @@ class _Forget:
         archive.ledger.close_backfill(batch, states, [], [])
         return self._summary(order, found, rows, copied)
 
-    def _begin(self, pending: PendingErasures) -> ErasureOrder:
-        archive, searches = self.archive, searches_of(self.archive, self.erasure.tables)
-        found = self._find(searches, targets_of(archive, searches))
-        order = self._planned(searches, found)
+    def _begin(self, pending: PendingErasures, order: ErasureOrder, found: FoundChanges) -> None:
         self.check_claim()
         pending.keep(self.erasure.tables, found)
-        archive.ledger.begin(replace(self.batch, backfill=order.to_json(), settings=settings_of(archive.config)))
-        return order
+        settings = settings_of(self.archive.config)
+        try:
+            self.archive.ledger.begin(replace(self.batch, backfill=order.to_json(), settings=settings))
+        except AnotherRunError:
+            pending.delete()
+            raise
 
     def _planned(self, searches: Iterable[int], found: FoundChanges) -> ErasureOrder:
         archive, oids = self.archive, tuple(sorted(searches))

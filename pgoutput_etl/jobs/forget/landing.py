@@ -89,11 +89,13 @@ def plan_files(archive: DeltaArchive, offsets: Mapping[int, Mapping[int, bool]])
                 )
             framing = next(part.framing for part in parts.values() if part.framing)
             changes = tuple((offset, in_stream) for offset, in_stream in of_content[root].items() if offset < end)
+            planned_roots.add(root)
+            if not changes:
+                continue
             planned = FileErasure(path, framing or "", _digest(stored), len(stored), changes)
             new, done = planned.erased(stored)
             new_parts = tuple(_new_parts(parts, done))
             files.append(replace(planned, after=_digest(new), new_size=len(new), parts=new_parts))
-            planned_roots.add(root)
     for root in of_content.keys() - planned_roots:
         raise ArchiveError(
             f"{known.names[root]}: expected a file that has been applied as it is now: run jobs/apply.py first"

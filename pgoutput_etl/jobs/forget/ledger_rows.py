@@ -2,46 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.load.net_effect import all_of
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import delta_table
 
 
-def copies() -> Mapping[str, tuple[Sequence[str], Mapping[str, Column] | None]]:
-    """The tables with parts of tuples or Messages: the columns that identify one, and the values that replace it; None
-    to delete the row."""
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """is_copy: that a row `t` has a change `s`. values: what replaces a part of the row; None to delete it."""
+
+    is_copy: Column
+    values: Mapping[str, Column] | None
+
+
+def copies() -> dict[str, _Copies]:
+    """By the ledger's table. Rows of quarantine have the bytes of several messages, which landed files still have."""
+    same_file = F.col("t.file") == F.col("s.file")
+    same = same_file & (F.col("t.ordinal") == F.col("s.ordinal"))
+    end = F.col("t.offset") + F.col("t.length")
+    is_within = same_file & (F.col("s.offset") >= F.col("t.offset")) & (F.col("s.offset") < end)
     return {
-        "open_transactions": (("file", "ordinal"), None),
-        "messages": (("file", "ordinal"), {"content": F.lit(b"")}),
-        "quarantine": (("file", "offset"), {"bytes": F.lit(None).cast("binary")}),
+        "open_transactions": _Copies(same, None),
+        "messages": _Copies(same, {"content": F.lit(b"")}),
+        "quarantine": _Copies(is_within & F.col("t.bytes").isNotNull(), {"bytes": F.lit(None).cast("binary")}),
     }
 
 
 def count_copies(ledger: DeltaLedger, positions: pa.Table) -> int:
     """Number of rows that have one of the changes. positions: file, ordinal, and offset of each."""
-    return sum(_rows(ledger, table, key, positions).count() for table, (key, _) in copies().items())
+    return sum(_rows(ledger, table, own.is_copy, positions).count() for table, own in copies().items())
 
 
 def erase_copies(ledger: DeltaLedger, positions: pa.Table) -> None:
-    for table, (key, values) in copies().items():
-        if not _rows(ledger, table, key, positions).limit(1).count():
+    for table, own in copies().items():
+        rows = _rows(ledger, table, own.is_copy, positions).select(*_KEYS[table]).distinct().localCheckpoint()
+        if not rows.limit(1).count():
             continue
-        same = all_of(F.col(f"t.{name}") == F.col(f"s.{name}") for name in key) & (F.col("t.source") == ledger.source)
-        target = delta_table(ledger.spark, ledger.path(table)).alias("t")
-        merge = target.merge(frame(ledger.spark, _keys(positions, key)).alias("s"), same)
-        (merge.whenMatchedDelete() if values is None else merge.whenMatchedUpdate(set=dict(values))).execute()
+        same = F.col("t.source") == ledger.source
+        for name in _KEYS[table]:
+            same &= F.col(f"t.{name}").eqNullSafe(F.col(f"s.{name}"))
+        merge = delta_table(ledger.spark, ledger.path(table)).alias("t").merge(rows.alias("s"), same)
+        (merge.whenMatchedDelete() if own.values is None else merge.whenMatchedUpdate(set=dict(own.values))).execute()
 
 
-def _rows(ledger: DeltaLedger, table: str, key: Sequence[str], positions: pa.Table) -> DataFrame:
-    return ledger.read(table).join(frame(ledger.spark, _keys(positions, key)), list(key), "left_semi")
+# What identifies a row; quarantine may have the same part in several batches
+_KEYS = {
+    "open_transactions": ("batch", "file", "ordinal"),
+    "messages": ("batch", "file", "ordinal"),
+    "quarantine": ("batch", "file", "offset", "length", "relation"),
+}
 
 
-def _keys(positions: pa.Table, key: Sequence[str]) -> pa.Table:
-    return positions.select(list(key)).group_by(list(key)).aggregate([])
+def _rows(ledger: DeltaLedger, table: str, is_copy: Column, positions: pa.Table) -> DataFrame:
+    return ledger.read(table).alias("t").join(frame(ledger.spark, positions).alias("s"), is_copy, "left_semi")

@@ -366,3 +366,20 @@ def test_what_is_appended_meanwhile_stays_and_a_property_is_as_it_was(nights: Ni
     assert nights.values("t") == [(2, "Bob"), (3, "Eve")]
     detail = delta_table(job.spark, str(job.path("public", "t"))).detail().select("properties").collect()[0]
     assert "delta.deletedFileRetentionDuration" not in detail[0]
+
+
+@pytest.mark.soak
+def test_bytes_in_quarantine(nights: Nights, tmp_path: Path) -> None:
+    """A damaged message puts its whole transaction into quarantine, with the person's change."""
+    a = table(("id", INT4), "v", oid=101, name="a")
+    path = nights.land(
+        transaction(1, 0x100, a, insert("1", "x", oid=101), table(("id", INT4), "v"), insert("2", "Bob")),
+        transaction(2, 0x200, insert("3", "spoilt", oid=101), insert("1", NAME), insert("4", "Kim")),
+    )
+    content = path.read_bytes()
+    at = content.index(b"t\0\0\0\6spoilt")
+    path.write_bytes(content[:at] + b"?" + content[at + 1 :])
+    nights.job.run()
+    assert any("quarantine" in place for place in places_with(tmp_path))
+    erase(nights, tmp_path, ERASE)
+    assert places_with(tmp_path) == []
