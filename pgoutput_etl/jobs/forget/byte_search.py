@@ -29,30 +29,25 @@ class ByteSearch:
 
     def landed(self, sizes: Mapping[str, int]) -> list[Remnant]:
         """sizes: of files, in bytes, by path."""
-        texts = self.texts
-
-        def search(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
-            for path, content in files:
-                yield _found(path, counts_in_landed(content, path, texts))
-
-        return self._run(search, sizes)
+        return self._run(counts_in_landed, sizes)
 
     def folders(self, folders: Collection[str]) -> tuple[dict[str, int], list[Remnant]]:
         """The sizes of all files below the folders, hidden ones too, and what was found in them."""
         sizes = {path: size for folder in folders for path, size in ObjectFolder(self.spark, folder).all_files()}
+        return sizes, self._run(lambda content, _, texts: counts_in_table(content, texts), sizes)
+
+    def _run(
+        self, counts: Callable[[bytes, str, Sequence[str]], dict[int, int]], sizes: Mapping[str, int]
+    ) -> list[Remnant]:
+        """counts: as `counts_in_landed`."""
         texts = self.texts
+        if not sizes or not texts:
+            return []
 
         def search(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
             for path, content in files:
-                yield _found(path, counts_in_table(content, texts))
+                yield _found(path, counts(content, path, texts))
 
-        return sizes, self._run(search, sizes)
-
-    def _run(
-        self, search: Callable[[Iterator[tuple[str, bytes]]], Iterator[pa.RecordBatch]], sizes: Mapping[str, int]
-    ) -> list[Remnant]:
-        if not sizes or not self.texts:
-            return []
         rows = map_files(self.spark, sizes, search, _FOUND, sizes).toArrow().to_pylist()
         return [Remnant(row["path"], f"text {row['text'] + 1} of the request", row["count"]) for row in rows]
 
@@ -82,7 +77,7 @@ def _counts(parts: Sequence[bytes], texts: Sequence[str]) -> dict[int, int]:
 
 
 def _forms(text: str) -> set[bytes]:
-    """As it is, and as JSON spells it, also within a text of JSON: the log's statistics are one."""
+    """The text, and how JSON escapes it once and twice: statistics in Delta's log are JSON within JSON."""
     forms = {text}
     for _ in range(2):
         forms |= {json.dumps(form, ensure_ascii=is_ascii)[1:-1] for form in forms for is_ascii in (True, False)}

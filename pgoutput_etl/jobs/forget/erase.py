@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.changes.row_search import RowSearch
 from pgoutput_etl.config.settings import Config
@@ -129,8 +129,20 @@ def targets_of(archive: DeltaArchive, searches: Mapping[int, RowSearch]) -> list
     return targets
 
 
-def _has_rows(target: TargetSearch, found: FoundChanges) -> bool:
-    return bool(target.erased(found.identities_of(target.state.oid)).limit(1).count())
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """The targets of the request's tables, and what was found of its rows."""
+
+    targets: list[TargetSearch]
+    found: FoundChanges
+
+    def rows(self, target: TargetSearch) -> DataFrame:
+        """The rows to erase."""
+        return target.erased(self.found.identities_of(target.state.oid))
+
+    @property
+    def finds_nothing(self) -> bool:
+        return not len(self.found.positions) and not any(self.rows(t).limit(1).count() for t in self.targets)
 
 
 @dataclass
@@ -141,53 +153,31 @@ class _Forget:
     progress: Progress
     check_claim: Callable[[], None] = lambda: None
 
-    def _find(self, searches: Mapping[int, RowSearch], targets: Iterable[TargetSearch]) -> FoundChanges:
-        self.progress("looking for changes of the rows")
-        seeds = [seeds for target in targets if (seeds := target.seeds()) is not None]
-        found = find_changes(self.archive, searches, seeds)
-        if not self.erasure.messages:
-            return found
-        return found.plus(find_messages(self.archive, self.erasure.is_chosen))
-
     def preview(self) -> ForgetSummary:
-        searches = searches_of(self.archive, self.erasure.tables)
-        targets = targets_of(self.archive, searches)
-        found = self._find(searches, targets)
-        rows = {target.state.oid: target.erased(found.identities_of(target.state.oid)).count() for target in targets}
-        copied = count_copies(self.archive.ledger, found.positions)
-        return self._summary(self._planned(searches, found), found, rows, copied)
+        search, order = self._plan()
+        rows = {target.state.oid: search.rows(target).count() for target in search.targets}
+        copied = count_copies(self.archive.ledger, search.found.positions)
+        return self._summary(order, search.found, rows, copied)
 
     def run(self) -> ForgetSummary:
-        archive, batch = self.archive, self.batch
-        pending = PendingErasures.of(archive.ledger)
-        found: FoundChanges | None = None
-        rows: dict[int, int] = {}
-        copied = 0
-        if batch.resumed:
-            order = ErasureOrder.from_json(batch.backfill or "")
+        archive, pending = self.archive, PendingErasures.of(self.archive.ledger)
+        search: _Search | None
+        if self.batch.resumed:
+            order = ErasureOrder.from_json(self.batch.backfill or "")
             if order.reference != self.erasure.reference:
-                batch.refuse_erasure()
+                self.batch.refuse_erasure()
+            search = self._kept(pending)
         else:
-            searches = searches_of(archive, self.erasure.tables)
-            targets = targets_of(archive, searches)
-            found = self._find(searches, targets)
-            order = self._planned(searches, found)
-            if not len(found.positions) and not any(_has_rows(target, found) for target in targets):
-                return self._summary(order, found, {}, 0)
-            self._begin(pending, order, found)
-        self.batch = batch = replace(batch, backfill=order.to_json())
-        kept = pending.read()
-        if kept is not None:
-            tables, found = kept
-            if tables != self.erasure.tables:
-                raise RunError(
-                    f"the erasure {order.reference!r} was begun for other rows: finish it with the same request first, "
-                    "and give the new one a reference of its own"
-                )
-            targets = targets_of(archive, searches_of(archive, tables))
-            rows = {target.state.oid: self._delete(target, found) for target in targets}
-            copied = count_copies(archive.ledger, found.positions)
-            erase_copies(archive.ledger, found.positions)
+            search, order = self._plan()
+            if search.finds_nothing:
+                return self._summary(order, search.found, {}, 0)
+            self._begin(pending, order, search.found)
+        self.batch = batch = replace(self.batch, backfill=order.to_json())
+        found, rows, copied = None, dict[int, int](), 0
+        if search is not None:
+            found = search.found
+            rows = {target.state.oid: self._delete(target, search.rows(target)) for target in search.targets}
+            copied = erase_copies(archive.ledger, found.positions)
         states = self._purge(order)
         self.check_claim()
         self.progress(f"rewriting {counted(len(order.files), 'file')}")
@@ -196,6 +186,31 @@ class _Forget:
         self.check_claim()
         archive.ledger.close_backfill(batch, states, [], [])
         return self._summary(order, found, rows, copied)
+
+    def _plan(self) -> tuple[_Search, ErasureOrder]:
+        archive = self.archive
+        searches = searches_of(archive, self.erasure.tables)
+        targets = targets_of(archive, searches)
+        self.progress("looking for changes of the rows")
+        seeds = [seeds for target in targets if (seeds := target.seeds()) is not None]
+        found = find_changes(archive, searches, seeds)
+        if self.erasure.messages:
+            found = found.plus(find_messages(archive, self.erasure.is_chosen))
+        return _Search(targets, found), self._planned(searches, found)
+
+    def _kept(self, pending: PendingErasures) -> _Search | None:
+        """What the run that died has found; None if it had come so far that nothing is to be found any more. Raises
+        RunError if that was for another request."""
+        kept = pending.read()
+        if kept is None:
+            return None
+        tables, found = kept
+        if tables != self.erasure.tables:
+            raise RunError(
+                f"the erasure {self.erasure.reference!r} was begun for other rows: finish it with the same request "
+                "first, and give the new one a reference of its own"
+            )
+        return _Search(targets_of(self.archive, searches_of(self.archive, tables)), found)
 
     def _begin(self, pending: PendingErasures, order: ErasureOrder, found: FoundChanges) -> None:
         self.check_claim()
@@ -215,12 +230,11 @@ class _Forget:
         files = tuple(plan_files(archive, found.offsets))
         return ErasureOrder(self.erasure.by, self.erasure.reference, oids, existing, files)
 
-    def _delete(self, target: TargetSearch, found: FoundChanges) -> int:
+    def _delete(self, target: TargetSearch, rows: DataFrame) -> int:
         self.check_claim()
         self.progress(f"erasing {target.state.full_name}")
-        erased = target.erased(found.identities_of(target.state.oid))
         with session_settings(self.archive.spark, self._commit(target.state.oid).user_metadata()) as session:
-            return target.delete(session, erased)
+            return target.delete(session, rows)
 
     def _commit(self, table: int | str) -> DeltaTransaction:
         application = f"pgoutput_etl:{self.batch.ledger_id}:{table}"

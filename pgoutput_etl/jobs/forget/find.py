@@ -27,7 +27,6 @@ _FOUND = pa.schema(
     ]
 )
 
-
 # An OID, and a key in JSON of one of its rows
 LINKS = pa.schema([("relation", pa.int64()), ("identity", pa.string())])
 
@@ -74,31 +73,34 @@ def find_changes(
     chosen = found.where("is_chosen").select("relation", F.explode("identities").alias("identity"))
     keys, count = reduce(DataFrame.union, seeds, chosen).distinct().localCheckpoint(), -1
     while (now := keys.count()) != count:
-        rows = linked.join(keys, ["relation", "identity"], "left_semi").select("file", "ordinal").distinct()
-        more = linked.join(rows, ["file", "ordinal"], "left_semi").select("relation", "identity")
+        more = _with_keys(linked, linked, keys).select("relation", "identity")
         keys, count = keys.union(more).distinct().localCheckpoint(), now
-    rows = linked.join(keys, ["relation", "identity"], "left_semi").select("file", "ordinal").distinct()
-    is_linked = found.join(rows, ["file", "ordinal"], "left_semi")
+    erased = _with_keys(found, linked, keys).drop("is_chosen", "identities").toArrow()
     offsets: dict[int, dict[int, bool]] = {}
-    counts: dict[int, int] = {}
-    positions = is_linked.select("relation", *POSITIONS.names, "in_stream").toArrow()
-    for row in positions.to_pylist():
+    versions: Counter[tuple[int, int]] = Counter()
+    for row in erased.to_pylist():
         offsets.setdefault(row["file"], {})[row["offset"]] = row["in_stream"]
-        counts[row["relation"]] = counts.get(row["relation"], 0) + 1
+        versions[row["relation"], row["version"]] += 1
+    counts: Counter[int] = Counter()
+    for (oid, _), number in versions.items():
+        counts[oid] += number
     identities: dict[int, list[Identity]] = {}
     for row in keys.toArrow().to_pylist():
         identities.setdefault(row["relation"], []).append(identity_of(json.loads(row["identity"])))
-    unseen = _unseen(_by_version(found), _by_version(is_linked))
-    return FoundChanges(offsets, positions.select(POSITIONS.names).cast(POSITIONS), counts, identities, unseen)
+    positions = erased.select(POSITIONS.names).cast(POSITIONS)
+    return FoundChanges(offsets, positions, counts, identities, _unseen(found, versions))
 
 
-def _by_version(changes: DataFrame) -> Counter[tuple[int, int]]:
-    rows = changes.groupBy("relation", "version").count().collect()
-    return Counter({(row["relation"], row["version"]): row["count"] for row in rows})
+def _with_keys(changes: DataFrame, linked: DataFrame, keys: DataFrame) -> DataFrame:
+    """The changes that have one of the keys. linked: each change with each of its keys."""
+    rows = linked.join(keys, ["relation", "identity"], "left_semi").select("file", "ordinal").distinct()
+    return changes.join(rows, ["file", "ordinal"], "left_semi")
 
 
-def _unseen(changes: Counter[tuple[int, int]], erased: Counter[tuple[int, int]]) -> frozenset[int]:
-    """changes, erased: numbers by OID and version."""
+def _unseen(found: DataFrame, erased: Counter[tuple[int, int]]) -> frozenset[int]:
+    """erased: numbers of changes by OID and version."""
+    rows = found.groupBy("relation", "version").count().collect()
+    changes = {(row["relation"], row["version"]): row["count"] for row in rows}
     versions = Counter(oid for oid, _ in changes)
     return frozenset(oid for (oid, n), count in changes.items() if versions[oid] > 1 and erased[oid, n] == count)
 

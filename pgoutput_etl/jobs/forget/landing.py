@@ -58,9 +58,9 @@ class FileErasure:
     new_size: int = 0
     parts: tuple[NewPart, ...] = ()
 
-    def erased(self, stored: bytes) -> tuple[bytes, Erased]:
-        """The new file and its content, from the old file."""
-        done = erase(decompress(stored, self.path), Framing(self.framing), dict(self.offsets))
+    def erased(self, stored: bytes, content: bytes) -> tuple[bytes, Erased]:
+        """The new file and its content, from the old file. content: its bytes, decompressed."""
+        done = erase(content, Framing(self.framing), dict(self.offsets))
         return compress_like(stored, self.path, done.data), done
 
     @classmethod
@@ -77,10 +77,11 @@ def plan_files(archive: DeltaArchive, offsets: Mapping[int, Mapping[int, bool]])
     for number, own in offsets.items():
         of_content.setdefault(known.roots[number], {}).update(own)
     files, planned_roots = [], set[int]()
-    for path, root in contents(archive).items():
+    for path, root in _contents(archive).items():
         if root in of_content:
             stored = read_file(archive, path)
-            end = len(decompress(stored, path))  # a copy may have only the beginning of the content
+            content = decompress(stored, path)
+            end = len(content)  # a copy may have only the beginning of the content
             parts = {n: part for n, part in known.parts.items() if known.roots[n] == root and part.consumed <= end}
             if max(parts.values(), key=lambda part: part.consumed).unfinished:
                 raise ArchiveError(
@@ -93,7 +94,7 @@ def plan_files(archive: DeltaArchive, offsets: Mapping[int, Mapping[int, bool]])
             if not changes:
                 continue
             planned = FileErasure(path, framing or "", _digest(stored), len(stored), changes)
-            new, done = planned.erased(stored)
+            new, done = planned.erased(stored, content)
             new_parts = tuple(_new_parts(parts, done))
             files.append(replace(planned, after=_digest(new), new_size=len(new), parts=new_parts))
     for root in of_content.keys() - planned_roots:
@@ -117,7 +118,7 @@ def _new_parts(parts: Mapping[int, FilePart], done: Erased) -> Iterator[NewPart]
         )
 
 
-def contents(archive: DeltaArchive) -> dict[str, int]:
+def _contents(archive: DeltaArchive) -> dict[str, int]:
     """The paths of landed files that have been applied as they are now, each with the number of its content's first
     part."""
     known = archive.prior_state
@@ -166,7 +167,8 @@ def rewrite(archive: DeltaArchive, files: Iterable[FileErasure]) -> None:
                     f"{file.path}: expected a file that no receiver writes to, found one that grows: let the receiver "
                     f"begin another file, and run again after {_SETTLED} s"
                 )
-            write_file(archive, file.path, file.erased(known)[0] + appended)
+            new, _ = file.erased(known, decompress(known, file.path))
+            write_file(archive, file.path, new + appended)
         elif _digest(stored[: file.new_size]) != file.after:
             raise ArchiveError(f"{file.path}: expected the file as it was when the erasure began, found other content")
     _record(archive, files)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from pgoutput_etl.identifiers import table_of, tag_of
-from pgoutput_etl.jobs.forget.landing import contents
 from pgoutput_etl.landing.fingerprint import FileStatus
+from pgoutput_etl.landing.known_files import is_unchanged
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.spark.object_folder import ObjectFolder
 
@@ -20,13 +20,14 @@ def remains(archive: DeltaArchive, oids: Collection[int], rewritten: Collection[
             f"older versions of {table_of(place)}, which several sources share: run VACUUM there while no source runs, "
             "and let Delta's log expire"
         )
-    read = {*contents(archive), *rewritten}
-    unread = [file.path for file in archive.landing.listing().files() if file.path not in read]
-    for path in sorted(unread)[:_SHOWN]:
+    known = archive.prior_state
+    changed = {file.path for file in archive.landing.listing().files() if not is_unchanged(file, known)}
+    unread = sorted(changed.difference(rewritten))
+    for path in unread[:_SHOWN]:
         yield f"{path}, which has not been applied as it is now, was not searched: run jobs/apply.py, and erase again"
     if len(unread) > _SHOWN:
         yield f"{len(unread) - _SHOWN:,} more files that have not been applied"
-    for part in archive.prior_state.parts.values():
+    for part in known.parts.values():
         if part.status == FileStatus.REFUSED.value:
             yield f"{part.path}, which was refused, so its changes are not known: delete it"
     staged = f"{archive.ledger.root}/staged"
