@@ -1,8 +1,8 @@
 """Finds the changes of chosen rows, whatever became of their transactions.
 
 A row is chosen by the values of some columns, as PostgreSQL prints them. All keys that a chosen row ever had belong to
-it, so changes that have none of the chosen values are found by their keys: an UPDATE that did not send a large value,
-or a DELETE.
+it, for as long as it had them, so changes that have none of the chosen values are found by their keys: an UPDATE that
+did not send a large value, or a DELETE. Another row may have had the key before, or get it later.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.diff import Declared, lineage
-from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.relation_history import CommitPosition, RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
 from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value
 
@@ -37,15 +37,38 @@ _N, _U, _B = b"nub"
 
 
 @dataclass(frozen=True, slots=True)
+class KeyUse:
+    """A key in a change. begins: a row takes it; ends: its row leaves it. In a table without a key, several rows may
+    have it at once, so it neither begins nor ends."""
+
+    identity: Identity
+    begins: bool = False
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPeriod:
+    """The time in which a row had a key. start: None if it had it before its first change in the archive. end: of the
+    next row with this key, or None."""
+
+    identity: Identity
+    start: CommitPosition | None
+    end: CommitPosition | None
+
+    def holds(self, at: CommitPosition) -> bool:
+        return (self.start is None or self.start <= at) and (self.end is None or at < self.end)
+
+
+@dataclass(frozen=True, slots=True)
 class FoundChange:
-    """version: of its relation. identities: all that its tuples have. is_chosen: a tuple meets a condition."""
+    """version: of its relation. keys: that its tuples have. is_chosen: a tuple meets a condition."""
 
     version: int
     file: int
     ordinal: int
     offset: int
     in_stream: bool
-    identities: frozenset[Identity]
+    keys: tuple[KeyUse, ...]
     is_chosen: bool
 
 
@@ -98,6 +121,11 @@ class RowSearch:
         return next(iter(keys), ())
 
     @cached_property
+    def has_key(self) -> bool:
+        """False if several rows may be equal."""
+        return self.key is not None or all(map(_flags_key, self.versions.relations))
+
+    @cached_property
     def spelled_in_several_ways(self) -> frozenset[ColumnId]:
         """Columns whose values may have several texts."""
         pairs = zip(self.versions.relations, self.columns, strict=True)
@@ -146,13 +174,25 @@ class RowSearch:
             row["ordinal"],
             row["offset"],
             row["xid"] is not None,
-            frozenset(identity for texts in tuples if (identity := self.identity(texts)) is not None),
+            self._keys(row["tag"] == "I", old, new),
             any(meets(texts, wanted) for texts in tuples for wanted in self.wanted),
         )
 
-    def identity(self, texts: Mapping[ColumnId, Text]) -> Identity | None:
+    def _keys(
+        self, is_insert: bool, old: Mapping[ColumnId, Text] | None, new: Mapping[ColumnId, Text] | None
+    ) -> tuple[KeyUse, ...]:
+        """Without an old tuple, an UPDATE leaves the key as it is."""
+        left, taken = self.identity(old), self.identity(new)
+        uses, moves = [], left is not None and left != taken
+        if left is not None and moves:
+            uses.append(KeyUse(left, ends=self.has_key))
+        if taken is not None:
+            uses.append(KeyUse(taken, begins=self.has_key and (is_insert or moves)))
+        return tuple(uses)
+
+    def identity(self, texts: Mapping[ColumnId, Text] | None) -> Identity | None:
         """The key of a row with these values; None if they lack a part of it."""
-        if not all(column in texts for column in self.identity_columns):
+        if texts is None or not all(column in texts for column in self.identity_columns):
             return None
         return tuple((column, texts[column]) for column in self.identity_columns)
 
@@ -198,12 +238,18 @@ _TUPLES = {kind: (("old", kind == "K"), ("new", False)) for kind in (None, "K", 
 def _key_of(
     relation: Relation, columns: Sequence[ColumnId], configured: tuple[str, ...] | None
 ) -> tuple[ColumnId, ...]:
-    is_full = relation.replica_identity is ReplicaIdentity.FULL
     pairs = list(zip(relation.columns, columns, strict=True))
     if configured is not None:
         return tuple(sorted(column_id for column, column_id in pairs if column.name in configured))
-    flagged = [column_id for column, column_id in pairs if column.is_key and not is_full]
-    return tuple(sorted(flagged or columns))
+    if not _flags_key(relation):
+        return tuple(sorted(columns))
+    return tuple(sorted(column_id for column, column_id in pairs if column.is_key))
+
+
+def _flags_key(relation: Relation) -> bool:
+    """Under FULL, all columns are flagged."""
+    is_full = relation.replica_identity is ReplicaIdentity.FULL
+    return not is_full and any(column.is_key for column in relation.columns)
 
 
 def meets(texts: Mapping[ColumnId, Text], wanted: Wanted) -> bool:

@@ -138,7 +138,7 @@ class _Search:
 
     def rows(self, target: TargetSearch) -> DataFrame:
         """The rows to erase."""
-        return target.erased(self.found.identities_of(target.state.oid))
+        return target.erased(self.found.periods_of(target.state.oid))
 
     @property
     def finds_nothing(self) -> bool:

@@ -1,4 +1,9 @@
-"""Finds the changes of chosen rows, and chosen Messages, in all landed files, whatever became of their transactions."""
+"""Finds the changes of chosen rows, and chosen Messages, in all landed files, whatever became of their transactions.
+
+A key belongs to one row after the other. Its uses in commit order are numbered by row; those of open transactions come
+last. A transaction that was rolled back, or sent again, changes no row, so its changes link only each other: they are
+found by any key that a chosen row ever had.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +15,37 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.row_search import FoundChange, Identity, RowSearch
+from pgoutput_etl.changes.row_search import FoundChange, Identity, KeyPeriod, RowSearch
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.protocol.messages import Message
+from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.transactions.logical_messages import decoded
+from pgoutput_etl.transactions.outcome import ONCE_COMMITTED, TransactionStatus
 
+_AT = [(name, pa.int64()) for name in ("lsn", "file", "ordinal")]
+
+# identity: in JSON
+_KEY = pa.struct([("identity", pa.string()), ("begins", pa.bool_()), ("ends", pa.bool_())])
+
+# lsn: orders the changes of rows; NULL for one that changes no row
 _FOUND = pa.schema(
     [
-        *((name, pa.int64()) for name in ("relation", "version", "file", "ordinal", "offset")),
+        *((name, pa.int64()) for name in ("relation", "version", "offset", "top_xid")),
+        *_AT,
         *((name, pa.bool_()) for name in ("in_stream", "is_chosen")),
-        ("identities", pa.list_(pa.string())),
+        ("keys", pa.list_(_KEY)),
     ]
 )
 
-# An OID, and a key in JSON of one of its rows
-LINKS = pa.schema([("relation", pa.int64()), ("identity", pa.string())])
+# A stored row: its OID, its key in JSON, and the position of the change that wrote it
+STORED_KEYS = pa.schema([("relation", pa.int64()), ("identity", pa.string()), *_AT])
+
+_ROW = ["relation", "identity", "row"]  # row: the number of the row among those that had the key
 
 POSITIONS = pa.schema([(name, pa.int64()) for name in ("file", "ordinal", "offset")])
 
@@ -36,17 +53,17 @@ POSITIONS = pa.schema([(name, pa.int64()) for name in ("file", "ordinal", "offse
 @dataclass(frozen=True, slots=True)
 class FoundChanges:
     """offsets: of the changes to erase, by the file's number, and whether each is in a stream segment. positions: their
-    files, ordinals, and offsets. counts: by OID. identities: the keys of the rows, by OID. unseen: OIDs of tables with
+    files, ordinals, and offsets. counts: by OID. periods: of the keys of the rows, by OID. unseen: OIDs of tables with
     several versions of the relation, one of which no other change shows."""
 
     offsets: Mapping[int, Mapping[int, bool]]
     positions: pa.Table
     counts: Mapping[int, int]
-    identities: Mapping[int, Collection[Identity]]
+    periods: Mapping[int, Collection[KeyPeriod]]
     unseen: frozenset[int] = frozenset()
 
-    def identities_of(self, oid: int) -> Collection[Identity]:
-        return self.identities.get(oid, ())
+    def periods_of(self, oid: int) -> Collection[KeyPeriod]:
+        return self.periods.get(oid, ())
 
     @property
     def messages(self) -> int:
@@ -67,15 +84,19 @@ class FoundChanges:
 def find_changes(
     archive: DeltaArchive, searches: Mapping[int, RowSearch], seeds: Iterable[DataFrame] = ()
 ) -> FoundChanges:
-    """searches: by OID. seeds: keys of chosen rows, in LINKS. Raises ArchiveError if a file is gone or has changed."""
+    """searches: by OID. seeds: chosen rows, in STORED_KEYS. Raises ArchiveError if a file is gone or has changed."""
     found = _found(archive.all_changes(searches), searches).localCheckpoint()
-    linked = found.select("relation", "file", "ordinal", F.explode("identities").alias("identity")).localCheckpoint()
-    chosen = found.where("is_chosen").select("relation", F.explode("identities").alias("identity"))
-    keys, count = reduce(DataFrame.union, seeds, chosen).distinct().localCheckpoint(), -1
-    while (now := keys.count()) != count:
-        more = _with_keys(linked, linked, keys).select("relation", "identity")
-        keys, count = keys.union(more).distinct().localCheckpoint(), now
-    erased = _with_keys(found, linked, keys).drop("is_chosen", "identities").toArrow()
+    uses = found.select(
+        "relation", "top_xid", "lsn", "file", "ordinal", "is_chosen", F.inline("keys")
+    ).localCheckpoint()
+    of_rows = _numbered(uses.where(F.col("lsn").isNotNull())).localCheckpoint()
+    starts = of_rows.where("starts").select(*_ROW, "lsn", "file", "ordinal")
+    stored = (_rows_of(seed, starts) for seed in seeds)
+    rows = _linked(of_rows, reduce(DataFrame.union, stored, of_rows.where("is_chosen").select(*_ROW)), _ROW)
+    others = _of_no_row(uses.where(F.col("lsn").isNull()), rows)
+    chosen = found.where("is_chosen").select("file", "ordinal")
+    positions = chosen.union(_with_keys(of_rows, rows, _ROW)).union(others).distinct()
+    erased = found.join(positions, ["file", "ordinal"], "left_semi").drop("is_chosen", "keys").toArrow()
     offsets: dict[int, dict[int, bool]] = {}
     versions: Counter[tuple[int, int]] = Counter()
     for row in erased.to_pylist():
@@ -84,17 +105,62 @@ def find_changes(
     counts: Counter[int] = Counter()
     for (oid, _), number in versions.items():
         counts[oid] += number
-    identities: dict[int, list[Identity]] = {}
-    for row in keys.toArrow().to_pylist():
-        identities.setdefault(row["relation"], []).append(identity_of(json.loads(row["identity"])))
-    positions = erased.select(POSITIONS.names).cast(POSITIONS)
-    return FoundChanges(offsets, positions, counts, identities, _unseen(found, versions))
+    erased_at = erased.select(POSITIONS.names).cast(POSITIONS)
+    return FoundChanges(offsets, erased_at, counts, _periods(rows, starts), _unseen(found, versions))
 
 
-def _with_keys(changes: DataFrame, linked: DataFrame, keys: DataFrame) -> DataFrame:
-    """The changes that have one of the keys. linked: each change with each of its keys."""
-    rows = linked.join(keys, ["relation", "identity"], "left_semi").select("file", "ordinal").distinct()
-    return changes.join(rows, ["file", "ordinal"], "left_semi")
+def _numbered(uses: DataFrame) -> DataFrame:
+    """Adds `row`, and `starts`: true for its first use, unless it had the key before."""
+    in_order = Window.partitionBy("relation", "identity").orderBy("lsn", "file", "ordinal")
+    starts = F.col("begins") | F.coalesce(F.lag("ends").over(in_order), F.lit(False))
+    numbered = uses.withColumn("starts", starts)
+    return numbered.withColumn("row", F.sum(F.col("starts").cast("long")).over(in_order))
+
+
+def _rows_of(stored: DataFrame, starts: DataFrame) -> DataFrame:
+    """The rows that had these keys at their positions."""
+    at = F.struct("s.lsn", "s.file", "s.ordinal") <= F.struct("t.lsn", "t.file", "t.ordinal")
+    same = (F.col("s.relation") == F.col("t.relation")) & (F.col("s.identity") == F.col("t.identity")) & at
+    joined = stored.alias("t").join(starts.alias("s"), same, "left")
+    key = [F.col(f"t.{name}") for name in STORED_KEYS.names]
+    return joined.groupBy(*key).agg(F.coalesce(F.max("s.row"), F.lit(0)).alias("row")).select(*_ROW)
+
+
+def _linked(uses: DataFrame, first: DataFrame, names: list[str]) -> DataFrame:
+    """The keys that changes link with the first ones, also through others. names: of the columns of a key."""
+    keys, count = first.distinct().localCheckpoint(), -1
+    while (now := keys.count()) != count:
+        changes = _with_keys(uses, keys, names).distinct()
+        more = uses.join(changes, ["file", "ordinal"], "left_semi").select(*names)
+        keys, count = keys.union(more).distinct().localCheckpoint(), now
+    return keys
+
+
+def _of_no_row(uses: DataFrame, rows: DataFrame) -> DataFrame:
+    """The positions of changes of transactions that changed no row. rows: the chosen ones."""
+    own = ["relation", "identity", "top_xid"]
+    first = uses.join(rows, ["relation", "identity"], "left_semi").select(*own)
+    return _with_keys(uses, _linked(uses, first.union(uses.where("is_chosen").select(*own)), own), own)
+
+
+def _with_keys(uses: DataFrame, keys: DataFrame, names: list[str]) -> DataFrame:
+    """The positions of the changes that have one of the keys."""
+    return uses.join(keys, names, "left_semi").select("file", "ordinal")
+
+
+def _periods(rows: DataFrame, starts: DataFrame) -> dict[int, list[KeyPeriod]]:
+    """Of rows of `_linked`."""
+    positions: dict[tuple[int, str], list[CommitPosition]] = {}
+    own = starts.join(rows.select("relation", "identity").distinct(), ["relation", "identity"], "left_semi")
+    for start in own.toArrow().to_pylist():
+        position = start["lsn"], start["file"], start["ordinal"]
+        positions.setdefault((start["relation"], start["identity"]), []).append(position)
+    periods: dict[int, list[KeyPeriod]] = {}
+    for row in rows.toArrow().to_pylist():
+        limits = [None, *sorted(positions.get((row["relation"], row["identity"]), ())), None]
+        start, end = limits[row["row"] : row["row"] + 2]
+        periods.setdefault(row["relation"], []).append(KeyPeriod(identity_of(json.loads(row["identity"])), start, end))
+    return periods
 
 
 def _unseen(found: DataFrame, erased: Counter[tuple[int, int]]) -> frozenset[int]:
@@ -114,23 +180,34 @@ def find_messages(archive: DeltaArchive, is_chosen: Callable[[Message], bool]) -
 def _found(changes: DataFrame, searches: Mapping[int, RowSearch]) -> DataFrame:
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = [_row(row["relation"], searches[row["relation"]].find(row)) for row in batch.to_pylist()]
+            rows = [_row(row, searches[row["relation"]].find(row)) for row in batch.to_pylist()]
             yield pa.RecordBatch.from_pylist(rows, _FOUND)
 
     return changes.mapInArrow(find, spark_schema(_FOUND))
 
 
-def _row(oid: int, change: FoundChange) -> dict[str, object]:
+def _row(row: Mapping[str, Any], change: FoundChange) -> dict[str, object]:
+    keys = [{"identity": json.dumps(k.identity), "begins": k.begins, "ends": k.ends} for k in change.keys]
     return {
-        "relation": oid,
+        "relation": row["relation"],
         "version": change.version,
+        "offset": change.offset,
+        "top_xid": -1 if row["top_xid"] is None else row["top_xid"],
+        "lsn": _place_in_order(row),
         "file": change.file,
         "ordinal": change.ordinal,
-        "offset": change.offset,
         "in_stream": change.in_stream,
         "is_chosen": change.is_chosen,
-        "identities": [json.dumps(identity) for identity in change.identities],
+        "keys": keys,
     }
+
+
+def _place_in_order(row: Mapping[str, Any]) -> int | None:
+    """See _FOUND."""
+    if row["fate"] == TransactionStatus.OPEN.value:
+        return MAX_STORED_LSN
+    lsn: int | None = row["commit_lsn"] if row["fate"] in ONCE_COMMITTED else None
+    return lsn
 
 
 def identity_of(key: Iterable[tuple[tuple[int, int], str | None]]) -> Identity:

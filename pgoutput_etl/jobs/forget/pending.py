@@ -12,11 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.changes.row_search import Identity
+from pgoutput_etl.changes.row_search import KeyPeriod
 from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.jobs.forget.find import POSITIONS, FoundChanges, identity_of
 from pgoutput_etl.jobs.forget.request import TableErasure
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.spark.object_folder import ObjectFolder
 
 _NAME = "erasure.json"
@@ -33,10 +34,10 @@ class PendingErasures:
         return cls(ObjectFolder(ledger.spark, f"{ledger.root}/erasing/{path_segment(ledger.source)}"))
 
     def keep(self, tables: tuple[TableErasure, ...], found: FoundChanges) -> None:
-        identities = {oid: list(keys) for oid, keys in found.identities.items()}
+        periods = {oid: [[p.identity, p.start, p.end] for p in own] for oid, own in found.periods.items()}
         content = {
             "tables": [[table.name, table.conditions] for table in tables],
-            "identities": identities,
+            "periods": periods,
             "positions": found.positions.to_pydict(),
             "counts": dict(found.counts),
             "unseen": sorted(found.unseen),
@@ -49,16 +50,22 @@ class PendingErasures:
         if text is None:
             return None
         content: Mapping[str, Any] = json.loads(text)
-        identities: dict[int, list[Identity]] = {
-            int(oid): [identity_of(key) for key in keys] for oid, keys in content["identities"].items()
-        }
+        periods = {int(oid): [_period(*period) for period in own] for oid, own in content["periods"].items()}
         positions = pa.Table.from_pydict(content["positions"], POSITIONS)
         counts = {int(oid): count for oid, count in content["counts"].items()}
         tables = [
             TableErasure(name, tuple(tuple((column, text) for column, text in condition) for condition in conditions))
             for name, conditions in content["tables"]
         ]
-        return tuple(tables), FoundChanges({}, positions, counts, identities, frozenset(content["unseen"]))
+        return tuple(tables), FoundChanges({}, positions, counts, periods, frozenset(content["unseen"]))
 
     def delete(self) -> None:
         self.folder.delete_all()
+
+
+def _period(identity: list[Any], start: list[int] | None, end: list[int] | None) -> KeyPeriod:
+    return KeyPeriod(identity_of(identity), _position(start), _position(end))
+
+
+def _position(numbers: list[int] | None) -> CommitPosition | None:
+    return None if numbers is None else (numbers[0], numbers[1], numbers[2])

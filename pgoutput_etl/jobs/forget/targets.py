@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -11,45 +11,66 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.row_search import ColumnId, Identity, RowSearch, Text, Wanted, meets
+from pgoutput_etl.changes.event_log import position_of
+from pgoutput_etl.changes.row_search import ColumnId, Identity, KeyPeriod, RowSearch, Text, Wanted, meets
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.jobs.forget.find import LINKS
+from pgoutput_etl.jobs.forget.find import STORED_KEYS
 from pgoutput_etl.jobs.verify.row_text import delta_texts
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.net_effect import all_of, target_content, target_key_parts
 from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.masking.mask_rows import masked_relation
+from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableShape, table_columns
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table
-from pgoutput_etl.targets.modes import SEQ_COLUMN
+from pgoutput_etl.targets.modes import SEQ_COLUMN, VALID_FROM_LSN
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import ColumnType
 from pgoutput_etl.types.canonical_text import ComparedColumn, canonical_texts
 
 
 @dataclass(frozen=True, slots=True)
+class _StoredRow:
+    """at: the position of the change that wrote it; only mode append has more of it than the commit, of which other
+    modes store what it left."""
+
+    texts: Mapping[ColumnId, Text]
+    at: CommitPosition
+
+
+@dataclass(frozen=True, slots=True)
 class _Selection:
-    """columns: of the texts t0, t1 …, with the types that these have; identities and wanted: with masked texts, as the
-    target has them."""
+    """columns: of the texts t0, t1 …, with the types that these have; periods, by key, and wanted: with masked texts,
+    as the target has them."""
 
     columns: tuple[tuple[ColumnId, ColumnType], ...]
     search: RowSearch
-    identities: frozenset[Identity]
+    periods: Mapping[Identity, Sequence[KeyPeriod]]
     wanted: tuple[Wanted, ...]
 
-    def rows(self, batch: pa.RecordBatch) -> Iterator[dict[ColumnId, Text]]:
+    def rows(self, batch: pa.RecordBatch) -> Iterator[_StoredRow]:
         texts = (
             canonical_texts(own_type, batch.column(f"t{n}").to_pylist()) for n, (_, own_type) in enumerate(self.columns)
         )
         ids = [column for column, _ in self.columns]
-        return (dict(zip(ids, row, strict=True)) for row in zip(*texts, strict=True))
+        written = map(_written_at, *(batch.column(name).to_pylist() for name in ("lsn", "seq")))
+        for at, *row in zip(written, *texts, strict=True):
+            yield _StoredRow(dict(zip(ids, row, strict=True)), at)
 
-    def is_erased(self, row: Mapping[ColumnId, Text]) -> bool:
-        return self.search.identity(row) in self.identities or any(meets(row, wanted) for wanted in self.wanted)
+    def is_erased(self, row: _StoredRow) -> bool:
+        return self.is_chosen(row) or self._has_key(row)
+
+    def is_chosen(self, row: _StoredRow) -> bool:
+        return any(meets(row.texts, wanted) for wanted in self.wanted)
+
+    def _has_key(self, row: _StoredRow) -> bool:
+        identity = self.search.identity(row.texts)
+        return identity is not None and any(period.holds(row.at) for period in self.periods.get(identity, ()))
 
 
 @dataclass(frozen=True)
@@ -86,22 +107,23 @@ class TargetSearch:
         return cls(archive.spark, state, search, shape, ids, hashed)
 
     def seeds(self) -> DataFrame | None:
-        """relation and identity (see find.py) of the rows that meet a condition: a snapshot's rows are not in the
-        archive. None if keys are hashed, so that only the archive has them."""
+        """The rows that meet a condition, in STORED_KEYS: a snapshot's rows are not in the archive. None if keys are
+        hashed, so that only the archive has them."""
         if any(column in self.hashed for column in self.search.identity_columns):
             return None
         selection, oid = self._selection(()), self.state.oid
 
         def identify(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                chosen = filter(selection.is_erased, selection.rows(batch))
-                keys = [{"relation": oid, "identity": json.dumps(selection.search.identity(row))} for row in chosen]
-                yield pa.RecordBatch.from_pylist(keys, LINKS)
+                chosen = filter(selection.is_chosen, selection.rows(batch))
+                keys = [(oid, json.dumps(selection.search.identity(row.texts)), *row.at) for row in chosen]
+                names = STORED_KEYS.names
+                yield pa.RecordBatch.from_pylist([dict(zip(names, key, strict=True)) for key in keys], STORED_KEYS)
 
-        return self._texts(self._rows()).mapInArrow(identify, spark_schema(LINKS))
+        return self._texts(self._rows()).mapInArrow(identify, spark_schema(STORED_KEYS))
 
-    def erased(self, gone: Iterable[Identity]) -> DataFrame:
-        """The stored rows that meet a condition, or have one of the keys."""
+    def erased(self, gone: Iterable[KeyPeriod]) -> DataFrame:
+        """The stored rows that meet a condition, or had a key in one of its periods."""
         rows, selection = self._rows(), self._selection(gone)
         texts = self._texts(rows, {"row": F.struct(*map(quoted, rows.columns))})
 
@@ -129,32 +151,44 @@ class TargetSearch:
         if self.state.mode is Mode.APPEND:
             return [F.col(f"{alias}_pg_commit_lsn"), F.col(alias + SEQ_COLUMN)]
         parts = target_key_parts(self.shape, alias) if self.shape.key else [target_content(self.shape, alias)]
+        if self.state.mode is Mode.HISTORY:
+            parts.append(F.col(alias + VALID_FROM_LSN))
         return [F.to_json(F.struct(part.alias("part")), {"ignoreNullFields": "false"}) for part in parts]
 
     def _rows(self) -> DataFrame:
         return tagged_target(self.spark, self.state.path, self.shape.columns)
 
     def _texts(self, rows: DataFrame, others: Mapping[str, Column] = MappingProxyType({})) -> DataFrame:
-        return delta_texts(rows, [ComparedColumn(name, own_type) for name, own_type in self._types.items()], others)
+        columns = [ComparedColumn(name, own_type) for name, own_type in self._types.items()]
+        sequence = F.col(SEQ_COLUMN) if self.state.mode is Mode.APPEND else F.lit(None).cast("long")
+        return delta_texts(rows, columns, {**others, "seq": sequence})
 
     @property
     def _types(self) -> dict[str, ColumnType]:
         return {c.name: c.type for c in self.shape.columns if c.name in self.ids and not c.retired}
 
-    def _selection(self, gone: Iterable[Identity]) -> _Selection:
-        identities = frozenset(tuple((i, self._masked(i, text)) for i, text in key) for key in gone)
+    def _selection(self, gone: Iterable[KeyPeriod]) -> _Selection:
+        periods: dict[Identity, list[KeyPeriod]] = {}
+        for period in gone:
+            masked = tuple((i, self._masked(i, text)) for i, text in period.identity)
+            periods.setdefault(masked, []).append(period)
         wanted = tuple(
             [frozenset((i, self._masked(i, text)) for i, text in pairs) for pairs in condition]
             for condition in self.search.wanted
         )
         columns = tuple((self.ids[name], own_type) for name, own_type in self._types.items())
-        return _Selection(columns, self.search, identities, wanted)
+        return _Selection(columns, self.search, periods, wanted)
 
     def _masked(self, column: ColumnId, text: Text) -> Text:
         salt = self.hashed.get(column)
         if salt is None or text is None:
             return text
         return salt.hashed([text.encode("utf-8", "surrogateescape")])[0].decode()
+
+
+def _written_at(lsn: int | None, sequence: int | None) -> CommitPosition:
+    latest = MAX_STORED_LSN
+    return (latest if lsn is None else lsn, *((latest, latest) if sequence is None else position_of(sequence)))
 
 
 def _is_comparable(rule: ColumnRule | None) -> bool:

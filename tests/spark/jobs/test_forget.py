@@ -93,7 +93,7 @@ def test_changes_are_found_in_every_transaction(nights: Nights) -> None:
         0: [False],
         1: [False, True, True],
     }
-    assert {text for ((_, text),) in found.identities[16384]} == {"1", "7", "8"}
+    assert {text for period in found.periods[16384] for _, text in period.identity} == {"1", "7"}
 
 
 NAME = "Ada-Lovelace-1815"
@@ -219,6 +219,32 @@ def erase(nights: Nights, folder: Path, text: str, *overrides: str) -> ForgetSum
     summary = forget(nights.job.spark, nights.job.loaded(*overrides), ForgetRequest(request_file(folder, text), True))
     assert isinstance(summary, ForgetSummary)
     return summary
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["mirror", "soft_delete", "history", "append"])
+def test_rows_that_had_a_key_before_and_later_stay(nights: Nights, tmp_path: Path, mode: str) -> None:
+    """Before the person, Zoe had their first key; Eve gets it at once, Kim the other one in the same transaction."""
+    job = nights.job
+    job.overrides.append(f"tables=[{{match: '*', mode: {mode}}}]")
+    nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "Zoe"), insert("2", "Bob")))
+    nights.night(transaction(2, 0x200, delete("1", None)), transaction(3, 0x300, insert("1", NAME)))
+    nights.night(
+        transaction(4, 0x400, update("7", "phone", old_key=("1", None)), insert("1", "Eve")),
+        transaction(5, 0x500, update("7", "fax"), delete("7", None), insert("7", "Kim")),
+        [*segment(6, update("7", "telex"), first=True), *stream_abort(6)],
+    )
+    nights.night(transaction(7, 0x600, update("1", "Eva")))
+    done = erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]")
+    gone = {"mirror": 0, "soft_delete": 0, "history": 2, "append": 4}
+    assert [(table.changes, table.rows) for table in done.tables] == [(5, gone[mode])]
+    assert [place for text in (NAME, "phone", "fax", "telex") for place in places_with(tmp_path, text)] == []
+    people = {"Bob", "Eva", "Kim"} if mode in ("mirror", "soft_delete") else {"Bob", "Eva", "Kim", "Zoe", "Eve"}
+    stored = sorted(map(str, job.rows("public", "t")))
+    assert {row["v"] for row in job.rows("public", "t")} - {None} == people
+    assert job.run().files == 0
+    assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
+    assert sorted(map(str, job.rows("public", "t"))) == stored
 
 
 @pytest.mark.soak

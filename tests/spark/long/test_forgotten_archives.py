@@ -62,7 +62,7 @@ def searches(archive: DeltaArchive) -> Iterator[RowSearch]:
 
 def identities_of(archive: DeltaArchive, search: RowSearch) -> set[Identity]:
     rows = archive.all_changes([search.versions.oid]).toArrow().to_pylist()
-    return {identity for row in rows for identity in search.find(row).identities}
+    return {use.identity for row in rows for use in search.find(row).keys}
 
 
 def request_of(search: RowSearch, identities: list[Identity], folder: Path) -> ForgetRequest:
