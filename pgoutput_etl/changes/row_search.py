@@ -7,7 +7,7 @@ did not send a large value, or a DELETE. Another row may have had the key before
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.diff import Declared, lineage
-from pgoutput_etl.schema.relation_history import CommitPosition, RelationVersions
+from pgoutput_etl.schema.relation_history import CommitPosition, Position, RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
 from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value
 
@@ -30,7 +30,9 @@ ColumnId = tuple[int, int]
 # A condition: for each of its names the columns that ever had it, each with the text to find. One of them must have it
 Wanted = Sequence[frozenset[tuple[ColumnId, Text]]]
 
-# A key: its columns and their texts, by column
+Key = tuple[ColumnId, ...]
+
+# A key of a row: its columns and their texts, by column
 Identity = tuple[tuple[ColumnId, Text], ...]
 
 _N, _U, _B = b"nub"
@@ -101,7 +103,7 @@ class RowSearch:
 
     def _origins(self, earlier: Relation, relation: Relation) -> Sequence[int | None]:
         found = lineage(earlier, relation, self.declared)
-        key = self.key or [column.name for column in earlier.columns if column.is_key]
+        key = self.key or [column.name for column in earlier.columns if column.is_key and _flags_key(earlier)]
         doubtful = [name for i in found.retired if (name := earlier.columns[i].name) in key]
         if doubtful:
             raise TableError(
@@ -111,18 +113,47 @@ class RowSearch:
         return found.origins
 
     @cached_property
-    def identity_columns(self) -> tuple[ColumnId, ...]:
-        """The key's columns; without a key, all columns. Raises TableError if they have changed: a key that identified
-        one row may have become that of several, and nothing in the archive links the old keys to the new ones."""
-        pairs = zip(self.versions.relations, self.columns, strict=True)
-        keys = dict.fromkeys(_key_of(relation, columns, self.key) for relation, columns in pairs)
-        if len(keys) > 1:
-            raise TableError("its key has changed in the archive, so its rows can't be followed through all changes")
-        return next(iter(keys), ())
+    def keys(self) -> tuple[tuple[Key, ...], ...]:
+        """The keys that rows of each version are followed by: its own and later ones, but not earlier ones, which
+        several rows may have by then; all keys if it has none of its own. If none has, the columns that all versions
+        have. Raises TableError if a version lacks a part of them, so that nothing links its rows to those of others."""
+        own = self._own_keys
+        if not any(own):
+            common = tuple(sorted(frozenset.intersection(*map(frozenset, self.columns)))) if self.columns else ()
+            if self.columns and not common:
+                raise TableError(
+                    "no column is in all of its versions, so its rows can't be followed through all changes"
+                )
+            return ((common,),) * len(own)
+        order, followed = [number for _, number, _ in _entries(self.versions)], []
+        for number, key in enumerate(own):
+            numbers = order[order.index(number) :] if key else order
+            keys = tuple(dict.fromkeys(other for n in numbers if (other := own[n])))
+            missing = next((c for other in keys for c in other if c not in self.columns[number]), None)
+            if missing is not None:
+                name = self.versions.relations[missing[0]].columns[missing[1]].name
+                raise TableError(
+                    f"its key has {name!r}, a column that it has only in a part of the archive, so its rows can't be "
+                    "followed through all changes"
+                )
+            followed.append(keys)
+        return tuple(followed)
+
+    @cached_property
+    def _own_keys(self) -> list[Key | None]:
+        """Of each version."""
+        versions = list(zip(self.versions.relations, self.columns, strict=True))
+        if self.key is None:
+            return [_flagged_columns(*version) if _flags_key(version[0]) else None for version in versions]
+        for relation, columns in reversed(versions):
+            ids = {column.name: column_id for column, column_id in zip(relation.columns, columns, strict=True)}
+            if ids.keys() >= set(self.key):
+                return [tuple(sorted(ids[name] for name in self.key))] * len(versions)
+        raise TableError(f"it never had all columns of key: {', '.join(self.key)}")
 
     @cached_property
     def has_key(self) -> bool:
-        """False if several rows may be equal."""
+        """False if several rows may be equal, or may have been."""
         return self.key is not None or all(map(_flags_key, self.versions.relations))
 
     @cached_property
@@ -139,7 +170,7 @@ class RowSearch:
     @cached_property
     def _compared(self) -> frozenset[ColumnId]:
         chosen = (column_id for condition in self.wanted for pairs in condition for column_id, _ in pairs)
-        return frozenset([*self.identity_columns, *chosen])
+        return frozenset([*(column for keys in self.keys for key in keys for column in key), *chosen])
 
     def missing_column(self) -> str | None:
         """A column of the conditions that no version has."""
@@ -174,27 +205,25 @@ class RowSearch:
             row["ordinal"],
             row["offset"],
             row["xid"] is not None,
-            self._keys(row["tag"] == "I", old, new),
+            tuple(use for key in self.keys[number] for use in self._uses(key, row["tag"] == "I", old, new)),
             any(meets(texts, wanted) for texts in tuples for wanted in self.wanted),
         )
 
-    def _keys(
-        self, is_insert: bool, old: Mapping[ColumnId, Text] | None, new: Mapping[ColumnId, Text] | None
-    ) -> tuple[KeyUse, ...]:
+    def _uses(
+        self, key: Key, is_insert: bool, old: Mapping[ColumnId, Text] | None, new: Mapping[ColumnId, Text] | None
+    ) -> Iterator[KeyUse]:
         """Without an old tuple, an UPDATE leaves the key as it is."""
-        left, taken = self.identity(old), self.identity(new)
-        uses, moves = [], left is not None and left != taken
+        left, taken = _identity(key, old), _identity(key, new)
+        moves = left is not None and left != taken
         if left is not None and moves:
-            uses.append(KeyUse(left, ends=self.has_key))
+            yield KeyUse(left, ends=self.has_key)
         if taken is not None:
-            uses.append(KeyUse(taken, begins=self.has_key and (is_insert or moves)))
-        return tuple(uses)
+            yield KeyUse(taken, begins=self.has_key and (is_insert or moves))
 
-    def identity(self, texts: Mapping[ColumnId, Text] | None) -> Identity | None:
-        """The key of a row with these values; None if they lack a part of it."""
-        if texts is None or not all(column in texts for column in self.identity_columns):
-            return None
-        return tuple((column, texts[column]) for column in self.identity_columns)
+    def identities(self, texts: Mapping[ColumnId, Text], number: int) -> list[Identity]:
+        """The keys of a row of this version, as far as it has all their values."""
+        identities = (_identity(key, texts) for key in self.keys[number])
+        return [identity for identity in identities if identity is not None]
 
     def _texts(self, data: bytes | None, number: int, is_key: bool) -> dict[ColumnId, Text] | None:
         """The sent values of the columns that matter. is_key: other columns than the key's were not sent. A tuple with
@@ -225,24 +254,30 @@ class RowSearch:
 def _predecessors(versions: RelationVersions) -> list[int | None]:
     """The version that was in force when each one first appeared."""
     first: dict[int, int | None] = {}
-    entries = [(position, number, scope) for scope, held in versions.holds_from.items() for position, number in held]
-    for (file, ordinal), number, scope in sorted(entries, key=lambda entry: entry[0]):
+    for (file, ordinal), number, scope in _entries(versions):
         first.setdefault(number, versions.at((file, ordinal - 1), scope))
     return [first[number] for number in range(len(versions.relations))]
+
+
+def _entries(versions: RelationVersions) -> list[tuple[Position, int, int | None]]:
+    """The positions from which versions hold, with their numbers and scopes, in the archive's order."""
+    entries = [(position, number, scope) for scope, held in versions.holds_from.items() for position, number in held]
+    return sorted(entries, key=lambda entry: entry[0])
 
 
 # By the kind of the old tuple: whether it is a key only
 _TUPLES = {kind: (("old", kind == "K"), ("new", False)) for kind in (None, "K", "O")}
 
 
-def _key_of(
-    relation: Relation, columns: Sequence[ColumnId], configured: tuple[str, ...] | None
-) -> tuple[ColumnId, ...]:
-    pairs = list(zip(relation.columns, columns, strict=True))
-    if configured is not None:
-        return tuple(sorted(column_id for column, column_id in pairs if column.name in configured))
-    if not _flags_key(relation):
-        return tuple(sorted(columns))
+def _identity(key: Key, texts: Mapping[ColumnId, Text] | None) -> Identity | None:
+    """None if a value is missing."""
+    if texts is None or not all(column in texts for column in key):
+        return None
+    return tuple((column, texts[column]) for column in key)
+
+
+def _flagged_columns(relation: Relation, columns: Sequence[ColumnId]) -> Key:
+    pairs = zip(relation.columns, columns, strict=True)
     return tuple(sorted(column_id for column, column_id in pairs if column.is_key))
 
 

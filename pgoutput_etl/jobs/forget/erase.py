@@ -106,7 +106,7 @@ def _search(archive: DeltaArchive, oid: int, conditions: tuple[Mapping[str, str 
     rule = archive.config.rule_for(latest.namespace, latest.name)
     search = RowSearch(versions, conditions, rule.key, rule.lineage, archive.user_types)
     with _of_table(latest.full_name):
-        _ = search.identity_columns
+        _ = search.keys
     return search
 
 

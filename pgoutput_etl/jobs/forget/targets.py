@@ -50,6 +50,7 @@ class _Selection:
 
     columns: tuple[tuple[ColumnId, ColumnType], ...]
     search: RowSearch
+    version: int
     periods: Mapping[Identity, Sequence[KeyPeriod]]
     wanted: tuple[Wanted, ...]
 
@@ -69,18 +70,22 @@ class _Selection:
         return any(meets(row.texts, wanted) for wanted in self.wanted)
 
     def _has_key(self, row: _StoredRow) -> bool:
-        identity = self.search.identity(row.texts)
-        return identity is not None and any(period.holds(row.at) for period in self.periods.get(identity, ()))
+        keys = self.identities(row)
+        return any(period.holds(row.at) for key in keys for period in self.periods.get(key, ()))
+
+    def identities(self, row: _StoredRow) -> list[Identity]:
+        return self.search.identities(row.texts, self.version)
 
 
 @dataclass(frozen=True)
 class TargetSearch:
-    """A target's rows, and how their values identify them. ids: of the columns whose values can be compared, by name.
-    hashed: the salts of hashed ones."""
+    """A target's rows, and how their values identify them. version: of its relation. ids: of the columns whose values
+    can be compared, by name. hashed: the salts of hashed ones."""
 
     spark: SparkSession
     state: TableState
     search: RowSearch
+    version: int
     shape: TableShape
     ids: Mapping[str, ColumnId]
     hashed: Mapping[ColumnId, Salt]
@@ -99,24 +104,25 @@ class TargetSearch:
         all_ids = zip(search.versions.relations[versions[-1]].columns, search.columns[versions[-1]], strict=True)
         ids = {column.name: column_id for column, column_id in all_ids if _is_comparable(rules.get(column.name))}
         hashed = {ids[n]: rule.salt for n, rule in rules.items() if n in ids and rule.salt is not None}
-        if not set(search.identity_columns) <= set(ids.values()) or set(hashed) & set(search.spelled_in_several_ways):
+        key_columns = {column for key in search.keys[versions[-1]] for column in key}
+        if not key_columns <= set(ids.values()) or set(hashed) & set(search.spelled_in_several_ways):
             raise TableError("masked columns identify its rows, which can't be found in the target")
         columns = table_columns(relation, state.retired, archive.user_types)
         names = [column.name for column in columns]
         shape = TableShape(relation, columns, tuple(map(names.index, state.key)), search.versions)
-        return cls(archive.spark, state, search, shape, ids, hashed)
+        return cls(archive.spark, state, search, versions[-1], shape, ids, hashed)
 
     def seeds(self) -> DataFrame | None:
         """The rows that meet a condition, in STORED_KEYS: a snapshot's rows are not in the archive. None if keys are
         hashed, so that only the archive has them."""
-        if any(column in self.hashed for column in self.search.identity_columns):
+        if any(column in self.hashed for key in self.search.keys[self.version] for column in key):
             return None
         selection, oid = self._selection(()), self.state.oid
 
         def identify(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 chosen = filter(selection.is_chosen, selection.rows(batch))
-                keys = [(oid, json.dumps(selection.search.identity(row.texts)), *row.at) for row in chosen]
+                keys = [(oid, json.dumps(key), *row.at) for row in chosen for key in selection.identities(row)]
                 names = STORED_KEYS.names
                 yield pa.RecordBatch.from_pylist([dict(zip(names, key, strict=True)) for key in keys], STORED_KEYS)
 
@@ -177,7 +183,7 @@ class TargetSearch:
             for condition in self.search.wanted
         )
         columns = tuple((self.ids[name], own_type) for name, own_type in self._types.items())
-        return _Selection(columns, self.search, periods, wanted)
+        return _Selection(columns, self.search, self.version, periods, wanted)
 
     def _masked(self, column: ColumnId, text: Text) -> Text:
         salt = self.hashed.get(column)

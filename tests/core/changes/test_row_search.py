@@ -15,6 +15,7 @@ from pgoutput_etl.changes.row_search import Condition, FoundChange, Identity, Ro
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.landing.erasure import erase
 from pgoutput_etl.protocol.framing import detect
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay, ReplayedTable, fragment_outcomes
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
 from pgoutput_etl.transactions.outcome import TransactionStatus
@@ -22,9 +23,12 @@ from pgoutput_etl.types import load_text
 from tests.support.archived_tables import landed
 from tests.support.model.history import random_history, random_options
 from tests.support.small_archives import (
+    Change,
     Messages,
+    T,
     copydata,
     delete,
+    delete_full,
     insert,
     segment,
     stream_abort,
@@ -51,6 +55,7 @@ class ChosenRows:
 @dataclass(frozen=True)
 class Landed:
     files: list[bytes]
+    key: tuple[str, ...] | None = None
 
     def replayed(self) -> Replay:
         replay = Replay()
@@ -59,12 +64,12 @@ class Landed:
         return replay
 
     def search(self, oid: int, *conditions: Condition) -> RowSearch:
-        return RowSearch(self.replayed().assembly.relations.versions(oid), conditions)
+        return RowSearch(self.replayed().assembly.relations.versions(oid), conditions, self.key)
 
     def found(self, oid: int, *conditions: Condition) -> list[FoundChange]:
         replay = self.replayed()
         outcomes = fragment_outcomes(replay.assembly)
-        search = RowSearch(replay.assembly.relations.versions(oid), conditions)
+        search = self.search(oid, *conditions)
         changes = [row for row in replay._messages if row["tag"] in CHANGE_TAGS and row["tag"] != "T"]
         scopes = {f: outcome.scope for f, outcome in outcomes.items()}
         return [
@@ -119,19 +124,23 @@ class Landed:
 
 @dataclass
 class _Followed:
-    """rows: the number of the row that has a key. changes: of each row."""
+    """rows: the number of the row that has a key. changes: of each row. Keys of several kinds, or equal rows in a table
+    without a key, join rows."""
 
     rows: dict[Identity, int] = field(default_factory=dict)
     changes: dict[int, list[FoundChange]] = field(default_factory=dict)
+    _count: int = 0
 
     def add(self, change: FoundChange) -> None:
-        row = len(self.changes)
+        known = {self.rows[u.identity] for u in change.keys if not u.begins and u.identity in self.rows}
+        row = self._count = self._count + 1
+        self.changes[row] = [change, *(c for other in known for c in self.changes.pop(other))]
+        self.rows = {key: row if other in known else other for key, other in self.rows.items()}
         for use in change.keys:
-            if not use.begins:
-                row = self.rows.pop(use.identity, row)
-            if not use.ends:
+            if use.ends:
+                self.rows.pop(use.identity, None)
+            else:
                 self.rows[use.identity] = row
-        self.changes.setdefault(row, []).append(change)
 
 
 def _also_rolled_back(changes: Iterable[FoundChange], keys: Iterable[Identity]) -> list[FoundChange]:
@@ -171,6 +180,76 @@ def test_a_row_is_found_under_all_its_keys() -> None:
     assert b"Ada" not in b"".join(again.files)
     rows = again.replayed().tables()[16384].rows
     assert sorted(row["name"] for row in rows) == ["Bob", "Eve!", "Kim"]
+
+
+FULL = ReplicaIdentity.FULL
+
+
+@pytest.mark.parametrize(
+    ("versions", "key", "found"),
+    [
+        pytest.param(
+            [
+                (table("id", "v"), [insert("1", "Ada"), insert("2", "Bob")]),
+                (table("id", "v", identity=FULL), [update("1", "x", old=("1", "Ada")), delete_full("1", "x")]),
+                (table("id", "v"), [update("2", "Rob")]),
+            ],
+            None,
+            [(0, 2), (1, 2), (1, 3)],
+            id="FULL for a while",
+        ),
+        pytest.param(
+            [
+                (table("a", "v", identity=FULL), [insert("1", "Ada"), insert("2", "Bob")]),
+                (table("a", "v", "b", identity=FULL), [update("1", "x", "y", old=("1", "Ada", None))]),
+                (table("v", "b", identity=FULL), [delete_full("x", "y"), insert("z", "y")]),
+            ],
+            None,
+            [(0, 2), (1, 2), (2, 2)],
+            id="no key, other columns",
+        ),
+        pytest.param(
+            [
+                (table("id", "v", "n"), [insert("1", "Ada", "a"), insert("2", "Bob", "b")]),
+                (table("id", "v", "n", key=("id", "n")), [update("1", "x", "a"), insert("1", "Eve", "c")]),
+                (table("id", "v", "n", key=("n",)), [delete(None, None, "a")]),
+            ],
+            None,
+            [(0, 2), (1, 2), (2, 2)],
+            id="other keys",
+        ),
+        pytest.param(
+            [
+                (table("i", "v", identity=FULL), [insert("1", "Ada"), insert("2", "Bob")]),
+                (table("id", "v", identity=FULL), [update("1", "x", old=("1", "Ada")), delete_full("1", "x")]),
+            ],
+            ("id",),
+            [(0, 2), (1, 2), (1, 3)],
+            id="a configured key with a new name",
+        ),
+    ],
+)
+def test_rows_are_followed_through_other_keys(
+    versions: list[tuple[Relation, list[Change]]], key: tuple[str, ...] | None, found: list[Place]
+) -> None:
+    messages = [transaction(n, 0x100 * n, relation, *changes) for n, (relation, changes) in enumerate(versions, 1)]
+    archive = replace(small(*messages), key=key)
+    chosen = archive.chosen(T, {"v": "Ada"})
+    assert numbers(chosen.changes) == found
+
+
+@pytest.mark.parametrize(
+    ("versions", "key", "error"),
+    [
+        ([table("id", "v"), table("id", "v", "u", key=("u",))], None, "its key has 'u', a column that it has only in"),
+        ([table("a", identity=FULL), table("b", "c", identity=FULL)], None, "no column is in all of its versions"),
+        ([table("id", "v")], ("x",), "it never had all columns of key: x"),
+    ],
+)
+def test_rows_that_nothing_links(versions: list[Relation], key: tuple[str, ...] | None, error: str) -> None:
+    messages = [transaction(n, 0x100 * n, relation) for n, relation in enumerate(versions, 1)]
+    with pytest.raises(TableError, match=error):
+        _ = replace(small(*messages), key=key).search(T).keys
 
 
 def test_no_relation_message_is_an_error() -> None:

@@ -278,14 +278,18 @@ def test_a_table_without_a_key_and_a_hashed_column(nights: Nights, tmp_path: Pat
     nights.job.run(hashed)
     nights.land(transaction(2, 0x200, update(NAME, "x"), delete_full("1", "Bob", oid=9), insert("2", "Kim", oid=9)))
     nights.job.run(hashed)
+    wider = table(("id", INT4), "v", "w", identity=ReplicaIdentity.FULL, oid=9, name="bag")
+    moved = update("3", "phone", "x", old=("1", NAME, None), oid=9)
+    nights.land(transaction(3, 0x300, wider, moved, update("2", "Kim", "y", old=("2", "Kim", None), oid=9)))
+    nights.job.run(hashed)
     text = f"tables: [{{table: public.t, keys: [{{id: {NAME}}}]}}, {{table: public.bag, where: {{v: {NAME}}}}}]"
     done = erase(nights, tmp_path, text, hashed)
     assert {table.name: (table.changes, table.rows) for table in done.tables} == {
-        "public.bag": (2, 2),
+        "public.bag": (3, 2),
         "public.t": (2, 1),
     }
-    assert places_with(tmp_path) == []
-    assert nights.values("bag") == [(2, "Kim")]
+    assert places_with(tmp_path) == places_with(tmp_path, "phone") == []
+    assert nights.values("bag") == [(2, "Kim", "y")]
     assert [v for _, v in nights.values("t")] == ["Bob"]
 
 
