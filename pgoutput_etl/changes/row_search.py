@@ -7,7 +7,7 @@ did not send a large value, or a DELETE. Another row may have had the key before
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIden
 from pgoutput_etl.schema.diff import Declared, lineage
 from pgoutput_etl.schema.relation_history import CommitPosition, Position, RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
-from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value
+from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value, printed_text
 
 Text = str | None
 
@@ -184,8 +184,7 @@ class RowSearch:
             for column, column_id in zip(relation.columns, columns, strict=True):
                 named.setdefault(column.name, []).append((column_id, self._type(column)))
         return [
-            [frozenset((i, _spelled(t, text)) for i, t in named.get(name, ())) for name, text in condition.items()]
-            for condition in self.conditions
+            [_pairs(named.get(name, ()), text) for name, text in condition.items()] for condition in self.conditions
         ]
 
     def find(self, row: Mapping[str, Any]) -> FoundChange:
@@ -290,6 +289,15 @@ def _flags_key(relation: Relation) -> bool:
 def meets(texts: Mapping[ColumnId, Text], wanted: Wanted) -> bool:
     """True if all wanted columns have their texts."""
     return all(any(column in texts and texts[column] == text for column, text in pairs) for pairs in wanted)
+
+
+def _pairs(columns: Iterable[tuple[ColumnId, ColumnType]], text: Text) -> frozenset[tuple[ColumnId, Text]]:
+    """What one name of a condition wants, as it is written, and as PostgreSQL prints it."""
+    return frozenset(
+        (column_id, _spelled(own_type, spelling))
+        for column_id, own_type in columns
+        for spelling in (text, printed_text(own_type, text))
+    )
 
 
 def _spelled(own_type: ColumnType, text: Text) -> Text:

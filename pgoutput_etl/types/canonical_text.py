@@ -64,6 +64,11 @@ def canonical_texts(column_type: ColumnType, texts: Sequence[Text]) -> list[Text
         return [_reprint_one(column_type, text) for text in texts]
 
 
+def printed_text(column_type: ColumnType, text: Text) -> Text:
+    """A value's text as PostgreSQL prints it, such as 30.00 for 30; unchanged if the type can't parse it."""
+    return text if column_type.holds_variant else _reprint_one(column_type, text)
+
+
 def _reprint(column_type: ColumnType, texts: Sequence[Text]) -> list[Text]:
     loaded = load_text(column_type, [None if text is None else text.encode() for text in texts])
     printed = texts_of(column_type, loaded.array)

@@ -19,7 +19,7 @@ from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError, TableErr
 from pgoutput_etl.identifiers import table_of, tag_of
 from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes, find_messages
 from pgoutput_etl.jobs.forget.landing import plan_files, rewrite
-from pgoutput_etl.jobs.forget.ledger_rows import copies, count_copies, erase_copies
+from pgoutput_etl.jobs.forget.ledger_rows import COPIED, LedgerCopies
 from pgoutput_etl.jobs.forget.order import ErasureOrder
 from pgoutput_etl.jobs.forget.pending import PendingErasures
 from pgoutput_etl.jobs.forget.purge import newest_version, purge, refuse_what_stays
@@ -156,7 +156,7 @@ class _Forget:
     def preview(self) -> ForgetSummary:
         search, order = self._plan()
         rows = {target.state.oid: search.rows(target).count() for target in search.targets}
-        copied = count_copies(self.archive.ledger, search.found.positions)
+        copied = self._copies(search.found).count()
         return self._summary(order, search.found, rows, copied)
 
     def run(self) -> ForgetSummary:
@@ -177,7 +177,7 @@ class _Forget:
         if search is not None:
             found = search.found
             rows = {target.state.oid: self._delete(target, search.rows(target)) for target in search.targets}
-            copied = erase_copies(archive.ledger, found.positions)
+            copied = self._copies(found).erase()
         states = self._purge(order)
         self.check_claim()
         self.progress(f"rewriting {counted(len(order.files), 'file')}")
@@ -230,6 +230,9 @@ class _Forget:
         files = tuple(plan_files(archive, found.offsets))
         return ErasureOrder(self.erasure.by, self.erasure.reference, oids, existing, files)
 
+    def _copies(self, found: FoundChanges) -> LedgerCopies:
+        return LedgerCopies(self.archive.ledger, self.batch.since, found.positions, self.erasure.messages)
+
     def _delete(self, target: TargetSearch, rows: DataFrame) -> int:
         self.check_claim()
         self.progress(f"erasing {target.state.full_name}")
@@ -250,7 +253,7 @@ class _Forget:
             with session_settings(spark, self._commit("left").user_metadata()) as session:
                 return purge(session, path)
 
-        paths = [*order.places, *(archive.ledger.path(table) for table in copies() if archive.ledger.exists(table))]
+        paths = [*order.places, *(archive.ledger.path(table) for table in COPIED if archive.ledger.exists(table))]
         limit = archive.config.merge.parallel_tables
         pool = TablePool.of(spark, limit, "removing older versions of", self.progress)
         versions = dict(zip(paths, pool.map(paths, str, leave_newest), strict=True))

@@ -76,32 +76,47 @@ def plan_files(archive: DeltaArchive, offsets: Mapping[int, Mapping[int, bool]])
     of_content: dict[int, dict[int, bool]] = {}
     for number, own in offsets.items():
         of_content.setdefault(known.roots[number], {}).update(own)
-    files, planned_roots = [], set[int]()
-    for path, root in _contents(archive).items():
-        if root in of_content:
-            stored = read_file(archive, path)
-            content = decompress(stored, path)
-            end = len(content)  # a copy may have only the beginning of the content
-            parts = {n: part for n, part in known.parts.items() if known.roots[n] == root and part.consumed <= end}
-            if max(parts.values(), key=lambda part: part.consumed).unfinished:
-                raise ArchiveError(
-                    f"{path}: expected a file that no receiver writes to, found one that ends within a message: let "
-                    "the receiver begin another file, and run jobs/apply.py"
-                )
-            framing = next(part.framing for part in parts.values() if part.framing)
-            changes = tuple((offset, in_stream) for offset, in_stream in of_content[root].items() if offset < end)
-            planned_roots.add(root)
-            if not changes:
-                continue
-            planned = FileErasure(path, framing or "", _digest(stored), len(stored), changes)
-            new, done = planned.erased(stored, content)
-            new_parts = tuple(_new_parts(parts, done))
-            files.append(replace(planned, after=_digest(new), new_size=len(new), parts=new_parts))
-    for root in of_content.keys() - planned_roots:
+    files, found = [], set[int]()
+    for file in archive.landing.listing().files():
+        if file.path not in known.by_path:
+            continue
+        number, last = known.by_path[file.path]
+        if (root := known.roots[number]) in of_content:
+            stored = read_file(archive, file.path)
+            content = decompress(stored, file.path)
+            if is_unchanged(file, known) or _is_content_of(last, content):
+                found.add(root)
+                parts = {n: part for n, part in known.parts.items() if known.roots[n] == root}
+                files += _planned(file.path, stored, content, parts, of_content[root])
+    for root in of_content.keys() - found:
         raise ArchiveError(
             f"{known.names[root]}: expected a file that has been applied as it is now: run jobs/apply.py first"
         )
     return files
+
+
+def _is_content_of(part: FilePart, content: bytes) -> bool:
+    """True if a file that was touched, or repaired and redriven, has the content that was applied."""
+    return part.consumed == len(content) and part.prefix_hash == Hashes(content).of(part.consumed)
+
+
+def _planned(
+    path: str, stored: bytes, content: bytes, parts: Mapping[int, FilePart], offsets: Mapping[int, bool]
+) -> list[FileErasure]:
+    """Nothing for a copy of the content's beginning that has none of the changes. parts: of the content."""
+    own = {number: part for number, part in parts.items() if part.consumed <= len(content)}
+    if max(own.values(), key=lambda part: part.consumed).unfinished:
+        raise ArchiveError(
+            f"{path}: expected a file that no receiver writes to, found one that ends within a message: let the "
+            "receiver begin another file, and run jobs/apply.py"
+        )
+    framing = next(part.framing for part in own.values() if part.framing)
+    changes = tuple((offset, in_stream) for offset, in_stream in offsets.items() if offset < len(content))
+    if not changes:
+        return []
+    planned = FileErasure(path, framing or "", _digest(stored), len(stored), changes)
+    new, done = planned.erased(stored, content)
+    return [replace(planned, after=_digest(new), new_size=len(new), parts=tuple(_new_parts(own, done)))]
 
 
 def _new_parts(parts: Mapping[int, FilePart], done: Erased) -> Iterator[NewPart]:
@@ -116,14 +131,6 @@ def _new_parts(parts: Mapping[int, FilePart], done: Erased) -> Iterator[NewPart]
             None if part.head is None else head_of(consumed, heads),
             None if part.decompressed_size is None else done.moved(part.decompressed_size),
         )
-
-
-def _contents(archive: DeltaArchive) -> dict[str, int]:
-    """The paths of landed files that have been applied as they are now, each with the number of its content's first
-    part."""
-    known = archive.prior_state
-    landed = archive.landing.listing().files()
-    return {file.path: known.roots[known.by_path[file.path][0]] for file in landed if is_unchanged(file, known)}
 
 
 def read_file(archive: DeltaArchive, path: str) -> bytes:
@@ -205,5 +212,7 @@ def _record(archive: DeltaArchive, files: Collection[FileErasure]) -> None:
                 rows[new.file] = {**asdict(new), "size": size, "modified": modified}
     source = frame(archive.spark, pa.Table.from_pylist(list(rows.values()), _RECORD)).alias("s")
     target = delta_table(archive.spark, archive.ledger.path("files")).alias("t")
-    same = (F.col("t.file") == F.col("s.file")) & (F.col("t.source") == archive.ledger.source)
-    target.merge(source, same).whenMatchedUpdate(set={name: F.col(f"s.{name}") for name in _FIELDS}).execute()
+    is_current = (F.col("t.source") == archive.ledger.source) & (F.col("t.batch") >= archive.last.since)
+    target.merge(source, is_current & (F.col("t.file") == F.col("s.file"))).whenMatchedUpdate(
+        set={name: F.col(f"s.{name}") for name in _FIELDS}
+    ).execute()

@@ -1,70 +1,90 @@
-"""Erases the ledger's copies of changes and Messages."""
+"""Erases the ledger's copies of changes and Messages.
+
+When the archive is assembled again (`Batch.since`), its messages get other positions. Rows of `open_transactions` and
+`quarantine` from before that serve no job any more, so they are erased without a comparison.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from pgoutput_etl.jobs.forget.request import MessageErasure
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.load.net_effect import all_of
+from pgoutput_etl.load.net_effect import any_of
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import delta_table
 
+COPIED = ("open_transactions", "messages", "quarantine")
+
 
 @dataclass(frozen=True, slots=True)
-class _Copies:
-    """key: identifies a row. is_copy: that a row `t` has a change `s`. values: what replaces a part of the row; None to
-    delete it."""
+class LedgerCopies:
+    """since: the batch that last assembled the archive. positions: file and ordinal of each change. messages: those to
+    erase."""
 
-    key: tuple[str, ...]
-    is_copy: Column
-    values: Mapping[str, Column] | None
+    ledger: DeltaLedger
+    since: int
+    positions: pa.Table
+    messages: tuple[MessageErasure, ...]
+
+    def count(self) -> int:
+        """Number of rows with copies."""
+        return sum(self._rows(table).count() for table in COPIED)
+
+    def erase(self) -> int:
+        """Returns the number of rows that had copies."""
+        counts = {table: self._rows(table).count() for table in COPIED}
+        for table in (table for table, count in counts.items() if count):
+            target, is_own = (
+                delta_table(self.ledger.spark, self.ledger.path(table)),
+                F.col("source") == self.ledger.source,
+            )
+            if table == "open_transactions":
+                target.delete(is_own & self._is_outdated)
+                same = (F.col("t.source") == self.ledger.source) & self._is_same
+                target.alias("t").merge(self._changes, same).whenMatchedDelete().execute()
+            elif table == "messages":
+                target.update(is_own & self._is_chosen, {"content": F.lit(b"")})
+            else:
+                target.update(is_own & self._has_bytes, {"bytes": F.lit(None).cast("binary")})
+        return sum(counts.values())
+
+    def _rows(self, table: str) -> DataFrame:
+        rows = self.ledger.read(table)
+        if table == "open_transactions":
+            current = rows.alias("t").join(self._changes, self._is_same, "left_semi")
+            return rows.where(self._is_outdated).unionByName(current)
+        return rows.where(self._is_chosen if table == "messages" else self._has_bytes)
+
+    @property
+    def _changes(self) -> DataFrame:
+        return frame(self.ledger.spark, self.positions).alias("s")
+
+    @property
+    def _is_same(self) -> Column:
+        same = (F.col("t.file") == F.col("s.file")) & (F.col("t.ordinal") == F.col("s.ordinal"))
+        return same & (F.col("t.batch") >= self.since)
+
+    @property
+    def _is_outdated(self) -> Column:
+        return F.col("batch") < self.since
+
+    @property
+    def _is_chosen(self) -> Column:
+        return any_of(map(_is_chosen, self.messages)) if self.messages else F.lit(False)
+
+    @property
+    def _has_bytes(self) -> Column:
+        """Of any change in a file with an erased one: the landed file has the others, too."""
+        files = pc.unique(self.positions.column("file")).to_pylist()
+        return F.col("bytes").isNotNull() & (self._is_outdated | F.col("file").isin(*files))
 
 
-def copies() -> dict[str, _Copies]:
-    """By the ledger's table. Rows of quarantine have the bytes of several messages, which landed files still have; it
-    may have the same part in several batches."""
-    key = ("batch", "file", "ordinal")
-    key_of_part = ("batch", "file", "offset", "length", "relation")
-    same_file = F.col("t.file") == F.col("s.file")
-    same = same_file & (F.col("t.ordinal") == F.col("s.ordinal"))
-    end = F.col("t.offset") + F.col("t.length")
-    is_within = same_file & (F.col("s.offset") >= F.col("t.offset")) & (F.col("s.offset") < end)
-    return {
-        "open_transactions": _Copies(key, same, None),
-        "messages": _Copies(key, same, {"content": F.lit(b"")}),
-        "quarantine": _Copies(
-            key_of_part, is_within & F.col("t.bytes").isNotNull(), {"bytes": F.lit(None).cast("binary")}
-        ),
-    }
-
-
-def count_copies(ledger: DeltaLedger, positions: pa.Table) -> int:
-    """Number of rows that have one of the changes. positions: file, ordinal, and offset of each."""
-    return sum(_rows(ledger, table, own, positions).count() for table, own in copies().items())
-
-
-def erase_copies(ledger: DeltaLedger, positions: pa.Table) -> int:
-    """Returns the number of rows that had one of the changes."""
-    erased = 0
-    for table, own in copies().items():
-        rows = _rows(ledger, table, own, positions).localCheckpoint()
-        count = rows.count()
-        if count:
-            same = all_of(F.col(f"t.{name}").eqNullSafe(F.col(f"s.{name}")) for name in own.key)
-            target = delta_table(ledger.spark, ledger.path(table)).alias("t")
-            merge = target.merge(rows.distinct().alias("s"), (F.col("t.source") == ledger.source) & same)
-            merge = merge.whenMatchedDelete() if own.values is None else merge.whenMatchedUpdate(set=dict(own.values))
-            merge.execute()
-        erased += count
-    return erased
-
-
-def _rows(ledger: DeltaLedger, table: str, own: _Copies, positions: pa.Table) -> DataFrame:
-    """The keys of the rows."""
-    changes = frame(ledger.spark, positions).alias("s")
-    return ledger.read(table).alias("t").join(changes, own.is_copy, "left_semi").select(*own.key)
+def _is_chosen(wanted: MessageErasure) -> Column:
+    is_chosen = F.contains(F.col("content"), F.lit(wanted.contains.encode()))
+    return is_chosen if wanted.prefix is None else is_chosen & (F.col("prefix") == wanted.prefix)

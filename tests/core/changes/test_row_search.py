@@ -15,7 +15,7 @@ from pgoutput_etl.changes.row_search import Condition, FoundChange, Identity, Ro
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.landing.erasure import erase
 from pgoutput_etl.protocol.framing import detect
-from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay, ReplayedTable, fragment_outcomes
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
 from pgoutput_etl.transactions.outcome import TransactionStatus
@@ -101,7 +101,7 @@ class Landed:
                 followed.add(found[place])
             else:
                 followed.rows.clear()  # a TRUNCATE
-        at_the_end = dict(followed.rows)
+        first = {key: followed.changes[row][0] for key, row in followed.rows.items()}
         for place in opened:
             followed.add(found[place])
         chosen = {row for row, changes in followed.changes.items() if any(change.is_chosen for change in changes)}
@@ -109,7 +109,7 @@ class Landed:
         keys = {use.identity for change in erased for use in change.keys}
         for changes in others.values():
             erased += _also_rolled_back(changes, keys)
-        return ChosenRows(erased, keys, {identity for identity, row in at_the_end.items() if row in chosen})
+        return ChosenRows(erased, keys, {key for key, change in first.items() if change in erased})
 
     def without(self, changes: Iterable[FoundChange]) -> Landed:
         by_file: dict[int, dict[int, bool]] = {}
@@ -250,6 +250,15 @@ def test_rows_that_nothing_links(versions: list[Relation], key: tuple[str, ...] 
     messages = [transaction(n, 0x100 * n, relation) for n, relation in enumerate(versions, 1)]
     with pytest.raises(TableError, match=error):
         _ = replace(small(*messages), key=key).search(T).keys
+
+
+def test_a_condition_may_spell_a_value_otherwise() -> None:
+    archive = small(transaction(1, 0x100, table(("id", 23), ("price", 1700)), insert("7", "30.0"), insert("8", "1")))
+    for condition in ({"id": "007"}, {"price": "30.0"}, {"id": "7", "price": "30.0"}):
+        assert numbers(archive.chosen(T, condition).changes) == [(0, 2)], condition
+    relation = replace(table(("id", 23), "n"), columns=(RelationColumn(True, "n", 1700, (10 << 16 | 2) + 4),))
+    archive = small(transaction(1, 0x100, relation, insert("30.00")))
+    assert numbers(archive.chosen(T, {"n": "30"}).changes) == [(0, 2)]
 
 
 def test_no_relation_message_is_an_error() -> None:

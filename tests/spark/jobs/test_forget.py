@@ -19,6 +19,7 @@ from pgoutput_etl.jobs.forget import landing as files
 from pgoutput_etl.jobs.forget import purge as purging
 from pgoutput_etl.jobs.forget.find import find_changes
 from pgoutput_etl.jobs.forget.landing import FileErasure, plan_files, rewrite
+from pgoutput_etl.jobs.forget.ledger_rows import LedgerCopies
 from pgoutput_etl.jobs.forget.report import ForgetSummary, ProofSummary
 from pgoutput_etl.jobs.forget.request import ForgetRequest
 from pgoutput_etl.jobs.forget.run import forget
@@ -198,7 +199,7 @@ def test_an_erasure_that_died_is_finished_by_the_same_request(nights: Nights, tm
     for owner, effect in [
         (LedgerBatches, "begin"),
         (TargetSearch, "delete"),
-        (erasing, "erase_copies"),
+        (LedgerCopies, "erase"),
         (erasing, "purge"),
         (erasing, "rewrite"),
         (files, "_record"),
@@ -312,7 +313,7 @@ def test_a_table_from_a_snapshot_and_a_second_erasure(nights: Nights, tmp_path: 
         with pytest.raises(AnotherRunError):
             job.run()
 
-    with patch.object(erasing, "erase_copies", meanwhile):
+    with patch.object(LedgerCopies, "erase", meanwhile):
         first = erase(nights, tmp_path, "tables: [{table: public.t, keys: [{id: 1}]}]")
     assert [(table.changes, table.rows) for table in first.tables] == [(1, 1)]
     assert [str(new) in left for left in first.left] == [True]
@@ -338,7 +339,7 @@ def test_what_only_a_deleted_row_told_is_kept_until_the_erasure_is_done(nights: 
     )
     nights.night(transaction(2, 0x200, delete("1", None)))
     rows.unlink()
-    with dying(erasing, "erase_copies"):
+    with dying(LedgerCopies, "erase"):
         erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]")
     [pending] = (tmp_path / "tables" / "_pgoutput_etl" / "erasing").rglob("*.json")
     done = erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]")
@@ -413,3 +414,34 @@ def test_bytes_in_quarantine(nights: Nights, tmp_path: Path) -> None:
     assert any("quarantine" in place for place in places_with(tmp_path))
     erase(nights, tmp_path, ERASE)
     assert places_with(tmp_path) == []
+
+
+@pytest.mark.soak
+def test_copies_from_before_the_archive_was_assembled_again(nights: Nights, tmp_path: Path) -> None:
+    """The file was read in two parts then; afterwards its messages have other positions."""
+    job, path = nights.job, nights.job.landing / "0.copydata"
+    a = table(("id", INT4), "v", oid=101, name="a")
+    begun = copydata(transaction(1, 0x100, a, insert("1", "x", oid=101), table(("id", INT4), "v"), insert("2", "Bob")))
+    rest = [
+        *[Message(None, False, 0x150, "audit", b"login of " + BYTES), Message(None, False, 0x150, "audit", b"of Bob")],
+        *segment(50, insert("9", NAME), insert("5", "Lin"), first=True),
+        *transaction(2, 0x200, insert("3", "spoilt", oid=101), insert("1", NAME), insert("4", "Kim")),
+    ]
+    whole = begun + copydata(rest)
+    at = whole.index(b"t\0\0\0\6spoilt")
+    for content in (begun, whole[:at] + b"?" + whole[at + 1 :]):
+        path.write_bytes(content)
+        job.run()
+    path.write_bytes(whole)
+    assert job.backfill(BackfillRequest(None)).exit_code == 0
+    job.run()
+    for copy in ("open_transactions", "messages", "quarantine"):
+        assert any(copy in place for place in places_with(tmp_path / "tables")), copy
+    text = f"{ERASE}\nmessages: [{{prefix: audit, contains: {NAME}}}]"
+    preview = forget(job.spark, job.loaded(), ForgetRequest(request_file(tmp_path, text)))
+    assert isinstance(preview, ForgetSummary)
+    assert erase(nights, tmp_path, text).copies == preview.copies
+    assert places_with(tmp_path) == []
+    assert sorted(row["content"] for row in nights.ledger("messages")) == [b"", b"of Bob"]
+    nights.night(stream_commit(50, 0x300))
+    assert nights.values("t") == [(2, "Bob"), (4, "Kim"), (5, "Lin")]

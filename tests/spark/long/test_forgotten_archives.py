@@ -17,6 +17,7 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.forget import erase as erasing
 from pgoutput_etl.jobs.forget import landing as files
+from pgoutput_etl.jobs.forget.ledger_rows import LedgerCopies
 from pgoutput_etl.jobs.forget.report import ForgetSummary, ProofSummary
 from pgoutput_etl.jobs.forget.request import ForgetRequest
 from pgoutput_etl.jobs.forget.run import forget
@@ -32,7 +33,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 EFFECTS = [
     (TargetSearch, "delete"),
-    (erasing, "erase_copies"),
+    (LedgerCopies, "erase"),
     (erasing, "purge"),
     (erasing, "rewrite"),
     (files, "write_file"),
