@@ -4,6 +4,8 @@
     binary   COPY … WITH (FORMAT binary): a signature, then per row a count, and per field a length and bytes
     csv      COPY … WITH (FORMAT csv, HEADER)
 
+`…_spans` also yield where each row begins and ends, in bytes.
+
 `tuple_of` turns fields into TupleData, so that rows of a file are decoded like replicated rows. Errors name the file,
 the row and the offset, never values.
 """
@@ -40,6 +42,11 @@ def tuple_of(fields: Fields, kind: bytes) -> bytes:
 
 
 def text_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
+    """Raises ArchiveError for a row of another width."""
+    return (fields for _, _, fields in text_spans(data, path, width))
+
+
+def text_spans(data: bytes, path: str, width: int) -> Iterator[tuple[int, int, list[Field]]]:
     """Rows up to the end mark `\\.` or the end of the file. Raises ArchiveError for a row of another width."""
     begin = number = 0
     while begin < len(data):
@@ -52,7 +59,7 @@ def text_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
         fields = line.split(b"\t") if width or line else []
         if len(fields) != width:
             raise ArchiveError(f"{path}, offset {begin}: expected {width} fields in row {number}, found {len(fields)}")
-        yield [_unescaped(field, path, begin) for field in fields]
+        yield begin, end + 1, [_unescaped(field, path, begin) for field in fields]
         begin, number = end + 1, number + 1
 
 
@@ -85,6 +92,10 @@ def text_line(texts: Iterable[str | None]) -> str:
 
 def binary_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
     """Raises ArchiveError for a file of another format, a truncated one, or a row of another width."""
+    return (fields for _, _, fields in binary_spans(data, path, width))
+
+
+def binary_spans(data: bytes, path: str, width: int) -> Iterator[tuple[int, int, list[Field]]]:
     view = memoryview(data)
     position = _binary_header(view, path)
     number = 0
@@ -96,7 +107,7 @@ def binary_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
             return
         if count != width:
             raise ArchiveError(f"{path}, offset {position}: expected {width} fields in row {number}, found {count}")
-        position += 2
+        begin, position = position, position + 2
         fields: list[Field] = []
         for _ in range(count):
             (length,) = _unpack(">i", view, position, path)
@@ -108,7 +119,7 @@ def binary_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
                 raise ArchiveError(f"{path}, offset {position - 4}: expected a field that ends within the file")
             fields.append(bytes(view[position : position + length]))
             position += length
-        yield fields
+        yield begin, position, fields
         number += 1
 
 
@@ -138,20 +149,27 @@ _FIELD = re.compile(r'(?:"([^"]*(?:""[^"]*)*)"|([^,"\r\n]*))(,|\r\n|\r|\n|\Z)')
 
 
 def records(data: bytes, path: str) -> Iterator[Record]:
+    """See `record_spans`."""
+    return (record for _, _, record in record_spans(data, path))
+
+
+def record_spans(data: bytes, path: str) -> Iterator[tuple[int, int, Record]]:
     """The records of a CSV file. Empty and unquoted is NULL, empty and quoted is an empty string. The last record may
     lack its newline. Raises ArchiveError."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise ArchiveError(f"{path}, offset {error.start}: expected UTF-8: COPY … (ENCODING 'UTF8')") from None
-    width = number = position = 0
+    width = number = position = begin = 0
     while position < len(text):
+        first = position
         record, position = _record(text, position, path, number)
+        end = begin + len(text[first:position].encode())
         width = width or len(record)
         if len(record) != width:
             raise ArchiveError(f"{path}, record {number}: expected {width} fields, as in the header, not {len(record)}")
-        yield record
-        number += 1
+        yield begin, end, record
+        begin, number = end, number + 1
 
 
 _HEADER = 1 << 20

@@ -18,7 +18,7 @@ from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError, TableError
 from pgoutput_etl.identifiers import table_of, tag_of
 from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes, find_messages
-from pgoutput_etl.jobs.forget.landing import plan_files, rewrite
+from pgoutput_etl.jobs.forget.landing import FileErasure, plan_files, rewrite
 from pgoutput_etl.jobs.forget.ledger_rows import COPIED, LedgerCopies
 from pgoutput_etl.jobs.forget.order import ErasureOrder
 from pgoutput_etl.jobs.forget.pending import PendingErasures
@@ -26,6 +26,7 @@ from pgoutput_etl.jobs.forget.purge import newest_version, purge, refuse_what_st
 from pgoutput_etl.jobs.forget.remains import remains
 from pgoutput_etl.jobs.forget.report import ForgetSummary, ForgottenTable, RewrittenFile
 from pgoutput_etl.jobs.forget.request import Erasure, TableErasure
+from pgoutput_etl.jobs.forget.snapshot_files import CutFile, SnapshotFiles
 from pgoutput_etl.jobs.forget.targets import TargetSearch
 from pgoutput_etl.ledger.batch import Batch, applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
@@ -135,6 +136,7 @@ class _Search:
 
     targets: list[TargetSearch]
     found: FoundChanges
+    snapshots: tuple[CutFile, ...] = ()
 
     def rows(self, target: TargetSearch) -> DataFrame:
         """The rows to erase."""
@@ -142,7 +144,9 @@ class _Search:
 
     @property
     def finds_nothing(self) -> bool:
-        return not len(self.found.positions) and not any(self.rows(t).limit(1).count() for t in self.targets)
+        return not (len(self.found.positions) or self.snapshots) and not any(
+            self.rows(t).limit(1).count() for t in self.targets
+        )
 
 
 @dataclass
@@ -182,6 +186,8 @@ class _Forget:
         self.check_claim()
         self.progress(f"rewriting {counted(len(order.files), 'file')}")
         rewrite(archive, order.files)
+        for file in order.snapshots:
+            file.cut(archive)
         pending.delete()
         self.check_claim()
         archive.ledger.close_backfill(batch, states, [], [])
@@ -192,11 +198,15 @@ class _Forget:
         searches = searches_of(archive, self.erasure.tables)
         targets = targets_of(archive, searches)
         self.progress("looking for changes of the rows")
+        snapshots = [SnapshotFiles.of(archive, searches, wanted) for wanted in self.erasure.snapshots]
         seeds = [seeds for target in targets if (seeds := target.seeds()) is not None]
+        seeds += [files.seeds() for files in snapshots]
         found = find_changes(archive, searches, seeds)
         if self.erasure.messages:
             found = found.plus(find_messages(archive, self.erasure.is_chosen))
-        return _Search(targets, found), self._planned(searches, found)
+        cut = [file for files in snapshots for file in files.planned(found.periods_of(files.search.versions.oid))]
+        search = _Search(targets, found, tuple(cut))
+        return search, self._planned(searches, search)
 
     def _kept(self, pending: PendingErasures) -> _Search | None:
         """What the run that died has found; None if it had come so far that nothing is to be found any more. Raises
@@ -222,13 +232,13 @@ class _Forget:
             pending.delete()
             raise
 
-    def _planned(self, searches: Iterable[int], found: FoundChanges) -> ErasureOrder:
+    def _planned(self, searches: Iterable[int], search: _Search) -> ErasureOrder:
         archive, oids = self.archive, tuple(sorted(searches))
         places = sorted({table_of(place) for place in archive.ledger.places(oids) if not tag_of(place)})
         existing = tuple(place for place in places if is_delta_table(archive.spark, place))
         refuse_what_stays(archive.spark, existing)
-        files = tuple(plan_files(archive, found.offsets))
-        return ErasureOrder(self.erasure.by, self.erasure.reference, oids, existing, files)
+        files = tuple(plan_files(archive, search.found.offsets))
+        return ErasureOrder(self.erasure.by, self.erasure.reference, oids, existing, files, search.snapshots)
 
     def _copies(self, found: FoundChanges) -> LedgerCopies:
         return LedgerCopies(self.archive.ledger, self.batch.since, found.positions, self.erasure.messages)
@@ -277,17 +287,19 @@ class _Forget:
         self, order: ErasureOrder, found: FoundChanges | None, rows: Mapping[int, int], copied: int
     ) -> ForgetSummary:
         archive = self.archive
-        counts = {} if found is None else found.counts
-        tables = tuple(
-            ForgottenTable(archive.name(oid), counts.get(oid, 0), None if found is None else rows.get(oid, 0))
-            for oid in sorted(order.oids, key=archive.name)
-        )
-        files = tuple(RewrittenFile(file.path, file.before, file.after) for file in order.files)
+        known = {} if found is None else {oid: (found.counts.get(oid, 0), rows.get(oid, 0)) for oid in order.oids}
+        oids = sorted(order.oids, key=archive.name)
+        tables = tuple(ForgottenTable(archive.name(oid), *known.get(oid, (None, None))) for oid in oids)
+        rewritten: tuple[FileErasure | CutFile, ...] = (*order.files, *order.snapshots)
+        files = tuple(RewrittenFile(file.path, file.before, file.after) for file in rewritten)
         messages = 0 if found is None else found.messages
         executed = self.batch.backfill is not None
         left = tuple(remains(archive, order.oids, [file.path for file in files]))
         number = self.batch.number if executed else 0
         unseen = () if found is None else tuple(sorted(map(archive.name, found.unseen)))
+        source, reference, newest = archive.ledger.source, order.reference, archive.prior_state.newest
+        newest = newest if any(file.path == newest for file in files) else None
+        cut = sum(len(file.rows) for file in order.snapshots)
         return ForgetSummary(
-            archive.ledger.source, order.reference, executed, number, tables, files, messages, copied, left, unseen
+            source, reference, executed, number, tables, files, messages, copied, left, unseen, newest, cut
         )

@@ -114,9 +114,9 @@ def _planned(
     changes = tuple((offset, in_stream) for offset, in_stream in offsets.items() if offset < len(content))
     if not changes:
         return []
-    planned = FileErasure(path, framing or "", _digest(stored), len(stored), changes)
+    planned = FileErasure(path, framing or "", digest(stored), len(stored), changes)
     new, done = planned.erased(stored, content)
-    return [replace(planned, after=_digest(new), new_size=len(new), parts=tuple(_new_parts(own, done)))]
+    return [replace(planned, after=digest(new), new_size=len(new), parts=tuple(_new_parts(own, done)))]
 
 
 def _new_parts(parts: Mapping[int, FilePart], done: Erased) -> Iterator[NewPart]:
@@ -168,7 +168,7 @@ def rewrite(archive: DeltaArchive, files: Iterable[FileErasure]) -> None:
     for file in files:
         stored = read_file(archive, file.path)
         known, appended = stored[: file.size], stored[file.size :]
-        if _digest(known) == file.before:
+        if digest(known) == file.before:
             if appended and time.time() - modified.get(file.path, 0) < _SETTLED:
                 raise ArchiveError(
                     f"{file.path}: expected a file that no receiver writes to, found one that grows: let the receiver "
@@ -176,12 +176,12 @@ def rewrite(archive: DeltaArchive, files: Iterable[FileErasure]) -> None:
                 )
             new, _ = file.erased(known, decompress(known, file.path))
             write_file(archive, file.path, new + appended)
-        elif _digest(stored[: file.new_size]) != file.after:
+        elif digest(stored[: file.new_size]) != file.after:
             raise ArchiveError(f"{file.path}: expected the file as it was when the erasure began, found other content")
     _record(archive, files)
 
 
-def _digest(data: bytes) -> str:
+def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 

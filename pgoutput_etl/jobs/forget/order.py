@@ -6,18 +6,20 @@ import json
 from dataclasses import asdict, dataclass
 
 from pgoutput_etl.jobs.forget.landing import FileErasure
+from pgoutput_etl.jobs.forget.snapshot_files import CutFile
 
 
 @dataclass(frozen=True, slots=True)
 class ErasureOrder:
     """by, reference: as in request.Erasure. oids: of the tables with erased rows. places: whose older versions are
-    removed, because they ever had one of the tables."""
+    removed, because they ever had one of the tables. snapshots: files that snapshots were loaded from."""
 
     by: str
     reference: str
     oids: tuple[int, ...]
     places: tuple[str, ...]
     files: tuple[FileErasure, ...]
+    snapshots: tuple[CutFile, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps({"erasure": asdict(self)})
@@ -26,4 +28,5 @@ class ErasureOrder:
     def from_json(cls, text: str) -> ErasureOrder:
         fields = json.loads(text)["erasure"]
         files = tuple(map(FileErasure.from_json, fields["files"]))
-        return cls(fields["by"], fields["reference"], tuple(fields["oids"]), tuple(fields["places"]), files)
+        snapshots = tuple(map(CutFile.from_json, fields.get("snapshots", ())))
+        return cls(fields["by"], fields["reference"], tuple(fields["oids"]), tuple(fields["places"]), files, snapshots)

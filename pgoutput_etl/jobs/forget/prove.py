@@ -18,6 +18,7 @@ from pgoutput_etl.jobs.forget.find import find_changes, find_messages
 from pgoutput_etl.jobs.forget.remains import remains
 from pgoutput_etl.jobs.forget.report import ProofSummary, ProvenTable, Remnant
 from pgoutput_etl.jobs.forget.request import Erasure
+from pgoutput_etl.jobs.forget.snapshot_files import SnapshotFiles
 from pgoutput_etl.jobs.forget.targets import TargetSearch
 from pgoutput_etl.jobs.moment.read import MomentReader
 from pgoutput_etl.jobs.verify.row_text import delta_texts, text_names
@@ -40,6 +41,10 @@ def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progr
     remnants = [*_decoded(archive, erasure, searches, targets)]
     search = ByteSearch(spark, erasure.texts)
     landed = {file.path: file.size for file in archive.landing.listing().files()}
+    for wanted in erasure.snapshots:
+        files = SnapshotFiles.of(archive, searches, wanted)
+        landed |= files.sizes
+        remnants += [Remnant(file.path, "rows in a snapshot's file", len(file.rows)) for file in files.planned(())]
     progress(f"searching {counted(len(landed), 'landed file')}")
     remnants += search.landed(landed)
     folders = _folders(archive, searches)

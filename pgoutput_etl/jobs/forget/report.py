@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenTable:
-    """name: schema.table. changes: in landed files, of all transactions. rows: in the target; None if a run that died
-    had deleted them."""
+    """name: schema.table. changes: in landed files, of all transactions. rows: in the target. None if a run that died
+    has erased them."""
 
     name: str
-    changes: int
+    changes: int | None
     rows: int | None
 
 
@@ -35,7 +35,8 @@ class RewrittenFile:
 class ForgetSummary:
     """executed: False if nothing was changed. batch: its number in the ledger; 0 if nothing was changed. messages:
     logical decoding Messages. copies: the ledger's rows with a copy of a change. left: what the job can't erase.
-    unseen: names of tables of whose columns the archive no longer shows every form."""
+    unseen: names of tables of whose columns the archive no longer shows every form. newest: the newest landed file, if
+    it is among the files: a receiver may still have it open. snapshot_rows: in snapshots' files."""
 
     source: str
     reference: str
@@ -47,6 +48,8 @@ class ForgetSummary:
     copies: int = 0
     left: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
+    newest: str | None = None
+    snapshot_rows: int = 0
 
     @property
     def title(self) -> str:
@@ -106,13 +109,17 @@ def print_forget(summary: ForgetSummary | ProofSummary, console: Console | None 
         _print_proof(summary, console)
         return
     did = "erased from" if summary.executed else "would be erased from"
-    rows = [(t.name, (t.changes, "?" if t.rows is None else t.rows), ()) for t in summary.tables]
-    parts = [f"{summary.title}: {did} {counted(len(summary.files), 'landed file')}"]
+    rows = [(t.name, tuple("?" if n is None else n for n in (t.changes, t.rows)), ()) for t in summary.tables]
+    parts = [f"{summary.title}: {did} {counted(len(summary.files), 'file')}"]
     tables = [grid("table", ("changes", "rows"), (), rows)] if rows else []
     others = [counted(summary.messages, "Message"), counted(summary.copies, "row") + " of the ledger"]
+    if summary.snapshot_rows:
+        others.insert(0, f"{counted(summary.snapshot_rows, 'row')} of snapshots' files")
     unseen = [f"No other change shows a form that the columns of {name} had: docs/forget.md" for name in summary.unseen]
-    print_parts([*parts, *tables, f"Also {' and '.join(others)}", *unseen, *_left(summary.left)], console)
+    print_parts([*parts, *tables, f"Also {', '.join(others)}", *unseen, *_left(summary.left)], console)
     if not summary.executed:
+        if summary.newest is not None:
+            print_parts([f"The newest file is rewritten, too: no receiver may have it open: {summary.newest}"], console)
         print_parts(["Nothing was changed: --execute erases"], console)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from dataclasses import dataclass
 
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.jobs.snapshot.request import RowFormat
 from pgoutput_etl.protocol.messages import Message
 
 _LEAST_TEXT = 4  # characters; shorter texts are in almost every file
@@ -48,6 +50,16 @@ class MessageErasure:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotErasure:
+    """Files that a snapshot of a table was loaded from. table: schema.table. path, columns: as in SnapshotRequest."""
+
+    table: str
+    path: str
+    format: RowFormat
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Erasure:
     """by: who asked. reference: of the request, such as a ticket: it identifies the request, so that a run that died is
     finished with the same one. search: texts that --prove looks for in all bytes, besides those of the conditions."""
@@ -57,6 +69,7 @@ class Erasure:
     tables: tuple[TableErasure, ...]
     messages: tuple[MessageErasure, ...]
     search: tuple[str, ...] = ()
+    snapshots: tuple[SnapshotErasure, ...] = ()
 
     def is_chosen(self, message: Message) -> bool:
         return any(wanted.fits(message) for wanted in self.messages)
@@ -72,7 +85,7 @@ class Erasure:
 def read_erasure(path: str) -> Erasure:
     """Raises ConfigError, which names no value."""
     node = read_node(path, (), os.environ)
-    keys = node.section("requested_by", "reference", "tables", "messages", "search")
+    keys = node.section("requested_by", "reference", "tables", "messages", "search", "snapshots")
     by = keys["requested_by"].text("who asks for the erasure")
     reference = keys["reference"].text("the request's number or name")
     tables = tuple(map(_table, keys["tables"].items("a list of tables")))
@@ -80,7 +93,9 @@ def read_erasure(path: str) -> Erasure:
     if not tables and not messages:
         raise node.error("expected tables or messages to erase")
     search = tuple(text.text("a text to look for") for text in keys["search"].items("a list of texts"))
-    return Erasure(by, reference, tables, messages, search)
+    names = {table.name for table in tables}
+    snapshots = tuple(_snapshot(item, names) for item in keys["snapshots"].items("a list of files"))
+    return Erasure(by, reference, tables, messages, search, snapshots)
 
 
 def _table(node: Node) -> TableErasure:
@@ -103,6 +118,20 @@ def _condition(node: Node) -> tuple[tuple[str, str], ...]:
 def _text(node: Node) -> str:
     """PostgreSQL's text."""
     return node.setting()[0] if isinstance(node.value, bool) else node.setting()
+
+
+def _snapshot(node: Node, tables: Container[str]) -> SnapshotErasure:
+    keys = node.section("table", "columns", *(own.value for own in RowFormat))
+    table = keys["table"].text("schema.table")
+    if table not in tables:
+        raise keys["table"].expected("a table that is among tables")
+    formats = [own for own in RowFormat if keys[own.value].value is not None]
+    if len(formats) != 1:
+        raise node.expected("one of csv, copy, and dump")
+    columns = tuple(name.text("a column's name") for name in keys["columns"].items("a list of names"))
+    if columns and formats != [RowFormat.BINARY]:
+        raise keys["columns"].error("expected only with copy; other formats name their columns")
+    return SnapshotErasure(table, keys[formats[0].value].text("a path"), formats[0], columns)
 
 
 def _message(node: Node) -> MessageErasure:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -12,12 +11,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.event_log import position_of
-from pgoutput_etl.changes.row_search import ColumnId, Identity, KeyPeriod, RowSearch, Text, Wanted, meets
+from pgoutput_etl.changes.row_search import ColumnId, KeyPeriod, RowSearch, Text
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.jobs.forget.find import STORED_KEYS
+from pgoutput_etl.jobs.forget.selection import Columns, RowSelection, StoredRow, stored_rows
 from pgoutput_etl.jobs.verify.row_text import delta_texts
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.net_effect import all_of, target_content, target_key_parts
@@ -31,50 +31,7 @@ from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.targets.modes import SEQ_COLUMN, VALID_FROM_LSN
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import ColumnType
-from pgoutput_etl.types.canonical_text import ComparedColumn, canonical_texts
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredRow:
-    """at: the position of the change that wrote it; only mode append has more of it than the commit, of which other
-    modes store what it left."""
-
-    texts: Mapping[ColumnId, Text]
-    at: CommitPosition
-
-
-@dataclass(frozen=True, slots=True)
-class _Selection:
-    """columns: of the texts t0, t1 …, with the types that these have; periods, by key, and wanted: with masked texts,
-    as the target has them."""
-
-    columns: tuple[tuple[ColumnId, ColumnType], ...]
-    search: RowSearch
-    version: int
-    periods: Mapping[Identity, Sequence[KeyPeriod]]
-    wanted: tuple[Wanted, ...]
-
-    def rows(self, batch: pa.RecordBatch) -> Iterator[_StoredRow]:
-        texts = (
-            canonical_texts(own_type, batch.column(f"t{n}").to_pylist()) for n, (_, own_type) in enumerate(self.columns)
-        )
-        ids = [column for column, _ in self.columns]
-        written = map(_written_at, *(batch.column(name).to_pylist() for name in ("lsn", "seq")))
-        for at, *row in zip(written, *texts, strict=True):
-            yield _StoredRow(dict(zip(ids, row, strict=True)), at)
-
-    def is_erased(self, row: _StoredRow) -> bool:
-        return self.is_chosen(row) or self._has_key(row)
-
-    def is_chosen(self, row: _StoredRow) -> bool:
-        return any(meets(row.texts, wanted) for wanted in self.wanted)
-
-    def _has_key(self, row: _StoredRow) -> bool:
-        keys = self.identities(row)
-        return any(period.holds(row.at) for key in keys for period in self.periods.get(key, ()))
-
-    def identities(self, row: _StoredRow) -> list[Identity]:
-        return self.search.identities(row.texts, self.version)
+from pgoutput_etl.types.canonical_text import ComparedColumn
 
 
 @dataclass(frozen=True)
@@ -117,25 +74,22 @@ class TargetSearch:
         hashed, so that only the archive has them."""
         if any(column in self.hashed for key in self.search.keys[self.version] for column in key):
             return None
-        selection, oid = self._selection(()), self.state.oid
+        selection, columns, oid = self._selection(()), self._columns, self.state.oid
 
         def identify(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                chosen = filter(selection.is_chosen, selection.rows(batch))
-                keys = [(oid, json.dumps(key), *row.at) for row in chosen for key in selection.identities(row)]
-                names = STORED_KEYS.names
-                yield pa.RecordBatch.from_pylist([dict(zip(names, key, strict=True)) for key in keys], STORED_KEYS)
+                yield selection.keys_of_chosen(oid, _stored_rows(batch, columns))
 
         return self._texts(self._rows()).mapInArrow(identify, spark_schema(STORED_KEYS))
 
     def erased(self, gone: Iterable[KeyPeriod]) -> DataFrame:
         """The stored rows that meet a condition, or had a key in one of its periods."""
-        rows, selection = self._rows(), self._selection(gone)
+        rows, selection, columns = self._rows(), self._selection(gone), self._columns
         texts = self._texts(rows, {"row": F.struct(*map(quoted, rows.columns))})
 
         def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                yield batch.filter(pa.array(map(selection.is_erased, selection.rows(batch)), pa.bool_()))
+                yield batch.filter(pa.array(map(selection.is_erased, _stored_rows(batch, columns)), pa.bool_()))
 
         return texts.mapInArrow(keep, texts.schema).select("row.*")
 
@@ -173,23 +127,30 @@ class TargetSearch:
     def _types(self) -> dict[str, ColumnType]:
         return {c.name: c.type for c in self.shape.columns if c.name in self.ids and not c.retired}
 
-    def _selection(self, gone: Iterable[KeyPeriod]) -> _Selection:
-        periods: dict[Identity, list[KeyPeriod]] = {}
-        for period in gone:
-            masked = tuple((i, self._masked(i, text)) for i, text in period.identity)
-            periods.setdefault(masked, []).append(period)
+    @property
+    def _columns(self) -> Columns:
+        return tuple((self.ids[name], own_type) for name, own_type in self._types.items())
+
+    def _selection(self, gone: Iterable[KeyPeriod]) -> RowSelection:
+        """With masked texts, as the target has them."""
+        masked = [replace(p, identity=tuple((i, self._masked(i, text)) for i, text in p.identity)) for p in gone]
         wanted = tuple(
             [frozenset((i, self._masked(i, text)) for i, text in pairs) for pairs in condition]
             for condition in self.search.wanted
         )
-        columns = tuple((self.ids[name], own_type) for name, own_type in self._types.items())
-        return _Selection(columns, self.search, self.version, periods, wanted)
+        return RowSelection.of(self.search, self.version, masked, wanted)
 
     def _masked(self, column: ColumnId, text: Text) -> Text:
         salt = self.hashed.get(column)
         if salt is None or text is None:
             return text
         return salt.hashed([text.encode("utf-8", "surrogateescape")])[0].decode()
+
+
+def _stored_rows(batch: pa.RecordBatch, columns: Columns) -> Iterator[StoredRow]:
+    """columns: of the texts t0, t1 …"""
+    written = map(_written_at, *(batch.column(name).to_pylist() for name in ("lsn", "seq")))
+    return stored_rows([batch.column(f"t{n}").to_pylist() for n in range(len(columns))], columns, written)
 
 
 def _written_at(lsn: int | None, sequence: int | None) -> CommitPosition:

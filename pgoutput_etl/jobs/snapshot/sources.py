@@ -188,8 +188,9 @@ class Dump:
     def names(self, table: str) -> list[str] | None:
         return list(self.tables[table].columns)
 
-    def rows(self, relation: Relation) -> DataFrame:
-        table = self.tables[f"{relation.namespace}.{relation.name}"]
+    def file(self, name: str) -> tuple[str, int]:
+        """The path and the size of the file with the rows of schema.table. Raises ConfigError."""
+        table = self.tables[name]
         path, size = next(
             (self._files[table.file + suffix] for suffix in _SUFFIXES if table.file + suffix in self._files), ("", 0)
         )
@@ -201,6 +202,11 @@ class Dump:
                 f"--dump: {path} has {size:,} bytes, and Spark's binaryFile carries {limit:,}: load this table with "
                 "--jdbc, or COPY it to several files"
             )
+        return path, size
+
+    def rows(self, relation: Relation) -> DataFrame:
+        name = f"{relation.namespace}.{relation.name}"
+        table, (path, size) = self.tables[name], self.file(name)
         read = partial(text_rows, width=len(table.columns))
         positions = [table.columns.index(column.name) for column in relation.columns]
         return _tuples(self.spark, {path: size}, read, positions, b"t")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.postgres.copy_format import header, records
+from pgoutput_etl.postgres.copy_format import SIGNATURE, binary_spans, header, record_spans, records, text_spans
 
 
 def read(data: bytes) -> list[list[str | None]]:
@@ -20,6 +20,16 @@ def test_null_differs_from_empty_text() -> None:
         ["1", None, ""],
         ["2", "x,\ny", 'say "yes"'],
     ]
+
+
+def test_where_rows_begin_and_end() -> None:
+    csv = 'id,v\n1,"ä\n"\n2,x'.encode()
+    assert [csv[begin:end] for begin, end, _ in record_spans(csv, "a")] == [b"id,v\n", '1,"ä\n"\n'.encode(), b"2,x"]
+    text = b"1\ta\n2\t\\N\n\\.\n"
+    assert [text[begin:end] for begin, end, _ in text_spans(text, "a", 2)] == [b"1\ta\n", b"2\t\\N\n"]
+    rows = [b"\0\1\0\0\0\1a", b"\0\1\xff\xff\xff\xff"]
+    binary = SIGNATURE + bytes(8) + b"".join(rows) + b"\xff\xff"
+    assert [binary[begin:end] for begin, end, _ in binary_spans(binary, "a", 1)] == rows
 
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])

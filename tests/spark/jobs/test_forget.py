@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import struct
 from dataclasses import asdict, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -23,12 +24,14 @@ from pgoutput_etl.jobs.forget.ledger_rows import LedgerCopies
 from pgoutput_etl.jobs.forget.report import ForgetSummary, ProofSummary
 from pgoutput_etl.jobs.forget.request import ForgetRequest
 from pgoutput_etl.jobs.forget.run import forget
+from pgoutput_etl.jobs.forget.snapshot_files import CutFile
 from pgoutput_etl.jobs.forget.targets import TargetSearch
 from pgoutput_etl.jobs.moment.read import archive_of, read_at
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.postgres.copy_format import SIGNATURE
 from pgoutput_etl.protocol.messages import Message, ReplicaIdentity
 from pgoutput_etl.spark.delta import delta_table
 from tests.support.jobs import Nights, dying
@@ -160,6 +163,7 @@ def test_a_person_is_erased_from_everything(nights: Nights, tmp_path: Path, mode
     (tmp_path / "landing" / "erasure.yaml").unlink()
     preview = forget(job.spark, job.loaded(), request)
     assert isinstance(preview, ForgetSummary)
+    assert preview.newest == preview.files[-1].path
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
     done = forget(job.spark, job.loaded(), replace(request, execute=True))
@@ -325,6 +329,54 @@ def test_a_table_from_a_snapshot_and_a_second_erasure(nights: Nights, tmp_path: 
     assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
     assert (nights.values("t"), nights.values("other")) == ([(3, "Eve")], [(1, "x")])
     assert "public.t" in read_at(job.spark, job.loaded(), lsn=0x150).ahead
+
+
+def copied(*rows: tuple[int, str]) -> bytes:
+    """COPY … WITH (FORMAT binary) of an int4 and a text."""
+    fields = [(struct.pack(">i", key), value.encode()) for key, value in rows]
+    lines = [struct.pack(">h", 2) + b"".join(struct.pack(">i", len(f)) + f for f in own) for own in fields]
+    return SIGNATURE + struct.pack(">ii", 0, 0) + b"".join(lines) + struct.pack(">h", -1)
+
+
+@pytest.mark.soak
+def test_files_of_snapshots_that_the_request_names(nights: Nights, tmp_path: Path) -> None:
+    """The name is only in the files: it was changed since, and so was the key."""
+    job, folder = nights.job, tmp_path / "initial"
+    folder.mkdir()
+    rows = gzip.compress(f'id,v\n2,"B,\nb"\n1,{NAME}\n3,Eve\n'.encode())
+    (folder / "rows.csv.gz").write_bytes(rows)
+    (tmp_path / "rows.copy").write_bytes(copied((2, "Bob"), (1, NAME), (3, "Eve")))
+    nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("3", "Eve")))
+    request = SnapshotRequest(("public.t",), 0x110, files=str(folder), slot_lsn=1)
+    assert snapshot(job.spark, job.loaded(), request, lambda _: None).exit_code == 0
+    nights.night(transaction(2, 0x200, update("1", "Augusta"), update("7", "Byron", old_key=("1", None))))
+    nights.night(transaction(3, 0x300, insert("1", "Kim")))
+    files = f"{{table: public.t, csv: {folder}}}, {{table: public.t, copy: {tmp_path}/rows.copy}}"
+    text = f"{ERASE}\nsnapshots: [{files}]"
+    with dying(CutFile, "cut"):
+        erase(nights, tmp_path, text)
+    with dying(DeltaLedger, "close_backfill"):
+        erase(nights, tmp_path, text)
+    done = erase(nights, tmp_path, text)
+    assert (done.tables[0].changes, done.snapshot_rows, len(done.files)) == (None, 2, 3)
+    assert [place for name in (NAME, "Augusta", "Byron") for place in places_with(tmp_path, name)] == []
+    assert gzip.decompress((folder / "rows.csv.gz").read_bytes()) == b'id,v\n2,"B,\nb"\n3,Eve\n'
+    assert (tmp_path / "rows.copy").read_bytes() == copied((2, "Bob"), (3, "Eve"))
+    assert nights.values("t") == [(1, "Kim"), (2, "B,\nb"), (3, "Eve")]
+    proof = forget(job.spark, job.loaded(), ForgetRequest(request_file(tmp_path, text), prove=True))
+    assert isinstance(proof, ProofSummary)
+    assert proof.remnants == ()
+    (tmp_path / "rows.copy").write_bytes(copied((1, NAME)))
+    proof = forget(job.spark, job.loaded(), ForgetRequest(request_file(tmp_path, text), prove=True))
+    assert isinstance(proof, ProofSummary)
+    assert [remnant.what for remnant in proof.remnants] == ["rows in a snapshot's file", "text 1 of the request"]
+    for wrong, error in [
+        (f"dump: {tmp_path}", "toc.dat does not exist"),
+        (f"copy: {tmp_path}/rows.copy, columns: [id]", "has other columns than public.t in the archive"),
+        (f"csv: {tmp_path}/none", "none does not exist"),
+    ]:
+        with pytest.raises(ConfigError, match=error):
+            erase(nights, tmp_path, f"{ERASE}\nsnapshots: [{{table: public.t, {wrong}}}]")
 
 
 @pytest.mark.soak

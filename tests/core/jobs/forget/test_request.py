@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.forget.request import ForgetRequest, read_erasure
+from pgoutput_etl.jobs.forget.request import ForgetRequest, SnapshotErasure, read_erasure
+from pgoutput_etl.jobs.snapshot.request import RowFormat
 from pgoutput_etl.protocol.messages import Message
+
+ONE = "tables: [{table: public.t, keys: [{id: 1}]}]\nsnapshots: "
 
 HEAD = "requested_by: dpo\nreference: R-1\n"
 
@@ -27,13 +30,18 @@ def test_keys_conditions_and_messages(tmp_path: Path) -> None:
             "  - {table: public.t, keys: [{id: 30}, {id: 31, part: true}]}\n"
             "  - {table: public.u, where: {email: ada@example.org, since: 2026-11-20}}\n"
             "messages: [{prefix: audit, contains: ada@}, {contains: Lovelace}]\n"
-            "search: [Byron]\n",
+            "search: [Byron]\n"
+            "snapshots: [{table: public.t, csv: rows}, {table: public.u, copy: a, columns: [id]}]\n",
         )
     )
     t, u = erasure.tables
     assert (t.name, t.conditions) == ("public.t", ((("id", "30"),), (("id", "31"), ("part", "t"))))
     assert u.conditions == ((("email", "ada@example.org"), ("since", "2026-11-20")),)
     assert erasure.texts == ("Byron", "ada@example.org", "2026-11-20", "ada@", "Lovelace")
+    assert erasure.snapshots == (
+        SnapshotErasure("public.t", "rows", RowFormat.CSV),
+        SnapshotErasure("public.u", "a", RowFormat.BINARY, ("id",)),
+    )
     bodies = {b"ada@x": True, b"Lovelace": True, b"Bob": False}
     assert {body: erasure.is_chosen(Message(None, False, 1, "audit", body)) for body in bodies} == bodies
     assert not erasure.is_chosen(Message(None, False, 1, "other", b"ada@x"))
@@ -51,6 +59,13 @@ def test_keys_conditions_and_messages(tmp_path: Path) -> None:
         ),
         ("tables: [{table: public.t, keys: [{id: [secret]}]}]", r"keys\[0\]\.id: expected a string, a number"),
         ("messages: [{prefix: audit}]", r"messages\[0\]\.contains: missing: expected a string"),
+        (
+            "tables: [{table: public.t, keys: [{id: 1}]}]\nsnapshots: [{table: x, csv: a}]",
+            "a table that is among tables",
+        ),
+        (f"{ONE}[{{table: public.t}}]", r"snapshots\[0\]: expected one of csv, copy, and dump"),
+        (f"{ONE}[{{table: public.t, csv: a, dump: b}}]", r"snapshots\[0\]: expected one of csv, copy, and dump"),
+        (f"{ONE}[{{table: public.t, csv: a, columns: [id]}}]", "columns: expected only with copy"),
         ("table: []", "unknown key 'table'; did you mean 'tables'"),
     ],
 )

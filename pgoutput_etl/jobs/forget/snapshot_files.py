@@ -1,0 +1,193 @@
+"""Erases rows from the files that snapshots were loaded from, which the request names.
+
+Like a landed file, each is planned before anything changes: the plan has the places of the rows, and no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_etl.changes.row_search import KeyPeriod, RowSearch, Text
+from pgoutput_etl.compression import compress_like, decompress
+from pgoutput_etl.errors import ArchiveError, ConfigError
+from pgoutput_etl.ingest.binary_files import map_files
+from pgoutput_etl.ingest.listing import reading_files
+from pgoutput_etl.jobs.forget.find import STORED_KEYS
+from pgoutput_etl.jobs.forget.landing import digest, read_file, write_file
+from pgoutput_etl.jobs.forget.request import SnapshotErasure
+from pgoutput_etl.jobs.forget.selection import Columns, RowSelection, StoredRow, stored_rows
+from pgoutput_etl.jobs.snapshot.request import RowFormat
+from pgoutput_etl.jobs.snapshot.sources import Dump
+from pgoutput_etl.jobs.verify.row_text import copied_files, csv_header
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.lsn import MAX_STORED_LSN
+from pgoutput_etl.postgres.copy_format import binary_spans, record_spans, text_spans
+from pgoutput_etl.schema.relation_history import CommitPosition
+from pgoutput_etl.targets.plan import Since
+from pgoutput_etl.types import ColumnType, column_type
+
+_AT_ONCE = 10_000  # rows
+
+_PLAN = pa.schema(
+    [
+        *((name, pa.string()) for name in ("path", "before", "after")),
+        ("rows", pa.list_(pa.list_(pa.int64()))),
+    ]
+)
+
+Span = tuple[int, int, Sequence[Any]]  # where a row begins and ends, and its fields
+
+
+@dataclass(frozen=True, slots=True)
+class CutFile:
+    """before, after: SHA-256 of the file as it is stored. rows: where they begin and end in the decompressed file."""
+
+    path: str
+    before: str
+    after: str
+    rows: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> CutFile:
+        rows = tuple((begin, end) for begin, end in fields["rows"])
+        return cls(fields["path"], fields["before"], fields["after"], rows)
+
+    def cut(self, archive: DeltaArchive) -> None:
+        """Rewrites the file unless that is done. Raises ArchiveError for other content."""
+        stored = read_file(archive, self.path)
+        if digest(stored) == self.before:
+            write_file(archive, self.path, _without(stored, decompress(stored, self.path), self.path, self.rows))
+        elif digest(stored) != self.after:
+            raise ArchiveError(f"{self.path}: expected the file as it was when the erasure began, found other content")
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """spans: the rows of a file's content, with fields as `columns` says. at: the snapshot's position."""
+
+    spans: Callable[[bytes, str], Iterator[Span]]
+    columns: Columns
+    is_binary: bool
+    at: CommitPosition
+
+    def rows(self, content: bytes, path: str) -> Iterator[tuple[StoredRow, tuple[int, int]]]:
+        spans = self.spans(content, path)
+        while some := list(islice(spans, _AT_ONCE)):
+            texts = [
+                [self._text(fields[n], own_type) for _, _, fields in some]
+                for n, (_, own_type) in enumerate(self.columns)
+            ]
+            for row, (begin, end, _) in zip(stored_rows(texts, self.columns, [self.at] * len(some)), some, strict=True):
+                yield row, (begin, end)
+
+    def _text(self, field: str | bytes | None, own_type: ColumnType) -> Text:
+        if not isinstance(field, bytes):
+            return field
+        return (own_type.binary_text(field) if self.is_binary else field).decode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True)
+class SnapshotFiles:
+    """The files of a table. version: of its relation."""
+
+    archive: DeltaArchive
+    search: RowSearch
+    version: int
+    sizes: Mapping[str, int]
+    format: _Format
+
+    @classmethod
+    def of(cls, archive: DeltaArchive, searches: Mapping[int, RowSearch], wanted: SnapshotErasure) -> SnapshotFiles:
+        """Raises ConfigError if there are no such files, or their columns are not those of the table."""
+        own = [searches[oid] for oid in archive.oids_by_name()[wanted.table]]
+        names, sizes, spans = _opened(archive.spark, wanted, own)
+        for search in own:
+            for number, relation in reversed(list(enumerate(search.versions.relations))):
+                if {column.name for column in relation.columns} == set(names):
+                    columns = _columns(search, number, names)
+                    state = archive.last.tables.get(search.versions.oid)
+                    since = None if state is None else state.complete_since
+                    lsn = since.lsn if since is not None and since.kind is Since.SNAPSHOT else 0
+                    at = (lsn, MAX_STORED_LSN, MAX_STORED_LSN)
+                    is_binary = wanted.format is RowFormat.BINARY
+                    return cls(archive, search, number, sizes, _Format(spans, columns, is_binary, at))
+        raise ConfigError(f"snapshots: {wanted.path} has other columns than {wanted.table} in the archive")
+
+    def seeds(self) -> DataFrame:
+        """The rows that meet a condition, in STORED_KEYS."""
+        selection, own_format, oid = self._selection(()), self.format, self.search.versions.oid
+
+        def identify(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+            for path, stored in files:
+                rows = own_format.rows(decompress(stored, path), path)
+                yield selection.keys_of_chosen(oid, (row for row, _ in rows))
+
+        with reading_files(self.sizes):
+            return map_files(self.archive.spark, self.sizes, identify, STORED_KEYS, self.sizes).localCheckpoint()
+
+    def planned(self, gone: Iterable[KeyPeriod]) -> list[CutFile]:
+        """The files with rows that meet a condition, or ever had one of the keys."""
+        selection, own_format = self._selection(gone), self.format
+
+        def plan(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+            for path, stored in files:
+                content = decompress(stored, path)
+                rows = [span for row, span in own_format.rows(content, path) if selection.ever_had_a_key(row)]
+                if rows:
+                    new = _without(stored, content, path, rows)
+                    planned = {"path": path, "before": digest(stored), "after": digest(new), "rows": rows}
+                    yield pa.RecordBatch.from_pylist([planned], _PLAN)
+
+        with reading_files(self.sizes):
+            files = map_files(self.archive.spark, self.sizes, plan, _PLAN, self.sizes).toArrow().to_pylist()
+        return [CutFile.from_json(file) for file in sorted(files, key=lambda file: str(file["path"]))]
+
+    def _selection(self, gone: Iterable[KeyPeriod]) -> RowSelection:
+        return RowSelection.of(self.search, self.version, gone, self.search.wanted)
+
+
+def _opened(
+    spark: SparkSession, wanted: SnapshotErasure, own: Sequence[RowSearch]
+) -> tuple[Sequence[str], Mapping[str, int], Callable[[bytes, str], Iterator[Span]]]:
+    """The names of the columns, the files' sizes by path, and how their rows are read."""
+    path = wanted.path
+    match wanted.format:
+        case RowFormat.CSV:
+            return csv_header(spark, path), copied_files(spark, "--csv", path), _after_header
+        case RowFormat.DUMP:
+            dump = Dump(spark, path)
+            if wanted.table not in dump.tables:
+                raise ConfigError(f"snapshots: {path} has no rows of {wanted.table}")
+            names = dump.tables[wanted.table].columns
+            file, size = dump.file(wanted.table)
+            return names, {file: size}, partial(text_spans, width=len(names))
+        case RowFormat.BINARY:
+            latest = [column.name for column in own[-1].versions.relations[-1].columns]
+            columns = wanted.columns or latest
+            return columns, copied_files(spark, "--copy", path), partial(binary_spans, width=len(columns))
+
+
+def _after_header(content: bytes, path: str) -> Iterator[Span]:
+    return islice(record_spans(content, path), 1, None)
+
+
+def _columns(search: RowSearch, version: int, names: Iterable[str]) -> Columns:
+    pairs = zip(search.versions.relations[version].columns, search.columns[version], strict=True)
+    typed = {c.name: (i, column_type(c.type_oid, c.type_modifier, search.user_types)) for c, i in pairs}
+    return tuple(typed[name] for name in names)
+
+
+def _without(stored: bytes, content: bytes, path: str, rows: Iterable[tuple[int, int]]) -> bytes:
+    """The new file. stored, content: the old one as it is, and decompressed."""
+    parts, position = [], 0
+    for begin, end in rows:
+        parts.append(content[position:begin])
+        position = end
+    return compress_like(stored, path, b"".join([*parts, content[position:]]))
