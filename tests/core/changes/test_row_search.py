@@ -6,21 +6,18 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pgoutput_etl.changes.row_search import Condition, FoundChange, Identity, RowSearch
+from pgoutput_etl.changes.row_search import FoundChange, Identity, RowSearch
 from pgoutput_etl.errors import ArchiveError, TableError
-from pgoutput_etl.landing.erasure import erase
-from pgoutput_etl.protocol.framing import detect
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
-from pgoutput_etl.replay.mirror import Replay, ReplayedTable, fragment_outcomes
-from pgoutput_etl.scan.message_row import CHANGE_TAGS
-from pgoutput_etl.transactions.outcome import TransactionStatus
+from pgoutput_etl.replay.mirror import ReplayedTable
 from pgoutput_etl.types import load_text
 from tests.support.archived_tables import landed
+from tests.support.erased_changes import Landed, Place
 from tests.support.model.history import random_history, random_options
 from tests.support.small_archives import (
     Change,
@@ -38,119 +35,6 @@ from tests.support.small_archives import (
 )
 
 _AT_ONCE = 50
-
-
-Place = tuple[int, int]  # file, ordinal
-
-
-@dataclass(frozen=True)
-class ChosenRows:
-    """keys: that the chosen rows ever had. at_the_end: those that they have."""
-
-    changes: list[FoundChange]
-    keys: set[Identity]
-    at_the_end: set[Identity]
-
-
-@dataclass(frozen=True)
-class Landed:
-    files: list[bytes]
-    key: tuple[str, ...] | None = None
-
-    def replayed(self) -> Replay:
-        replay = Replay()
-        for number, data in enumerate(self.files):
-            replay.add_file(f"{number:03}", data)
-        return replay
-
-    def search(self, oid: int, *conditions: Condition) -> RowSearch:
-        return RowSearch(self.replayed().assembly.relations.versions(oid), conditions, self.key)
-
-    def found(self, oid: int, *conditions: Condition) -> list[FoundChange]:
-        replay = self.replayed()
-        outcomes = fragment_outcomes(replay.assembly)
-        search = self.search(oid, *conditions)
-        changes = [row for row in replay._messages if row["tag"] in CHANGE_TAGS and row["tag"] != "T"]
-        scopes = {f: outcome.scope for f, outcome in outcomes.items()}
-        return [
-            search.find({**row, "scope": scopes.get((row["file"], row["unit"]))})
-            for row in changes
-            if row["relation"] == oid
-        ]
-
-    def chosen(self, oid: int, *conditions: Condition) -> ChosenRows:
-        """Follows each row from change to change, as the server did. On Spark, jobs/forget/find.py joins them."""
-        replay = self.replayed()
-        outcomes = fragment_outcomes(replay.assembly)
-        found = {(change.file, change.ordinal): change for change in self.found(oid, *conditions)}
-        committed = [(row["file"], row["ordinal"]) for row in replay.committed() if row["relation"] == oid]
-        opened: list[Place] = []
-        others: dict[int | None, list[FoundChange]] = {}
-        for row in replay._messages:
-            place, outcome = (row["file"], row["ordinal"]), outcomes.get((row["file"], row["unit"]))
-            if place in found and place not in committed:
-                is_open = outcome is not None and outcome.status is TransactionStatus.OPEN
-                if is_open and outcome is not None and row["xid"] not in outcome.aborted_subxids:
-                    opened.append(place)
-                else:
-                    xid = row["top_xid"] if outcome is None else outcome.xid
-                    others.setdefault(xid, []).append(found[place])
-        followed = _Followed()
-        for place in committed:
-            if place in found:
-                followed.add(found[place])
-            else:
-                followed.rows.clear()  # a TRUNCATE
-        first = {key: followed.changes[row][0] for key, row in followed.rows.items()}
-        for place in opened:
-            followed.add(found[place])
-        chosen = {row for row, changes in followed.changes.items() if any(change.is_chosen for change in changes)}
-        erased = [change for row in chosen for change in followed.changes[row]]
-        keys = {use.identity for change in erased for use in change.keys}
-        for changes in others.values():
-            erased += _also_rolled_back(changes, keys)
-        return ChosenRows(erased, keys, {key for key, change in first.items() if change in erased})
-
-    def without(self, changes: Iterable[FoundChange]) -> Landed:
-        by_file: dict[int, dict[int, bool]] = {}
-        for change in changes:
-            by_file.setdefault(change.file, {})[change.offset] = change.in_stream
-        files = [
-            erase(data, detect(data), by_file[number]).data if number in by_file else data
-            for number, data in enumerate(self.files)
-        ]
-        return Landed(files)
-
-
-@dataclass
-class _Followed:
-    """rows: the number of the row that has a key. changes: of each row. Keys of several kinds, or equal rows in a table
-    without a key, join rows."""
-
-    rows: dict[Identity, int] = field(default_factory=dict)
-    changes: dict[int, list[FoundChange]] = field(default_factory=dict)
-    _count: int = 0
-
-    def add(self, change: FoundChange) -> None:
-        known = {self.rows[u.identity] for u in change.keys if not u.begins and u.identity in self.rows}
-        row = self._count = self._count + 1
-        self.changes[row] = [change, *(c for other in known for c in self.changes.pop(other))]
-        self.rows = {key: row if other in known else other for key, other in self.rows.items()}
-        for use in change.keys:
-            if use.ends:
-                self.rows.pop(use.identity, None)
-            else:
-                self.rows[use.identity] = row
-
-
-def _also_rolled_back(changes: Iterable[FoundChange], keys: Iterable[Identity]) -> list[FoundChange]:
-    """changes: of a transaction that changed no row."""
-    linked, erased, waiting = set(keys), list[FoundChange](), list(changes)
-    while found := [c for c in waiting if c.is_chosen or any(use.identity in linked for use in c.keys)]:
-        linked |= {use.identity for change in found for use in change.keys}
-        erased += found
-        waiting = [change for change in waiting if change not in found]
-    return erased
 
 
 def small(*messages: Messages) -> Landed:
