@@ -106,16 +106,21 @@ def _search(archive: DeltaArchive, oid: int, conditions: tuple[Mapping[str, str 
     versions, latest = archive.relations.unmasked(oid)
     rule = archive.config.rule_for(latest.namespace, latest.name)
     search = RowSearch(versions, conditions, rule.key, rule.lineage, archive.user_types)
-    with _of_table(latest.full_name):
+    with _of_table(archive, latest.full_name):
         _ = search.keys
     return search
 
 
 @contextmanager
-def _of_table(name: str) -> Iterator[None]:
+def _of_table(archive: DeltaArchive, name: str) -> Iterator[None]:
     try:
         yield
     except TableError as error:
+        if archive.last.resumed:
+            raise RunError(
+                "the erasure can't go on with this configuration. Restore the one that it was begun with: "
+                f"{name}: {error}"
+            ) from None
         raise RunError(f"nothing was erased: {name}: {error}") from None
 
 
@@ -125,7 +130,7 @@ def targets_of(archive: DeltaArchive, searches: Mapping[int, RowSearch]) -> list
     targets = []
     for state in states:
         if state.version >= 0 and is_delta_table(archive.spark, state.path):
-            with _of_table(state.full_name):
+            with _of_table(archive, state.full_name):
                 targets.append(TargetSearch.of(archive, state, searches[state.oid]))
     return targets
 

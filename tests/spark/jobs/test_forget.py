@@ -211,6 +211,10 @@ def test_an_erasure_that_died_is_finished_by_the_same_request(nights: Nights, tm
     ]:
         with dying(owner, effect):
             forget(job.spark, job.loaded(), request)
+        if effect == "delete":
+            changed = "tables=[{match: public.t, key: [none]}]"
+            with pytest.raises(RunError, match="can't go on with this configuration"):
+                forget(job.spark, job.loaded(changed), request)
         if effect != "begin":
             with pytest.raises(RunError, match="finish the erasure 'DSR-7' first"):
                 job.run()
