@@ -82,6 +82,7 @@ def assert_applied(nights: Nights, files: int) -> None:
 BEGUN = [False, pytest.param(True, marks=pytest.mark.soak)]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("begun", BEGUN, ids=["planned", "begun"])
 def test_a_run_reads_again_what_it_lost(nights: Nights, lose: Lose, begun: bool) -> None:
     """Files are known by their hashes from then on, and Spark itself computes again what it loses."""

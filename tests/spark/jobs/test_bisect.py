@@ -52,6 +52,7 @@ def test_the_first_commit_is_found_with_few_probes(nights: Nights, seed: int) ->
     assert {path for path in nights.job.folder.rglob("*") if path.is_file()} == before, "nothing was written"
 
 
+@pytest.mark.soak
 def test_tables_and_columns_that_come_later(nights: Nights) -> None:
     other = table(("id", INT4), oid=16385, name="u")
     nights.night(transaction(1, 0x100, table("id"), insert("1")))

@@ -195,6 +195,7 @@ def test_a_moment_is_a_commit_a_time_or_a_transaction(nights: Nights) -> None:
         pg.read_at(spark, config, lsn=wrapped + 1)
 
 
+@pytest.mark.soak
 def test_only_files_in_between_are_read(nights: Nights) -> None:
     """And a transaction counts once, wherever its rows are."""
     job, landing, streamed = nights.job, nights.job.landing, table(("id", INT4), "v")

@@ -253,6 +253,7 @@ def test_a_damaged_table_can_be_repaired_at_any_time(nights: Nights, repaired_be
             assert living(nights, "t", Mode.MIRROR) == ordered(server.rows[reached][1]), night
 
 
+@pytest.mark.soak
 def test_a_repair_writes_only_rows_that_differ_in_a_value(nights: Nights) -> None:
     """Values with several spellings, values that no column holds or that were never sent, and a dropped column that is
     kept; ranges that the snapshot does not have."""

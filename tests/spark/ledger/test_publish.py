@@ -156,6 +156,7 @@ def test_views_show_the_last_finished_batch_while_the_next_one_is_written(
     assert rows(viewed, view(viewed, "u")) == [("1", "x")]
 
 
+@pytest.mark.soak
 def test_views_follow_truncates_new_columns_renames_and_the_configuration(viewed: Nights) -> None:
     viewed.night(transaction(1, 0x100, table(), insert("1", "a")))
     viewed.night(transaction(2, 0x200, truncate(), table("id", "v", "w"), insert("2", "b", "c")))

@@ -129,6 +129,7 @@ def test_a_feed_that_is_turned_on_later_begins_with_the_next_batch(
     assert sorted(change["_change_type"] for change in changes) == ["update_postimage", "update_preimage"]
 
 
+@pytest.mark.soak
 def test_the_consumer_in_the_documentation(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     nights = Nights(Job(spark, tmp_path, landing, ["tables=[{match: '*', cdf: true}]"]))
     text = (Path(__file__).parents[3] / "docs" / "layout.md").read_text(encoding="utf-8")

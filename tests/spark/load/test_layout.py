@@ -104,7 +104,8 @@ def test_every_mode_creates_its_tables_with_the_layout(spark: SparkSession, tmp_
     assert nights.values("t") == [("9", "z")] == nights.values("bag")
 
 
-@pytest.mark.parametrize("in_catalog", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("in_catalog", [False, True])
 def test_what_users_set_themselves_is_kept(
     spark: SparkSession, tmp_path: Path, landing: Path, in_catalog: bool
 ) -> None:
@@ -187,6 +188,7 @@ def test_plan_shows_the_layout_and_maintenance_clusters(spark: SparkSession, tmp
     assert nights.values("t") == [("1", "a"), ("2", "c"), ("3", "a"), ("4", "a")]
 
 
+@pytest.mark.soak
 def test_two_tables_that_swap_names(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     nights = job_with(spark, tmp_path, landing)
     job = nights.job

@@ -94,6 +94,7 @@ def test_each_source_has_its_own_rows_and_columns_are_united_by_name(
         shard.assert_mirrored()
 
 
+@pytest.mark.soak
 def test_a_type_that_does_not_fit_holds_only_its_source(spark: SparkSession, tmp_path: Path) -> None:
     eu, us, ap = (Shard(spark, tmp_path, name) for name in ("eu", "us", "ap"))
     first = table(("id", INT4), "v")
