@@ -13,6 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.jobs.forget.report import ForgetSummary, ProofSummary
+from pgoutput_etl.jobs.forget.request import ForgetRequest
+from pgoutput_etl.jobs.forget.run import forget
 from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
 from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
@@ -108,6 +111,29 @@ def test_files_taken_while_others_write(spark: SparkSession, tmp_path: Path, lan
     assert_equal(job, server)
     load(job, *TABLES, **dump, slot_lsn=slot_lsn)
     assert_equal(job, server)
+    assert_one_row_of_each_is_erased(job, tmp_path)
+    load(job, "untouched", **dump, slot_lsn=slot_lsn)
+
+
+def assert_one_row_of_each_is_erased(job: Job, folder: Path) -> None:
+    """From the tables, the archive, and all files that the snapshots were loaded from."""
+    keys = {"orders": "id", "lines": "code", "untouched": "id"}
+    files = {"orders": {"copy": folder / "orders.copy"}, "lines": {"csv": folder / "lines.csv"}, "untouched": {}}
+    least = {name: str(min(row[key] for row in job.rows("public", name))) for name, key in keys.items()}
+    dumped = [{"table": f"public.{name}", "dump": str(folder / "dump")} for name in keys]
+    others = [{"table": f"public.{t}", **{f: str(p) for f, p in own.items()}} for t, own in files.items() if own]
+    tables = [{"table": f"public.{name}", "keys": [{key: least[name]}]} for name, key in keys.items()]
+    request = {"requested_by": "x", "reference": "1", "tables": tables, "snapshots": [*dumped, *others]}
+    (folder / "erasure.yaml").write_text(json.dumps(request))
+    erased = forget(job.spark, job.loaded(), ForgetRequest(str(folder / "erasure.yaml"), execute=True))
+    assert isinstance(erased, ForgetSummary)
+    assert erased.snapshot_rows == len(dumped) + len(others)
+    proof = forget(job.spark, job.loaded(), ForgetRequest(str(folder / "erasure.yaml"), prove=True))
+    assert isinstance(proof, ProofSummary)
+    assert [remnant.what for remnant in proof.remnants if not remnant.what.startswith("text ")] == []
+    assert not any(table.differences for table in proof.tables)
+    for name, key in keys.items():
+        assert least[name] not in {str(row[key]) for row in job.rows("public", name)}
 
 
 @pytest.mark.parametrize("version", [18, 16])
