@@ -159,13 +159,13 @@ class RowSearch:
     @cached_property
     def spelled_in_several_ways(self) -> frozenset[ColumnId]:
         """Columns whose values may have several texts."""
-        pairs = zip(self.versions.relations, self.columns, strict=True)
-        return frozenset(
-            column_id
-            for relation, columns in pairs
-            for column, column_id in zip(relation.columns, columns, strict=True)
-            if compares_by_value(self._type(column))
-        )
+        columns = (column for number in range(len(self.columns)) for column in self.columns_of(number))
+        return frozenset(column_id for _, column_id, own_type in columns if compares_by_value(own_type))
+
+    def columns_of(self, number: int) -> list[tuple[str, ColumnId, ColumnType]]:
+        """The names of a version's columns, with their types."""
+        pairs = zip(self.versions.relations[number].columns, self.columns[number], strict=True)
+        return [(column.name, column_id, self._type(column)) for column, column_id in pairs]
 
     @cached_property
     def _compared(self) -> frozenset[ColumnId]:
@@ -180,9 +180,9 @@ class RowSearch:
     @cached_property
     def wanted(self) -> list[Wanted]:
         named: dict[str, list[tuple[ColumnId, ColumnType]]] = {}
-        for relation, columns in zip(self.versions.relations, self.columns, strict=True):
-            for column, column_id in zip(relation.columns, columns, strict=True):
-                named.setdefault(column.name, []).append((column_id, self._type(column)))
+        for number in range(len(self.columns)):
+            for name, column_id, own_type in self.columns_of(number):
+                named.setdefault(name, []).append((column_id, own_type))
         return [
             [_pairs(named.get(name, ()), text) for name, text in condition.items()] for condition in self.conditions
         ]

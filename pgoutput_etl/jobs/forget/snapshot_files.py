@@ -31,7 +31,7 @@ from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.postgres.copy_format import binary_spans, record_spans, text_spans
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.targets.plan import Since
-from pgoutput_etl.types import ColumnType, column_type
+from pgoutput_etl.types import ColumnType
 
 _AT_ONCE = 10_000  # rows
 
@@ -111,7 +111,8 @@ class SnapshotFiles:
         for search in own:
             for number, relation in reversed(list(enumerate(search.versions.relations))):
                 if {column.name for column in relation.columns} == set(names):
-                    columns = _columns(search, number, names)
+                    typed = {name: (column_id, own_type) for name, column_id, own_type in search.columns_of(number)}
+                    columns = tuple(typed[name] for name in names)
                     state = archive.last.tables.get(search.versions.oid)
                     since = None if state is None else state.complete_since
                     lsn = since.lsn if since is not None and since.kind is Since.SNAPSHOT else 0
@@ -176,12 +177,6 @@ def _opened(
 
 def _after_header(content: bytes, path: str) -> Iterator[Span]:
     return islice(record_spans(content, path), 1, None)
-
-
-def _columns(search: RowSearch, version: int, names: Iterable[str]) -> Columns:
-    pairs = zip(search.versions.relations[version].columns, search.columns[version], strict=True)
-    typed = {c.name: (i, column_type(c.type_oid, c.type_modifier, search.user_types)) for c, i in pairs}
-    return tuple(typed[name] for name in names)
 
 
 def _without(stored: bytes, content: bytes, path: str, rows: Iterable[tuple[int, int]]) -> bytes:
