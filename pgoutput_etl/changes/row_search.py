@@ -40,18 +40,21 @@ _N, _U, _B = b"nub"
 
 @dataclass(frozen=True, slots=True)
 class KeyUse:
-    """A key in a change. begins: a row takes it; ends: its row leaves it. In a table without a key, several rows may
-    have it at once, so it neither begins nor ends."""
+    """A key in a change. number: which of `RowSearch.keys` it is of. begins: a row takes it; ends: its row leaves it.
+    In a table without a key, several rows may have it at once, so it neither begins nor ends. is_later: the table gets
+    this key only later; it identifies the row then, if this is its last change before."""
 
     identity: Identity
+    number: int = 0
     begins: bool = False
     ends: bool = False
+    is_later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPeriod:
-    """The time in which a row had a key. start: None if it had it before its first change in the archive. end: of the
-    next row with this key, or None."""
+    """The time in which a row had a key. start: None if it had it before its first change in the archive. end: what is
+    written there is no longer of this row; None if it still has the key."""
 
     identity: Identity
     start: CommitPosition | None
@@ -59,6 +62,18 @@ class KeyPeriod:
 
     def holds(self, at: CommitPosition) -> bool:
         return (self.start is None or self.start <= at) and (self.end is None or at < self.end)
+
+    @property
+    def is_empty(self) -> bool:
+        return self.start is not None and self.end is not None and self.start >= self.end
+
+    def within(self, start: CommitPosition, end: CommitPosition) -> KeyPeriod:
+        """The part of it from start to end."""
+        return KeyPeriod(
+            self.identity,
+            start if self.start is None else max(self.start, start),
+            end if self.end is None else min(self.end, end),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,48 +128,64 @@ class RowSearch:
         return found.origins
 
     @cached_property
-    def keys(self) -> tuple[tuple[Key, ...], ...]:
-        """The keys that rows of each version are followed by: its own and later ones, but not earlier ones, which
-        several rows may have by then; all keys if it has none of its own. If none has, the columns that all versions
-        have. Raises TableError if a version lacks a part of them, so that nothing links its rows to those of others."""
-        own = self._own_keys
-        if not any(own):
+    def keys(self) -> tuple[Key, ...]:
+        """The keys that rows are followed by, in the order in which the table had them. A table without any has all
+        columns that are in each version. Raises TableError if rows can't be followed."""
+        in_order = (self._own_keys[number] for _, number, _ in _entries(self.versions))
+        keys = tuple(dict.fromkeys(key for key in in_order if key is not None))
+        if not keys:
             common = tuple(sorted(frozenset.intersection(*map(frozenset, self.columns)))) if self.columns else ()
             if self.columns and not common:
                 raise TableError(
                     "no column is in all of its versions, so its rows can't be followed through all changes"
                 )
-            return ((common,),) * len(own)
-        order, followed = [number for _, number, _ in _entries(self.versions)], []
-        for number, key in enumerate(own):
-            numbers = order[order.index(number) :] if key else order
-            keys = tuple(dict.fromkeys(other for n in numbers if (other := own[n])))
-            missing = next((c for other in keys for c in other if c not in self.columns[number]), None)
-            if missing is not None:
-                name = self.versions.relations[missing[0]].columns[missing[1]].name
+            return (common,)
+        if len(keys) > 1 and not self.has_key:
+            raise TableError(
+                "its key has changed, and it had none for a while, so its rows can't be followed through all changes"
+            )
+        for own, columns in zip(self._own_keys, self.columns, strict=True):
+            needed = keys[0 if own is None else keys.index(own) :]
+            if missing := [column for key in needed for column in key if column not in columns]:
+                name = self.versions.relations[missing[0][0]].columns[missing[0][1]].name
                 raise TableError(
                     f"its key has {name!r}, a column that it has only in a part of the archive, so its rows can't be "
                     "followed through all changes"
                 )
-            followed.append(keys)
-        return tuple(followed)
+        return keys
+
+    @cached_property
+    def _numbers(self) -> list[int]:
+        """Of each version's key."""
+        return [0 if own is None else self.keys.index(own) for own in self._own_keys]
+
+    def number_of(self, identity: Identity) -> int:
+        """The number of its key among `keys`."""
+        return self.keys.index(tuple(column for column, _ in identity))
 
     @cached_property
     def _own_keys(self) -> list[Key | None]:
-        """Of each version."""
+        """Of each version: what its changes name rows by, or the configured key."""
         versions = list(zip(self.versions.relations, self.columns, strict=True))
-        if self.key is None:
-            return [_flagged_columns(*version) if _flags_key(version[0]) else None for version in versions]
+        flagged = [_flagged_columns(*version) if _flags_key(version[0]) else None for version in versions]
+        if self.key is None or None not in flagged:
+            return list(flagged)
         for relation, columns in reversed(versions):
             ids = {column.name: column_id for column, column_id in zip(relation.columns, columns, strict=True)}
             if ids.keys() >= set(self.key):
-                return [tuple(sorted(ids[name] for name in self.key))] * len(versions)
+                configured = tuple(sorted(ids[name] for name in self.key))
+                return [key or configured for key in flagged]
         raise TableError(f"it never had all columns of key: {', '.join(self.key)}")
 
     @cached_property
     def has_key(self) -> bool:
         """False if several rows may be equal, or may have been."""
         return self.key is not None or all(map(_flags_key, self.versions.relations))
+
+    @cached_property
+    def _is_whole_row(self) -> bool:
+        """True if equal rows are one."""
+        return not any(self._own_keys)
 
     @cached_property
     def spelled_in_several_ways(self) -> frozenset[ColumnId]:
@@ -170,7 +201,7 @@ class RowSearch:
     @cached_property
     def _compared(self) -> frozenset[ColumnId]:
         chosen = (column_id for condition in self.wanted for pairs in condition for column_id, _ in pairs)
-        return frozenset([*(column for keys in self.keys for key in keys for column in key), *chosen])
+        return frozenset([*(column for key in self.keys for column in key), *chosen])
 
     def missing_column(self) -> str | None:
         """A column of the conditions that no version has."""
@@ -188,8 +219,8 @@ class RowSearch:
         ]
 
     def find(self, row: Mapping[str, Any]) -> FoundChange:
-        """row: a change, with the columns of MESSAGE_SCHEMA and the scope of its transaction. Raises ArchiveError for
-        one that no Relation message describes."""
+        """row: a change of a row, with the columns of MESSAGE_SCHEMA and the scope of its transaction. Raises
+        ArchiveError for one that no Relation message describes."""
         number = self.versions.at((row["file"], row["ordinal"]), row["scope"])
         if number is None:
             where = f"file {row['file']}, offset {row['offset']}"
@@ -204,24 +235,36 @@ class RowSearch:
             row["ordinal"],
             row["offset"],
             row["xid"] is not None,
-            tuple(use for key in self.keys[number] for use in self._uses(key, row["tag"] == "I", old, new)),
+            tuple(self._uses(number, row["tag"] == "I", old, new)),
             any(meets(texts, wanted) for texts in tuples for wanted in self.wanted),
         )
 
     def _uses(
-        self, key: Key, is_insert: bool, old: Mapping[ColumnId, Text] | None, new: Mapping[ColumnId, Text] | None
+        self, version: int, is_insert: bool, old: Mapping[ColumnId, Text] | None, new: Mapping[ColumnId, Text] | None
     ) -> Iterator[KeyUse]:
         """Without an old tuple, an UPDATE leaves the key as it is."""
-        left, taken = _identity(key, old), _identity(key, new)
-        moves = left is not None and left != taken
+        number = self._numbers[version]
+        left, taken = self._identity(number, old), self._identity(number, new)
+        moves = old is not None and left != taken
         if left is not None and moves:
-            yield KeyUse(left, ends=self.has_key)
+            yield KeyUse(left, number, ends=self.has_key)
         if taken is not None:
-            yield KeyUse(taken, begins=self.has_key and (is_insert or moves))
+            yield KeyUse(taken, number, begins=self.has_key and (is_insert or moves))
+        for later in range(number + 1, len(self.keys)):
+            if (has_then := self._identity(later, new)) is not None:
+                yield KeyUse(has_then, later, is_later=True)
 
-    def identities(self, texts: Mapping[ColumnId, Text], number: int) -> list[Identity]:
-        """The keys of a row of this version, as far as it has all their values."""
-        identities = (_identity(key, texts) for key in self.keys[number])
+    def _identity(self, number: int, texts: Mapping[ColumnId, Text] | None) -> Identity | None:
+        """None if a value is missing, or NULL, unless equal rows are one."""
+        key = self.keys[number]
+        if texts is None or not all(column in texts for column in key):
+            return None
+        has_all = self._is_whole_row or all(texts[column] is not None for column in key)
+        return tuple((column, texts[column]) for column in key) if has_all else None
+
+    def identities(self, texts: Mapping[ColumnId, Text]) -> list[Identity]:
+        """The keys of a stored row, as far as it has all their values."""
+        identities = (self._identity(number, texts) for number in range(len(self.keys)))
         return [identity for identity in identities if identity is not None]
 
     def _texts(self, data: bytes | None, number: int, is_key: bool) -> dict[ColumnId, Text] | None:
@@ -266,13 +309,6 @@ def _entries(versions: RelationVersions) -> list[tuple[Position, int, int | None
 
 # By the kind of the old tuple: whether it is a key only
 _TUPLES = {kind: (("old", kind == "K"), ("new", False)) for kind in (None, "K", "O")}
-
-
-def _identity(key: Key, texts: Mapping[ColumnId, Text] | None) -> Identity | None:
-    """None if a value is missing."""
-    if texts is None or not all(column in texts for column in key):
-        return None
-    return tuple((column, texts[column]) for column in key)
 
 
 def _flagged_columns(relation: Relation, columns: Sequence[ColumnId]) -> Key:

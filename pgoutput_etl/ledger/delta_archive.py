@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -26,7 +27,7 @@ from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.ledger.store import with_missing_columns
-from pgoutput_etl.ledger.transactions import fragment_frame, open_fragments
+from pgoutput_etl.ledger.transactions import fragment_frame
 from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
@@ -38,6 +39,16 @@ from pgoutput_etl.spark.workers import first_scan
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, microseconds_of
 from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
+
+_OPEN = pa.schema(
+    [
+        ("file", pa.int64()),
+        ("unit", pa.int32()),
+        ("fate", pa.string()),
+        *((name, pa.int64()) for name in ("xid", "scope")),
+        ("aborted", pa.list_(pa.int64())),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -146,11 +157,11 @@ class DeltaArchive(LedgerArchive):
             unpersist(rows)
 
     def all_changes(self, oids: Collection[int]) -> DataFrame:
-        """Every change of rows of these relations, as sent, whatever became of its transaction: the columns of
+        """Every change of these relations, as sent, whatever became of its transaction: the columns of
         MESSAGE_SCHEMA, and scope. Raises ArchiveError if a file is gone or has changed."""
         files = [file for file in self.files if not file.changes.keys().isdisjoint(oids)]
         is_of_table = F.col("relation").isin(*oids)
-        return self._all(files, is_of_table).where(is_of_table & F.col("tag").isin("I", "U", "D"))
+        return self._all(files, is_of_table).where(is_of_table & F.col("tag").isin(*CHANGE_TAGS))
 
     def all_messages(self) -> DataFrame:
         """Every logical decoding Message, as `all_changes`."""
@@ -210,8 +221,13 @@ class DeltaArchive(LedgerArchive):
             (F.unix_micros("commit_ts") - POSTGRES_EPOCH_MICROSECONDS).alias("commit_ts"),
             *("xid", "commit_lsn", "scope", "aborted"),
         )
-        waiting = fragment_frame(self.spark, open_fragments(self._unmasked))
-        opened = waiting.withColumn("fate", F.lit(TransactionStatus.OPEN.value))
+        waiting = [
+            {"file": file, "unit": unit, "fate": o.status.value, "aborted": list(o.aborted_subxids)}
+            | {"xid": o.xid, "scope": o.scope}
+            for o in self._unmasked.open_outcomes()
+            for file, unit in o.fragments
+        ]
+        opened = frame(self.spark, pa.Table.from_pylist(waiting, _OPEN))
         return ended.unionByName(opened, allowMissingColumns=True)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgoutput_etl.changes.row_search import Condition, FoundChange, Identity, RowSearch
+from pgoutput_etl.changes.row_search import Condition, FoundChange, Identity, KeyUse, RowSearch
 from pgoutput_etl.landing.erasure import erase
 from pgoutput_etl.protocol.framing import detect
 from pgoutput_etl.replay.mirror import Replay, fragment_outcomes
+from pgoutput_etl.scan.message_row import CHANGE_TAGS
 from pgoutput_etl.transactions.outcome import TransactionStatus
 
 Place = tuple[int, int]  # file, ordinal
@@ -39,12 +40,12 @@ class Landed:
         return RowSearch(self.replayed().assembly.relations.versions(oid), conditions, self.key)
 
     def changes(self, oid: int) -> list[dict[str, Any]]:
-        """Of rows of a table, with what the assembly says of their transactions, as rows_with_status has it."""
+        """Of a table, with what the assembly says of their transactions, as rows_with_status has it."""
         replay = self.replayed()
         outcomes = fragment_outcomes(replay.assembly)
         committed = {(row["file"], row["ordinal"]) for row in replay.committed()}
         rows = []
-        for row in (row for row in replay._messages if row["tag"] in ("I", "U", "D") and row["relation"] == oid):
+        for row in (row for row in replay._messages if row["tag"] in CHANGE_TAGS and row["relation"] == oid):
             outcome = outcomes.get((row["file"], row["unit"]))
             if (row["file"], row["ordinal"]) in committed:
                 fate = TransactionStatus.COMMITTED
@@ -61,18 +62,19 @@ class Landed:
 
     def found(self, oid: int, *conditions: Condition) -> list[FoundChange]:
         search = self.search(oid, *conditions)
-        return [search.find(row) for row in self.changes(oid)]
+        return [search.find(row) for row in self.changes(oid) if row["tag"] != "T"]
 
     def chosen(self, oid: int, *conditions: Condition) -> ChosenRows:
         """Follows each row from change to change, as the server did. On Spark, jobs/forget/find.py joins them."""
-        rows, search = self.changes(oid), self.search(oid, *conditions)
+        rows, search = [row for row in self.changes(oid) if row["tag"] != "T"], self.search(oid, *conditions)
         found = {(row["file"], row["ordinal"]): search.find(row) for row in rows}
         committed = [(r["file"], r["ordinal"]) for r in self.replayed().committed() if r["relation"] == oid]
         opened: list[Place] = []
         others: dict[int | None, list[FoundChange]] = {}
+        cut_off = _cut_off(rows, found, committed) if search.has_key else set()
         for row in rows:
             place = row["file"], row["ordinal"]
-            if row["fate"] == TransactionStatus.OPEN.value:
+            if row["fate"] == TransactionStatus.OPEN.value and row["top_xid"] not in cut_off:
                 opened.append(place)
             elif place not in committed:
                 others.setdefault(row["top_xid"], []).append(found[place])
@@ -87,7 +89,8 @@ class Landed:
             followed.add(found[place])
         chosen = {row for row, changes in followed.changes.items() if any(change.is_chosen for change in changes)}
         erased = [change for row in chosen for change in followed.changes[row]]
-        keys = {use.identity for change in erased for use in change.keys}
+        keys = {use.identity for change in erased for use in own_uses(change)}
+        keys |= {identity for change, identity in followed.begun if change in erased}
         for changes in others.values():
             erased += _also_rolled_back(changes, keys)
         return ChosenRows(erased, keys, {key for key, change in first.items() if change in erased})
@@ -103,21 +106,55 @@ class Landed:
         return Landed(files)
 
 
+def _cut_off(
+    rows: Iterable[dict[str, Any]], found: Mapping[Place, FoundChange], committed: Iterable[Place]
+) -> set[int | None]:
+    """The open transactions whose rows, or whose table's key, another one has changed since: they hold no locks."""
+    last: dict[Identity, Place] = {}
+    number = 0
+    for place in sorted(place for place in committed if place in found):
+        uses = own_uses(found[place])
+        last |= {use.identity: place for use in uses}
+        number = max([number, *(use.number for use in uses)])
+    return {
+        row["top_xid"]
+        for row in rows
+        if row["fate"] == TransactionStatus.OPEN.value
+        for place in [(row["file"], row["ordinal"])]
+        for use in own_uses(found[place])
+        if last.get(use.identity, place) > place or use.number < number
+    }
+
+
+def own_uses(change: FoundChange) -> list[KeyUse]:
+    """Of the key that the table had at the change."""
+    return [use for use in change.keys if not use.is_later]
+
+
 @dataclass
 class _Followed:
-    """rows: the number of the row that has a key. changes: of each row. Keys of several kinds, or equal rows in a table
-    without a key, join rows."""
+    """rows: the number of the row that has a key. changes: of each row, the last one first. begun: the last changes
+    before a table's key changed, with the rows' new keys. Equal rows in a table without a key join rows."""
 
     rows: dict[Identity, int] = field(default_factory=dict)
     changes: dict[int, list[FoundChange]] = field(default_factory=dict)
+    begun: list[tuple[FoundChange, Identity]] = field(default_factory=list)
     _count: int = 0
+    _number: int = 0
 
     def add(self, change: FoundChange) -> None:
-        known = {self.rows[u.identity] for u in change.keys if not u.begins and u.identity in self.rows}
+        uses = own_uses(change)
+        while any(use.number > self._number for use in uses):
+            self._number += 1
+            lasts = {row: self.changes[row][0] for row in self.rows.values()}
+            later = [(c, u, row) for row, c in lasts.items() for u in c.keys if u.number == self._number]
+            self.rows = {use.identity: row for _, use, row in later}
+            self.begun += [(change, use.identity) for change, use, _ in later]
+        known = {self.rows[u.identity] for u in uses if not u.begins and u.identity in self.rows}
         row = self._count = self._count + 1
         self.changes[row] = [change, *(c for other in known for c in self.changes.pop(other))]
         self.rows = {key: row if other in known else other for key, other in self.rows.items()}
-        for use in change.keys:
+        for use in uses:
             if use.ends:
                 self.rows.pop(use.identity, None)
             else:
@@ -127,8 +164,8 @@ class _Followed:
 def _also_rolled_back(changes: Iterable[FoundChange], keys: Iterable[Identity]) -> list[FoundChange]:
     """changes: of a transaction that changed no row."""
     linked, erased, waiting = set(keys), list[FoundChange](), list(changes)
-    while found := [c for c in waiting if c.is_chosen or any(use.identity in linked for use in c.keys)]:
-        linked |= {use.identity for change in found for use in change.keys}
+    while found := [c for c in waiting if c.is_chosen or any(use.identity in linked for use in own_uses(c))]:
+        linked |= {use.identity for change in found for use in own_uses(change)}
         erased += found
         waiting = [change for change in waiting if change not in found]
     return erased

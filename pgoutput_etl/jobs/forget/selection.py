@@ -38,21 +38,18 @@ def stored_rows(
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """version: of the relation that describes the rows. periods: by key."""
+    """periods: by key."""
 
     search: RowSearch
-    version: int
     periods: Mapping[Identity, Sequence[KeyPeriod]]
     wanted: tuple[Wanted, ...]
 
     @classmethod
-    def of(
-        cls, search: RowSearch, version: int, periods: Iterable[KeyPeriod], wanted: Iterable[Wanted]
-    ) -> RowSelection:
+    def of(cls, search: RowSearch, periods: Iterable[KeyPeriod], wanted: Iterable[Wanted]) -> RowSelection:
         by_key: dict[Identity, list[KeyPeriod]] = {}
         for period in periods:
             by_key.setdefault(period.identity, []).append(period)
-        return cls(search, version, by_key, tuple(wanted))
+        return cls(search, by_key, tuple(wanted))
 
     def is_erased(self, row: StoredRow) -> bool:
         return self._is_chosen(row) or any(p.holds(row.at) for key in self._keys(row) for p in self._periods(key))
@@ -64,14 +61,15 @@ class RowSelection:
     def keys_of_chosen(self, oid: int, rows: Iterable[StoredRow]) -> pa.RecordBatch:
         """In STORED_KEYS, of the rows that meet a condition."""
         chosen = filter(self._is_chosen, rows)
-        keys = [(oid, json.dumps(key), *row.at) for row in chosen for key in self._keys(row)]
+        numbered = ((key, self.search.number_of(key), row.at) for row in chosen for key in self._keys(row))
+        keys = [(oid, json.dumps(key), number, *at) for key, number, at in numbered]
         return pa.RecordBatch.from_pylist([dict(zip(STORED_KEYS.names, key, strict=True)) for key in keys], STORED_KEYS)
 
     def _is_chosen(self, row: StoredRow) -> bool:
         return any(meets(row.texts, wanted) for wanted in self.wanted)
 
     def _keys(self, row: StoredRow) -> list[Identity]:
-        return self.search.identities(row.texts, self.version)
+        return self.search.identities(row.texts)
 
     def _periods(self, key: Identity) -> Sequence[KeyPeriod]:
         return self.periods.get(key, ())

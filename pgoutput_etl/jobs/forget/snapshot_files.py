@@ -95,11 +95,10 @@ class _Format:
 
 @dataclass(frozen=True)
 class SnapshotFiles:
-    """The files of a table. version: of its relation."""
+    """The files of a table."""
 
     archive: DeltaArchive
     search: RowSearch
-    version: int
     sizes: Mapping[str, int]
     format: _Format
 
@@ -118,7 +117,7 @@ class SnapshotFiles:
                     lsn = since.lsn if since is not None and since.kind is Since.SNAPSHOT else 0
                     at = (lsn, MAX_STORED_LSN, MAX_STORED_LSN)
                     is_binary = wanted.format is RowFormat.BINARY
-                    return cls(archive, search, number, sizes, _Format(spans, columns, is_binary, at))
+                    return cls(archive, search, sizes, _Format(spans, columns, is_binary, at))
         raise ConfigError(f"snapshots: {wanted.path} has other columns than {wanted.table} in the archive")
 
     def seeds(self) -> DataFrame:
@@ -151,7 +150,7 @@ class SnapshotFiles:
         return [CutFile.from_json(file) for file in sorted(files, key=lambda file: str(file["path"]))]
 
     def _selection(self, gone: Iterable[KeyPeriod]) -> RowSelection:
-        return RowSelection.of(self.search, self.version, gone, self.search.wanted)
+        return RowSelection.of(self.search, gone, self.search.wanted)
 
 
 def _opened(

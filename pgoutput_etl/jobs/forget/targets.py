@@ -36,13 +36,12 @@ from pgoutput_etl.types.canonical_text import ComparedColumn
 
 @dataclass(frozen=True)
 class TargetSearch:
-    """A target's rows, and how their values identify them. version: of its relation. ids: of the columns whose values
-    can be compared, by name. hashed: the salts of hashed ones."""
+    """A target's rows, and how their values identify them. ids: of the columns whose values can be compared, by name.
+    hashed: the salts of hashed ones."""
 
     spark: SparkSession
     state: TableState
     search: RowSearch
-    version: int
     shape: TableShape
     ids: Mapping[str, ColumnId]
     hashed: Mapping[ColumnId, Salt]
@@ -61,18 +60,18 @@ class TargetSearch:
         all_ids = zip(search.versions.relations[versions[-1]].columns, search.columns[versions[-1]], strict=True)
         ids = {column.name: column_id for column, column_id in all_ids if _is_comparable(rules.get(column.name))}
         hashed = {ids[n]: rule.salt for n, rule in rules.items() if n in ids and rule.salt is not None}
-        key_columns = {column for key in search.keys[versions[-1]] for column in key}
+        key_columns = {column for key in search.keys for column in key}
         if not key_columns <= set(ids.values()) or set(hashed) & set(search.spelled_in_several_ways):
-            raise TableError("masked columns identify its rows, which can't be found in the target")
+            raise TableError("masked or dropped columns identify its rows, which can't be found in the target")
         columns = table_columns(relation, state.retired, archive.user_types)
         names = [column.name for column in columns]
         shape = TableShape(relation, columns, tuple(map(names.index, state.key)), search.versions)
-        return cls(archive.spark, state, search, versions[-1], shape, ids, hashed)
+        return cls(archive.spark, state, search, shape, ids, hashed)
 
     def seeds(self) -> DataFrame | None:
         """The rows that meet a condition, in STORED_KEYS: a snapshot's rows are not in the archive. None if keys are
         hashed, so that only the archive has them."""
-        if any(column in self.hashed for key in self.search.keys[self.version] for column in key):
+        if any(column in self.hashed for key in self.search.keys for column in key):
             return None
         selection, columns, oid = self._selection(()), self._columns, self.state.oid
 
@@ -138,7 +137,7 @@ class TargetSearch:
             [frozenset((i, self._masked(i, text)) for i, text in pairs) for pairs in condition]
             for condition in self.search.wanted
         )
-        return RowSelection.of(self.search, self.version, masked, wanted)
+        return RowSelection.of(self.search, masked, wanted)
 
     def _masked(self, column: ColumnId, text: Text) -> Text:
         salt = self.hashed.get(column)

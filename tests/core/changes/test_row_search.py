@@ -104,6 +104,39 @@ FULL = ReplicaIdentity.FULL
         ),
         pytest.param(
             [
+                (
+                    table("id", "v", "n"),
+                    [
+                        insert("1", "Ada", "a"),
+                        insert("2", "Bob", "a"),
+                        insert("3", "Eve", None),
+                        insert("4", "Kim", None),
+                        update("1", "x", "b"),
+                        insert("5", "Zoe", "b"),
+                        delete("5", None, None),
+                    ],
+                ),
+                (
+                    table("id", "v", "n", key=("n",)),
+                    [update("1", "y", "b"), delete(None, None, "b"), insert("6", "Lin", "b")],
+                ),
+                (table("id", "v", "n", key=("n",)), [update("2", "Robert", "a"), update("6", "Lina", "b")]),
+            ],
+            None,
+            [(0, 2), (0, 6), (1, 2), (1, 3)],
+            id="a key that was not unique before",
+        ),
+        pytest.param(
+            [
+                (table("a", "v", "id", key=("id",)), [insert("1", "Ada", "10"), insert("2", "Bob", "20")]),
+                (table("a", "v", "id", key=("id",)), [update("1", "x", "10"), delete(None, None, "10")]),
+            ],
+            ("a",),
+            [(0, 2), (1, 2), (1, 3)],
+            id="another key than the configured one",
+        ),
+        pytest.param(
+            [
                 (table("i", "v", identity=FULL), [insert("1", "Ada"), insert("2", "Bob")]),
                 (table("id", "v", identity=FULL), [update("1", "x", old=("1", "Ada")), delete_full("1", "x")]),
             ],
@@ -127,7 +160,12 @@ def test_rows_are_followed_through_other_keys(
     [
         ([table("id", "v"), table("id", "v", "u", key=("u",))], None, "its key has 'u', a column that it has only in"),
         ([table("a", identity=FULL), table("b", "c", identity=FULL)], None, "no column is in all of its versions"),
-        ([table("id", "v")], ("x",), "it never had all columns of key: x"),
+        ([table("id", "v", identity=FULL)], ("x",), "it never had all columns of key: x"),
+        (
+            [table("id", "v"), table("id", "v", identity=FULL), table("id", "v", key=("v",))],
+            None,
+            "its key has changed, and it had none for a while",
+        ),
     ],
 )
 def test_rows_that_nothing_links(versions: list[Relation], key: tuple[str, ...] | None, error: str) -> None:

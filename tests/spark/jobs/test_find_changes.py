@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.errors import ArchiveError, TableError
+from pgoutput_etl.changes.row_search import Condition
+from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.ingest.executors import _WITH_STATUS
-from pgoutput_etl.jobs.forget.find import find_changes
+from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes
+from pgoutput_etl.jobs.forget.selection import RowSelection, StoredRow
 from tests.support.archived_tables import landed
-from tests.support.erased_changes import Landed
+from tests.support.erased_changes import Landed, Place
 from tests.support.model.history import random_history, random_options
+from tests.support.small_archives import (
+    Messages,
+    T,
+    copydata,
+    delete,
+    in_subtransaction,
+    insert,
+    segment,
+    stream_abort,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
@@ -30,13 +47,31 @@ class Archive:
         return self.rows
 
 
+def find(
+    spark: SparkSession, archive: Landed, oid: int, condition: Condition, stored: Iterable[StoredRow] = ()
+) -> FoundChanges:
+    """stored: rows of targets or snapshots."""
+    search = archive.search(oid, condition)
+    changes = spark.createDataFrame(pa.Table.from_pylist(archive.changes(oid), _WITH_STATUS))
+    keys = RowSelection.of(search, (), search.wanted).keys_of_chosen(oid, stored)
+    seeds = spark.createDataFrame(pa.Table.from_batches([keys]))
+    return find_changes(Archive(changes), {oid: search}, [seeds])  # type: ignore[arg-type]
+
+
+def positions(found: FoundChanges) -> set[Place]:
+    return {(row["file"], row["ordinal"]) for row in found.positions.to_pylist()}
+
+
 # In these, a key of the chosen row was also that of another row, which moved there or was there before.
-REUSED = (51, 261, 278, 299, 495, 518, 593, 700, 744, 776, 846, 888, 911, 1032)
+REUSED = (51, 261, 278, 299, 495, 593, 700, 744, 776, 846, 888, 911, 1032, 1080)
+
+# In these, the table's key was changed.
+SEVERAL_KEYS = (27, 58, 69, 123, 174, 184, 185, 286, 312, 353)
 
 
 def test_random_histories(spark: SparkSession) -> None:
     seen: Counter[str] = Counter()
-    for seed in (*range(20), *REUSED):
+    for seed in (*range(20), *REUSED, *SEVERAL_KEYS):
         chance = random.Random(seed)
         history = random_history(chance, replace(random_options(chance), evicts_prepared=False))
         archive = Landed([landed(file, chance) for night in history.nights(chance) for file in night])
@@ -54,15 +89,142 @@ def test_random_histories(spark: SparkSession) -> None:
         columns = search.versions.relations
         condition = {columns[n].columns[place].name: text for (n, place), text in chance.choice(identities)}
         expected = archive.chosen(oid, condition)
-        table = pa.Table.from_pylist(archive.changes(oid), _WITH_STATUS)
-        found = find_changes(Archive(spark.createDataFrame(table)), {oid: archive.search(oid, condition)})  # type: ignore[arg-type]
-        places = {(row["file"], row["ordinal"]) for row in found.positions.to_pylist()}
+        found = find(spark, archive, oid, condition)
+        places = positions(found)
         assert places == {(change.file, change.ordinal) for change in expected.changes}, f"seed {seed}"
         assert {period.identity for period in found.periods_of(oid)} == expected.keys, f"seed {seed}"
         seen["histories"] += 1
+        seen["several keys"] += len(search.keys) > 1
         seen["changes"] += len(places)
         kept = [c for c in archive.found(oid) if (c.file, c.ordinal) not in places]
         seen["reused"] += len(expected.keys & {use.identity for change in kept for use in change.keys})
     assert seen["histories"] > 20
     assert seen["changes"] > 40
     assert seen["reused"] >= len(REUSED)
+    assert seen["several keys"] >= len(SEVERAL_KEYS)
+
+
+PERSON = {"v": "Ada"}
+
+BEGIN = table("id", "v", "n")
+
+BY_N = table("id", "v", "n", key=("n",))
+
+
+@pytest.mark.parametrize(
+    ("messages", "found"),
+    [
+        pytest.param(
+            [
+                transaction(1, 0x100, BEGIN, insert("1", "Ada", "a"), insert("2", "Bob", "b")),
+                transaction(2, 0x200, update("1", "x", "c"), insert("5", "Zoe", "c"), delete("5", None, None)),
+                transaction(3, 0x300, BY_N, update("1", "y", "d", old_key=(None, None, "c")), insert("2", "Eve", "c")),
+                [*segment(4, update("1", "z", "d"), first=True), *stream_abort(4)],
+                transaction(5, 0x500, delete(None, None, "d"), insert("1", "Kim", "d"), update("2", "Eva", "c")),
+            ],
+            [(0, 2), (1, 1), (2, 2), (3, 1), (4, 1)],
+            id="another key, which was not unique before",
+        ),
+        pytest.param(
+            [
+                transaction(1, 0x100, BEGIN, insert("1", "Ada", "a"), insert("2", "Bob", "b"), update("2", "Rob", "b")),
+                transaction(2, 0x200, truncate(T), insert("1", "Eve", "b"), update("1", "Eva", "b")),
+                transaction(3, 0x300, BY_N, update("1", "Ede", "b")),
+                transaction(4, 0x400, truncate(T)),
+                transaction(5, 0x500, update("1", "Zoe", "b"), update("7", "Lin", "a")),
+            ],
+            [(0, 2)],
+            id="truncates, and rows of a snapshot",
+        ),
+        pytest.param(
+            [
+                transaction(1, 0x100, BEGIN, insert("1", "Bob", "a"), insert("2", "Rob", "a")),
+                segment(9, BEGIN, update("1", "Ada", "a"), insert("3", "Lin", "a"), first=True),  # cut off
+                segment(8, BEGIN, update("2", "Ada", "a"), first=True),  # still runs
+                transaction(2, 0x200, update("1", "Eve", "a")),
+            ],
+            [(0, 3), (1, 2), (2, 2)],
+            id="cut off",
+        ),
+        pytest.param(
+            [
+                transaction(1, 0x100, BEGIN, insert("1", "Bob", "a"), insert("2", "Ada", "a"), insert("4", "Kim", "k")),
+                segment(9, BEGIN, delete("2", None, None), insert("2", "Eve", "a"), first=True),  # still runs
+                segment(8, BEGIN, in_subtransaction(80, update("1", "Ada", "a")), insert("3", "Lin", "a"), first=True),
+                stream_abort(8, 80),
+            ],
+            [(0, 3), (1, 2), (2, 2)],
+            id="open, with a savepoint",
+        ),
+        pytest.param(
+            [
+                transaction(1, 0x100, BEGIN, insert("1", "Bob", "a"), insert("2", "Ada", "b")),
+                segment(9, BEGIN, update("1", "Ada", "a"), first=True),  # the table's key has changed since
+                transaction(2, 0x200, BY_N, insert("3", "Eve", "c")),
+            ],
+            [(0, 3), (1, 2)],
+            id="open under an earlier key",
+        ),
+    ],
+)
+def test_rows_are_found(spark: SparkSession, messages: list[Messages], found: list[Place]) -> None:
+    archive = Landed([copydata(part) for part in messages])
+    expected = archive.chosen(T, PERSON)
+    assert sorted((change.file, change.ordinal) for change in expected.changes) == found
+    spark_found = find(spark, archive, T, PERSON)
+    assert sorted(positions(spark_found)) == found
+    assert {period.identity for period in spark_found.periods_of(T)} == expected.keys
+
+
+def test_stored_rows_are_those_that_had_the_key_then(spark: SparkSession) -> None:
+    """A snapshot brought the person, who was deleted and truncated, and others with the same keys."""
+    archive = Landed(
+        [
+            copydata(transaction(1, 0x100, BEGIN, insert("1", "Zoe", "a"), delete("1", None, None))),
+            copydata(transaction(2, 0x300, update("1", "x", "c"), delete("1", None, None))),
+            copydata(transaction(3, 0x500, update("1", "y", "c"))),
+            copydata(transaction(4, 0x600, truncate(T))),
+            copydata(transaction(5, 0x800, update("1", "z", "c"))),
+            copydata(transaction(6, 0x900, BY_N, update("1", "zz", "c"))),
+            copydata(transaction(7, 0xA00, delete(None, None, "c"))),
+        ]
+    )
+    search = archive.search(T, PERSON)
+    [own] = set(search.columns)
+    last = 1 << 62
+
+    def chosen_at(lsn: int) -> list[int]:
+        row = StoredRow(dict(zip(own, ("1", "Ada", "c"), strict=True)), (lsn, last, last))
+        return sorted({file for file, _ in positions(find(spark, archive, T, PERSON, [row]))})
+
+    assert chosen_at(0x80) == []
+    assert chosen_at(0x100) == [0]
+    assert chosen_at(0x200) == [1]
+    assert chosen_at(0x300) == [1]
+    assert chosen_at(0x400) == [2]
+    assert chosen_at(0x700) == [4, 5, 6]
+    assert chosen_at(0x900) == [4, 5, 6]
+    assert chosen_at(0xB00) == []
+
+    unknown = Landed([copydata(transaction(1, 0x100, BEGIN, insert("2", "Eve", "e"))), *archive.files[-2:]])
+    row = StoredRow(dict(zip(own, ("1", "Ada", "c"), strict=True)), (0x80, last, last))
+    assert {file for file, _ in positions(find(spark, unknown, T, PERSON, [row]))} == {1, 2}
+
+
+def test_periods_end_with_the_row_and_the_key(spark: SparkSession) -> None:
+    archive = Landed(
+        [
+            copydata(transaction(1, 0x100, BEGIN, insert("1", "Ada", "a"), insert("2", "Bob", "b"))),
+            copydata(transaction(2, 0x200, BY_N, delete(None, None, "b"), update("1", "x", "a"))),
+            copydata(transaction(3, 0x300, truncate(T))),
+        ]
+    )
+    found = find(spark, archive, T, {"v": "Ada"})
+    periods = {period.identity[0][1]: (period.start, period.end) for period in found.periods_of(T)}
+    assert periods == {"1": ((0x100, 0, 2), (0x200, 0, 0)), "a": ((0x200, 0, 0), (0x301, 0, 0))}
+
+
+def test_a_key_that_the_table_had_before(spark: SparkSession) -> None:
+    begun = [transaction(n, 0x100 * n, t, insert(f"{n}", "Ada", "a")) for n, t in enumerate((BEGIN, BY_N, BEGIN), 1)]
+    with pytest.raises(RunError, match=r"public\.t: it had one of its keys again after another one"):
+        find(spark, Landed([copydata(part) for part in begun]), T, PERSON)
