@@ -210,13 +210,27 @@ class RowSearch:
 
     @cached_property
     def wanted(self) -> list[Wanted]:
+        return [
+            [_pairs(self._named.get(name, ()), text) for name, text in condition.items()]
+            for condition in self.conditions
+        ]
+
+    @cached_property
+    def _named(self) -> Mapping[str, list[tuple[ColumnId, ColumnType]]]:
+        """The columns that ever had a name."""
         named: dict[str, list[tuple[ColumnId, ColumnType]]] = {}
         for number in range(len(self.columns)):
             for name, column_id, own_type in self.columns_of(number):
                 named.setdefault(name, []).append((column_id, own_type))
-        return [
-            [_pairs(named.get(name, ()), text) for name, text in condition.items()] for condition in self.conditions
-        ]
+        return named
+
+    def spellings(self) -> Iterator[tuple[str, str]]:
+        """The texts of the conditions, each as PostgreSQL prints it."""
+        for condition in self.conditions:
+            for name, text in condition.items():
+                for _, own_type in self._named.get(name, ()):
+                    if text is not None and (printed := printed_text(own_type, text)) is not None:
+                        yield text, printed
 
     def find(self, row: Mapping[str, Any]) -> FoundChange:
         """row: a change of a row, with the columns of MESSAGE_SCHEMA and the scope of its transaction. Raises

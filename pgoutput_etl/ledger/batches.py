@@ -19,7 +19,7 @@ from pgoutput_etl.ledger.claims import CLAIMED, Claim, Claims
 from pgoutput_etl.ledger.store import Store
 from pgoutput_etl.ledger.tables import erasure_of, file_statistics, table_row, table_state
 from pgoutput_etl.machine import now
-from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.targets.plan import Since, TableState
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, time_of
 from pgoutput_etl.transactions.outcome import ACCOUNTS
 
@@ -130,6 +130,12 @@ class LedgerBatches:
         rows = self.store.rows("batches", ("tables",))
         states = (table for row in rows for table in row["tables"] or ())
         return {state["path"] for state in states if state["oid"] in oids and state["path"] and state["version"] >= 0}
+
+    def snapshots_of(self, oid: int) -> set[int]:
+        """The LSNs of the snapshots that a table was loaded from."""
+        tables = (table for row in self.store.rows("batches", ("tables",)) for table in row["tables"] or ())
+        known = (table_state(table).complete_since for table in tables if table["oid"] == oid)
+        return {since.lsn for since in known if since is not None and since.kind is Since.SNAPSHOT}
 
     def ends(self) -> list[int]:
         """The commits at which finished batches ended, in order."""

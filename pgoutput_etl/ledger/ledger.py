@@ -58,7 +58,7 @@ class Ledger:
         self._batches = batches = LedgerBatches(store)
         self.last_batch, self.last_after, self.begin = batches.last, batches.last_after, batches.begin
         self.state_at, self.states_after, self.states_at = batches.state_at, batches.states_after, batches.states_at
-        self.places = batches.places
+        self.places, self.snapshots_of = batches.places, batches.snapshots_of
         self.claims, self.claimed, self.done_at = batches.claims, batches.claimed, batches.done_at
         self.known_tables, self.ends = batches.known_tables, batches.ends
         self._files = files = LedgerFiles(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -24,8 +25,10 @@ _PARQUET = b"PAR1"
 
 @dataclass(frozen=True, slots=True)
 class ByteSearch:
+    """texts: each with its number in the request."""
+
     spark: SparkSession
-    texts: Sequence[str]
+    texts: Mapping[str, int]
 
     def landed(self, sizes: Mapping[str, int]) -> list[Remnant]:
         """sizes: of files, in bytes, by path."""
@@ -40,7 +43,7 @@ class ByteSearch:
         self, counts: Callable[[bytes, str, Sequence[str]], dict[int, int]], sizes: Mapping[str, int]
     ) -> list[Remnant]:
         """counts: as `counts_in_landed`."""
-        texts = self.texts
+        texts, numbers = list(self.texts), list(self.texts.values())
         if not sizes or not texts:
             return []
 
@@ -48,8 +51,10 @@ class ByteSearch:
             for path, content in files:
                 yield _found(path, counts(content, path, texts))
 
-        rows = map_files(self.spark, sizes, search, _FOUND, sizes).toArrow().to_pylist()
-        return [Remnant(row["path"], f"text {row['text'] + 1} of the request", row["count"]) for row in rows]
+        found: Counter[tuple[str, int]] = Counter()
+        for row in map_files(self.spark, sizes, search, _FOUND, sizes).toArrow().to_pylist():
+            found[row["path"], numbers[row["text"]]] += row["count"]
+        return [Remnant(path, f"text {number} of the request", count) for (path, number), count in found.items()]
 
 
 def _found(path: str, counts: Mapping[int, int]) -> pa.RecordBatch:

@@ -147,11 +147,10 @@ class _Search:
         """The rows to erase."""
         return target.erased(self.found.periods_of(target.state.oid))
 
-    @property
-    def finds_nothing(self) -> bool:
-        return not (len(self.found.positions) or self.snapshots) and not any(
-            self.rows(t).limit(1).count() for t in self.targets
-        )
+    def finds_any(self, copies: LedgerCopies) -> bool:
+        """copies: of what was found, in the ledger."""
+        is_in_files = bool(len(self.found.positions) or self.snapshots)
+        return is_in_files or any(self.rows(t).limit(1).count() for t in self.targets) or copies.count() > 0
 
 
 @dataclass
@@ -178,7 +177,7 @@ class _Forget:
             search = self._kept(pending)
         else:
             search, order = self._plan()
-            if search.finds_nothing:
+            if not search.finds_any(self._copies(search.found)):
                 return self._summary(order, search.found, {}, 0)
             self._begin(pending, order, search.found)
         self.batch = batch = replace(self.batch, backfill=order.to_json())

@@ -84,7 +84,7 @@ def plan_files(archive: DeltaArchive, offsets: Mapping[int, Mapping[int, bool]])
         if (root := known.roots[number]) in of_content:
             stored = read_file(archive, file.path)
             content = decompress(stored, file.path)
-            if is_unchanged(file, known) or _is_content_of(last, content):
+            if is_unchanged(file, known) or is_content_of(last, content):
                 found.add(root)
                 parts = {n: part for n, part in known.parts.items() if known.roots[n] == root}
                 files += _planned(file.path, stored, content, parts, of_content[root])
@@ -95,7 +95,7 @@ def plan_files(archive: DeltaArchive, offsets: Mapping[int, Mapping[int, bool]])
     return files
 
 
-def _is_content_of(part: FilePart, content: bytes) -> bool:
+def is_content_of(part: FilePart, content: bytes) -> bool:
     """True if a file that was touched, or repaired and redriven, has the content that was applied."""
     return part.consumed == len(content) and part.prefix_hash == Hashes(content).of(part.consumed)
 

@@ -39,7 +39,7 @@ def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progr
     targets = targets_of(archive, searches)
     progress("looking for changes and rows")
     remnants = [*_decoded(archive, erasure, searches, targets)]
-    search = ByteSearch(spark, erasure.texts)
+    search = ByteSearch(spark, _spelled(erasure.texts, searches.values()))
     landed = {file.path: file.size for file in archive.landing.listing().files()}
     for wanted in erasure.snapshots:
         files = SnapshotFiles.of(archive, searches, wanted)
@@ -61,6 +61,16 @@ def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progr
         (*remnants, *found),
         tuple(remains(archive, searches.keys())),
     )
+
+
+def _spelled(texts: Iterable[str], searches: Iterable[RowSearch]) -> dict[str, int]:
+    """The request's texts, and how PostgreSQL prints them, each with its number in the request."""
+    numbers = {text: number for number, text in enumerate(texts, 1)}
+    for search in searches:
+        for text, printed in search.spellings():
+            if text in numbers:
+                numbers.setdefault(printed, numbers[text])
+    return numbers
 
 
 def _decoded(

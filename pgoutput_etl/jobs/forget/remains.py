@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from pgoutput_etl.compression import decompress
 from pgoutput_etl.identifiers import table_of, tag_of
+from pgoutput_etl.jobs.forget.landing import is_content_of, read_file
 from pgoutput_etl.landing.fingerprint import FileStatus
 from pgoutput_etl.landing.known_files import is_unchanged
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
@@ -22,7 +24,7 @@ def remains(archive: DeltaArchive, oids: Collection[int], rewritten: Collection[
         )
     known = archive.prior_state
     changed = {file.path for file in archive.landing.listing().files() if not is_unchanged(file, known)}
-    unread = sorted(changed.difference(rewritten))
+    unread = sorted(path for path in changed.difference(rewritten) if not _was_only_touched(archive, path))
     for path in unread[:_SHOWN]:
         yield f"{path}, which has not been applied as it is now, was not searched: run jobs/apply.py, and erase again"
     if len(unread) > _SHOWN:
@@ -36,6 +38,13 @@ def remains(archive: DeltaArchive, oids: Collection[int], rewritten: Collection[
     for folder in sorted({_folder(archive.config.source.landing), archive.ledger.root}):
         if ObjectFolder(archive.spark, folder).keeps_versions():
             yield f"former versions of objects, which the storage of {folder} keeps, or may keep: delete them there"
+
+
+def _was_only_touched(archive: DeltaArchive, path: str) -> bool:
+    if (known := archive.prior_state.by_path.get(path)) is None:
+        return False
+    _, part = known
+    return is_content_of(part, decompress(read_file(archive, path), path))
 
 
 def _folder(pattern: str) -> str:

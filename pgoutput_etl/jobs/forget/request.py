@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.snapshot.request import RowFormat
+from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.protocol.messages import Message
 
 _LEAST_TEXT = 4  # characters; shorter texts are in almost every file
@@ -51,12 +52,14 @@ class MessageErasure:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotErasure:
-    """Files that a snapshot of a table was loaded from. table: schema.table. path, columns: as in SnapshotRequest."""
+    """Files that a snapshot of a table was loaded from. table: schema.table. path, columns: as in SnapshotRequest. lsn:
+    the snapshot's; None for the only one."""
 
     table: str
     path: str
     format: RowFormat
     columns: tuple[str, ...] = ()
+    lsn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ def _text(node: Node) -> str:
 
 
 def _snapshot(node: Node, tables: Container[str]) -> SnapshotErasure:
-    keys = node.section("table", "columns", *(own.value for own in RowFormat))
+    keys = node.section("table", "columns", "lsn", *(own.value for own in RowFormat))
     table = keys["table"].text("schema.table")
     if table not in tables:
         raise keys["table"].expected("a table that is among tables")
@@ -131,7 +134,16 @@ def _snapshot(node: Node, tables: Container[str]) -> SnapshotErasure:
     columns = tuple(name.text("a column's name") for name in keys["columns"].items("a list of names"))
     if columns and formats != [RowFormat.BINARY]:
         raise keys["columns"].error("expected only with copy; other formats name their columns")
-    return SnapshotErasure(table, keys[formats[0].value].text("a path"), formats[0], columns)
+    path = keys[formats[0].value].text("a path")
+    return SnapshotErasure(table, path, formats[0], columns, _lsn(keys["lsn"]))
+
+
+def _lsn(node: Node) -> int | None:
+    text = node.optional_text("the snapshot's LSN, such as 16/B374D848")
+    try:
+        return None if text is None else parse_lsn(text)
+    except ValueError as error:
+        raise node.error(str(error)) from None
 
 
 def _message(node: Node) -> MessageErasure:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.changes.row_search import KeyPeriod, RowSearch, Text
 from pgoutput_etl.compression import compress_like, decompress
+from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.listing import reading_files
@@ -30,7 +31,6 @@ from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.postgres.copy_format import binary_spans, record_spans, text_spans
 from pgoutput_etl.schema.relation_history import CommitPosition
-from pgoutput_etl.targets.plan import Since
 from pgoutput_etl.types import ColumnType
 
 _AT_ONCE = 10_000  # rows
@@ -104,7 +104,8 @@ class SnapshotFiles:
 
     @classmethod
     def of(cls, archive: DeltaArchive, searches: Mapping[int, RowSearch], wanted: SnapshotErasure) -> SnapshotFiles:
-        """Raises ConfigError if there are no such files, or their columns are not those of the table."""
+        """Raises ConfigError if there are no such files, their columns are not those of the table, or nobody knows
+        which snapshot they are of."""
         own = [searches[oid] for oid in archive.oids_by_name()[wanted.table]]
         names, sizes, spans = _opened(archive.spark, wanted, own)
         for search in own:
@@ -112,10 +113,7 @@ class SnapshotFiles:
                 if {column.name for column in relation.columns} == set(names):
                     typed = {name: (column_id, own_type) for name, column_id, own_type in search.columns_of(number)}
                     columns = tuple(typed[name] for name in names)
-                    state = archive.last.tables.get(search.versions.oid)
-                    since = None if state is None else state.complete_since
-                    lsn = since.lsn if since is not None and since.kind is Since.SNAPSHOT else 0
-                    at = (lsn, MAX_STORED_LSN, MAX_STORED_LSN)
+                    at = (_lsn_of(archive, search.versions.oid, wanted), MAX_STORED_LSN, MAX_STORED_LSN)
                     is_binary = wanted.format is RowFormat.BINARY
                     return cls(archive, search, sizes, _Format(spans, columns, is_binary, at))
         raise ConfigError(f"snapshots: {wanted.path} has other columns than {wanted.table} in the archive")
@@ -151,6 +149,19 @@ class SnapshotFiles:
 
     def _selection(self, gone: Iterable[KeyPeriod]) -> RowSelection:
         return RowSelection.of(self.search, gone, self.search.wanted)
+
+
+def _lsn_of(archive: DeltaArchive, oid: int, wanted: SnapshotErasure) -> int:
+    """The LSN of the snapshot that was loaded from the files."""
+    if wanted.lsn is not None:
+        return wanted.lsn
+    known = archive.ledger.snapshots_of(oid)
+    if len(known) != 1:
+        raise ConfigError(
+            f"snapshots: {wanted.table} was loaded from {counted(len(known), 'snapshot')}: add the lsn of the one that "
+            f"{wanted.path} is of"
+        )
+    return known.pop()
 
 
 def _opened(

@@ -181,6 +181,7 @@ def test_a_condition_may_spell_a_value_otherwise() -> None:
     relation = replace(table(("id", 23), "n"), columns=(RelationColumn(True, "n", 1700, (10 << 16 | 2) + 4),))
     archive = small(transaction(1, 0x100, relation, insert("30.00")))
     assert numbers(archive.chosen(T, {"n": "30"}).changes) == [(0, 2)]
+    assert [*archive.search(T, {"n": "30"}, {"n": "030"}).spellings()] == [("30", "30.00"), ("030", "30.00")]
 
 
 def test_no_relation_message_is_an_error() -> None:

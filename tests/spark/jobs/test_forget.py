@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import struct
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from tests.support.small_archives import (
     copydata,
     delete,
     delete_full,
+    in_subtransaction,
     insert,
     segment,
     stream_abort,
@@ -87,15 +89,23 @@ def test_changes_are_found_in_every_transaction(nights: Nights) -> None:
     nights.night(
         transaction(2, 0x200, update("7", "x", old_key=("1", None)), update("2", "Robert")),
         [*segment(3, insert("8", "Ada"), first=True), *stream_abort(3)],
-        segment(4, delete("7", None), first=True),  # still open
+        # Still open, with a savepoint that was rolled back
+        segment(4, in_subtransaction(40, update("2", "Ada")), delete("7", None), insert("7", "Kim"), first=True),
+        [*stream_abort(4, 40), *segment(5, table(("id", INT4), "v", "w"), insert("6", "Lin", "w"), first=True)],
     )
     archive = archive_of(nights.job.spark, nights.job.loaded())
+    rows = archive.all_changes({16384}).select("top_xid", "xid", "fate", "scope").where("top_xid > 2").collect()
+    assert sorted((row["top_xid"], row["xid"], row["fate"], row["scope"] is None) for row in rows) == [
+        (3, 3, "aborted", False),
+        *((4, xid, fate, False) for xid, fate in ((4, "open"), (4, "open"), (40, "aborted"))),
+        (5, 5, "open", False),
+    ]
     search = RowSearch(archive.relations.unmasked(16384)[0], ({"v": "Ada"},))
     found = find_changes(archive, {16384: search})
-    assert found.counts == {16384: 4}
+    assert found.counts == {16384: 5}
     assert {file: list(offsets.values()) for file, offsets in found.offsets.items()} == {
         0: [False],
-        1: [False, True, True],
+        1: [False, True, True, True],
     }
     assert {text for period in found.periods[16384] for _, text in period.identity} == {"1", "7"}
 
@@ -382,6 +392,15 @@ def test_files_of_snapshots_that_the_request_names(nights: Nights, tmp_path: Pat
     ]:
         with pytest.raises(ConfigError, match=error):
             erase(nights, tmp_path, f"{ERASE}\nsnapshots: [{{table: public.t, {wrong}}}]")
+    later = tmp_path / "later.csv"
+    later.write_text("id,v\n1,Kim\n3,Mia\n")
+    request = SnapshotRequest(("public.t",), 0x310, files=str(later), slot_lsn=1)
+    assert snapshot(job.spark, job.loaded(), request, lambda _: None).exit_code == 0
+    eve = f"tables: [{{table: public.t, where: {{v: Eve}}}}]\nsnapshots: [{{table: public.t, csv: {folder}"
+    with pytest.raises(ConfigError, match=f"was loaded from 2 snapshots: add the lsn of the one that {folder} is of"):
+        erase(nights, tmp_path, f"{eve}}}]")
+    assert erase(nights, tmp_path, f"{eve}, lsn: 0/110}}]").snapshot_rows == 1
+    assert nights.values("t") == [(1, "Kim")]
 
 
 @pytest.mark.soak
@@ -427,6 +446,10 @@ def test_a_file_that_grew_a_copy_of_its_beginning_and_an_odd_tuple(nights: Night
     assert len(erase(nights, tmp_path, ERASE).files) == 2
     assert places_with(tmp_path) == []
     assert job.run().files == 0
+    os.utime(path, (1, 1))
+    preview = forget(job.spark, job.loaded(), ForgetRequest(request_file(tmp_path, ERASE)))
+    assert isinstance(preview, ForgetSummary)
+    assert preview.left == ()
     nights.night(transaction(3, 0x300, insert("9", NAME, "x")), transaction(4, 0x400, insert("4", "Kim")))
     odd = erase(nights, tmp_path, f"tables: [{{table: public.t, keys: [{{id: 9, v: {NAME}}}]}}]")
     assert [table.changes for table in odd.tables] == [1]
@@ -474,8 +497,9 @@ def test_bytes_in_quarantine(nights: Nights, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_copies_from_before_the_archive_was_assembled_again(nights: Nights, tmp_path: Path) -> None:
-    """The file was read in two parts then; afterwards its messages have other positions."""
+@pytest.mark.parametrize("repaired", [NAME, "Lady-Byron-------"], ids=["the person", "another one"])
+def test_copies_from_before_the_archive_was_assembled_again(nights: Nights, tmp_path: Path, repaired: str) -> None:
+    """The file was read in two parts then; afterwards its messages have other positions. repaired: who is in it now."""
     job, path = nights.job, nights.job.landing / "0.copydata"
     a = table(("id", INT4), "v", oid=101, name="a")
     begun = copydata(transaction(1, 0x100, a, insert("1", "x", oid=101), table(("id", INT4), "v"), insert("2", "Bob")))
@@ -489,7 +513,7 @@ def test_copies_from_before_the_archive_was_assembled_again(nights: Nights, tmp_
     for content in (begun, whole[:at] + b"?" + whole[at + 1 :]):
         path.write_bytes(content)
         job.run()
-    path.write_bytes(whole)
+    path.write_bytes(whole.replace(BYTES, repaired.encode()))
     assert job.backfill(BackfillRequest(None)).exit_code == 0
     job.run()
     for copy in ("open_transactions", "messages", "quarantine"):
@@ -501,4 +525,5 @@ def test_copies_from_before_the_archive_was_assembled_again(nights: Nights, tmp_
     assert places_with(tmp_path) == []
     assert sorted(row["content"] for row in nights.ledger("messages")) == [b"", b"of Bob"]
     nights.night(stream_commit(50, 0x300))
-    assert nights.values("t") == [(2, "Bob"), (4, "Kim"), (5, "Lin")]
+    others = [] if repaired == NAME else [(1, repaired), (9, repaired)]
+    assert nights.values("t") == sorted([(2, "Bob"), (4, "Kim"), (5, "Lin"), *others])

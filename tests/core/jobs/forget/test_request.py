@@ -31,7 +31,7 @@ def test_keys_conditions_and_messages(tmp_path: Path) -> None:
             "  - {table: public.u, where: {email: ada@example.org, since: 2026-11-20}}\n"
             "messages: [{prefix: audit, contains: ada@}, {contains: Lovelace}]\n"
             "search: [Byron]\n"
-            "snapshots: [{table: public.t, csv: rows}, {table: public.u, copy: a, columns: [id]}]\n",
+            "snapshots: [{table: public.t, csv: rows}, {table: public.u, copy: a, columns: [id], lsn: 1/2F}]\n",
         )
     )
     t, u = erasure.tables
@@ -40,7 +40,7 @@ def test_keys_conditions_and_messages(tmp_path: Path) -> None:
     assert erasure.texts == ("Byron", "ada@example.org", "2026-11-20", "ada@", "Lovelace")
     assert erasure.snapshots == (
         SnapshotErasure("public.t", "rows", RowFormat.CSV),
-        SnapshotErasure("public.u", "a", RowFormat.BINARY, ("id",)),
+        SnapshotErasure("public.u", "a", RowFormat.BINARY, ("id",), (1 << 32) + 0x2F),
     )
     bodies = {b"ada@x": True, b"Lovelace": True, b"Bob": False}
     assert {body: erasure.is_chosen(Message(None, False, 1, "audit", body)) for body in bodies} == bodies
@@ -63,6 +63,8 @@ def test_keys_conditions_and_messages(tmp_path: Path) -> None:
             "tables: [{table: public.t, keys: [{id: 1}]}]\nsnapshots: [{table: x, csv: a}]",
             "a table that is among tables",
         ),
+        (f"{ONE}[{{table: public.t, csv: a, lsn: 12}}]", r"snapshots\[0\]\.lsn: expected a string .*: the snapshot's LSN"),
+        (f"{ONE}[{{table: public.t, csv: a, lsn: x}}]", r"snapshots\[0\]\.lsn: not an LSN"),
         (f"{ONE}[{{table: public.t}}]", r"snapshots\[0\]: expected one of csv, copy, and dump"),
         (f"{ONE}[{{table: public.t, csv: a, dump: b}}]", r"snapshots\[0\]: expected one of csv, copy, and dump"),
         (f"{ONE}[{{table: public.t, csv: a, columns: [id]}}]", "columns: expected only with copy"),
