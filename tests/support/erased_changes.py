@@ -18,11 +18,13 @@ Place = tuple[int, int]  # file, ordinal
 
 @dataclass(frozen=True)
 class ChosenRows:
-    """keys: that the chosen rows ever had. at_the_end: those that they have."""
+    """keys: that the chosen rows ever had. at_the_end: those that they have. keys_are_unique: False if rows had the
+    same value, or NULL, when it became the table's key, as PostgreSQL does not allow."""
 
     changes: list[FoundChange]
     keys: set[Identity]
     at_the_end: set[Identity]
+    keys_are_unique: bool
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ class Landed:
         keys |= {identity for change, identity in followed.begun if change in erased}
         for changes in others.values():
             erased += _also_rolled_back(changes, keys)
-        return ChosenRows(erased, keys, {key for key, change in first.items() if change in erased})
+        at_the_end = {key for key, change in first.items() if change in erased}
+        return ChosenRows(erased, keys, at_the_end, followed.keys_are_unique)
 
     def without(self, changes: Iterable[FoundChange]) -> Landed:
         by_file: dict[int, dict[int, bool]] = {}
@@ -139,6 +142,7 @@ class _Followed:
     rows: dict[Identity, int] = field(default_factory=dict)
     changes: dict[int, list[FoundChange]] = field(default_factory=dict)
     begun: list[tuple[FoundChange, Identity]] = field(default_factory=list)
+    keys_are_unique: bool = True
     _count: int = 0
     _number: int = 0
 
@@ -149,6 +153,7 @@ class _Followed:
             lasts = {row: self.changes[row][0] for row in self.rows.values()}
             later = [(c, u, row) for row, c in lasts.items() for u in c.keys if u.number == self._number]
             self.rows = {use.identity: row for _, use, row in later}
+            self.keys_are_unique &= len(self.rows) == len(lasts)
             self.begun += [(change, use.identity) for change, use, _ in later]
         known = {self.rows[u.identity] for u in uses if not u.begins and u.identity in self.rows}
         row = self._count = self._count + 1

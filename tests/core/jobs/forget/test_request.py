@@ -63,7 +63,10 @@ def test_keys_conditions_and_messages(tmp_path: Path) -> None:
             "tables: [{table: public.t, keys: [{id: 1}]}]\nsnapshots: [{table: x, csv: a}]",
             "a table that is among tables",
         ),
-        (f"{ONE}[{{table: public.t, csv: a, lsn: 12}}]", r"snapshots\[0\]\.lsn: expected a string .*: the snapshot's LSN"),
+        (
+            f"{ONE}[{{table: public.t, csv: a, lsn: 12}}]",
+            r"snapshots\[0\]\.lsn: expected a string .*: the snapshot's LSN",
+        ),
         (f"{ONE}[{{table: public.t, csv: a, lsn: x}}]", r"snapshots\[0\]\.lsn: not an LSN"),
         (f"{ONE}[{{table: public.t}}]", r"snapshots\[0\]: expected one of csv, copy, and dump"),
         (f"{ONE}[{{table: public.t, csv: a, dump: b}}]", r"snapshots\[0\]: expected one of csv, copy, and dump"),
