@@ -346,6 +346,52 @@ def test_a_table_from_a_snapshot_and_a_second_erasure(nights: Nights, tmp_path: 
     assert "public.t" in read_at(job.spark, job.loaded(), lsn=0x150).ahead
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["mirror", "soft_delete", "history", "append"])
+def test_rows_that_had_another_key_of_the_table(nights: Nights, tmp_path: Path, mode: str) -> None:
+    """Before the table's key changes, others have the person's later key; then another one gets the earlier one."""
+    job = nights.job
+    job.overrides.append(f"tables=[{{match: '*', mode: {mode}}}]")
+    by_id, by_n = table(("id", INT4), "v", "n"), table(("id", INT4), "v", "n", key=("n",))
+    nights.night(
+        transaction(1, 0x100, by_id, insert("1", NAME, "a"), insert("2", "Bob", "x"), insert("3", "Eve", "x")),
+        transaction(2, 0x200, update("1", "phone", "x"), update("2", "Robert", "b"), update("3", "Eva", "c")),
+    )
+    nights.night(
+        transaction(3, 0x300, by_n, update("1", "fax", "x"), insert("1", "Kim", "d"), update("1", "Kit", "d")),
+        transaction(4, 0x400, delete(None, None, "x"), insert("4", "Mia", "x"), update("2", "Rob", "b")),
+    )
+    done = erase(nights, tmp_path, ERASE)
+    gone = {"mirror": 0, "soft_delete": 0, "history": 3, "append": 4}
+    assert [(table.changes, table.rows) for table in done.tables] == [(4, gone[mode])]
+    assert [place for text in (NAME, "phone", "fax") for place in places_with(tmp_path, text)] == []
+    people = {"Rob", "Eva", "Kit", "Mia"}
+    if mode in ("history", "append"):
+        people |= {"Bob", "Robert", "Eve", "Kim"}
+    assert {row["v"] for row in job.rows("public", "t")} - {None} == people
+    stored = sorted(map(str, job.rows("public", "t")))
+    assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
+    assert sorted(map(str, job.rows("public", "t"))) == stored
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("person", "changes", "left"), [(NAME, 2, {"Zoe", "Bob"}), ("Zoe", 0, {"Bob"})])
+def test_a_row_that_a_snapshot_brought_is_another_one(
+    nights: Nights, tmp_path: Path, person: str, changes: int, left: set[str]
+) -> None:
+    job, rows = nights.job, tmp_path / "rows.csv"
+    nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", NAME), insert("2", "Bob")))
+    nights.night(transaction(2, 0x200, delete("1", None), update("2", "Bob")))
+    rows.write_text("id,v\n1,Zoe\n2,Bob\n")
+    request = SnapshotRequest(("public.t",), 0x210, files=str(rows), slot_lsn=1)
+    assert snapshot(job.spark, job.loaded(), request, lambda _: None).exit_code == 0
+    rows.unlink()
+    done = erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {person}}}}}]")
+    assert [(table.changes, table.rows) for table in done.tables] == [(changes, int(person == "Zoe"))]
+    assert places_with(tmp_path, person) == []
+    assert {v for _, v in nights.values("t")} == left
+
+
 def copied(*rows: tuple[int, str]) -> bytes:
     """COPY … WITH (FORMAT binary) of an int4 and a text."""
     fields = [(struct.pack(">i", key), value.encode()) for key, value in rows]
