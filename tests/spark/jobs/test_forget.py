@@ -223,7 +223,7 @@ def test_an_erasure_that_died_is_finished_by_the_same_request(nights: Nights, tm
         with dying(owner, effect):
             forget(job.spark, job.loaded(), request)
         if effect == "delete":
-            changed = "tables=[{match: public.t, key: [none]}]"
+            changed = "tables=[{match: public.t, columns: {v: drop}}]"
             with pytest.raises(RunError, match="can't go on with this configuration"):
                 forget(job.spark, job.loaded(changed), request)
         if effect != "begin":
@@ -367,7 +367,7 @@ def test_rows_that_had_another_key_of_the_table(nights: Nights, tmp_path: Path, 
     assert [place for text in (NAME, "phone", "fax") for place in places_with(tmp_path, text)] == []
     people = {"Rob", "Eva", "Kit", "Mia"}
     if mode in ("history", "append"):
-        people |= {"Bob", "Robert", "Eve", "Kim"}
+        people |= {"Bob", "Robert", "Eve", *(["Kim"] if mode == "append" else [])}
     assert {row["v"] for row in job.rows("public", "t")} - {None} == people
     stored = sorted(map(str, job.rows("public", "t")))
     assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
