@@ -16,7 +16,7 @@ from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.diff import Declared, lineage
-from pgoutput_etl.schema.relation_history import CommitPosition, Position, RelationVersions
+from pgoutput_etl.schema.relation_history import Position, RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
 from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value, printed_text
 
@@ -49,31 +49,6 @@ class KeyUse:
     begins: bool = False
     ends: bool = False
     is_later: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class KeyPeriod:
-    """The time in which a row had a key. start: None if it had it before its first change in the archive. end: what is
-    written there is no longer of this row; None if it still has the key."""
-
-    identity: Identity
-    start: CommitPosition | None
-    end: CommitPosition | None
-
-    def holds(self, at: CommitPosition) -> bool:
-        return (self.start is None or self.start <= at) and (self.end is None or at < self.end)
-
-    @property
-    def is_empty(self) -> bool:
-        return self.start is not None and self.end is not None and self.start >= self.end
-
-    def within(self, start: CommitPosition, end: CommitPosition) -> KeyPeriod:
-        """The part of it from start to end."""
-        return KeyPeriod(
-            self.identity,
-            start if self.start is None else max(self.start, start),
-            end if self.end is None else min(self.end, end),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +93,7 @@ class RowSearch:
 
     def _origins(self, earlier: Relation, relation: Relation) -> Sequence[int | None]:
         found = lineage(earlier, relation, self.declared)
-        key = self.key or [column.name for column in earlier.columns if column.is_key and _flags_key(earlier)]
+        key = [c.name for c in earlier.columns if c.is_key] if _flags_key(earlier) else self.key or ()
         doubtful = [name for i in found.retired if (name := earlier.columns[i].name) in key]
         if doubtful:
             raise TableError(
@@ -202,11 +177,6 @@ class RowSearch:
     def _compared(self) -> frozenset[ColumnId]:
         chosen = (column_id for condition in self.wanted for pairs in condition for column_id, _ in pairs)
         return frozenset([*(column for key in self.keys for column in key), *chosen])
-
-    def missing_column(self) -> str | None:
-        """A column of the conditions that no version has."""
-        names = {column.name for relation in self.versions.relations for column in relation.columns}
-        return next((name for condition in self.conditions for name in condition if name not in names), None)
 
     @cached_property
     def wanted(self) -> list[Wanted]:

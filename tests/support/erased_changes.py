@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,23 +110,26 @@ class Landed:
 
 
 def _cut_off(
-    rows: Iterable[dict[str, Any]], found: Mapping[Place, FoundChange], committed: Iterable[Place]
+    rows: Sequence[dict[str, Any]], found: Mapping[Place, FoundChange], committed: Iterable[Place]
 ) -> set[int | None]:
     """The open transactions whose rows, or whose table's key, another one has changed since: they hold no locks."""
-    last: dict[Identity, Place] = {}
-    number = 0
-    for place in sorted(place for place in committed if place in found):
-        uses = own_uses(found[place])
-        last |= {use.identity: place for use in uses}
-        number = max([number, *(use.number for use in uses)])
-    return {
-        row["top_xid"]
-        for row in rows
-        if row["fate"] == TransactionStatus.OPEN.value
-        for place in [(row["file"], row["ordinal"])]
-        for use in own_uses(found[place])
-        if last.get(use.identity, place) > place or use.number < number
-    }
+    is_committed = {place for place in committed if place in found}
+    numbers = {use.number for place in is_committed for use in own_uses(found[place])}
+    users: dict[Identity, list[tuple[Place, int | None]]] = {}  # None: a committed transaction
+    for row in rows:
+        place = row["file"], row["ordinal"]
+        is_open = row["fate"] == TransactionStatus.OPEN.value
+        if is_open or place in is_committed:
+            for use in own_uses(found[place]):
+                users.setdefault(use.identity, []).append((place, row["top_xid"] if is_open else None))
+    cut_off = set()
+    for row in (row for row in rows if row["fate"] == TransactionStatus.OPEN.value):
+        place = row["file"], row["ordinal"]
+        for use in own_uses(found[place]):
+            is_overtaken = any(at > place and by != row["top_xid"] for at, by in users[use.identity])
+            if is_overtaken or use.number != max(numbers, default=0):
+                cut_off.add(row["top_xid"])
+    return cut_off
 
 
 def own_uses(change: FoundChange) -> list[KeyUse]:
@@ -148,13 +151,16 @@ class _Followed:
 
     def add(self, change: FoundChange) -> None:
         uses = own_uses(change)
-        while any(use.number > self._number for use in uses):
-            self._number += 1
-            lasts = {row: self.changes[row][0] for row in self.rows.values()}
-            later = [(c, u, row) for row, c in lasts.items() for u in c.keys if u.number == self._number]
-            self.rows = {use.identity: row for _, use, row in later}
-            self.keys_are_unique &= len(self.rows) == len(lasts)
-            self.begun += [(change, use.identity) for change, use, _ in later]
+        if any(use.number > self._number for use in uses):
+            self._number = uses[0].number
+            live = set(self.rows.values())
+            later = {
+                row: next(((c, u) for c in self.changes[row] for u in c.keys if u.number == self._number), None)
+                for row in live
+            }
+            self.rows = {known[1].identity: row for row, known in later.items() if known is not None}
+            self.keys_are_unique &= len(self.rows) == len(live)
+            self.begun += [(known[0], known[1].identity) for known in later.values() if known is not None]
         known = {self.rows[u.identity] for u in uses if not u.begins and u.identity in self.rows}
         row = self._count = self._count + 1
         self.changes[row] = [change, *(c for other in known for c in self.changes.pop(other))]

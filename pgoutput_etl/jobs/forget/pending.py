@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.changes.row_search import KeyPeriod
+from pgoutput_etl.changes.key_times import KeyPeriod
 from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.jobs.forget.find import POSITIONS, FoundChanges, identity_of
 from pgoutput_etl.jobs.forget.request import TableErasure

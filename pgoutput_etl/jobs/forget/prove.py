@@ -17,7 +17,7 @@ from pgoutput_etl.jobs.forget.erase import archive_to_erase, searches_of, target
 from pgoutput_etl.jobs.forget.find import find_changes, find_messages
 from pgoutput_etl.jobs.forget.remains import remains
 from pgoutput_etl.jobs.forget.report import ProofSummary, ProvenTable, Remnant
-from pgoutput_etl.jobs.forget.request import Erasure
+from pgoutput_etl.jobs.forget.request import Erasure, is_searched
 from pgoutput_etl.jobs.forget.snapshot_files import SnapshotFiles
 from pgoutput_etl.jobs.forget.targets import TargetSearch
 from pgoutput_etl.jobs.moment.read import MomentReader
@@ -68,7 +68,7 @@ def _spelled(texts: Iterable[str], searches: Iterable[RowSearch]) -> dict[str, i
     numbers = {text: number for number, text in enumerate(texts, 1)}
     for search in searches:
         for text, printed in search.spellings():
-            if text in numbers:
+            if text in numbers and is_searched(printed):
                 numbers.setdefault(printed, numbers[text])
     return numbers
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from pgoutput_etl.compression import decompress
+from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identifiers import table_of, tag_of
 from pgoutput_etl.jobs.forget.landing import is_content_of, read_file
 from pgoutput_etl.landing.fingerprint import FileStatus
@@ -44,7 +45,10 @@ def _was_only_touched(archive: DeltaArchive, path: str) -> bool:
     if (known := archive.prior_state.by_path.get(path)) is None:
         return False
     _, part = known
-    return is_content_of(part, decompress(read_file(archive, path), path))
+    try:
+        return is_content_of(part, decompress(read_file(archive, path), path))
+    except ArchiveError:  # it can't be decompressed any more
+        return False
 
 
 def _folder(pattern: str) -> str:

@@ -82,7 +82,11 @@ class Erasure:
         """The texts to look for in bytes. Texts of keys and conditions that are too short for that are left out."""
         values = (text for table in self.tables for condition in table.conditions for _, text in condition)
         texts = [*values, *(message.contains for message in self.messages)]
-        return tuple(dict.fromkeys([*self.search, *(text for text in texts if len(text) >= _LEAST_TEXT)]))
+        return tuple(dict.fromkeys([*self.search, *filter(is_searched, texts)]))
+
+
+def is_searched(text: str) -> bool:
+    return len(text) >= _LEAST_TEXT
 
 
 def read_erasure(path: str) -> Erasure:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pgoutput_etl.changes.row_search import ColumnId, Identity, KeyPeriod, RowSearch, Text, Wanted, meets
+from pgoutput_etl.changes.key_times import KeyPeriod
+from pgoutput_etl.changes.row_search import ColumnId, Identity, RowSearch, Text, Wanted, meets
 from pgoutput_etl.jobs.forget.find import STORED_KEYS
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.types import ColumnType
@@ -52,11 +53,9 @@ class RowSelection:
         return cls(search, by_key, tuple(wanted))
 
     def is_erased(self, row: StoredRow) -> bool:
-        return self._is_chosen(row) or any(p.holds(row.at) for key in self._keys(row) for p in self._periods(key))
-
-    def ever_had_a_key(self, row: StoredRow) -> bool:
-        """Like `is_erased`, for a row of which nobody knows when it was written."""
-        return self._is_chosen(row) or any(self._periods(key) for key in self._keys(row))
+        return self._is_chosen(row) or any(
+            period.holds(row.at) for key in self._keys(row) for period in self.periods.get(key, ())
+        )
 
     def keys_of_chosen(self, oid: int, rows: Iterable[StoredRow]) -> pa.RecordBatch:
         """In STORED_KEYS, of the rows that meet a condition."""
@@ -70,6 +69,3 @@ class RowSelection:
 
     def _keys(self, row: StoredRow) -> list[Identity]:
         return self.search.identities(row.texts)
-
-    def _periods(self, key: Identity) -> Sequence[KeyPeriod]:
-        return self.periods.get(key, ())

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.changes.row_search import KeyPeriod, RowSearch, Text
+from pgoutput_etl.changes.key_times import KeyPeriod
+from pgoutput_etl.changes.row_search import RowSearch, Text
 from pgoutput_etl.compression import compress_like, decompress
-from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.listing import reading_files
@@ -28,7 +28,7 @@ from pgoutput_etl.jobs.snapshot.request import RowFormat
 from pgoutput_etl.jobs.snapshot.sources import Dump
 from pgoutput_etl.jobs.verify.row_text import copied_files, csv_header
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
-from pgoutput_etl.lsn import MAX_STORED_LSN
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.copy_format import binary_spans, record_spans, text_spans
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.types import ColumnType
@@ -106,16 +106,15 @@ class SnapshotFiles:
     def of(cls, archive: DeltaArchive, searches: Mapping[int, RowSearch], wanted: SnapshotErasure) -> SnapshotFiles:
         """Raises ConfigError if there are no such files, their columns are not those of the table, or nobody knows
         which snapshot they are of."""
-        own = [searches[oid] for oid in archive.oids_by_name()[wanted.table]]
-        names, sizes, spans = _opened(archive.spark, wanted, own)
-        for search in own:
-            for number, relation in reversed(list(enumerate(search.versions.relations))):
-                if {column.name for column in relation.columns} == set(names):
-                    typed = {name: (column_id, own_type) for name, column_id, own_type in search.columns_of(number)}
-                    columns = tuple(typed[name] for name in names)
-                    at = (_lsn_of(archive, search.versions.oid, wanted), MAX_STORED_LSN, MAX_STORED_LSN)
-                    is_binary = wanted.format is RowFormat.BINARY
-                    return cls(archive, search, sizes, _Format(spans, columns, is_binary, at))
+        own = {oid: searches[oid] for oid in archive.oids_by_name()[wanted.table]}
+        oid, lsn = _snapshot_of(archive, own, wanted)
+        names, sizes, spans = _opened(archive.spark, wanted, own[oid])
+        for number, relation in reversed(list(enumerate(own[oid].versions.relations))):
+            if {column.name for column in relation.columns} == set(names):
+                typed = {name: (column_id, own_type) for name, column_id, own_type in own[oid].columns_of(number)}
+                columns = tuple(typed[name] for name in names)
+                is_binary = wanted.format is RowFormat.BINARY
+                return cls(archive, own[oid], sizes, _Format(spans, columns, is_binary, (lsn, 0, 0)))
         raise ConfigError(f"snapshots: {wanted.path} has other columns than {wanted.table} in the archive")
 
     def seeds(self) -> DataFrame:
@@ -131,13 +130,13 @@ class SnapshotFiles:
             return map_files(self.archive.spark, self.sizes, identify, STORED_KEYS, self.sizes).localCheckpoint()
 
     def planned(self, gone: Iterable[KeyPeriod]) -> list[CutFile]:
-        """The files with rows that meet a condition, or ever had one of the keys."""
+        """The files with rows that meet a condition, or had one of the keys."""
         selection, own_format = self._selection(gone), self.format
 
         def plan(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
             for path, stored in files:
                 content = decompress(stored, path)
-                rows = [span for row, span in own_format.rows(content, path) if selection.ever_had_a_key(row)]
+                rows = [span for row, span in own_format.rows(content, path) if selection.is_erased(row)]
                 if rows:
                     new = _without(stored, content, path, rows)
                     planned = {"path": path, "before": digest(stored), "after": digest(new), "rows": rows}
@@ -151,21 +150,20 @@ class SnapshotFiles:
         return RowSelection.of(self.search, gone, self.search.wanted)
 
 
-def _lsn_of(archive: DeltaArchive, oid: int, wanted: SnapshotErasure) -> int:
-    """The LSN of the snapshot that was loaded from the files."""
-    if wanted.lsn is not None:
-        return wanted.lsn
-    known = archive.ledger.snapshots_of(oid)
-    if len(known) != 1:
+def _snapshot_of(archive: DeltaArchive, oids: Iterable[int], wanted: SnapshotErasure) -> tuple[int, int]:
+    """The OID of the table that was loaded from the files, and the snapshot's LSN."""
+    known = [(oid, lsn) for oid in sorted(oids) for lsn in sorted(archive.ledger.snapshots_of(oid))]
+    fitting = [(oid, lsn) for oid, lsn in known if wanted.lsn in (None, lsn)]
+    if len(fitting) != 1:
+        lsns = ", ".join(format_lsn(lsn) for _, lsn in known) or "none"
         raise ConfigError(
-            f"snapshots: {wanted.table} was loaded from {counted(len(known), 'snapshot')}: add the lsn of the one that "
-            f"{wanted.path} is of"
+            f"snapshots: expected the lsn of the snapshot that {wanted.path} is of. Those of {wanted.table}: {lsns}"
         )
-    return known.pop()
+    return fitting[0]
 
 
 def _opened(
-    spark: SparkSession, wanted: SnapshotErasure, own: Sequence[RowSearch]
+    spark: SparkSession, wanted: SnapshotErasure, search: RowSearch
 ) -> tuple[Sequence[str], Mapping[str, int], Callable[[bytes, str], Iterator[Span]]]:
     """The names of the columns, the files' sizes by path, and how their rows are read."""
     path = wanted.path
@@ -180,7 +178,7 @@ def _opened(
             file, size = dump.file(wanted.table)
             return names, {file: size}, partial(text_spans, width=len(names))
         case RowFormat.BINARY:
-            latest = [column.name for column in own[-1].versions.relations[-1].columns]
+            latest = [column.name for column in search.versions.relations[-1].columns]
             columns = wanted.columns or latest
             return columns, copied_files(spark, "--copy", path), partial(binary_spans, width=len(columns))
 

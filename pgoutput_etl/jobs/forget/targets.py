@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.event_log import position_of
-from pgoutput_etl.changes.row_search import ColumnId, KeyPeriod, RowSearch, Text
+from pgoutput_etl.changes.key_times import KeyPeriod
+from pgoutput_etl.changes.row_search import ColumnId, RowSearch, Text
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import TableError

@@ -16,14 +16,17 @@ from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.ingest.executors import _WITH_STATUS
 from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes
 from pgoutput_etl.jobs.forget.selection import RowSelection, StoredRow
+from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.support.archived_tables import landed
 from tests.support.erased_changes import Landed, Place
 from tests.support.model.history import random_history, random_options
 from tests.support.small_archives import (
+    TOAST,
     Messages,
     T,
     copydata,
     delete,
+    delete_full,
     in_subtransaction,
     insert,
     segment,
@@ -165,6 +168,32 @@ BY_N = table("id", "v", "n", key=("n",))
             [(0, 3), (1, 2)],
             id="open under an earlier key",
         ),
+        pytest.param(
+            [
+                transaction(1, 0x100, BEGIN, insert("1", "Ada", "a"), insert("2", "Bob", "a")),
+                [*segment(9, BY_N, update("2", "x", "a"), first=True), *stream_abort(9)],
+                transaction(2, 0x200, BEGIN, update("2", "Rob", "a")),
+            ],
+            [(0, 2)],
+            id="a key of an aborted transaction",
+        ),
+        pytest.param(
+            [
+                transaction(1, 0x100, BEGIN, insert("1", "Ada", "a"), insert("2", "Bob", "b"), insert("3", "Eve", "c")),
+                segment(7, BEGIN, delete("2", None, None), update("3", "Ada", "c"), first=True),  # cut off
+                segment(8, BEGIN, update("2", "Ada", "b"), update("3", "Eva", "c"), first=True),  # the same, again
+            ],
+            [(0, 2), (0, 3), (1, 2), (1, 3), (2, 2)],
+            id="cut off, and changed by an open one",
+        ),
+        pytest.param(
+            [
+                transaction(1, 0x100, BEGIN, insert("1", "Ada", "a"), update("1", "x", TOAST)),
+                transaction(2, 0x200, BY_N, update("1", "phone", "a")),
+            ],
+            [(0, 2), (0, 3), (1, 2)],
+            id="the last change without the next key",
+        ),
     ],
 )
 def test_rows_are_found(spark: SparkSession, messages: list[Messages], found: list[Place]) -> None:
@@ -206,9 +235,41 @@ def test_stored_rows_are_those_that_had_the_key_then(spark: SparkSession) -> Non
     assert chosen_at(0x900) == [4, 5, 6]
     assert chosen_at(0xB00) == []
 
-    unknown = Landed([copydata(transaction(1, 0x100, BEGIN, insert("2", "Eve", "e"))), *archive.files[-2:]])
-    row = StoredRow(dict(zip(own, ("1", "Ada", "c"), strict=True)), (0x80, last, last))
-    assert {file for file, _ in positions(find(spark, unknown, T, PERSON, [row]))} == {1, 2}
+
+def test_a_truncate_ends_the_time_of_stored_rows_of_which_no_change_tells(spark: SparkSession) -> None:
+    """Both rows came with snapshots."""
+    archive = Landed(
+        [
+            copydata(transaction(1, 0x100, BEGIN, insert("2", "Bob", "b"))),
+            copydata(transaction(2, 0x300, truncate(T), insert("3", "Mia", "m"))),
+            copydata(transaction(3, 0x500, update("1", "Kim", "c"))),
+        ]
+    )
+    [own] = set(archive.search(T).columns)
+    last = 1 << 62
+    row = StoredRow(dict(zip(own, ("1", "Ada", "c"), strict=True)), (0x200, last, last))
+    found = find(spark, archive, T, PERSON, [row])
+    assert positions(found) == set()
+    assert [(period.start, period.end) for period in found.periods_of(T)] == [(None, (0x301, 0, 0))]
+
+
+def test_equal_stored_rows(spark: SparkSession) -> None:
+    """In a table without a key; they were truncated and inserted again in one commit."""
+    bag = table("v", "n", identity=ReplicaIdentity.FULL)
+    archive = Landed(
+        [
+            copydata(transaction(1, 0x100, bag, insert("Ada", "a"))),
+            copydata(transaction(2, 0x200, truncate(T), insert("Ada", "a"), insert("Ada", "a"), insert("Bob", "a"))),
+            copydata(transaction(3, 0x300, delete_full("Ada", "a"))),
+        ]
+    )
+    [own] = set(archive.search(T).columns)
+    last = 1 << 62
+    row = StoredRow(dict(zip(own, ("Ada", "a"), strict=True)), (0x200, last, last))
+    found = find(spark, archive, T, PERSON, [row, row])
+    assert sorted(positions(found)) == [(0, 2), (1, 2), (1, 3), (2, 1)]
+    held = [[at for at in (0x100, 0x200, 0x300) if p.holds((at, last, last))] for p in found.periods_of(T)]
+    assert sorted(held) == [[0x100], [0x200, 0x300]]
 
 
 def test_periods_end_with_the_row_and_the_key(spark: SparkSession) -> None:

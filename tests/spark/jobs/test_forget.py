@@ -375,6 +375,14 @@ def test_rows_that_had_another_key_of_the_table(nights: Nights, tmp_path: Path, 
 
 
 @pytest.mark.soak
+def test_only_messages(nights: Nights, tmp_path: Path) -> None:
+    three_nights(nights)
+    done = erase(nights, tmp_path, f"messages: [{{contains: {NAME}}}]")
+    assert (done.tables, done.messages, len(done.files)) == ((), 1, 1)
+    assert [row["content"] for row in nights.ledger("messages")] == [b""]
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize(("person", "changes", "left"), [(NAME, 2, {"Zoe", "Bob"}), ("Zoe", 0, {"Bob"})])
 def test_a_row_that_a_snapshot_brought_is_another_one(
     nights: Nights, tmp_path: Path, person: str, changes: int, left: set[str]
@@ -443,8 +451,9 @@ def test_files_of_snapshots_that_the_request_names(nights: Nights, tmp_path: Pat
     request = SnapshotRequest(("public.t",), 0x310, files=str(later), slot_lsn=1)
     assert snapshot(job.spark, job.loaded(), request, lambda _: None).exit_code == 0
     eve = f"tables: [{{table: public.t, where: {{v: Eve}}}}]\nsnapshots: [{{table: public.t, csv: {folder}"
-    with pytest.raises(ConfigError, match=f"was loaded from 2 snapshots: add the lsn of the one that {folder} is of"):
-        erase(nights, tmp_path, f"{eve}}}]")
+    for lsn in ("", ", lsn: 0/111"):
+        with pytest.raises(ConfigError, match=rf"the lsn of .* {folder} is of\. Those of public\.t: 0/110, 0/310"):
+            erase(nights, tmp_path, f"{eve}{lsn}}}]")
     assert erase(nights, tmp_path, f"{eve}, lsn: 0/110}}]").snapshot_rows == 1
     assert nights.values("t") == [(1, "Kim")]
 
