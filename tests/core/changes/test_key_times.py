@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from pgoutput_etl.changes.key_times import KeyPeriod, KeyTimes
 
 KEY = (((0, 0), "1"),)
@@ -19,7 +21,7 @@ def test_rows_and_the_times_between_them() -> None:
     assert [times.row_at(stored(lsn)) for lsn in (9, 10, 20, 21, 29, 30)] == [0, 1, 1, 2, 2, 3]
     assert (times.row_at((30, 1, 4)), times.row_at((30, 1, 5))) == (2, 3)
     limits = [None, (10, 0, 2), (21, 0, 0), (30, 1, 5), None]
-    expected = [KeyPeriod(KEY, start, end) for start, end in zip(limits, limits[1:], strict=False)]
+    expected = [KeyPeriod(KEY, start, end) for start, end in pairwise(limits)]
     assert [times.period(KEY, row, 0, None) for row in range(4)] == expected
     assert expected[1].holds(stored(20))
     assert not expected[1].holds(stored(21))
