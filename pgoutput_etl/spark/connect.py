@@ -38,7 +38,8 @@ def is_connect(spark: SparkSession) -> bool:
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A DataFrame with an explicit schema: a Connect client needs it for an empty table, and Spark for timestamps
     without a zone."""
-    return spark.createDataFrame(table, spark_schema(table.schema))
+    batches = [batch for batch in table.to_batches() if batch.num_rows]  # Spark stops at an empty one
+    return spark.createDataFrame(pa.Table.from_batches(batches, table.schema), spark_schema(table.schema))
 
 
 def connect(url: str, app_name: str, settings: Mapping[str, str], required: Iterable[str]) -> SparkSession:

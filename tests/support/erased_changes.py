@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pgoutput_etl.changes.row_search import Condition, FoundChange, Identity, KeyUse, RowSearch
@@ -38,16 +39,20 @@ class Landed:
             replay.add_file(f"{number:03}", data)
         return replay
 
-    def search(self, oid: int, *conditions: Condition) -> RowSearch:
-        return RowSearch(self.replayed().assembly.relations.versions(oid), conditions, self.key)
+    @cached_property
+    def _replay(self) -> Replay:
+        return self.replayed()
 
-    def changes(self, oid: int) -> list[dict[str, Any]]:
-        """Of a table, with what the assembly says of their transactions, as rows_with_status has it."""
-        replay = self.replayed()
+    def search(self, oid: int, *conditions: Condition) -> RowSearch:
+        return RowSearch(self._replay.assembly.relations.versions(oid), conditions, self.key)
+
+    def changes(self, *oids: int) -> list[dict[str, Any]]:
+        """Of tables, with what the assembly says of their transactions, as rows_with_status has it."""
+        replay = self._replay
         outcomes = fragment_outcomes(replay.assembly)
         committed = {(row["file"], row["ordinal"]) for row in replay.committed()}
         rows = []
-        for row in (row for row in replay._messages if row["tag"] in CHANGE_TAGS and row["relation"] == oid):
+        for row in (row for row in replay._messages if row["tag"] in CHANGE_TAGS and row["relation"] in oids):
             outcome = outcomes.get((row["file"], row["unit"]))
             if (row["file"], row["ordinal"]) in committed:
                 fate = TransactionStatus.COMMITTED
@@ -70,7 +75,7 @@ class Landed:
         """Follows each row from change to change, as the server did. On Spark, jobs/forget/find.py joins them."""
         rows, search = [row for row in self.changes(oid) if row["tag"] != "T"], self.search(oid, *conditions)
         found = {(row["file"], row["ordinal"]): search.find(row) for row in rows}
-        committed = [(r["file"], r["ordinal"]) for r in self.replayed().committed() if r["relation"] == oid]
+        committed = [(r["file"], r["ordinal"]) for r in self._replay.committed() if r["relation"] == oid]
         opened: list[Place] = []
         others: dict[int | None, list[FoundChange]] = {}
         cut_off = _cut_off(rows, found, committed) if search.has_key else set()

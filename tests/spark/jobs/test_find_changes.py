@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.changes.row_search import Condition
+from pgoutput_etl.changes.row_search import Condition, RowSearch
 from pgoutput_etl.errors import ArchiveError, RunError, TableError
 from pgoutput_etl.ingest.executors import _WITH_STATUS
 from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes
 from pgoutput_etl.jobs.forget.selection import RowSelection, StoredRow
 from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.spark.connect import frame
 from tests.support.archived_tables import landed
 from tests.support.erased_changes import Landed, Place
 from tests.support.model.history import random_history, random_options
+from tests.support.row_histories import PERSON, RowHistory
 from tests.support.small_archives import (
     TOAST,
     Messages,
@@ -37,7 +39,7 @@ from tests.support.small_archives import (
     update,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak]
+pytestmark = pytest.mark.spark
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,9 @@ def find(
 ) -> FoundChanges:
     """stored: rows of targets or snapshots."""
     search = archive.search(oid, condition)
-    changes = spark.createDataFrame(pa.Table.from_pylist(archive.changes(oid), _WITH_STATUS))
+    changes = frame(spark, pa.Table.from_pylist(archive.changes(oid), _WITH_STATUS))
     keys = RowSelection.of(search, (), search.wanted).keys_of_chosen(oid, stored)
-    seeds = spark.createDataFrame(pa.Table.from_batches([keys]))
+    seeds = frame(spark, pa.Table.from_batches([keys]))
     return find_changes(Archive(changes), {oid: search}, [seeds])  # type: ignore[arg-type]
 
 
@@ -72,6 +74,7 @@ REUSED = (51, 261, 278, 299, 495, 593, 700, 744, 776, 846, 888, 911, 1032, 1080)
 SEVERAL_KEYS = (27, 58, 69, 123, 174, 184, 185, 286, 312, 353)
 
 
+@pytest.mark.soak
 def test_random_histories(spark: SparkSession) -> None:
     seen: Counter[str] = Counter()
     for seed in (*range(20), *REUSED, *SEVERAL_KEYS):
@@ -107,13 +110,59 @@ def test_random_histories(spark: SparkSession) -> None:
     assert seen["several keys"] >= len(SEVERAL_KEYS)
 
 
-PERSON = {"v": "Ada"}
+WANTED = {"v": PERSON}
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(40), *(pytest.param(range(n, n + 100), marks=pytest.mark.soak) for n in range(100, 1_100, 100))]
+)
+def test_all_changes_and_stored_rows_of_a_person_are_found_and_no_others(spark: SparkSession, seeds: range) -> None:
+    """Against the truth: each history is a table of one archive."""
+    histories, transactions = list[RowHistory](), list[Messages]()
+    for seed in seeds:
+        history = RowHistory(random.Random(seed), T + len(histories), len(transactions))
+        history.run()
+        if history.of_row:
+            histories.append(history)
+            transactions += history.transactions
+    archive = Landed([copydata(messages) for messages in transactions])
+    searches = {history.oid: archive.search(history.oid, WANTED) for history in histories}
+    rows = {history.oid: list(stored_rows_of(history, searches[history.oid])) for history in histories}
+    keys = [
+        RowSelection.of(search, (), search.wanted).keys_of_chosen(oid, rows[oid]) for oid, search in searches.items()
+    ]
+    changes = frame(spark, pa.Table.from_pylist(archive.changes(*searches), _WITH_STATUS))
+    seed_rows = frame(spark, pa.Table.from_batches(keys))
+    found = find_changes(Archive(changes), searches, [seed_rows])  # type: ignore[arg-type]
+    places = positions(found)
+    seen: Counter[str] = Counter()
+    for history in histories:
+        of_person = {place for place, row in history.of_row.items() if row in history.persons}
+        assert places & history.of_row.keys() == of_person, f"table {history.oid}"
+        search = searches[history.oid]
+        selection = RowSelection.of(search, found.periods_of(history.oid), search.wanted)
+        erased = [selection.is_erased(row) for row in rows[history.oid]]
+        assert erased == [version.row in history.persons for version in history.stored], f"table {history.oid}"
+        seen["of the person"] += len(of_person)
+        seen["of others"] += len(history.of_row) - len(of_person)
+        seen["several keys"] += len(search.keys) > 1
+    assert seen["of the person"] > len(seeds)
+    assert seen["of others"] > len(seeds)
+    assert seen["several keys"] > len(seeds) / 20
+
+
+def stored_rows_of(history: RowHistory, search: RowSearch) -> Iterator[StoredRow]:
+    [columns] = set(search.columns)
+    for version in history.stored:
+        yield StoredRow(dict(zip(columns, version.texts, strict=True)), version.at)
+
 
 BEGIN = table("id", "v", "n")
 
 BY_N = table("id", "v", "n", key=("n",))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("messages", "found"),
     [
@@ -198,13 +247,14 @@ BY_N = table("id", "v", "n", key=("n",))
 )
 def test_rows_are_found(spark: SparkSession, messages: list[Messages], found: list[Place]) -> None:
     archive = Landed([copydata(part) for part in messages])
-    expected = archive.chosen(T, PERSON)
+    expected = archive.chosen(T, WANTED)
     assert sorted((change.file, change.ordinal) for change in expected.changes) == found
-    spark_found = find(spark, archive, T, PERSON)
+    spark_found = find(spark, archive, T, WANTED)
     assert sorted(positions(spark_found)) == found
     assert {period.identity for period in spark_found.periods_of(T)} == expected.keys
 
 
+@pytest.mark.soak
 def test_stored_rows_are_those_that_had_the_key_then(spark: SparkSession) -> None:
     """A snapshot brought the person, who was deleted and truncated, and others with the same keys."""
     archive = Landed(
@@ -218,13 +268,13 @@ def test_stored_rows_are_those_that_had_the_key_then(spark: SparkSession) -> Non
             copydata(transaction(7, 0xA00, delete(None, None, "c"))),
         ]
     )
-    search = archive.search(T, PERSON)
+    search = archive.search(T, WANTED)
     [own] = set(search.columns)
     last = 1 << 62
 
     def chosen_at(lsn: int) -> list[int]:
         row = StoredRow(dict(zip(own, ("1", "Ada", "c"), strict=True)), (lsn, last, last))
-        return sorted({file for file, _ in positions(find(spark, archive, T, PERSON, [row]))})
+        return sorted({file for file, _ in positions(find(spark, archive, T, WANTED, [row]))})
 
     assert chosen_at(0x80) == []
     assert chosen_at(0x100) == [0]
@@ -236,6 +286,7 @@ def test_stored_rows_are_those_that_had_the_key_then(spark: SparkSession) -> Non
     assert chosen_at(0xB00) == []
 
 
+@pytest.mark.soak
 def test_a_truncate_ends_the_time_of_stored_rows_of_which_no_change_tells(spark: SparkSession) -> None:
     """Both rows came with snapshots."""
     archive = Landed(
@@ -248,11 +299,12 @@ def test_a_truncate_ends_the_time_of_stored_rows_of_which_no_change_tells(spark:
     [own] = set(archive.search(T).columns)
     last = 1 << 62
     row = StoredRow(dict(zip(own, ("1", "Ada", "c"), strict=True)), (0x200, last, last))
-    found = find(spark, archive, T, PERSON, [row])
+    found = find(spark, archive, T, WANTED, [row])
     assert positions(found) == set()
     assert [(period.start, period.end) for period in found.periods_of(T)] == [(None, (0x301, 0, 0))]
 
 
+@pytest.mark.soak
 def test_equal_stored_rows(spark: SparkSession) -> None:
     """In a table without a key; they were truncated and inserted again in one commit."""
     bag = table("v", "n", identity=ReplicaIdentity.FULL)
@@ -266,12 +318,13 @@ def test_equal_stored_rows(spark: SparkSession) -> None:
     [own] = set(archive.search(T).columns)
     last = 1 << 62
     row = StoredRow(dict(zip(own, ("Ada", "a"), strict=True)), (0x200, last, last))
-    found = find(spark, archive, T, PERSON, [row, row])
+    found = find(spark, archive, T, WANTED, [row, row])
     assert sorted(positions(found)) == [(0, 2), (1, 2), (1, 3), (2, 1)]
     held = [[at for at in (0x100, 0x200, 0x300) if p.holds((at, last, last))] for p in found.periods_of(T)]
     assert sorted(held) == [[0x100], [0x200, 0x300]]
 
 
+@pytest.mark.soak
 def test_periods_end_with_the_row_and_the_key(spark: SparkSession) -> None:
     archive = Landed(
         [
@@ -285,7 +338,8 @@ def test_periods_end_with_the_row_and_the_key(spark: SparkSession) -> None:
     assert periods == {"1": ((0x100, 0, 2), (0x200, 0, 0)), "a": ((0x200, 0, 0), (0x301, 0, 0))}
 
 
+@pytest.mark.soak
 def test_a_key_that_the_table_had_before(spark: SparkSession) -> None:
     begun = [transaction(n, 0x100 * n, t, insert(f"{n}", "Ada", "a")) for n, t in enumerate((BEGIN, BY_N, BEGIN), 1)]
     with pytest.raises(RunError, match=r"public\.t: it had one of its keys again after another one"):
-        find(spark, Landed([copydata(part) for part in begun]), T, PERSON)
+        find(spark, Landed([copydata(part) for part in begun]), T, WANTED)
