@@ -278,10 +278,14 @@ class RowSearch:
 
 
 def _predecessors(versions: RelationVersions) -> list[int | None]:
-    """The version that was in force when each one first appeared."""
+    """The version that was in force when each one first appeared, or the last one before it, if that was in another
+    transaction's stream."""
     first: dict[int, int | None] = {}
+    last: int | None = None
     for (file, ordinal), number, scope in _entries(versions):
-        first.setdefault(number, versions.at((file, ordinal - 1), scope))
+        in_force = versions.at((file, ordinal - 1), scope)
+        first.setdefault(number, last if in_force is None else in_force)
+        last = number
     return [first[number] for number in range(len(versions.relations))]
 
 

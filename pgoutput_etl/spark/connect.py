@@ -38,8 +38,10 @@ def is_connect(spark: SparkSession) -> bool:
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A DataFrame with an explicit schema: a Connect client needs it for an empty table, and Spark for timestamps
     without a zone."""
-    batches = [batch for batch in table.to_batches() if batch.num_rows]  # Spark stops at an empty one
-    return spark.createDataFrame(pa.Table.from_batches(batches, table.schema), spark_schema(table.schema))
+    if table.num_rows:
+        batches = [batch for batch in table.to_batches() if batch.num_rows]  # Spark stops at an empty one
+        table = pa.Table.from_batches(batches, table.schema)
+    return spark.createDataFrame(table, spark_schema(table.schema))
 
 
 def connect(url: str, app_name: str, settings: Mapping[str, str], required: Iterable[str]) -> SparkSession:

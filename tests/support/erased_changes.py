@@ -115,10 +115,12 @@ class Landed:
 
 
 def _cut_off(
-    rows: Sequence[dict[str, Any]], found: Mapping[Place, FoundChange], committed: Iterable[Place]
+    rows: Sequence[dict[str, Any]], found: Mapping[Place, FoundChange], committed: Sequence[Place]
 ) -> set[int | None]:
-    """The open transactions whose rows, or whose table's key, another one has changed since: they hold no locks."""
+    """The open transactions whose rows, or whose table's key, another one has changed since, or whose table one has
+    truncated: they hold no locks."""
     is_committed = {place for place in committed if place in found}
+    truncate = max((place for place in committed if place not in found), default=(-1, -1))
     numbers = {use.number for place in is_committed for use in own_uses(found[place])}
     users: dict[Identity, list[tuple[Place, int | None]]] = {}  # None: a committed transaction
     for row in rows:
@@ -132,7 +134,7 @@ def _cut_off(
         place = row["file"], row["ordinal"]
         for use in own_uses(found[place]):
             is_overtaken = any(at > place and by != row["top_xid"] for at, by in users[use.identity])
-            if is_overtaken or use.number != max(numbers, default=0):
+            if is_overtaken or place < truncate or use.number < max(numbers, default=0):
                 cut_off.add(row["top_xid"])
     return cut_off
 

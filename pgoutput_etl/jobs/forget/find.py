@@ -25,6 +25,7 @@ from pgoutput_etl.jobs.forget.key_uses import (
     AFTER_ALL_COMMITS,
     ROW,
     Spans,
+    Truncates,
     limits_of,
     numbered,
     spans_of_keys,
@@ -63,8 +64,6 @@ _FOUND = pa.schema(
 STORED_KEYS = pa.schema([("relation", pa.int64()), ("identity", pa.string()), ("number", pa.int32()), *_AT])
 
 _ROWS = pa.schema([("relation", pa.int64()), ("identity", pa.string()), ("row", pa.int64())])
-
-Truncates = Mapping[int, Sequence[CommitPosition]]  # in order, by OID
 
 Times = Callable[[int, str], KeyTimes]  # by OID and key
 
@@ -112,8 +111,8 @@ def find_changes(
     at = ["relation", "top_xid", "lsn", "file", "ordinal", "truncates", "is_chosen"]
     sent = found.select(*at, F.inline("keys")).localCheckpoint()
     spans = spans_of_keys(sent, searches)
-    uses = without_cut_off(sent, searches, spans)
-    of_rows = numbered(uses.where(F.col("lsn").isNotNull()), spans)
+    uses = without_cut_off(sent, searches, spans, truncates)
+    of_rows = numbered(uses.where(F.col("lsn").isNotNull()), spans, truncates)
     stored = pa.concat_tables([STORED_KEYS.empty_table(), *(seed.toArrow().cast(STORED_KEYS) for seed in seeds)])
     times = _times(of_rows, frame(changes.sparkSession, stored), truncates)
     known = frame(changes.sparkSession, pa.Table.from_pylist(_rows_of(stored, times, spans), _ROWS))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Window
@@ -12,11 +13,14 @@ from pgoutput_etl.changes.row_search import RowSearch
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.load.net_effect import any_of
 from pgoutput_etl.lsn import MAX_STORED_LSN
+from pgoutput_etl.schema.relation_history import CommitPosition
 
 AFTER_ALL_COMMITS = MAX_STORED_LSN - 1  # the LSN of open transactions
 
 # For tables with several keys, by OID: the LSNs from and before which the table had each key, by number. None: still
 Spans = Mapping[int, list[tuple[int, int | None]]]
+
+Truncates = Mapping[int, Sequence[CommitPosition]]  # in order, by OID
 
 ROW = ["relation", "identity", "row"]  # row: as in KeyTimes
 
@@ -26,15 +30,18 @@ _AT = ["lsn", "file", "ordinal"]
 
 
 def spans_of_keys(uses: DataFrame, searches: Mapping[int, RowSearch]) -> Spans:
-    """A key that no committed change has used is none, unless it is the first. Raises RunError if a table had a key
+    """A key that no change of a row has used is none, unless it is the first. Raises RunError if a table had a key
     again after another one."""
     several = {oid: search for oid, search in searches.items() if len(search.keys) > 1}
     if not several:
         return {}
     at = F.struct(*_AT)
-    own = uses.where(_is_committed() & ~F.col("is_later") & F.col("relation").isin(*several))
-    rows = own.groupBy("relation", "number").agg(F.min(at).alias("first"), F.max(at).alias("last")).collect()
+    own = uses.where(~F.col("is_later") & F.col("relation").isin(*several))
+    committed = own.where(_is_committed()).groupBy("relation", "number")
+    rows = committed.agg(F.min(at).alias("first"), F.max(at).alias("last")).collect()
     ranges = {(row["relation"], row["number"]): row for row in rows}
+    opened = own.where(_is_open()).select("relation", "number").distinct().collect()
+    is_open = {(row["relation"], row["number"]) for row in opened}
     spans: dict[int, list[tuple[int, int | None]]] = {}
     for oid, search in several.items():
         own_spans: list[tuple[int, int | None]] = []
@@ -48,16 +55,19 @@ def spans_of_keys(uses: DataFrame, searches: Mapping[int, RowSearch]) -> Spans:
                     "after another one, so its rows can't be followed through all changes"
                 )
             later = later if used is None else used["first"]
-            never = MAX_STORED_LSN if end is None else end
-            first = 0 if number == 0 else never if used is None else int(used["first"]["lsn"])
+            never = AFTER_ALL_COMMITS if (oid, number) in is_open else MAX_STORED_LSN
+            begin = int(used["first"]["lsn"]) if used is not None else never if end is None else end
+            first = begin if number else 0
             own_spans.append((first, end))
         spans[oid] = own_spans[::-1]
     return spans
 
 
-def without_cut_off(uses: DataFrame, searches: Mapping[int, RowSearch], spans: Spans) -> DataFrame:
+def without_cut_off(
+    uses: DataFrame, searches: Mapping[int, RowSearch], spans: Spans, truncates: Truncates
+) -> DataFrame:
     """Open transactions that were cut off change no row. Those that still run hold locks on their rows and tables, so
-    that no other one changes the rows, or the table's key."""
+    that no other one changes the rows or the table's key, or truncates the table."""
     keyed = [oid for oid, search in searches.items() if search.has_key]
     own = uses.where(F.col("relation").isin(*keyed) & ~F.col("is_later") & F.col("lsn").isNotNull())
     at = F.struct("file", "ordinal")
@@ -66,9 +76,20 @@ def without_cut_off(uses: DataFrame, searches: Mapping[int, RowSearch], spans: S
     is_by_another = F.col("by").isNull() | (F.col("by") != F.col("top_xid"))
     opened = own.where(_is_open())
     overtaken = opened.join(latest, _KEY).where(is_by_another & (F.col("latest") > at)).select("top_xid")
-    cut_off = overtaken.union(opened.where(_is_outside(spans)).select("top_xid")).distinct().collect()
+    is_cut_off = _is_outside(spans) | _is_before_truncate(truncates)
+    cut_off = overtaken.union(opened.where(is_cut_off).select("top_xid")).distinct().collect()
     is_row_change = ~(_is_open() & F.col("top_xid").isin(*(row["top_xid"] for row in cut_off)))
     return uses.withColumn("lsn", F.when(is_row_change, F.col("lsn")))
+
+
+def _is_before_truncate(truncates: Truncates) -> Column:
+    """True for a use that was sent before a TRUNCATE of its table."""
+    before = F.lit(False)
+    for oid, own in truncates.items():
+        file, ordinal = max((file, ordinal) for _, file, ordinal in own)
+        is_earlier = (F.col("file") < file) | ((F.col("file") == file) & (F.col("ordinal") < ordinal))
+        before |= (F.col("relation") == oid) & is_earlier
+    return before
 
 
 def _held(spans: Spans) -> dict[int, list[int]]:
@@ -95,20 +116,29 @@ def _is_of(keys: Iterable[tuple[int, int, Column]]) -> Column:
     return any_of(of_keys) if of_keys else F.lit(False)
 
 
-def numbered(uses: DataFrame, spans: Spans) -> DataFrame:
+def numbered(uses: DataFrame, spans: Spans, truncates: Truncates) -> DataFrame:
     """Adds `row`; `starts`: true for a row's first use; and `leaves`: true if its commit leaves the key without a row.
     The last change of a row under a key of the table is the first use of its next one."""
     own = uses.where(~F.col("is_later"))
     done = _numbered(own.where(F.col("number") == 0)).localCheckpoint()
     for number in range(1, max(map(len, spans.values()), default=1)):
-        next_key = own.where(F.col("number") == number).unionByName(_begun(uses, done, number, spans))
+        next_key = own.where(F.col("number") == number).unionByName(_begun(uses, done, number, spans, truncates))
         done = done.unionByName(_numbered(next_key)).localCheckpoint()
     return done
 
 
-def _begun(uses: DataFrame, done: DataFrame, number: int, spans: Spans) -> DataFrame:
-    """The uses of a key by the last changes of rows before it became the table's, as far as these have it."""
-    before = [(oid, own[own.index(number) - 1], F.lit(True)) for oid, own in _held(spans).items() if number in own]
+def _begun(uses: DataFrame, done: DataFrame, number: int, spans: Spans, truncates: Truncates) -> DataFrame:
+    """The uses of a key by the last changes of rows before it became the table's, as far as these have it, and were not
+    truncated since."""
+    before = [
+        (
+            oid,
+            own[own.index(number) - 1],
+            F.col("truncates") == bisect(truncates.get(oid, ()), (spans[oid][number][0],)),
+        )
+        for oid, own in _held(spans).items()
+        if number in own
+    ]
     place = ["relation", "file", "ordinal"]
     later = uses.where(F.col("is_later") & (F.col("number") == number))
     has_it = done.where(_is_of(before)).join(later.select(*place, F.lit(True).alias("has_next")), place, "left")

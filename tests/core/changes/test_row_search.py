@@ -174,6 +174,14 @@ def test_rows_that_nothing_links(versions: list[Relation], key: tuple[str, ...] 
         _ = replace(small(*messages), key=key).search(T).keys
 
 
+def test_the_first_description_is_in_an_aborted_stream() -> None:
+    archive = small(
+        [*segment(9, table("id", "v"), update("1", "Ada"), first=True), *stream_abort(9)],
+        transaction(1, 0x100, table("id", "v", "w"), update("1", "Ada", "x")),
+    )
+    assert numbers(archive.chosen(T, {"v": "Ada"}).changes) == [(0, 2), (1, 2)]
+
+
 def test_a_condition_may_spell_a_value_otherwise() -> None:
     archive = small(transaction(1, 0x100, table(("id", 23), ("price", 1700)), insert("7", "30.0"), insert("8", "1")))
     for condition in ({"id": "007"}, {"price": "30.0"}, {"id": "7", "price": "30.0"}):

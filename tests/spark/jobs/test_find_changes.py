@@ -237,6 +237,34 @@ BY_N = table("id", "v", "n", key=("n",))
         ),
         pytest.param(
             [
+                transaction(1, 0x100, BEGIN, insert("1", "Ada", "a"), insert("2", "Bob", "a")),
+                transaction(2, 0x200, truncate(T)),
+                transaction(3, 0x300, BY_N, insert("3", "Eve", "c")),
+            ],
+            [(0, 2)],
+            id="truncated before the key changed",
+        ),
+        pytest.param(
+            [
+                transaction(1, 0x100, BEGIN, insert("1", "Ada", "a"), insert("2", "Bob", "b")),
+                segment(9, BEGIN, update("1", "phone", "a"), update("2", "Ada", "b"), first=True),  # cut off
+                transaction(2, 0x200, truncate(T)),
+            ],
+            [(0, 2), (1, 2), (1, 3)],
+            id="cut off, and truncated",
+        ),
+        pytest.param(
+            [
+                transaction(1, 0x100, BEGIN, insert("1", "Ada", "a"), insert("2", "Bob", "b")),
+                segment(
+                    9, BY_N, update("1", "phone", "c", old_key=(None, None, "a")), update("1", "x", "c"), first=True
+                ),
+            ],
+            [(0, 2), (1, 2), (1, 3)],
+            id="open under a new key",
+        ),
+        pytest.param(
+            [
                 transaction(1, 0x100, BEGIN, insert("1", "Ada", "a"), update("1", "x", TOAST)),
                 transaction(2, 0x200, BY_N, update("1", "phone", "a")),
             ],
