@@ -118,8 +118,8 @@ def _is_of(keys: Iterable[tuple[int, int, Column]]) -> Column:
 
 def numbered(uses: DataFrame, spans: Spans, truncates: Truncates) -> DataFrame:
     """Adds `row`; `starts`: true for a row's first use; `leaves`: true if its commit leaves the key without a row; and
-    `is_first_use`: true after a TRUNCATE. The last change of a row under a key of the table is the first use of its next
-    one."""
+    `is_first_use`: true after a TRUNCATE. The last change of a row under a key of the table is the first use of its
+    next one."""
     own = uses.where(~F.col("is_later"))
     done = _numbered(own.where(F.col("number") == 0)).localCheckpoint()
     for number in range(1, max(map(len, spans.values()), default=1)):
