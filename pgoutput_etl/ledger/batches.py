@@ -127,15 +127,17 @@ class LedgerBatches:
 
     def places(self, oids: Collection[int]) -> set[str]:
         """All places at which finished batches left these tables."""
-        rows = self.store.rows("batches", ("tables",))
-        states = (table for row in rows for table in row["tables"] or ())
-        return {state["path"] for state in states if state["oid"] in oids and state["path"] and state["version"] >= 0}
+        states = (state for state in self._all_states() if state["oid"] in oids)
+        return {state["path"] for state in states if state["path"] and state["version"] >= 0}
 
     def snapshots_of(self, oid: int) -> set[int]:
         """The LSNs of the snapshots that a table was loaded from."""
-        tables = (table for row in self.store.rows("batches", ("tables",)) for table in row["tables"] or ())
-        known = (table_state(table).complete_since for table in tables if table["oid"] == oid)
+        known = (table_state(state).complete_since for state in self._all_states() if state["oid"] == oid)
         return {since.lsn for since in known if since is not None and since.kind is Since.SNAPSHOT}
+
+    def _all_states(self) -> Iterator[Mapping[str, Any]]:
+        """The tables after every batch, as rows have them."""
+        return (table for row in self.store.rows("batches", ("tables",)) for table in row["tables"] or ())
 
     def ends(self) -> list[int]:
         """The commits at which finished batches ended, in order."""

@@ -222,12 +222,12 @@ class DeltaArchive(LedgerArchive):
             *("xid", "commit_lsn", "scope", "aborted"),
         )
         waiting = [
-            {"file": file, "unit": unit, "fate": o.status.value, "aborted": list(o.aborted_subxids)}
-            | {"xid": o.xid, "scope": o.scope}
+            (file, unit, o.status.value, o.xid, o.scope, list(o.aborted_subxids))
             for o in self._unmasked.open_outcomes()
             for file, unit in o.fragments
         ]
-        opened = frame(self.spark, pa.Table.from_pylist(waiting, _OPEN))
+        rows = [dict(zip(_OPEN.names, fragment, strict=True)) for fragment in waiting]
+        opened = frame(self.spark, pa.Table.from_pylist(rows, _OPEN))
         return ended.unionByName(opened, allowMissingColumns=True)
 
 

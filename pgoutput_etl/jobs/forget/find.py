@@ -13,6 +13,7 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -60,8 +61,8 @@ _FOUND = pa.schema(
     ]
 )
 
-# A stored row: its OID, its key in JSON, the key's number, and the position of the change that wrote it
-STORED_KEYS = pa.schema([("relation", pa.int64()), ("identity", pa.string()), ("number", pa.int32()), *_AT])
+# A stored row: its OID, its key in JSON, and the position of the change that wrote it
+STORED_KEYS = pa.schema([("relation", pa.int64()), ("identity", pa.string()), *_AT])
 
 _ROWS = pa.schema([("relation", pa.int64()), ("identity", pa.string()), ("row", pa.int64())])
 
@@ -115,7 +116,7 @@ def find_changes(
     of_rows = numbered(uses.where(F.col("lsn").isNotNull()), spans, truncates)
     stored = pa.concat_tables([STORED_KEYS.empty_table(), *(seed.toArrow().cast(STORED_KEYS) for seed in seeds)])
     times = _times(of_rows, frame(changes.sparkSession, stored), truncates)
-    known = frame(changes.sparkSession, pa.Table.from_pylist(_rows_of(stored, times, spans), _ROWS))
+    known = frame(changes.sparkSession, pa.Table.from_pylist(_rows_of(stored, times, searches, spans), _ROWS))
     rows = _linked(of_rows, known.union(of_rows.where("is_chosen").select(*ROW)), ROW)
     others = _of_no_row(uses.where(F.col("lsn").isNull() & ~F.col("is_later")), rows)
     chosen = found.where("is_chosen").select("file", "ordinal")
@@ -143,12 +144,14 @@ def _truncates(changes: DataFrame) -> Truncates:
     return {oid: sorted(own) for oid, own in truncates.items()}
 
 
-def _rows_of(stored: pa.Table, times: Times, spans: Spans) -> list[dict[str, object]]:
+def _rows_of(
+    stored: pa.Table, times: Times, searches: Mapping[int, RowSearch], spans: Spans
+) -> list[dict[str, object]]:
     """The rows that had these keys at their positions, while the keys were the table's."""
     rows = []
     for key in stored.to_pylist():
         oid, identity, lsn = key["relation"], key["identity"], key["lsn"]
-        first, end = spans[oid][key["number"]] if oid in spans else (0, None)
+        first, end = _span_of(identity_of(json.loads(identity)), searches[oid], spans)
         if first <= lsn and (end is None or lsn < end):
             row = times(oid, identity).row_at((lsn, key["file"], key["ordinal"]))
             rows.append({"relation": oid, "identity": identity, "row": row})
@@ -177,6 +180,11 @@ def _with_keys(uses: DataFrame, keys: DataFrame, names: list[str]) -> DataFrame:
     return uses.join(keys, names, "left_semi").select("file", "ordinal")
 
 
+def _span_of(identity: Identity, search: RowSearch, spans: Spans) -> tuple[int, int | None]:
+    own = spans.get(search.versions.oid)
+    return (0, None) if own is None else own[search.number_of(identity)]
+
+
 def _times(numbered: DataFrame, keys: DataFrame, truncates: Truncates) -> Times:
     """The times of these keys. numbered: as in key_uses.py."""
     limits: dict[tuple[int, str], list[CommitPosition]] = {}
@@ -187,6 +195,7 @@ def _times(numbered: DataFrame, keys: DataFrame, truncates: Truncates) -> Times:
             if is_one:
                 positions.setdefault(key, []).append(position)
 
+    @cache
     def times(oid: int, identity: str) -> KeyTimes:
         key = oid, identity
         return KeyTimes(sorted(limits.get(key, ())), sorted(first_uses.get(key, ())), truncates.get(oid, ()))
@@ -201,7 +210,7 @@ def _periods(
     periods: dict[int, list[KeyPeriod]] = {}
     for row in rows.toArrow().to_pylist():
         oid, identity = row["relation"], identity_of(json.loads(row["identity"]))
-        span = spans[oid][searches[oid].number_of(identity)] if oid in spans else (0, None)
+        span = _span_of(identity, searches[oid], spans)
         period = times(oid, row["identity"]).period(identity, row["row"], *span)
         if period is not None:
             periods.setdefault(oid, []).append(period)

@@ -60,8 +60,7 @@ class RowSelection:
     def keys_of_chosen(self, oid: int, rows: Iterable[StoredRow]) -> pa.RecordBatch:
         """In STORED_KEYS, of the rows that meet a condition."""
         chosen = filter(self._is_chosen, rows)
-        numbered = ((key, self.search.number_of(key), row.at) for row in chosen for key in self._keys(row))
-        keys = [(oid, json.dumps(key), number, *at) for key, number, at in numbered]
+        keys = [(oid, json.dumps(key), *row.at) for row in chosen for key in self._keys(row)]
         return pa.RecordBatch.from_pylist([dict(zip(STORED_KEYS.names, key, strict=True)) for key in keys], STORED_KEYS)
 
     def _is_chosen(self, row: StoredRow) -> bool:
