@@ -27,7 +27,7 @@ from pgoutput_etl.landing.selection import refuse
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
-from pgoutput_etl.masking.policy import has_masks, masking_policy, scopes_of
+from pgoutput_etl.masking.policy import has_masks, masking_policy
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.plan import HELD, TableState
 from pgoutput_etl.targets.planner import name_holders
@@ -98,7 +98,7 @@ class LedgerArchive(ABC):
 
     @abstractmethod
     def _scopes(self) -> dict[FragmentId, int]:
-        """The scopes of ended transactions that have one."""
+        """The scopes of the fragments that have one."""
 
     @abstractmethod
     def _outcomes(self, files: Collection[int]) -> list[dict[str, Any]]:
@@ -143,9 +143,7 @@ class LedgerArchive(ABC):
         """The masks for rows that are read again. Raises ConfigError."""
         if not has_masks(self.config):
             return None
-        assembly = self._unmasked
-        scopes = self._scopes() | scopes_of(assembly.open_outcomes())
-        return masking_policy(self.config, assembly.relations, self.user_types, scopes)
+        return masking_policy(self.config, self._unmasked.relations, self.user_types, self._scopes())
 
     @cached_property
     def user_types(self) -> UserTypes:
