@@ -120,8 +120,10 @@ def assert_one_row_of_each_is_erased(job: Job, folder: Path) -> None:
     keys = {"orders": "id", "lines": "code", "untouched": "id"}
     files = {"orders": {"copy": folder / "orders.copy"}, "lines": {"csv": folder / "lines.csv"}, "untouched": {}}
     least = {name: str(min(row[key] for row in job.rows("public", name))) for name, key in keys.items()}
-    dumped = [{"table": f"public.{name}", "dump": str(folder / "dump")} for name in keys]
-    others = [{"table": f"public.{t}", **{f: str(p) for f, p in own.items()}} for t, own in files.items() if own]
+    lsns = {name: (folder / f"{name}.lsn").read_text().strip() for name in ("dump", "copy")}
+    dumped = [{"table": f"public.{name}", "dump": str(folder / "dump"), "lsn": lsns["dump"]} for name in keys]
+    copied = {table: {name: str(path) for name, path in own.items()} for table, own in files.items() if own}
+    others = [{"table": f"public.{table}", **own, "lsn": lsns["copy"]} for table, own in copied.items()]
     tables = [{"table": f"public.{name}", "keys": [{key: least[name]}]} for name, key in keys.items()]
     request = {"requested_by": "x", "reference": "1", "tables": tables, "snapshots": [*dumped, *others]}
     (folder / "erasure.yaml").write_text(json.dumps(request))
