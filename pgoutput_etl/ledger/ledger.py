@@ -38,6 +38,7 @@ from pgoutput_etl.ledger.store import LedgerStore, Store
 from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransactions, open_fragments
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
+from pgoutput_etl.spark.platform import read_sql_as_it_stands
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.statistics import BatchStatistics
@@ -171,6 +172,8 @@ class DeltaLedger(Ledger):
 
     @classmethod
     def at(cls, spark: SparkSession, root: str, source: str, publisher: Publisher = NO_PUBLISHER) -> DeltaLedger:
+        """Raises ConfigError for a session that replaces variables in SQL text."""
+        read_sql_as_it_stands(spark)
         return cls(LedgerStore(spark, root, source), publisher)
 
     @classmethod

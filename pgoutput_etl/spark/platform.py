@@ -28,6 +28,10 @@ _NOT_SESSION = ("spark.hadoop.", "spark.master", "spark.jars")
 
 _TIME_ZONE = "spark.sql.session.timeZone"
 
+SUBSTITUTE = "spark.sql.variable.substitute"
+
+_VARIABLE = "${" + _TIME_ZONE + "}"
+
 # Delta's transaction identifier of a session's writes, the only way to give one to MERGE.
 MARK = "spark.databricks.delta.write.txnAppId"
 
@@ -91,6 +95,21 @@ def value_of(spark: SparkSession, key: str) -> str | None:
     with SuppressConditions(_REFUSED):
         return spark.conf.get(key, None)
     return None
+
+
+def read_sql_as_it_stands(spark: SparkSession) -> None:
+    """Turns off a session's substitution of variables. With it, Spark replaces ${env:NAME} by the environment variable
+    also within the quotes of a column's name, and names come from the archive.
+
+    Raises ConfigError for a session that refuses, unless it substitutes nothing.
+    """
+    if value_of(spark, SUBSTITUTE) == "false" or is_set(spark, SUBSTITUTE, "false"):
+        return
+    if spark.sql(f"SELECT 1 AS `{_VARIABLE}`").columns != [_VARIABLE]:
+        raise ConfigError(
+            f"{SUBSTITUTE} must be false, but this Spark doesn't accept it: it would replace ${{…}} in the names of "
+            "columns"
+        )
 
 
 def marks_commits(spark: SparkSession) -> bool:

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.spark.connect import REMOTE, connect, is_connect, server_of
-from pgoutput_etl.spark.platform import active_session, is_platform_session, is_set, value_of
+from pgoutput_etl.spark.platform import SUBSTITUTE, active_session, is_platform_session, is_set, value_of
 
 T = TypeVar("T")
 
@@ -32,6 +32,8 @@ _REQUIRED = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Without it, comparisons with a literal date in October 1582 use the Julian calendar, which skips ten days.
     "spark.sql.datetime.java8API.enabled": "true",
+    # Names from the archive are part of SQL text, in which Spark would replace ${env:NAME}.
+    SUBSTITUTE: "false",
 }
 
 _SESSION = {

@@ -144,7 +144,11 @@ import json, sys
 import pgoutput_etl as pg
 from tests.spark.long.test_past_one_machine import _moment
 spark = pg.start_session("moment", {})
+name = "${system:java.version}"
+assert spark.sql(f"SELECT 1 AS `{name}`").columns == [name], "the server's session replaces variables"
+spark.conf.set("spark.sql.variable.substitute", "true")
 print(json.dumps(_moment(spark, pg.load_config(sys.argv[1]), int(sys.argv[2]))))
+assert spark.sql(f"SELECT 1 AS `{name}`").columns == [name], "a session that the caller changed does, too"
 """
 
 
