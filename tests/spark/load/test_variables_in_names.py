@@ -1,4 +1,4 @@
-"""Names such as ${env:HOME} stay names wherever they become part of SQL text, also in a session that the caller made."""
+"""A name such as ${env:HOME} stays a name wherever it becomes part of SQL text, also in a session of the caller's."""
 
 from __future__ import annotations
 
