@@ -19,7 +19,7 @@ def test_no_pinned_version_has_a_known_vulnerability(lock: str, tmp_path: Path) 
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
     subprocess.run([tmp_path / "bin" / "pip", "install", "-q", AUDIT], check=True)
     options = ("--no-deps", "--disable-pip", "--format=json", "--progress-spinner=off")
-    command = [tmp_path / "bin" / "pip-audit", f"--requirement={ROOT / lock}", *options]
+    command = [str(tmp_path / "bin" / "pip-audit"), f"--requirement={ROOT / lock}", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     if not done.stdout:
         pytest.skip("PyPI's database of vulnerabilities does not answer")

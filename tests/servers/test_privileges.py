@@ -79,9 +79,11 @@ def test_the_landing_role_receives_without_rights_on_tables(shop: Shop, tmp_path
         assert (done.returncode, done.stderr) == (0, b""), script
         assert done.stdout, script
     file = tmp_path / "0.bin"
-    command = [shop.server.programs / "pg_recvlogical", "-d", f"{shop.server.conninfo} user=landing", "--slot=etl"]
+    command = [str(shop.server.programs / "pg_recvlogical"), "-d", f"{shop.server.conninfo} user=landing", "--slot=etl"]
     options = ["-o", "proto_version=1", "-o", "publication_names=etl", "--no-loop"]
-    subprocess.run([*command, *options, f"--endpos={shop.server.current_lsn()}", "--start", "-f", file], check=True)
+    subprocess.run(
+        [*command, *options, f"--endpos={shop.server.current_lsn()}", "--start", "-f", str(file)], check=True
+    )
     [table] = replayed([file]).tables().values()
     assert len(table.rows) == 1
     assert shop.psql("landing", "copy-advance.sql").returncode == 0

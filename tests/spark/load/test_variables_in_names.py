@@ -52,7 +52,7 @@ def test_variables_in_names_are_not_replaced(
     written = [text.replace("$", "$$") for text in (ENV, SYSTEM, SPARK, HIVE)]
     rules = RULES % (mode, *written[:2], SPARK, written[3])
     nights = Nights(Job(spark, tmp_path, landing, [rules]))
-    columns = (("id", INT4), (ENV, TEXT), (SYSTEM, INT4))
+    columns: tuple[tuple[str, int], ...] = (("id", INT4), (ENV, TEXT), (SYSTEM, INT4))
     relation = replace(table(*columns, name=SPARK), namespace=ENV)
     nights.night(transaction(1, 0x100, relation, insert("1", "a", "2"), insert("2", "b", "3")))
 
