@@ -39,7 +39,8 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     """A DataFrame with an explicit schema: a Connect client needs it for an empty table, and Spark for timestamps
     without a zone."""
     if table.num_rows:
-        batches = [batch for batch in table.to_batches() if batch.num_rows]  # Spark stops at an empty one
+        # Spark stops at an empty batch, and refuses slices of lists with NULLs, which `take` copies.
+        batches = [b.take(pa.array(range(b.num_rows))) for b in table.to_batches() if b.num_rows]
         table = pa.Table.from_batches(batches, table.schema)
     return spark.createDataFrame(table, spark_schema(table.schema))
 
