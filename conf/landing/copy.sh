@@ -3,10 +3,9 @@
 # replication connection. The slot advances only after the file has landed, and was uploaded if UPLOAD is set. A run
 # that dies loses nothing: the next one lands the same changes again.
 set -euo pipefail
-source=${1:?expected a source} state=${2:?expected the folder of its state}
-# shellcheck source-path=SCRIPTDIR source=landed.sh
-. "$(dirname "${BASH_SOURCE[0]}")/landed.sh"
 here=$(dirname "${BASH_SOURCE[0]}")
+# shellcheck source-path=SCRIPTDIR source=landed.sh
+. "$here/landed.sh"
 
 query() {
   psql --no-psqlrc --quiet --tuples-only --no-align --set=ON_ERROR_STOP=1 \
@@ -19,12 +18,14 @@ upload
 upto=$(query copy-end)
 query copy-changes >"$state/part"
 # A file without rows has a header of 19 bytes and a trailer of 2.
-if (($(stat -c %s "$state/part") > 21)); then
+if [[ -n $(find "$state/part" -size +21c) ]]; then
   sync "$state/part"
-  mv "$state/part" "$complete/$source-$(next_number).pgcopy"
+  choose_number
+  move "$state/part" "$complete/$source-$next.pgcopy"
   sync "$complete"
 fi
 rm -f "$state/part"
 land
 upload
 query copy-advance
+exit "$status"

@@ -9,7 +9,7 @@ install -d "$root/etc/pg-landing"
 [[ -e $root/etc/pg-landing/shop.env ]] || install -m 644 shop.env "$root/etc/pg-landing/shop.env"
 install -D -m 644 -t "$root/etc/systemd/system" ./*.service ./*.timer
 install -D -m 755 -t "$root/usr/local/lib/pg-landing" \
-  landed.sh receive.sh rotate.sh copy.sh watch.sh run.sh upload-s3.sh
+  state.sh landed.sh receive.sh rotate.sh copy.sh watch.sh run.sh upload-s3.sh
 install -D -m 644 -t "$root/usr/local/lib/pg-landing" ./*.sql
 install -D -m 644 pg-landing.sysusers "$root/usr/lib/sysusers.d/pg-landing.conf"
 [[ -z $root ]] || exit 0

@@ -4,7 +4,8 @@
 # Holds a lock on STATE/receiver.lock while it lives: the kernel releases the lock however the process ends, and the lock
 # is visible from other containers. rotate.sh lands nothing that a process with this lock may still write to.
 set -euo pipefail
-source=${1:?expected a source} state=${2:?expected the folder of its state}
+# shellcheck source-path=SCRIPTDIR source=state.sh
+. "$(dirname "${BASH_SOURCE[0]}")/state.sh"
 
 mkdir -p "$state"
 exec 8>>"$state/receiver.lock"

@@ -7,17 +7,20 @@
 # for its server, or this script died in between. /proc shows the receivers of this user and PID namespace, and the lock
 # of receive.sh shows all others.
 set -euo pipefail
-source=${1:?expected a source} state=${2:?expected the folder of its state}
 # shellcheck source-path=SCRIPTDIR source=landed.sh
 . "$(dirname "${BASH_SOURCE[0]}")/landed.sh"
 
 current=$state/current renamed=$state/renamed lock=$state/receiver.lock
-status=0
+read_setting ROTATE_BYTES 268435456
+read_setting ROTATE_SECONDS 900
+read_setting ROTATE_PATIENCE 10
 
 is_due() {
+  local size
   [[ -s $current ]] || return 1
-  (($(stat -c %s "$current") >= ${ROTATE_BYTES:-268435456})) && return
-  [[ ! -e $state/rotated ]] || (($(date +%s) - $(stat -c %Y "$state/rotated") >= ${ROTATE_SECONDS:-900}))
+  size=$(stat --format=%s "$current")
+  is_number "$size" && ((size >= ROTATE_BYTES)) && return
+  [[ ! -e $state/rotated ]] || is_old "$state/rotated" "$ROTATE_SECONDS"
 }
 
 # Sets `pid` to the visible receiver that has the file open.
@@ -41,7 +44,7 @@ is_closed() {
   local pid tries
   if find_receiver "$renamed"; then
     kill -HUP "$pid" || true
-    for ((tries = 0; tries < 10 * ${ROTATE_PATIENCE:-10}; tries++)); do
+    for ((tries = 0; tries < 10 * ROTATE_PATIENCE; tries++)); do
       find_receiver "$renamed" || return 0
       sleep 0.1
     done
@@ -64,12 +67,13 @@ is_closed() {
 
 # A file that an earlier run renamed but did not see closed comes first.
 if [[ ! -e $renamed ]] && is_due; then
-  mv "$current" "$renamed"
+  move "$current" "$renamed"
   touch "$state/rotated"
 fi
 if [[ -e $renamed ]] && is_closed; then
   sync "$renamed" "$state"
-  mv "$renamed" "$complete/$source-$(next_number).bin"
+  choose_number
+  move "$renamed" "$complete/$source-$next.bin"
   sync "$complete" "$state"
 fi
 land

@@ -2,8 +2,12 @@
 # run.sh SOURCE STATE: receives, rotates, uploads, and watches without systemd, in a container or a shell. SIGTERM,
 # SIGINT, or SIGHUP ends the receiver, and lands and uploads what it received.
 set -uo pipefail
-source=${1:?expected a source} state=${2:?expected the folder of its state}
 here=$(dirname "${BASH_SOURCE[0]}")
+# shellcheck source-path=SCRIPTDIR source=state.sh
+. "$here/state.sh"
+read_setting RESTART_SECONDS 5
+read_setting CHECK_SECONDS 60
+read_setting WATCH_SECONDS 300
 ending=
 declare -A pid=() due=([watch.sh]=10)
 trap 'ending=1' TERM INT HUP
@@ -22,9 +26,9 @@ keep() {
 }
 
 while [[ -z $ending ]]; do
-  keep receive.sh "${RESTART_SECONDS:-5}"
-  keep rotate.sh "${CHECK_SECONDS:-60}"
-  keep watch.sh "${WATCH_SECONDS:-300}"
+  keep receive.sh "$RESTART_SECONDS"
+  keep rotate.sh "$CHECK_SECONDS"
+  keep watch.sh "$WATCH_SECONDS"
   sleep 1 &
   wait $!
 done

@@ -2,40 +2,49 @@
 # watch.sh SOURCE STATE: prints a line about the slot to standard output and a line per problem to standard error. Exits
 # with 1 if there are problems.
 set -uo pipefail
-source=${1:?expected a source} state=${2:?expected the folder of its state}
 here=$(dirname "${BASH_SOURCE[0]}")
-landing=${LANDING:-$state/landed}
-status=0
-wrong() {
-  echo "$source: $*" >&2
-  status=1
-}
+# shellcheck source-path=SCRIPTDIR source=state.sh
+. "$here/state.sh"
+read_setting MAX_RETAINED_BYTES 17179869184
+read_setting MAX_CATALOG_AGE 50000000
+read_setting MAX_WAITING_SECONDS 3600
+read_setting MAX_DISK_PERCENT 80
+
+# The columns of watch.sql.
+digits='[0-9]{1,18}'
+is_row="^([tf])\|([a-z]*)\|($digits)\|(-?$digits)\|(-?$digits)?\|($digits)\|([a-z_]*)\|([-+:.T 0-9]*)\$"
 
 if ! row=$(psql --no-psqlrc --quiet --tuples-only --no-align --field-separator='|' --set=ON_ERROR_STOP=1 \
   --set=slot="$SLOT" --file="$here/watch.sql"); then
-  wrong "can't query the server about its slot"
+  report "can't query the server about its slot"
 elif [[ -z $row ]]; then
-  wrong "the server has no slot $SLOT: changes committed now will never be landed"
+  report "the server has no slot $SLOT: changes committed now will never be landed"
+elif [[ ! $row =~ $is_row ]]; then
+  report "the server's answer about its slot $SLOT is not what watch.sql asks for"
 else
   IFS='|' read -r active wal_status retained behind safe catalog_age reason inactive_since <<<"$row"
   echo "$source: slot $SLOT active=$active wal_status=$wal_status retained_bytes=$retained behind_bytes=$behind" \
     "safe_wal_size=$safe catalog_age=$catalog_age"
-  [[ $wal_status != lost ]] || wrong "the slot $SLOT is lost ($reason): its WAL was removed, with changes not yet landed"
-  [[ $wal_status != unreserved ]] || wrong "the next checkpoint removes WAL that the slot $SLOT needs"
-  [[ $active == t || ${LANDED_BY:-} == copy ]] || wrong "no receiver on the slot $SLOT since ${inactive_since:-?}"
-  ((retained <= ${MAX_RETAINED_BYTES:-17179869184})) || wrong "the slot $SLOT retains $retained bytes of WAL on the server"
-  ((catalog_age <= ${MAX_CATALOG_AGE:-50000000})) || wrong "the slot $SLOT holds VACUUM back by $catalog_age transactions"
+  [[ $wal_status != lost ]] || report "the slot $SLOT is lost ($reason): its WAL was removed, with changes not yet landed"
+  [[ $wal_status != unreserved ]] || report "the next checkpoint removes WAL that the slot $SLOT needs"
+  [[ $active == t || ${LANDED_BY:-} == copy ]] || report "no receiver on the slot $SLOT since ${inactive_since:-?}"
+  ((10#$retained <= MAX_RETAINED_BYTES)) || report "the slot $SLOT retains $retained bytes of WAL on the server"
+  ((10#$catalog_age <= MAX_CATALOG_AGE)) || report "the slot $SLOT holds VACUUM back by $catalog_age transactions"
 fi
 
-for file in "$landing/$source"-[0-9]* "$state/complete/$source"-[0-9]* "$state/renamed"; do
-  [[ -e $file ]] || continue
-  [[ -n ${UPLOAD:-} || $file != "$landing"/* ]] || continue
-  waits=$(($(date +%s) - $(stat -c %Y "$file")))
-  ((waits <= ${MAX_WAITING_SECONDS:-3600})) || { wrong "$file has waited for $waits seconds"; break; }
+# All that waits in `complete`, whatever its name, and what is uploaded later.
+select_files "$LANDING/$source"-[0-9]*
+[[ -n ${UPLOAD:-} ]] || files=()
+for file in "${files[@]}" "$complete"/* "$state/renamed"; do
+  if [[ -e $file || -L $file ]] && is_old "$file" "$MAX_WAITING_SECONDS"; then
+    report "${file@Q} has waited for more than $MAX_WAITING_SECONDS seconds"
+    break
+  fi
 done
-for folder in "$state" "$landing"; do
+for folder in "$state" "$LANDING"; do
   [[ -d $folder ]] || continue
   full=$(df --output=pcent "$folder" | tail -n 1 | tr -d ' %')
-  ((full <= ${MAX_DISK_PERCENT:-80})) || wrong "the disk below $folder is $full % full"
+  is_number "$full" || { report "can't tell how full the disk below $folder is"; continue; }
+  ((10#$full <= MAX_DISK_PERCENT)) || report "the disk below $folder is $full % full"
 done
 exit "$status"

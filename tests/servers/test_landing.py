@@ -163,7 +163,7 @@ def test_without_a_replication_connection(tmp_path: Path) -> None:
             machine.run("pg-landing-copy@.service", fails=True)
         assert [path.name for path in machine.files] == ["shop-0000001.pgcopy.gz"], "only one file waits"
         assert shop.slot("confirmed_flush_lsn") == before, "and so does the slot"
-        machine.set(MAX_WAITING_SECONDS="-1")
+        machine.set(MAX_WAITING_SECONDS="0")
         assert "has waited for" in machine.run("pg-landing-watch@.service", fails=True).stderr
         machine.set(UPLOAD="")
         shop.work()
@@ -198,7 +198,7 @@ def test_the_watch_reports_problems(tmp_path: Path) -> None:
         slots = machine.run_shell(f"psql -d shop -XAt <<'EOF'\n{GUIDE['look']}\nEOF")
         assert slots.splitlines()[0].startswith("etl|t|reserved|")
 
-        machine.set(MAX_RETAINED_BYTES="1", MAX_CATALOG_AGE="-1", MAX_DISK_PERCENT="0")
+        machine.set(MAX_RETAINED_BYTES="1", MAX_CATALOG_AGE="0", MAX_DISK_PERCENT="0")
         problems = machine.run(watch, fails=True).stderr
         assert re.search(r"the slot etl retains \d+ bytes of WAL on the server", problems)
         assert "holds VACUUM back by" in problems
