@@ -100,7 +100,10 @@ publish() {
   compressed <"$1" >&"$fd"
   sync "/dev/fd/$fd"
   mv --no-clobber --no-target-directory "$part" "$landed"
-  is_open "$landed" "$fd" || fail "$1 stays: another user replaced or created $landed"
+  if ! is_open "$landed" "$fd"; then
+    rm -f -- "$part"
+    fail "$1 stays: another user replaced or created $landed"
+  fi
   exec {fd}>&-
 }
 
