@@ -17,7 +17,6 @@ from tests.support.servers.landing_machine import CONF
 # Evaluated as a number, it creates the file `ran` in the current folder.
 CODE = "0+PPID[$(>ran)0]"
 HEALTHY = "t|reserved|1|1||1||"
-LINE = r"^shop: '[^\n]*' stays: expected a name such as shop-0000001\.bin$"
 IS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
 
@@ -102,7 +101,7 @@ def test_a_name_is_not_run_as_code(shop: Shop, script: str, folder: str) -> None
     assert done.returncode != 0
     assert hostile.read_bytes() == b"hostile"
     if script == "rotate.sh":
-        assert f"PPID[$(>ran)0].bin' stays: expected a name such as shop-0000001.bin\n" in done.stderr
+        assert "PPID[$(>ran)0].bin' stays: expected a name such as shop-0000001.bin\n" in done.stderr
         assert shop.landed == {"shop-0000001.bin.gz": b"received"}
 
 
@@ -412,13 +411,13 @@ def test_an_installation_keeps_the_modes_of_folders(tmp_path: Path) -> None:
 
 
 def test_a_run_that_died_after_landing_does_not_land_again_with_another_compression(shop: Shop) -> None:
-    sync = shop.program(
+    dying = shop.program(
         "mv",
         f'{shutil.which("mv")} "$@"\nif [[ ${{@: -1}} == "$LANDING"/* ]]; then kill -9 $PPID; fi',
     )
     shop.receive(b"received")
     assert shop.rotate().returncode != 0
-    sync.unlink()
+    dying.unlink()
     assert (shop.landed, shop.kept) == ({"shop-0000001.bin.gz": b"received"}, [b"received"])
     assert shop.rotate(COMPRESS="none").returncode == 0
     assert shop.landed == {"shop-0000001.bin.gz": b"received"}

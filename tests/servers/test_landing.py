@@ -14,16 +14,28 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.landing.sequence_gaps import missing_number
-from tests.support.servers.landing_machine import ROOT, Machine, replayed
+from tests.support.servers.landing_machine import ROOT, Machine, replayed, unit
 from tests.support.servers.postgres import Version
 from tests.support.servers.shop import Shop, serving_shop
 from tests.support.servers.standby import Standby
+from tests.support.unit_sandbox import is_available, sandboxed
 
 pytestmark = pytest.mark.e2e
 
 GUIDE = dict(
     re.findall(r"<!-- tested: ([\w ]+) -->\n```\w+\n(.*?)```\n", (ROOT / "docs/landing.md").read_text(), re.DOTALL)
 )
+
+
+class SandboxedMachine(Machine):
+    """Runs each unit's command with the unit's restrictions. writable: a unit's drop-in with ReadWritePaths."""
+
+    writable: tuple[Path, ...] = ()
+
+    def command(self, name: str) -> list[str]:
+        return sandboxed(
+            unit(self.root / "etc/systemd/system" / name), [self.state, *self.writable], super().command(name)
+        )
 
 
 @contextmanager
@@ -199,7 +211,10 @@ def test_the_watch_reports_problems(tmp_path: Path) -> None:
         assert slots.splitlines()[0].startswith("etl|t|reserved|")
 
         machine.set(MAX_RETAINED_BYTES="1", MAX_CATALOG_AGE="0", MAX_DISK_PERCENT="0")
-        problems = machine.run(watch, fails=True).stderr
+        with shop.connect() as open_transaction, open_transaction.transaction():
+            open_transaction.execute("insert into marker values (-1, 'not yet committed')")
+            shop.work()
+            problems = machine.run(watch, fails=True).stderr
         assert re.search(r"the slot etl retains \d+ bytes of WAL on the server", problems)
         assert "holds VACUUM back by" in problems
         assert re.search(r"the disk below \S+ is \d+ % full", problems)
@@ -220,6 +235,41 @@ def test_the_watch_reports_problems(tmp_path: Path) -> None:
         assert "the server has no slot etl" in machine.run(watch, fails=True).stderr
         shop.server.stop()
         assert "can't query the server" in machine.run(watch, fails=True).stderr
+
+
+@pytest.mark.skipif(not is_available(), reason="this machine can't imitate the units' restrictions")
+def test_the_units_work_with_their_restrictions(tmp_path: Path) -> None:
+    """With LANDING elsewhere, which needs a drop-in, and an upload."""
+    with serving_shop(18) as shop:
+        landing, uploaded = tmp_path / "landing", tmp_path / "uploaded"
+        landing.mkdir()
+        uploaded.mkdir()
+        upload = tmp_path / "upload"
+        upload.write_text(f'#!/bin/sh\ncp "$1" "{uploaded}"\n')
+        upload.chmod(0o755)
+        machine = SandboxedMachine(
+            shop.server, tmp_path / "machine", LANDING=str(landing), ROTATE_SECONDS="0", PGHOST="127.0.0.1"
+        )
+        try:
+            machine.run_shell(GUIDE["server"])
+            machine.start()
+            machine.wait_for_text(shop.work())
+            assert machine.run("pg-landing-watch@.service").stderr == ""
+            refused = machine.run("pg-landing-rotate@.service", fails=True)
+            assert "Read-only file system" in refused.stderr
+            machine.writable = (landing, uploaded)
+            machine.run("pg-landing-rotate@.service")
+            machine.wait_for_text(shop.work())
+            machine.run("pg-landing-rotate@.service")
+            assert [path.name for path in sorted(landing.iterdir())] == [f"shop-000000{n}.bin.gz" for n in (1, 2)]
+            machine.set(UPLOAD=str(upload))
+            machine.end(signal.SIGINT)
+            shop.work()
+            machine.run("pg-landing-copy@.service")
+            assert len(list(landing.iterdir())) == 0
+        finally:
+            machine.end(signal.SIGKILL)
+        shop.assert_is(replayed(sorted(uploaded.iterdir())), tmp_path)
 
 
 @pytest.mark.soak
