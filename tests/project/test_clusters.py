@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import importlib.util
 import json
 import os
@@ -25,6 +24,7 @@ from dockerfile_parse import DockerfileParser
 
 from pgoutput_etl.cli import command
 from pgoutput_etl.config.settings import load_config
+from tests.support.servers import landing_machine
 from tools import pack
 
 ROOT = Path(__file__).parents[2]
@@ -124,7 +124,9 @@ def test_the_dockerfile_copies_existing_files_and_all_a_job_needs() -> None:
     sources = [source for *names, _ in copied for source in names if "--from=build" not in names]
     assert [name for name in sources if not (ROOT / name).exists()] == []
     assert {"pgoutput_etl", "jobs", "spark-submit.sh", "tools/require.sh", "requirements.lock"} <= set(sources)
-    assert instructions[-1] == {**instructions[-1], "instruction": "USER", "value": "spark"}, "not as root"
+    assert instructions[-1] == {**instructions[-1], "instruction": "USER", "value": "185"}, (
+        "Kubernetes' runAsNonRoot needs a number"
+    )
 
     [install] = [line["value"] for line in instructions if "pip install" in line["value"]]
     with_dependencies, _, without_dependencies = install.partition("--no-deps")
@@ -160,24 +162,63 @@ def test_the_cron_job_has_valid_arguments_and_a_valid_configuration(tmp_path: Pa
     options = command(Path(driver["args"][at]).stem).parser("apply").parse_args(driver["args"][at + 1 :])
 
     mounted = {volume["name"]: volume["mountPath"] for volume in driver["volumeMounts"]}
-    [(name, text)] = by_kind["ConfigMap"]["data"].items()
+    name = Path(options.config).name
+    text = by_kind["ConfigMap"]["data"][name]
     assert options.config == f"{mounted['config']}/{name}"
     (tmp_path / name).write_text(text)
     config = load_config(str(tmp_path / name), options.set, {"S3_ACCESS_KEY": "a", "S3_SECRET_KEY": "b"})
     assert config.secrets == {"spark.hadoop.fs.s3a.access.key", "spark.hadoop.fs.s3a.secret.key"}
 
-    variables = {variable["name"] for variable in driver["env"]}
+    variables = {variable["name"] for variable in driver["env"] if "valueFrom" in variable}
     assert set(re.findall(r"\$\((\w+)\)", " ".join(driver["args"]))) == variables
     [rule] = job["podFailurePolicy"]["rules"]
     assert rule["onExitCodes"]["values"] == [2, 3], "failures that would recur are not retried"
     assert rule["onExitCodes"]["containerName"] == driver["name"]
 
 
+def test_pods_run_as_an_ordinary_user_and_write_to_temporary_volumes_only() -> None:
+    by_kind = {resource["kind"]: resource for resource in KUBERNETES}
+    driver = by_kind["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]
+    executor = yaml.safe_load(by_kind["ConfigMap"]["data"]["executor.yaml"])
+    kubernetes_validate.validate({**executor, "metadata": {"name": "executor"}}, "1.34", strict=True)
+    user = int(dockerfile()[-1]["value"])
+    for pod in (driver["spec"], executor["spec"]):
+        assert pod["securityContext"] == {
+            "runAsNonRoot": True,
+            "runAsUser": user,
+            "runAsGroup": user,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        [container] = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert mounts["tmp"] == "/tmp"
+        assert {"name": "tmp", "emptyDir": {}} in pod["volumes"]
+    assert executor["spec"]["automountServiceAccountToken"] is False, "only the driver uses Kubernetes' API"
+    [executor_container] = executor["spec"]["containers"]
+    assert executor_container["workingDir"] == "/tmp", "executors store files in their working folder"
+
+    [container] = driver["spec"]["containers"]
+    given = dict(argument.removeprefix("--conf=").split("=", 1) for argument in container["args"] if "=" in argument)
+    template = Path(given["spark.kubernetes.executor.podTemplateFile"])
+    config = next(mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "config")
+    assert template == Path(config) / "executor.yaml"
+    assert given["spark.kubernetes.executor.podTemplateContainerName"] == executor_container["name"]
+    assert given["spark.jars.ivy"].startswith("/tmp/")
+    [rule] = by_kind["Role"]["rules"]
+    assert set(rule["resources"]) == {"pods", "services", "configmaps", "persistentvolumeclaims"}, "and no secrets"
+
+
 def unit(path: Path) -> dict[str, dict[str, str]]:
-    parser = configparser.ConfigParser(interpolation=None, strict=True)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]  # settings of units are case-sensitive
-    parser.read(path)
-    return {section: dict(parser[section]) for section in parser.sections()}
+    """The settings of each section; the last value of a repeated one."""
+    sections: dict[str, dict[str, str]] = {}
+    for section, key, value in landing_machine.unit(path):
+        sections.setdefault(section, {})[key] = value
+    return sections
 
 
 def test_the_unit_runs_apply_and_does_not_retry_recurring_failures() -> None:

@@ -25,7 +25,7 @@ COMPOSE = yaml.safe_load((CONTAINER / "compose.yaml").read_text())
 # The keys of the Compose Specification that the example uses.
 KNOWN = {
     *("build", "command", "env_file", "environment", "secrets", "volumes", "tmpfs", "read_only", "cap_drop"),
-    *("security_opt", "init", "restart", "stop_grace_period", "healthcheck"),
+    *("ulimits", "security_opt", "init", "restart", "stop_grace_period", "healthcheck"),
 }
 
 
@@ -100,6 +100,9 @@ def test_the_compose_file_names_existing_files_and_declared_volumes() -> None:
     assert set(SERVICE["secrets"]) == set(COMPOSE["secrets"])
     assert SERVICE["environment"]["PGPASSFILE"] == f"/run/secrets/{SERVICE['secrets'][0]}"
     assert SERVICE["read_only"], "the scripts write to the volume and /tmp only"
+    assert SERVICE["cap_drop"] == ["ALL"]
+    assert SERVICE["security_opt"] == ["no-new-privileges:true"]
+    assert SERVICE["ulimits"] == {"core": 0}, "a core dump has values"
     environment = settings((CONF / "shop.env").read_text())
     assert environment["LANDING"].startswith(f"{target}/")
 

@@ -20,7 +20,7 @@ from tests.support.servers.landing_machine import CONF, unit
 SCRIPTS = sorted(CONF.rglob("*.sh"))
 SHELLCHECK = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 UNITS = sorted([*CONF.glob("*.service"), *CONF.glob("*.timer")])
-STEPS = ("mv", "rm", "sync", "touch", "chmod", "gzip", "upload")
+STEPS = ("mv", "rm", "mkdir", "mktemp", "sync", "touch", "gzip", "upload")
 
 # Counts the steps of a run, and kills the script with kill -9 after step DIES_AFTER.
 _STEP = """#!/bin/bash
@@ -197,7 +197,11 @@ KNOWN = {
     "Service": {
         *("Type", "User", "StateDirectory", "StateDirectoryMode", "EnvironmentFile", "ExecStart", "KillSignal"),
         *("Restart", "RestartSec", "TimeoutStartSec", "Nice"),
-        *("NoNewPrivileges", "PrivateTmp", "ProtectHome", "ProtectSystem"),
+        *("UMask", "CapabilityBoundingSet", "LimitCORE", "LockPersonality", "MemoryDenyWriteExecute"),
+        *("NoNewPrivileges", "PrivateDevices", "PrivateTmp", "ProtectClock", "ProtectControlGroups", "ProtectHome"),
+        *("ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc"),
+        *("ProtectSystem", "RestrictAddressFamilies", "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID"),
+        *("SystemCallArchitectures", "SystemCallErrorNumber", "SystemCallFilter"),
     },
     "Timer": {"OnCalendar", "AccuracySec"},
     "Install": {"WantedBy"},
