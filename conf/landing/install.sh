@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Run as root: installs the units, the scripts, and the user. Existing settings, and the modes of existing folders, are not
-# changed. On a machine without systemd, the units have no effect. DESTDIR=… installs below another root, for a package or
-# a machine image.
+# Run as root: installs the units, the scripts, and the user. Existing settings and the modes of existing folders are
+# not changed. On a machine without systemd, the units have no effect. DESTDIR=… installs below another root, for a
+# package or a machine image.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 root=${DESTDIR:-}

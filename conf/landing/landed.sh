@@ -89,7 +89,8 @@ move() {
 }
 
 # Writes only to a file that this creates, whatever others put into LANDING meanwhile: noclobber replaces nothing, and
-# the descriptor stays the same file. The name begins with a dot, which jobs ignore, until the file is complete and synced.
+# the descriptor stays the same file. The name begins with a dot, which jobs ignore, until the file is complete and
+# synced.
 publish() {
   local part landed=$LANDING/${1##*/}$2 fd
   rm -f -- "$LANDING/.${1##*/}".*

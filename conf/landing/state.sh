@@ -78,6 +78,7 @@ if [[ -d $state ]]; then
     fail "every user may write to $state: expected a folder of this user"
   [[ ! -L $complete && (-d $complete || ! -e $complete) ]] || fail "$complete: expected a folder, and not a link to one"
   for path in "$state"/{current,renamed,rotated,part,last,last.part,lock,receiver.lock}; do
-    [[ ! -L $path && (-f $path || ! -e $path) ]] || fail "$path: expected a plain file, not a link or another kind of file"
+    [[ ! -L $path && (-f $path || ! -e $path) ]] ||
+      fail "$path: expected a plain file, not a link or another kind of file"
   done
 fi
