@@ -18,27 +18,53 @@ TRUNCATED = "Truncated compressed stream"  # Arrow's message
 
 _PART_SIZE = 1 << 20
 
+# A content of more bytes, and of more times its data, is measured before it is kept. Receivers' files expand less.
+_UNMEASURED_SIZE, _UNMEASURED_RATIO = 1 << 26, 32
+
 _BZ2_INPUT_SIZE = 1 << 16  # the input after the end of a member is copied, so it must not be the rest of the file
+
+
+class ExpansionError(FramingError):
+    """A compressed file that expands to more than a reader accepts."""
 
 
 def _inflate(data: bytes, codec: str, max_size: int, part_size: int) -> tuple[bytes, str | None]:
     """Decompresses data of the codec gzip, zstd, lz4 or bz2 in parts of `part_size` bytes. Returns the content, and the
     error that ends it if the data are damaged or truncated.
 
-    Raises FramingError if the content is larger than `max_size`, without holding more of it in memory.
+    Raises ExpansionError if the content is larger than `max_size`, without holding all of it: a content that is much
+    larger than its data is measured before it is kept.
     """
-    content = BytesIO()
+    content, size, kept = BytesIO(), 0, max(_UNMEASURED_SIZE, _UNMEASURED_RATIO * len(data))
     try:
-        for part in _bz2_parts(data, part_size) if codec == "bz2" else _arrow_parts(data, codec, part_size):
-            if content.tell() + len(part) > max_size:
-                raise FramingError(
+        for part in _parts(data, codec, part_size):
+            size += len(part)
+            if size > max_size:
+                raise ExpansionError(
                     f"offset 0: expected {codec} data that expands to at most {max_size:,} bytes, "
                     f"found {len(data):,} bytes that expand to more"
                 )
-            content.write(part)
-    except (OSError, pa.ArrowException) as error:
-        return content.getvalue(), str(error)
-    return content.getvalue(), None
+            if size <= kept:
+                content.write(part)
+            elif content.tell():
+                content = BytesIO()
+        error = None
+    except (OSError, pa.ArrowException) as reason:
+        error = str(reason)
+    return (content.getvalue() if size <= kept else _first(data, codec, part_size, size)), error
+
+
+def _first(data: bytes, codec: str, part_size: int, size: int) -> bytes:
+    """The first `size` bytes of a content that has them."""
+    content = BytesIO()
+    parts = _parts(data, codec, part_size)
+    while content.tell() < size:
+        content.write(next(parts))
+    return content.getvalue()
+
+
+def _parts(data: bytes, codec: str, part_size: int) -> Iterator[bytes]:
+    return _bz2_parts(data, part_size) if codec == "bz2" else _arrow_parts(data, codec, part_size)
 
 
 def _arrow_parts(data: bytes, codec: str, part_size: int) -> Iterator[bytes]:
@@ -95,7 +121,7 @@ def decompress(data: bytes, path: str, max_size: int = MAX_SIZE) -> bytes:
     """A file's bytes, decompressed if they are compressed (gzip, zstd, lz4, bzip2), whatever the file's name.
 
     Consecutive members or frames are concatenated. Raises FramingError for a compressed file that is truncated or
-    damaged, or that expands to more than `max_size` bytes.
+    damaged, and ExpansionError for one that expands to more than `max_size` bytes.
     """
     content = read_content(data, path, max_size)
     if content.cut_off is not None:

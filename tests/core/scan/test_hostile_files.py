@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections import Counter
@@ -12,7 +14,7 @@ from struct import pack
 
 import pytest
 
-from pgoutput_etl.compression import MAX_SIZE, decompress
+from pgoutput_etl.compression import MAX_SIZE, decompress, read_content
 from pgoutput_etl.errors import FramingError, PgoutputEtlError
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import (
@@ -104,6 +106,39 @@ def test_a_bomb_is_refused_before_it_is_in_memory(suffix: str) -> None:
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
+
+
+# A zstd frame of blocks that repeat a zero 131,072 times, in four bytes each: 10 GB
+_BLOCK = (131_072 << 3 | 1 << 1).to_bytes(3, "little") + b"\0"
+_BOMB = b"\x28\xb5\x2f\xfd\x00\x58" + _BLOCK * 76_294
+
+_REFUSE_BOMB = """
+import resource, sys
+from pgoutput_etl.compression import ExpansionError, decompress
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    decompress(sys.stdin.buffer.read(), "x.bin")
+except ExpansionError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+
+
+def test_a_bomb_of_10_gb_takes_memory_in_proportion_to_its_bytes() -> None:
+    done = subprocess.run([sys.executable, "-c", _REFUSE_BOMB], input=_BOMB, capture_output=True, check=True)
+    refusal, megabytes = done.stdout.decode().splitlines()
+    assert "expands to at most 2,147,483,647 bytes, found 305,182 bytes that expand to more" in refusal
+    assert int(megabytes) < 200
+
+
+def test_what_expands_a_lot_within_the_limit_is_read_in_full() -> None:
+    size = 80_000_000
+    content = read_content(compress(bytes(size), ".zst"), "x.zst")
+    assert (len(content.data), content.data.count(0), content.cut_off) == (size, size, None)
+    cut_off = read_content(gzip.compress(bytes(size))[:-1000], "x.gz")
+    assert cut_off.cut_off is not None
+    assert 70_000_000 < len(cut_off.data) < size
+    assert cut_off.data.count(0) == len(cut_off.data)
 
 
 @pytest.mark.parametrize("suffix", CODECS)
