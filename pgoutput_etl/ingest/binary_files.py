@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.compression import read_content
+from pgoutput_etl import plain_file
+from pgoutput_etl.compression import MAX_SIZE, read_content
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest.executors import pack_blocks
-from pgoutput_etl.ingest.listing import cores_of, even_parts, size_limit
+from pgoutput_etl.ingest.listing import cores_of, even_parts, local_root, size_limit
 from pgoutput_etl.landing.fingerprint import Hashes, KnownContents, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
 from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
@@ -45,18 +45,22 @@ def map_files(
     schema: pa.Schema,
     sizes: Mapping[str, int] = MappingProxyType({}),
     may_be_gone: bool = False,
+    landing: str | None = None,
 ) -> DataFrame:
     """The rows that `read` makes, on executors, from the files' paths and stored bytes. sizes: file sizes in bytes, to
-    make tasks of equal size. may_be_gone: skip files that no longer exist.
+    make tasks of equal size. may_be_gone: skip files that no longer exist. landing: the folder or glob that the files
+    were listed with; None if the user, or this package, named each file's folder.
 
     Workers open local files themselves. Getting the bytes from Java would take several times as long, and several times
     their size in Java's heap.
     """
     if paths and all(local_path(path) is not None for path in paths):
         parts = even_parts(paths, sizes, cores_of(spark))
+        root = None if landing is None else local_root(spark, landing)
 
         def read_parts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return read(_local_files((parts[i] for batch in batches for i in batch.column(0).to_pylist()), may_be_gone))
+            chosen = (parts[i] for batch in batches for i in batch.column(0).to_pylist())
+            return read(_local_files(chosen, may_be_gone, root))
 
         return spark.range(0, len(parts), 1, len(parts)).mapInArrow(read_parts, spark_schema(schema))
     reader = spark.read.format("binaryFile").option("ignoreMissingFiles", str(may_be_gone).lower())
@@ -69,12 +73,12 @@ def local_path(path: str) -> str | None:
     return path.removeprefix("file:") if path.startswith("file:/") else None
 
 
-def _local_files(parts: Iterable[list[str]], may_be_gone: bool) -> Iterator[tuple[str, bytes]]:
+def _local_files(parts: Iterable[list[str]], may_be_gone: bool, root: str | None) -> Iterator[tuple[str, bytes]]:
     freeze_modules()
     for part in parts:
         for path in part:
             try:
-                content = Path(path.removeprefix("file:")).read_bytes()
+                content = plain_file.read(path.removeprefix("file:"), root, MAX_SIZE)
             except FileNotFoundError:
                 if not may_be_gone:
                     raise
@@ -96,8 +100,10 @@ def scan_files(
     framing: Framing,
     salvages: bool,
     policy: MaskingPolicy | WithholdRows | None = None,
+    landing: str | None = None,
 ) -> DataFrame:
-    """Blocks (BLOCK_SCHEMA) of the new messages in the files, masked by `policy`. tasks: by path.
+    """Blocks (BLOCK_SCHEMA) of the new messages in the files, masked by `policy`. tasks: by path. landing: as in
+    map_files.
 
     An unreadable file becomes one row with ERROR_TAG; with `salvages`, only if nothing in the file is readable. Blocks
     leave unmasked tuples in local files, except with Spark Connect, whose client may read blocks and not the files.
@@ -135,7 +141,8 @@ def scan_files(
 
     if not tasks:
         return frame(spark, BLOCK_SCHEMA.empty_table())
-    return map_files(spark, tasks, pack, BLOCK_SCHEMA, {path: task.size for path, task in tasks.items()})
+    sizes = {path: task.size for path, task in tasks.items()}
+    return map_files(spark, tasks, pack, BLOCK_SCHEMA, sizes, landing=landing)
 
 
 def extract_messages(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
@@ -152,7 +159,9 @@ def extract_messages(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[in
     return map_files(spark, ranges, extract, _EXTRACTS, may_be_gone=True)
 
 
-def find_contents(spark: SparkSession, paths: Collection[str], known: KnownContents) -> dict[int, list[str]]:
+def find_contents(
+    spark: SparkSession, paths: Collection[str], known: KnownContents, landing: str
+) -> dict[int, list[str]]:
     """Number in `known` -> files that begin with that content, however they are compressed."""
 
     def find(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
@@ -167,6 +176,6 @@ def find_contents(spark: SparkSession, paths: Collection[str], known: KnownConte
     schema = pa.schema([("file", pa.int64()), ("path", pa.string())])
     matches: dict[int, list[str]] = {}
     if paths:
-        for row in map_files(spark, paths, find, schema).toArrow().to_pylist():
+        for row in map_files(spark, paths, find, schema, landing=landing).toArrow().to_pylist():
             matches.setdefault(row["file"], []).append(row["path"])
     return matches

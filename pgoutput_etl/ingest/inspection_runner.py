@@ -17,6 +17,7 @@ from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.listing import list_landing, reading_files, size_limit
 from pgoutput_etl.inspection.file_scan import FileInspection, inspect_file
 from pgoutput_etl.inspection.message_lines import InspectionContext, print_messages
+from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.spark.arrow_types import spark_schema
@@ -34,16 +35,19 @@ _LINES = pa.schema([("file", pa.int64()), ("part", pa.int64()), ("lines", pa.lis
 _LINES_PER_ROW = 4096
 
 
-def list_on_spark(spark: SparkSession, paths: Iterable[str]) -> list[LandedFile]:
+def list_on_spark(spark: SparkSession, paths: Iterable[str]) -> Listing:
     """Named files, files below folders, and matches of globs. Raises ConfigError if a path matches nothing."""
     files: dict[str, LandedFile] = {}
+    others: dict[str, str] = {}
     for path in paths:
         try:
             with reading_files([path]):
-                files |= {file.path: file for file in list_landing(spark, path).files()}
+                listing = list_landing(spark, path)
         except ConfigError:
             raise ConfigError(f"{path} does not exist") from None
-    return list(files.values())
+        files |= {file.path: file for file in listing.files()}
+        others |= listing.not_plain
+    return Listing.of(files.values(), others)
 
 
 @dataclass(slots=True)

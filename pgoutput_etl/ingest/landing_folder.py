@@ -74,9 +74,10 @@ class SparkLandingFolder:
         withhold = WithholdRows() if has_masks(config) else None
         with reading_files(tasks):
             salvages = config.on_error is OnError.QUARANTINE
-            blocks = scan_files(self.spark, tasks, known, config.source.framing, salvages, policy or withhold)
+            framing, landing = config.source.framing, config.source.landing
+            blocks = scan_files(self.spark, tasks, known, framing, salvages, policy or withhold, landing)
             return ScannedBlocks.of(self.spark, blocks, sum(task.size for task in tasks.values()))
 
     def find(self, paths: list[str], known: KnownContents) -> Mapping[int, Collection[str]]:
         with reading_files(paths):
-            return find_contents(self.spark, paths, known)
+            return find_contents(self.spark, paths, known, self.config.source.landing)

@@ -17,10 +17,12 @@ from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.landing.file_index import LISTING_SCHEMA, Listing
 from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
+from pgoutput_etl.landing.local_files import LocalFiles
+from pgoutput_etl.plain_file import PlainFileError, is_pattern, root_of
 from pgoutput_etl.scan.landed_tuples import RereadError
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.file_index import listed_files
-from pgoutput_etl.spark.platform import is_platform_session, value_of
+from pgoutput_etl.spark.platform import is_platform_session, local_matches, local_path, value_of
 
 _TASK_BYTES = "spark.sql.files.maxPartitionBytes"
 
@@ -43,6 +45,8 @@ _COPIES_IN_JAVA = 2
 
 _SURELY_FITS = 1 << 26  # bytes of a file, in the least memory with which Spark starts
 
+_PLAIN_FILE_ERROR = re.compile(rf"{PlainFileError.__name__}: ([^\n]*)")  # raised in a worker, too
+
 _REREAD_ERROR = re.compile(rf"{RereadError.__name__}: ([^\n]*)")  # raised in a worker
 
 _UNREADABLE = (
@@ -62,15 +66,48 @@ class FilesChangedError(ArchiveError):
 
 
 def list_landing(spark: SparkSession, landing: str) -> Listing:
-    """All files below a folder or matching a glob, except empty ones; none is read. Raises ConfigError if nothing is
-    there."""
+    """All plain files below a folder or matching a glob, except empty ones; none is read. Raises ConfigError if nothing
+    is there."""
+    local = _local_listing(spark, landing)
+    if local is not None:
+        return local.with_content()
     try:
         files = _binary_files(spark, landing)
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
-            raise ConfigError(f"source.landing: {landing} does not exist") from None
+            raise _missing(landing) from None
         raise
     return Listing(_listed(files).cast(LISTING_SCHEMA))
+
+
+def _missing(landing: str) -> ConfigError:
+    return ConfigError(f"source.landing: {landing} does not exist")
+
+
+def _local_listing(spark: SparkSession, landing: str) -> Listing | None:
+    """The listing of a local folder or glob, including empty files, with the paths and times that Spark uses. None for
+    other storage. Spark would follow links, also in circles."""
+    pattern = local_path(spark, landing)
+    if pattern is None:
+        return None
+    found = LocalFiles()
+    if is_pattern(pattern):
+        matches = local_matches(spark, landing)
+        if not matches:
+            raise _missing(landing)
+        found.add_matched(matches, root_of(pattern))
+    else:
+        try:
+            found.add_named(pattern)
+        except ConfigError:
+            raise _missing(landing) from None
+    return found.listing().under_uris()
+
+
+def local_root(spark: SparkSession, landing: str) -> str | None:
+    """The folder above all that a local folder or glob matches; None for other storage."""
+    pattern = local_path(spark, landing)
+    return None if pattern is None else root_of(pattern)
 
 
 def _listed(files: DataFrame) -> pa.Table:
@@ -85,6 +122,9 @@ def _listed(files: DataFrame) -> pa.Table:
 
 def list_names(spark: SparkSession, landing: str) -> list[str]:
     """The paths of all files in the landing folder, including empty ones, which Spark leaves out of what it reads."""
+    local = _local_listing(spark, landing)
+    if local is not None:
+        return [str(path) for path in local.table.column("path").to_pylist()]
     # inputFiles returns URIs, binaryFile paths: file:///a%20b is file:/a b.
     return [unquote(name).replace(":///", ":/", 1) for name in _binary_files(spark, landing).inputFiles()]
 
@@ -198,6 +238,8 @@ def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
     except ArchiveError:
         raise
     except Exception as error:
+        if replaced := _PLAIN_FILE_ERROR.search(str(error)):
+            raise PlainFileError(replaced[1]) from error
         named = _unreadable_among(paths, str(error))
         if named is None:
             raise

@@ -6,7 +6,7 @@ Needs no ledger and no target. Damage at which apply would stop is reported, and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -18,6 +18,7 @@ from pgoutput_etl.inspection.lenient_assembly import LenientAssembly
 from pgoutput_etl.inspection.message_lines import InspectionContext, MessageFilter
 from pgoutput_etl.inspection.server_settings import SettingsSample
 from pgoutput_etl.inspection.source_check import commits_of, find_foreign_transactions
+from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.landing.fingerprint import FileStatus, LandedFile, ScanTask, tasks_of, uncompressed_name
 from pgoutput_etl.landing.known_files import KnownFiles, candidates, natural_order
 from pgoutput_etl.landing.selection import FileSelection, select_files
@@ -112,12 +113,13 @@ class Inspection:
         return bool(self.errors or self.missing or damaged or not in_order)
 
 
-def inspect_archive(landed: Iterable[LandedFile], runner: Runner, progress: Progress) -> Inspection:
+def inspect_archive(landed: Listing, runner: Runner, progress: Progress) -> Inspection:
     """landed: some or all files of one slot's archive, in any order."""
-    files = candidates(landed, KnownFiles.of({}))
+    files = candidates(landed.files(), KnownFiles.of({}))
     progress(f"scanning {counted(len(files), 'file')}, {counted(sum(f.size for f in files.values()), 'byte')}")
     tasks = {file.path: ScanTask(number, file.size) for number, file in files.items()}
     inspection = _select(files, tasks, runner.scan(tasks), runner, progress)
+    inspection.errors |= landed.not_plain
     progress("assembling transactions")
     for number in sorted(inspection.inspections):
         inspection.assembled.add(inspection.inspections[number])

@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote
 
+from pgoutput_etl import plain_file
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.inspection.file_scan import FileInspection, inspect_file
 from pgoutput_etl.inspection.message_lines import InspectionContext, print_messages, vanished_file_line
-from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
+from pgoutput_etl.landing.file_index import Listing
+from pgoutput_etl.landing.fingerprint import ScanTask
+from pgoutput_etl.landing.local_files import LocalFiles
+from pgoutput_etl.plain_file import root_of
 from pgoutput_etl.protocol.framing import Framing
 
 _MIN_BYTES_FOR_PROCESSES = 1 << 23  # starting processes takes about as long as inspecting this many bytes
@@ -35,29 +39,21 @@ def is_local(path: str) -> bool:
     return path.startswith("file:/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is None
 
 
-def list_local(paths: Iterable[str]) -> list[LandedFile]:
+def list_local(paths: Iterable[str]) -> Listing:
     """The named files, all files below named folders, and all matches of globs. As in Spark, names with a leading dot
     or underscore are skipped unless named themselves. Raises ConfigError for a path without a match, and ArchiveError
     for a folder that can't be read."""
-    files: dict[str, LandedFile] = {}
+    files = LocalFiles()
     for path in paths:
-        matches = _matches(unquote("/" + path[5:].lstrip("/")) if path.startswith("file:") else path)
+        local = unquote("/" + path[5:].lstrip("/")) if path.startswith("file:") else path
+        if os.path.lexists(local):
+            files.add_named(str(Path(local)))
+            continue
+        matches = {str(Path(match)) for pattern in expand_braces(local) for match in glob(pattern, recursive=True)}  # noqa: PTH207
         if not matches:
             raise ConfigError(f"{path} does not exist")
-        for match in matches:
-            for file in _files_below(match):
-                try:
-                    status = file.stat()
-                except OSError:
-                    raise ConfigError(f"{file} does not exist") from None
-                files[str(file)] = LandedFile(str(file), status.st_size, status.st_mtime_ns // 1000)
-    return list(files.values())
-
-
-def _matches(path: str) -> list[Path]:
-    if os.path.lexists(path):
-        return [Path(path)]
-    return sorted({Path(match) for pattern in expand_braces(path) for match in glob(pattern, recursive=True)})  # noqa: PTH207
+        files.add_matched(sorted(matches), root_of(local))
+    return files.listing()
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -67,19 +63,6 @@ def expand_braces(pattern: str) -> list[str]:
     if not brace or not end:
         return [pattern]
     return [expanded for choice in inside.split(",") for expanded in expand_braces(before + choice + after)]
-
-
-def _files_below(path: Path) -> Iterator[Path]:
-    if not path.is_dir():
-        yield path
-        return
-    for folder, folders, names in os.walk(path, onerror=_refuse):
-        folders[:] = [name for name in folders if name[0] not in "._"]
-        yield from (Path(folder, name) for name in names if name[0] not in "._" and Path(folder, name).is_file())
-
-
-def _refuse(error: OSError) -> None:
-    raise ArchiveError(f"{error.filename}: can't be read: {error.strerror}")
 
 
 @dataclass(slots=True)
@@ -139,12 +122,9 @@ class LocalRunner:
 def read_local(path: str) -> bytes:
     """Raises ArchiveError for a file that can't be read, or has more bytes than one scan can read."""
     try:
-        size = Path(path).stat().st_size
-        if size <= MAX_SIZE:
-            return Path(path).read_bytes()
+        return plain_file.read(path, most=MAX_SIZE)
     except OSError as error:
         raise ArchiveError(f"{path}: can't be read: {error.strerror}") from None
-    raise ArchiveError(f"{path} has {size:,} bytes, and at most {MAX_SIZE:,} can be read. Land smaller files")
 
 
 def _scan(folder: Path, framing: Framing, item: tuple[str, ScanTask]) -> FileInspection:

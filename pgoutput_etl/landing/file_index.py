@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -33,13 +34,15 @@ from pgoutput_etl.scan.message_row import ScanError
 
 _TYPES = {"int": pa.int64(), "str": pa.string(), "bool": pa.bool_()}
 
-_FIELDS = [pa.field(field.name, _TYPES[str(field.type).partition(" ")[0]]) for field in fields(FilePart)]
+_FIELDS = [pa.field(column.name, _TYPES[str(column.type).partition(" ")[0]]) for column in fields(FilePart)]
 
 INDEX_SCHEMA = pa.schema([pa.field("file", pa.int64()), *_FIELDS])
 
 LISTING_SCHEMA = pa.schema([("path", pa.string()), ("size", pa.int64()), ("modified", pa.int64())])
 
 _SUFFIX = r"(?i)\.(gz|zst|lz4|bz2)$"
+
+_MILLISECOND = 1000  # Hadoop's times have no microseconds
 
 _EVIDENCE = 3  # names to look at before a new one, to see whether names are numbered
 
@@ -54,13 +57,27 @@ Scan = Callable[[Mapping[str, ScanTask], KnownContents], tuple[Mapping[int, File
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The landing folder's files (LISTING_SCHEMA)."""
+    """The landing folder's files (LISTING_SCHEMA). not_plain: by path, the error for everything else that stands among
+    them, such as links; always empty for storage that Spark lists."""
 
     table: pa.Table
+    not_plain: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, files: Iterable[LandedFile]) -> Listing:
-        return cls(pa.Table.from_pylist([asdict(file) for file in files], LISTING_SCHEMA))
+    def of(cls, files: Iterable[LandedFile], not_plain: Mapping[str, str] = MappingProxyType({})) -> Listing:
+        return cls(pa.Table.from_pylist([asdict(file) for file in files], LISTING_SCHEMA), dict(not_plain))
+
+    def under_uris(self, scheme: str = "file") -> Listing:
+        """The listing of local files with the paths that Spark gives them, and with its times, in milliseconds."""
+        path, modified = self.table.column("path"), self.table.column("modified")
+        uris = pc.binary_join_element_wise(f"{scheme}:", path, "")
+        times = pc.multiply(pc.divide(modified, _MILLISECOND), _MILLISECOND)
+        table = pa.table([uris, self.table.column("size"), times], LISTING_SCHEMA)
+        return Listing(table, {f"{scheme}:{path}": reason for path, reason in self.not_plain.items()})
+
+    def with_content(self) -> Listing:
+        """Without empty files."""
+        return replace(self, table=self.table.filter(pc.greater(self.table.column("size"), 0)))
 
     def files(self, chosen: pa.Array | pa.ChunkedArray | None = None) -> list[LandedFile]:
         table = self.table if chosen is None else self.table.filter(chosen)

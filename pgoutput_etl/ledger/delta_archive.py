@@ -201,9 +201,10 @@ class DeltaArchive(LedgerArchive):
             if all(part.path in tasks for tasks in rounds):
                 rounds.append({})
             next(tasks for tasks in rounds if part.path not in tasks)[part.path] = task_again(file.number, part)
-        blocks, framing = frame(self.spark, BLOCK_SCHEMA.empty_table()), self.config.source.framing
+        blocks, source = frame(self.spark, BLOCK_SCHEMA.empty_table()), self.config.source
         for tasks in rounds:
-            scanned = scan_files(self.spark, tasks, KnownContents({}), framing, salvages=True, policy=policy)
+            known = KnownContents({})
+            scanned = scan_files(self.spark, tasks, known, source.framing, True, policy, source.landing)
             blocks = blocks.unionByName(scanned)
         return blocks
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pgoutput_etl import jit
+from pgoutput_etl import jit, plain_file
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.framing import Framing, frame_at
@@ -52,25 +52,27 @@ class TupleFile:
 
     @classmethod
     def at(cls, path: str, framing: Framing) -> TupleFile:
-        return cls(path, framing.value, Path(path).stat().st_ino)
+        return cls(path, framing.value, Path(path).lstat().st_ino)
 
     @contextmanager
     def opened(self) -> Iterator[int]:
         """A file descriptor. Raises RereadError."""
-        try:
-            descriptor = os.open(self._current_path(), os.O_RDONLY)
-        except OSError as error:
-            raise self.error(0, f"it can't be read: {error.strerror}") from None
-        try:
+        with ExitStack() as stack:
+            try:
+                descriptor = stack.enter_context(plain_file.opened(self._current_path()))
+            except OSError as error:
+                raise self.error(0, f"it can't be read: {error.strerror}") from None
+            except plain_file.PlainFileError as error:
+                raise self.error(0, str(error)) from None
+            if os.fstat(descriptor).st_ino != self.inode:
+                raise self.error(0, "another file")
             yield descriptor
-        finally:
-            os.close(descriptor)
 
     def _current_path(self) -> str:
         """The path, or that of another file in its folder if the file was renamed."""
         path = Path(self.path)
         try:
-            if path.stat().st_ino == self.inode:
+            if path.lstat().st_ino == self.inode:
                 return self.path
         except FileNotFoundError:
             pass

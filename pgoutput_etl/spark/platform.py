@@ -67,6 +67,14 @@ def local_path(spark: SparkSession, path: str) -> str | None:
     return str(files.makeQualified(hadoop_path).toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
 
+def local_matches(spark: SparkSession, pattern: str) -> list[str]:
+    """The local folders and files that a Hadoop glob matches."""
+    session = cast(Any, spark)
+    hadoop_path = session._jvm.org.apache.hadoop.fs.Path(pattern)
+    files = hadoop_path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    return [str(status.getPath().toUri().getPath()) for status in files.globStatus(hadoop_path) or ()]
+
+
 def active_session(settings: Mapping[str, str]) -> SparkSession:
     """The platform's session with the settings that it accepts; logs a warning about the others.
 

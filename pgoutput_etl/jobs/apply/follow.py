@@ -133,6 +133,7 @@ class Follower:
             and self.listing is not None
             and not is_due
             and listing.table.equals(self.listing.table)
+            and listing.not_plain == self.listing.not_plain
         ):
             return [found_nothing(self.last)]
         self.load_missing()

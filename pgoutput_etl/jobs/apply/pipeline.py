@@ -17,7 +17,7 @@ from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, r
 from pgoutput_etl.ingest.listing import FilesChangedError
 from pgoutput_etl.jobs.apply.metrics import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.jobs.apply.summary import batch_metrics, nothing_new, summarize
+from pgoutput_etl.jobs.apply.summary import batch_metrics, nothing_new, summarize, with_refused
 from pgoutput_etl.jobs.backfill.run import finish_backfill
 from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch
 from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
@@ -81,7 +81,8 @@ def apply_run(run: Run, leaves_to_others: bool = False) -> list[RunSummary]:
             run.progress(f"starting again: {reason}")
             continue
         tails = map(tail_remark, backlog.index.tails(backlog.listing))
-        return summaries or [nothing_new(run, backlog.last, tails)]
+        *others, last = summaries or [nothing_new(run, backlog.last, tails)]
+        return [*others, with_refused(run.config, last, backlog.listing.not_plain.values())]
 
 
 def _reason_to_try_again(error: Exception) -> str | None:

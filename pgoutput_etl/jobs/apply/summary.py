@@ -134,6 +134,12 @@ def found_nothing(last: RunSummary) -> RunSummary:
     return RunSummary(last.source, last.batch, 0, 0, last.last_commit_lsn, tables=held, **left)
 
 
+def with_refused(config: Config, summary: RunSummary, refused: Iterable[str]) -> RunSummary:
+    """Adds the reasons why something in the landing folder can't be applied, although no batch records it."""
+    files = (*summary.refused_files, *refused)
+    return summary if files == summary.refused_files else _with_next(config, replace(summary, refused_files=files))
+
+
 def _with_next(config: Config, summary: RunSummary) -> RunSummary:
     findings = Findings(
         {table.name: table.held for table in summary.tables if table.held is not None},

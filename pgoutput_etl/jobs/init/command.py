@@ -60,17 +60,20 @@ def _findings(landing: str, progress: ProgressPrinter) -> ArchiveFindings:
     from pgoutput_etl.inspection.archive import inspect_archive
     from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local
     from pgoutput_etl.jobs.init.findings import archive_findings, sample
+    from pgoutput_etl.landing.file_index import Listing
 
     if not is_local(landing):
         raise ConfigError(f"{landing}: expected a local folder: copy a few files here, then set source.landing")
-    landed = list_local([landing])
-    if not landed:
+    listing = list_local([landing])
+    landed = listing.files()
+    if not landed and not listing.not_plain:
         raise ConfigError(f"{landing}: expected one or more landed files")
     with (
         TemporaryDirectory(prefix="pgoutput-etl.") as folder,
         LocalRunner(Path(folder), processes=os.cpu_count() or 1) as runner,
     ):
-        return archive_findings(landed, inspect_archive(sample(landed, SAMPLED_BYTES), runner, progress))
+        sampled = Listing.of(sample(landed, SAMPLED_BYTES), listing.not_plain)
+        return archive_findings(landed, inspect_archive(sampled, runner, progress))
 
 
 def _refuse_existing(out: Path) -> None:

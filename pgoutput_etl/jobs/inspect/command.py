@@ -24,7 +24,7 @@ from pgoutput_etl.inspection.message_lines import MessageFilter
 from pgoutput_etl.inspection.report import report_on
 from pgoutput_etl.jobs.command import Command, add_output, time
 from pgoutput_etl.jobs.inspect.report import exit_code, print_report, report_json
-from pgoutput_etl.landing.fingerprint import LandedFile
+from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.timestamps import microseconds_of
@@ -77,7 +77,7 @@ def needs_spark(arguments: argparse.Namespace) -> bool:
     return arguments.spark or not all(is_local(path) for path in arguments.paths)
 
 
-def list_files(arguments: argparse.Namespace, stack: ExitStack) -> tuple[list[LandedFile], Runner]:
+def list_files(arguments: argparse.Namespace, stack: ExitStack) -> tuple[Listing, Runner]:
     """The files, and the runner that reads them until `stack` closes."""
     framing = Framing(arguments.framing)
     if not needs_spark(arguments):

@@ -35,6 +35,8 @@ def plan(spark: SparkSession, config: Config, progress: Progress = no_progress) 
     run = Run.of(spark, config, progress)
     backlog = find_backlog(run)
     summary = _plan_next(run, backlog)
+    refused = (*summary.refused_files, *backlog.listing.not_plain.values())
+    summary = replace(summary, refused_files=refused)
     held_before = (
         () if backlog.last is None else [s.full_name for s in backlog.last.tables.values() if s.status == HELD]
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
@@ -22,26 +22,25 @@ from pgoutput_etl.landing.known_files import KnownFiles, candidates, is_unchange
 _MILLISECOND = 1000  # Hadoop's times have no microseconds
 
 
-def list_files(landing: str, spark: Mapping[str, str]) -> list[LandedFile]:
+def list_files(landing: str, spark: Mapping[str, str]) -> Listing:
     """The files that a run would list, under the same paths. Raises ConfigError if nothing exists there, or RunError.
 
     spark: Spark's settings. Files without content are left out, as by Spark.
     """
     place = place_of(landing, spark, "source.landing")
     try:
-        files = list(_local_files(place.path) if place.s3 is None else _objects(place, landing))
+        listing = _local_files(place.path) if place.s3 is None else Listing.of(_objects(place, landing))
     except ConfigError:
         raise ConfigError(f"source.landing: {landing} does not exist") from None
     except OSError as error:
         raise RunError(f"source.landing can't be listed: {without_secrets(str(error), place)}") from None
-    return [replace(file, modified=file.modified // _MILLISECOND * _MILLISECOND) for file in files if file.size]
+    return listing.with_content()
 
 
-def _local_files(landing: str) -> Iterable[LandedFile]:
+def _local_files(landing: str) -> Listing:
     is_volume = landing.startswith("/Volumes/") and "DATABRICKS_RUNTIME_VERSION" in os.environ
-    for file in list_local([landing]):
-        path = os.path.abspath(file.path)  # noqa: PTH100 # Spark does not resolve links
-        yield replace(file, path=f"{'dbfs' if is_volume else 'file'}:{path}")
+    absolute = os.path.abspath(landing)  # noqa: PTH100 # Spark does not resolve links
+    return list_local([absolute]).under_uris("dbfs" if is_volume else "file")
 
 
 def _objects(place: Place, landing: str) -> Iterable[LandedFile]:
@@ -54,7 +53,8 @@ def _objects(place: Place, landing: str) -> Iterable[LandedFile]:
         for found in store.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True)):
             if found.type is FileType.File and _is_read(found.path, patterns):
                 path = f"{landing.partition('://')[0]}://{found.path}"
-                files.append(LandedFile(path, found.size or 0, found.mtime_ns // 1000))
+                modified = found.mtime_ns // 1000 // _MILLISECOND * _MILLISECOND
+                files.append(LandedFile(path, found.size or 0, modified))
     if not files:
         raise ConfigError("")
     return files
@@ -92,14 +92,13 @@ class LandingFolder:
     unread: tuple[str, ...]
 
     @classmethod
-    def of(cls, files: Iterable[LandedFile], index: FileIndex) -> LandingFolder:
-        listing = Listing.of(files)
+    def of(cls, listing: Listing, index: FileIndex) -> LandingFolder:
         to_inspect = index.to_inspect(listing)
         known = index.known([file.path for file in to_inspect])
         waiting = [file for file in candidates(to_inspect, known).values() if not is_unchanged(file, known)]
-        refused = (part.reason or part.path for part in index.refused(listing))
+        refused = (*(part.reason or part.path for part in index.refused(listing)), *listing.not_plain.values())
         left = listing.among(known.left_unread)
-        return cls(_waiting(waiting, known), tuple(refused), tuple(sorted(left)))
+        return cls(_waiting(waiting, known), refused, tuple(sorted(left)))
 
 
 def _waiting(files: list[LandedFile], known: KnownFiles) -> WaitingFiles:

@@ -373,7 +373,7 @@ def test_local_files_are_listed_as_spark_lists_them(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
 
     def names(*paths: str) -> list[str]:
-        return sorted(Path(file.path).name for file in list_local(f"{tmp_path}/{path}" for path in paths))
+        return sorted(Path(file.path).name for file in list_local(f"{tmp_path}/{path}" for path in paths).files())
 
     assert names("a") == ["1.bin", "2.bin"]
     assert names("a/*.bin", "d[x]") == ["1.bin", "5.bin"]
@@ -382,7 +382,7 @@ def test_local_files_are_listed_as_spark_lists_them(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist"):
         names("gone.bin")
     assert names("a/.4.bin") == [".4.bin"]
-    assert [file.path for file in list_local([f"file://{tmp_path}/a/b"])] == [f"{tmp_path}/a/b/2.bin"]
+    assert [file.path for file in list_local([f"file://{tmp_path}/a/b"]).files()] == [f"{tmp_path}/a/b/2.bin"]
     assert is_local("C/x")
     assert not is_local("s3a://bucket/x")
 

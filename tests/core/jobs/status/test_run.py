@@ -21,6 +21,7 @@ from pgoutput_etl.jobs.status.ledger_state import claim_at_work
 from pgoutput_etl.jobs.status.report import Claim, Status, WaitingFiles, print_status
 from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.jobs.status.run import status
+from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.landing.fingerprint import LandedFile
 from pgoutput_etl.ledger.claims import LEASE
 from pgoutput_etl.ledger.reader import LedgerReader
@@ -191,12 +192,14 @@ def test_a_batch_that_is_closed_during_the_report_is_not_dead(
 
 
 def test_a_volume_has_the_paths_that_databricks_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing_folder, "list_local", lambda _: [LandedFile("/Volumes/main/a/1.bin", 1, 1_234_567)])
+    monkeypatch.setattr(
+        landing_folder, "list_local", lambda _: Listing.of([LandedFile("/Volumes/main/a/1.bin", 1, 1_234_567)])
+    )
     monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
-    [elsewhere] = landing_folder.list_files("/Volumes/main/a", {})
+    [elsewhere] = landing_folder.list_files("/Volumes/main/a", {}).files()
     assert elsewhere == LandedFile("file:/Volumes/main/a/1.bin", 1, 1_234_000)
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
-    [file] = landing_folder.list_files("/Volumes/main/a", {})
+    [file] = landing_folder.list_files("/Volumes/main/a", {}).files()
     assert file.path == "dbfs:/Volumes/main/a/1.bin"
 
 

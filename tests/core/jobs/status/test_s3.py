@@ -57,7 +57,7 @@ def test_ledger_and_landing_on_s3(s3: Lake, tmp_path: Path, monkeypatch: pytest.
         s3.put(f"{LANDING}/{name}", b"" if name == "empty.bin" else b"x" * 10)
     assert status(config, StatusRequest(), NOW).waiting.files == 3
 
-    landed = {file.path: file for file in list_files(config.source.landing, spark)}
+    landed = {file.path: file for file in list_files(config.source.landing, spark).files()}
     assert set(landed) == {f"s3a://{BUCKET}/{LANDING}/{name}" for name in ("1.bin", "2.bin", "sub/4.bin")}
     known = landed[f"s3a://{BUCKET}/{LANDING}/1.bin"]
     modified = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=known.modified)
@@ -79,7 +79,7 @@ def test_ledger_and_landing_on_s3(s3: Lake, tmp_path: Path, monkeypatch: pytest.
 def test_the_landing_folder_on_s3_may_be_a_glob(s3: Lake, glob: str, names: list[str]) -> None:
     for name in ("a1.bin", "b1.bin", "s1/c1.bin", "s2/d1.bin"):
         s3.put(f"globs/{name}", b"x")
-    listed = list_files(f"s3a://{BUCKET}/globs/{glob}", settings(s3.url))
+    listed = list_files(f"s3a://{BUCKET}/globs/{glob}", settings(s3.url)).files()
     assert sorted(file.path for file in listed) == [f"s3a://{BUCKET}/globs/{name}" for name in names]
 
 

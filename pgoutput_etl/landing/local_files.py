@@ -1,0 +1,85 @@
+"""Lists the plain files of local folders, as Spark lists files, and names everything else that stands among them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pgoutput_etl.errors import ArchiveError, ConfigError
+from pgoutput_etl.landing.file_index import Listing
+from pgoutput_etl.landing.fingerprint import LandedFile
+from pgoutput_etl.plain_file import not_plain, outside
+
+_Found = tuple[str, os.stat_result]
+
+
+class LocalFiles:
+    """Collects files by path. A folder or file that the user names may be a link; nothing below it, and nothing that a
+    glob matches, may be one."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, LandedFile] = {}
+        self._others: dict[str, str] = {}
+
+    def add_named(self, path: str) -> None:
+        """A folder or a file. Raises ConfigError if it doesn't exist, and ArchiveError for an unreadable folder."""
+        if Path(path).is_dir():
+            self._add(_below(path))
+            return
+        real = os.path.realpath(path) if Path(path).is_symlink() else path
+        try:
+            self._add([(real, os.lstat(real))])
+        except OSError:
+            raise ConfigError(f"{path} does not exist") from None
+
+    def add_matched(self, paths: Iterable[str], root: str) -> None:
+        """Folders and files that a glob matches. root: as in plain_file.root_of. Raises ArchiveError for an unreadable
+        folder."""
+        for path in paths:
+            status = os.lstat(path)
+            if not stat.S_ISLNK(status.st_mode) and not _is_below(path, root):
+                self._others[path] = outside(path)
+            elif stat.S_ISDIR(status.st_mode):
+                self._add(_below(path))
+            elif not is_hidden(Path(path).name):
+                self._add([(path, status)])
+
+    def _add(self, found: Iterable[_Found]) -> None:
+        for path, status in found:
+            if stat.S_ISREG(status.st_mode):
+                self._files[path] = LandedFile(path, status.st_size, status.st_mtime_ns // 1000)
+            else:
+                self._others[path] = not_plain(path, status.st_mode)
+
+    def listing(self) -> Listing:
+        return Listing.of(self._files.values(), self._others)
+
+
+def is_hidden(name: str) -> bool:
+    """True for names that neither Spark nor a job without it reads in a folder."""
+    return name[0] in "._" or name.endswith("._COPYING_")
+
+
+def _is_below(path: str, root: str) -> bool:
+    """True if no folder between them is a link."""
+    folder = Path(path).parent
+    return Path(os.path.realpath(folder)) == Path(os.path.realpath(root), folder.relative_to(root))
+
+
+def _below(path: str) -> Iterator[_Found]:
+    """All that is neither hidden nor a folder. A link to a folder is not followed."""
+    for folder, folders, names in os.walk(path, onerror=_refuse):
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in (*links, *(name for name in names if not is_hidden(name))):
+            file = os.path.join(folder, name)  # noqa: PTH118 # Path would take most of the time
+            try:
+                yield file, os.lstat(file)
+            except FileNotFoundError:  # renamed meanwhile
+                continue
+
+
+def _refuse(error: OSError) -> None:
+    raise ArchiveError(f"{error.filename}: can't be read: {error.strerror}")
