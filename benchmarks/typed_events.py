@@ -65,7 +65,7 @@ def _type(spark: SparkSession, landing: Path, tables: Path) -> float:
     run = Run.of(spark, configured(landing, tables), no_progress)
     backlog = find_backlog(run)
     started = time.perf_counter()
-    files = new_files(run.landing, backlog.index, backlog.listing)
+    files = new_files(backlog.index, backlog.listing)
     landed = read_files(run.landing, files, backlog.index, backlog.listing)
     batch = replace(Batch.after(backlog.last, {}), files=landed.parts)
     plan = plan_batch(run, batch, landed, run.ledger.assembly(batch))

@@ -18,29 +18,32 @@ TRUNCATED = "Truncated compressed stream"  # Arrow's message
 
 _PART_SIZE = 1 << 20
 
-# A content of more bytes, and of more times its data, is measured before it is kept. Receivers' files expand less.
-_UNMEASURED_SIZE, _UNMEASURED_RATIO = 1 << 26, 32
+_UNMEASURED_SIZE = 1 << 26  # a content of more bytes is measured before it is kept, if it expands unusually
+
+_USUAL_RATIO = 32  # of a content to its data. Receivers' files expand less
 
 _BZ2_INPUT_SIZE = 1 << 16  # the input after the end of a member is copied, so it must not be the rest of the file
 
 
 class ExpansionError(FramingError):
-    """A compressed file that expands to more than a reader accepts."""
+    """A compressed file that expands to more than a reader accepts, and so much that no receiver wrote it."""
 
 
 def _inflate(data: bytes, codec: str, max_size: int, part_size: int) -> tuple[bytes, str | None]:
     """Decompresses data of the codec gzip, zstd, lz4 or bz2 in parts of `part_size` bytes. Returns the content, and the
     error that ends it if the data are damaged or truncated.
 
-    Raises ExpansionError if the content is larger than `max_size`, without holding all of it: a content that is much
-    larger than its data is measured before it is kept.
+    Raises FramingError if the content is larger than `max_size`, without holding all of it: a content that is much
+    larger than its data is measured before it is kept. It is an ExpansionError then.
     """
-    content, size, kept = BytesIO(), 0, max(_UNMEASURED_SIZE, _UNMEASURED_RATIO * len(data))
+    content, size, usual = BytesIO(), 0, _USUAL_RATIO * len(data)
+    kept = max(_UNMEASURED_SIZE, usual)
     try:
         for part in _parts(data, codec, part_size):
             size += len(part)
             if size > max_size:
-                raise ExpansionError(
+                kind = ExpansionError if max_size > usual else FramingError
+                raise kind(
                     f"offset 0: expected {codec} data that expands to at most {max_size:,} bytes, "
                     f"found {len(data):,} bytes that expand to more"
                 )
@@ -121,7 +124,7 @@ def decompress(data: bytes, path: str, max_size: int = MAX_SIZE) -> bytes:
     """A file's bytes, decompressed if they are compressed (gzip, zstd, lz4, bzip2), whatever the file's name.
 
     Consecutive members or frames are concatenated. Raises FramingError for a compressed file that is truncated or
-    damaged, and ExpansionError for one that expands to more than `max_size` bytes.
+    damaged, or that expands to more than `max_size` bytes.
     """
     content = read_content(data, path, max_size)
     if content.cut_off is not None:

@@ -35,6 +35,10 @@ class ConfigError(PgoutputEtlError):
 class ArchiveError(PgoutputEtlError):
     """A landed file contains something that no server sends, or that this version can't read."""
 
+    def __init__(self, text: str = "", next_job: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.next_job = next_job
+
 
 @dataclass(slots=True)
 class WireError(ArchiveError):

@@ -63,7 +63,8 @@ class Snapshots(Enum):
 @dataclass(frozen=True, slots=True)
 class Source:
     """One replication slot's archive. landing: a folder or a glob. origins: of the transactions to apply. jdbc: the
-    server's URL, for snapshots that `apply` takes by itself."""
+    server's URL, for snapshots that `apply` takes by itself. ignore: names of landed files to record without applying
+    them."""
 
     name: str
     landing: str
@@ -72,6 +73,7 @@ class Source:
     origins: Origins = ANY
     snapshot: Snapshots = Snapshots.MANUAL
     jdbc: str | None = None
+    ignore: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +229,7 @@ def _options(path: str, overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def _source(node: Node) -> Source:
-    keys = node.section("name", "landing", "framing", "gaps", "origins", "snapshot", "jdbc")
+    keys = node.section("name", "landing", "framing", "gaps", "origins", "snapshot", "jdbc", "ignore")
     name = keys["name"].text("a name")
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise keys["name"].error("expected only letters, digits, '_', '.' and '-'")
@@ -240,7 +242,8 @@ def _source(node: Node) -> Source:
         )
     if snapshots is Snapshots.AUTO and jdbc is None:
         raise keys["jdbc"].error("missing: source.snapshot is auto")
-    return Source(name, landing, framing, gaps, _origins(keys["origins"]), snapshots, jdbc)
+    ignore = tuple(name.text("a landed file's name") for name in keys["ignore"].items("a list of landed files' names"))
+    return Source(name, landing, framing, gaps, _origins(keys["origins"]), snapshots, jdbc, ignore)
 
 
 def _origins(node: Node) -> Origins:

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.ingest.executors import iterate_blocks, message_rows
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
+from pgoutput_etl.landing.selection import EVERY_FILE_WAITS, without
 from pgoutput_etl.scan.blocks import UNPACKED_BY, BlockKind, unpacked
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ERROR_TAG, MESSAGE_SCHEMA, SUMMARY_TAG, ScanError
@@ -50,13 +51,23 @@ def collect_scans(blocks: ScannedBlocks) -> ScanOutput:
     return output
 
 
-def assemble(blocks: ScannedBlocks, output: ScanOutput, paths: Mapping[int, str], assembly: Assembly) -> None:
-    """Adds the files to `assembly` in order. Raises SequenceError."""
-    for number in sorted(paths):
+def assemble(
+    blocks: ScannedBlocks,
+    output: ScanOutput,
+    paths: Mapping[int, str],
+    assembly: Assembly,
+    unreadable: Collection[int] = (),
+) -> None:
+    """Adds the files to `assembly` in order. unreadable: the numbers of files that were not read. Raises
+    SequenceError."""
+    for number in sorted({*paths, *unreadable}):
+        if number in unreadable:
+            assembly.add_unreadable_file(number)
+            continue
         try:
             assembly.add_file(output.scans[number], output.controls.get(number, []))
         except SequenceError as error:
-            raise SequenceError(f"{paths[number]}: {error}") from None
+            raise SequenceError(f"{paths[number]}: {error}. {EVERY_FILE_WAITS}", without(paths[number])) from None
     # After a reconnect, the server may send a transaction as an ordinary one that it had begun to stream.
     if begun := assembly.streams_begun():
         rows = _ends(blocks, begun).to_pylist()

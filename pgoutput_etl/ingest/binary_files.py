@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl import plain_file
@@ -66,6 +67,20 @@ def map_files(
     reader = spark.read.format("binaryFile").option("ignoreMissingFiles", str(may_be_gone).lower())
     contents = reader.load(literal_paths(paths)).select("path", "content")
     return contents.mapInArrow(lambda batches: read(_contents(batches)), spark_schema(schema))
+
+
+def read_file(spark: SparkSession, path: str, landing: str | None = None) -> bytes:
+    """One file's stored bytes. landing: as in map_files. Raises PlainFileError, and FileNotFoundError if it is gone."""
+    local = local_path(path)
+    if local is not None and not is_connect(spark):
+        return plain_file.read(local, None if landing is None else local_root(spark, landing), MAX_SIZE)
+    try:
+        rows = spark.read.format("binaryFile").load(literal_paths([path])).select("content").collect()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise FileNotFoundError(path) from None
+    return bytes(rows[0]["content"])
 
 
 def local_path(path: str) -> str | None:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from pgoutput_etl.config.settings import Gaps
+from pgoutput_etl.config.settings import Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.ingest.assemble import ScanOutput, collect_scans
 from pgoutput_etl.ingest.landing_folder import LandingFolder
@@ -29,7 +29,16 @@ from pgoutput_etl.landing.fingerprint import (
 )
 from pgoutput_etl.landing.incremental_scan import nothing_to_read
 from pgoutput_etl.landing.known_files import candidates, natural_order
-from pgoutput_etl.landing.selection import FileSelection, refuse, tail_remark, with_scan
+from pgoutput_etl.landing.selection import (
+    IGNORED,
+    FileSelection,
+    is_ignored,
+    refuse,
+    refused,
+    tail_remark,
+    unread_part,
+    with_scan,
+)
 from pgoutput_etl.landing.sequence_gaps import missing_number
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.scan.file_summary import FileScan
@@ -91,13 +100,26 @@ class FileBatch:
 
     def accounts_of_others(self) -> dict[int, dict[str, int]]:
         """Resent or quarantined bytes of the files that are not applied, by file number."""
-        accounts = {FileStatus.DUPLICATE.value: "resent", FileStatus.REFUSED.value: "quarantined"}
-        others = {number: part for number, part in self.parts.items() if part.status in accounts}
-        return {number: {accounts[part.status]: part.consumed} for number, part in others.items()}
+        duplicate, unreadable = FileStatus.DUPLICATE.value, FileStatus.UNREADABLE.value
+        others = {n: part for n, part in self.parts.items() if part.is_set_aside or part.status == duplicate}
+        return {
+            number: {
+                "resent" if part.status == duplicate else "quarantined": part.size
+                if part.status == unreadable
+                else part.consumed
+            }
+            for number, part in others.items()
+        }
 
     def refused(self) -> tuple[str, ...]:
-        refused = (part for part in self.parts.values() if part.status == FileStatus.REFUSED.value)
+        refused = (part for part in self.parts.values() if part.is_set_aside)
         return tuple(part.reason for part in refused if part.reason is not None)
+
+    def without(self, number: int, why: str) -> FileBatch:
+        """The batch in which a file is only recorded. why: continues its path."""
+        parts = {**self.parts, number: refused(self.parts[number], why)}
+        output = self.scan_output.select(self.scan_output.scans.keys() - {number})
+        return replace(self, parts=parts, scan_output=output, inspected=self.inspected | {number})
 
     def not_read(self) -> tuple[str, ...]:
         """Remarks about files, and ends of files, that were left unread for a good reason."""
@@ -110,30 +132,37 @@ class FileBatch:
         return (*lines, *self.remarks)
 
 
-def new_files(landing: LandingFolder, index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
-    """New and changed files by their provisional number. Raises ArchiveError for a file that is too large."""
+def new_files(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
+    """New and changed files by their provisional number."""
     files = index.to_inspect(listing)
-    found = candidates(files, index.known([file.path for file in files]))
-    landing.check_sizes(found.values())
-    return found
+    return candidates(files, index.known([file.path for file in files]))
 
 
 def read_files(
     landing: LandingFolder, files: Mapping[int, LandedFile], index: FileIndex, listing: Listing
 ) -> FileBatch:
     """Scans all files at once and selects what to read. If the selection needs other scans, or several batches, scans
-    again: only the files of the first batch. The caller releases the result.
+    again: only the files of the first batch. The caller releases the result. Files that source.ignore names are only
+    recorded, and files that are too large are not read.
 
     Raises ArchiveError or RunError.
     """
-    tasks = scan_tasks(files)
-    known = index.known(tasks)
+    ignored = [file for file in files.values() if is_ignored(file.path, landing.config.source.ignore)]
+    files = {number: file for number, file in files.items() if file not in ignored}
+    salvages = landing.config.on_error is OnError.QUARANTINE
+    oversized = landing.oversized(files.values())
+    if not salvages or not all(error.is_hopeless for error in oversized.values()):
+        refuse((error.text for error in oversized.values()), oversized)
+    tasks = scan_tasks({number: file for number, file in files.items() if file.path not in oversized})
+    known = index.known([file.path for file in files.values()])
     blocks = landing.scan(tasks, known.contents(index.unkeyed()))
     try:
         output = _collect(blocks, tasks)
         rescan = partial(_scan_again, landing)
         _refuse_renamed(files, listing, landing.listing())
-        selection, scans = index.select(files, listing, known, output.scans, output.errors, rescan)
+        errors = output.errors | {n: oversized[file.path] for n, file in files.items() if file.path in oversized}
+        selection, scans = index.select(files, listing, known, output.scans, errors, rescan, salvages)
+        selection = selection.recording((refused(unread_part(file), IGNORED) for file in ignored), known.next_number)
         output = replace(output, scans=scans)
         if landing.config.source.gaps is Gaps.REFUSE:
             _refuse_gaps(index, selection, landing.names)

@@ -10,12 +10,13 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config, OnError
 from pgoutput_etl.ingest.binary_files import find_contents, scan_files
-from pgoutput_etl.ingest.listing import check_sizes, list_landing, list_names, reading_files
+from pgoutput_etl.ingest.listing import list_landing, list_names, oversized, reading_files
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.landing.fingerprint import KnownContents, LandedFile, ScanTask
 from pgoutput_etl.masking.mask_rows import MaskingPolicy, WithholdRows
 from pgoutput_etl.masking.policy import has_masks
+from pgoutput_etl.scan.message_row import ScanError
 
 
 class LandingFolder(Protocol):
@@ -30,8 +31,8 @@ class LandingFolder(Protocol):
         """The paths of all files, including empty ones."""
         ...
 
-    def check_sizes(self, files: Iterable[LandedFile]) -> None:
-        """Raises ArchiveError for a file that is too large to read."""
+    def oversized(self, files: Iterable[LandedFile]) -> dict[str, ScanError]:
+        """The errors of files that are too large to read, by path; none is read."""
         ...
 
     def scan(
@@ -63,8 +64,8 @@ class SparkLandingFolder:
     def names(self) -> list[str]:
         return list_names(self.spark, self.config.source.landing)
 
-    def check_sizes(self, files: Iterable[LandedFile]) -> None:
-        check_sizes(self.spark, files)
+    def oversized(self, files: Iterable[LandedFile]) -> dict[str, ScanError]:
+        return oversized(self.spark, files)
 
     def scan(
         self, tasks: Mapping[str, ScanTask], known: KnownContents, policy: MaskingPolicy | None = None

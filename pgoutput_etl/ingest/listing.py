@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 from urllib.parse import quote, unquote
 
@@ -20,6 +21,7 @@ from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
 from pgoutput_etl.landing.local_files import LocalFiles
 from pgoutput_etl.plain_file import PlainFileError, is_pattern, root_of
 from pgoutput_etl.scan.landed_tuples import RereadError
+from pgoutput_etl.scan.message_row import ScanError
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.file_index import listed_files
 from pgoutput_etl.spark.platform import is_platform_session, local_matches, local_path, value_of
@@ -42,6 +44,8 @@ _LAND_SMALLER = (
 )
 
 _COPIES_IN_JAVA = 2
+
+_BLOCK_BYTES = 512  # of st_blocks, on any file system
 
 _SURELY_FITS = 1 << 26  # bytes of a file, in the least memory with which Spark starts
 
@@ -120,6 +124,18 @@ def _listed(files: DataFrame) -> pa.Table:
     return pa.Table.from_pylist(rows, LISTING_SCHEMA)
 
 
+def sizes_of(spark: SparkSession, option: str, path: str) -> dict[str, int]:
+    """Sizes by path of the file or of all files below the folder that a command-line option names. Raises ConfigError
+    if nothing is there, or for something else than plain files among them."""
+    try:
+        listing = list_landing(spark, path)
+    except ConfigError:
+        raise ConfigError(f"{option}: {path} does not exist") from None
+    for reason in listing.not_plain.values():
+        raise ConfigError(f"{option}: {reason}")
+    return {file.path: file.size for file in listing.files()}
+
+
 def list_names(spark: SparkSession, landing: str) -> list[str]:
     """The paths of all files in the landing folder, including empty ones, which Spark leaves out of what it reads."""
     local = _local_listing(spark, landing)
@@ -138,30 +154,44 @@ def size_limit(spark: SparkSession) -> int:
     return min(int(value_of(spark, MAX_LENGTH) or MAX_SIZE), MAX_SIZE)
 
 
-def check_sizes(spark: SparkSession, files: Iterable[LandedFile]) -> None:
-    """Raises ArchiveError for a file that is too large for binaryFile, or for the memory that it takes there."""
+def oversized(spark: SparkSession, files: Iterable[LandedFile]) -> dict[str, ScanError]:
+    """The errors, by path, of files that are too large for binaryFile, or for the memory that they take there."""
     limit = size_limit(spark)
+    errors = {}
     for file in files:
         if file.size > limit:
-            raise ArchiveError(
+            text = (
                 f"{file.path} has {file.size:,} bytes, and Spark's binaryFile carries at most {limit:,} "
                 f"({MAX_LENGTH}). {_LAND_SMALLER}"
             )
-        if file.size > _SURELY_FITS and not file.path.startswith("file:/"):
-            _check_memory(spark, file)
+            errors[file.path] = ScanError(text, is_hopeless=_is_mostly_holes(file))
+        elif file.size > _SURELY_FITS and not file.path.startswith("file:/") and (text := _memory_error(spark, file)):
+            errors[file.path] = ScanError(text)
+    return errors
 
 
-def _check_memory(spark: SparkSession, file: LandedFile) -> None:
+def _is_mostly_holes(file: LandedFile) -> bool:
+    """True for a local file that has a size without having bytes: no receiver writes one. Any other file can
+    be split."""
+    if not file.path.startswith("file:/"):
+        return False
+    with suppress(OSError):
+        return os.lstat(file.path.removeprefix("file:")).st_blocks * _BLOCK_BYTES < file.size // 2
+    return False
+
+
+def _memory_error(spark: SparkSession, file: LandedFile) -> str:
     """A worker opens a local file itself. Any other file passes through Java's heap, which holds it at least twice: as
     Hadoop read it, and as a row. An executor without room for that dies, and with it the run, without naming the
-    file."""
+    file. Returns an empty string if there is room."""
     heap = _heap_of(spark)
-    if heap is not None and _COPIES_IN_JAVA * file.size > heap:
-        raise ArchiveError(
-            f"{file.path} has {file.size:,} bytes, and an executor with {heap:,} bytes of memory reads at most "
-            f"{heap // _COPIES_IN_JAVA:,} from storage other than its own disk (spark.executor.memory; without a "
-            f"cluster, spark.driver.memory). {_LAND_SMALLER}"
-        )
+    if heap is None or _COPIES_IN_JAVA * file.size <= heap:
+        return ""
+    return (
+        f"{file.path} has {file.size:,} bytes, and an executor with {heap:,} bytes of memory reads at most "
+        f"{heap // _COPIES_IN_JAVA:,} from storage other than its own disk (spark.executor.memory; without a "
+        f"cluster, spark.driver.memory). {_LAND_SMALLER}"
+    )
 
 
 def _heap_of(spark: SparkSession) -> int | None:

@@ -7,7 +7,7 @@ come from two servers. Both checks run only for files that give a reason for the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.ingest.executors import TransactionFilter
+from pgoutput_etl.landing.selection import EVERY_FILE_WAITS, without
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import ONCE_COMMITTED
@@ -28,6 +29,14 @@ _ADVICE = (
 )
 
 
+class CommitOrderError(SequenceError):
+    """Commits that neither follow the earlier ones nor were sent before. lsns: the lowest one of each file."""
+
+    def __init__(self, text: str, lsns: Mapping[int, int], next_job: tuple[str, ...] = ()) -> None:
+        super().__init__(text, next_job)
+        self.lsns = lsns
+
+
 class History(Protocol):
     """The transactions of a batch and of the batches before it, as rows of the ledger."""
 
@@ -35,9 +44,9 @@ class History(Protocol):
         """False if the batch certainly has no resent transaction. Looking for resent ones costs Spark jobs."""
         ...
 
-    def unknown_resent(self) -> tuple[int, int, int] | None:
-        """File, xid, and LSN of a resent commit that the archive doesn't have, unless maintenance may have deleted
-        it."""
+    def unknown_resent(self) -> list[tuple[int, int, int]]:
+        """File, xid, and LSN of the lowest resent commit in each file, in order, that the archive doesn't have.
+        Commits that maintenance may have deleted are left out."""
         ...
 
     def few_ended(self, which: TransactionFilter) -> pa.Table:
@@ -51,11 +60,12 @@ class History(Protocol):
 
 def check_history(history: History, assembly: Assembly, path_of: Callable[[int], str]) -> None:
     """Raises SequenceError with file, xid and LSN."""
-    if assembly.watermarks and history.may_have_resent() and (unknown := history.unknown_resent()) is not None:
-        file, xid, lsn = unknown
-        raise SequenceError(
+    if assembly.watermarks and history.may_have_resent() and (unknown := history.unknown_resent()):
+        file, xid, lsn = unknown[0]
+        raise CommitOrderError(
             f"{path_of(file)}: the commit at {format_lsn(lsn)} of transaction {xid} has a lower LSN than commits that "
-            f"the archive already has, but is not one of them: it was not resent. {_ADVICE}"
+            f"the archive already has, but is not one of them: it was not resent. {_ADVICE}",
+            {file: lsn for file, _, lsn in unknown},
         )
     if assembly.overlaps or assembly.overlapping_xids:
         _check_xids(history, assembly, path_of)
@@ -80,7 +90,8 @@ def _check_xids(history: History, assembly: Assembly, path_of: Callable[[int], s
         if earlier:
             raise SequenceError(
                 f"{path_of(file)}: transaction {xid} was committed at {format_lsn(lsn)}, and before that at "
-                f"{format_lsn(earlier[0])}: these transactions come from two servers. {_ADVICE}"
+                f"{format_lsn(earlier[0])}: these transactions come from two servers. {_ADVICE}. {EVERY_FILE_WAITS}",
+                without(path_of(file)),
             )
 
 

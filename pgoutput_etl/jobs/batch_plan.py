@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from pgoutput_etl.config.column_rules import changed_masks
+from pgoutput_etl.config.settings import OnError
+from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.ingest.assemble import assemble
+from pgoutput_etl.ingest.commit_order import file_ahead, misplaced_file
 from pgoutput_etl.ingest.landed_files import FileBatch
 from pgoutput_etl.ingest.quarantine import damage_remarks
 from pgoutput_etl.ingest.rows import MessageRows
-from pgoutput_etl.ingest.source_check import check_history
+from pgoutput_etl.ingest.source_check import CommitOrderError, check_history
 from pgoutput_etl.jobs.run import Run
+from pgoutput_etl.landing.selection import EVERY_FILE_WAITS, MISPLACED, without
 from pgoutput_etl.ledger.batch import Batch, PriorState
 from pgoutput_etl.load.writer import refuse_existing_rows
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy_of
+from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.targets.plan import TablePlan, held_from, tables_ahead
 from pgoutput_etl.targets.target_plan import TargetPlan, names_of, plan_targets, refuse_other_settings
 from pgoutput_etl.transactions.assembly import Assembly
@@ -62,18 +67,49 @@ class BatchPlan:
 
 
 def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
-    """Assembles the batch's files and plans its tables.
+    """Assembles the batch's files and plans its tables. A file whose commits can't stand in its place is left out, if
+    the other files show that it is this one: the plan's batch and files then differ from the given ones.
 
     assembly: the ledger's state before the batch; it is advanced. Raises ArchiveError or RunError if the batch cannot
     be applied.
     """
+    try:
+        return _plan_in_order(run, batch, files, assembly)
+    except CommitOrderError as error:
+        scans, may_refuse = files.scan_output.scans, run.config.on_error is OnError.QUARANTINE and not batch.resumed
+        number = misplaced_file(scans, batch.last_commit_lsn, error.lsns) if may_refuse else None
+        if number is None:
+            raise _naming_both(run, batch, scans, error) from None
+    files = files.without(number, MISPLACED)
+    batch = replace(batch, files=files.parts)
+    return _plan_in_order(run, batch, files, run.ledger.assembly(batch))
+
+
+def _naming_both(run: Run, batch: Batch, scans: Mapping[int, FileScan], error: CommitOrderError) -> SequenceError:
+    """The error with the file whose commits are ahead: nothing shows which of the two is wrong."""
+    behind = min(error.lsns)
+    ahead = file_ahead(scans, batch.last_commit_lsn, behind)
+    if ahead is None:
+        rows = run.ledger.rows_before("files", ("path", "last_commit_lsn"), batch)
+        other = max(rows, key=lambda row: row["last_commit_lsn"] or 0, default={"path": "an earlier batch"})["path"]
+    else:
+        other = batch.files[ahead].path
+    path = batch.files[behind].path
+    return SequenceError(
+        f"{error}. The commits before it are in {other}: one of the two files is wrong. {EVERY_FILE_WAITS}",
+        without(path),
+    )
+
+
+def _plan_in_order(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
+    """Like plan_batch, with all files. Raises CommitOrderError, too."""
     config, ledger = run.config, run.ledger
     path_of = partial(ledger.path_of, batch)
     assembly.origins = config.source.origins
     prior = ledger.prior_state(assembly)
     ahead = tables_ahead(batch.tables, assembly.last_commit_lsn)
     waiting, masks_of_waiting = ledger.open_rows(assembly, batch), ledger.masks_of_open_rows(assembly, batch)
-    assemble(files.blocks, files.scan_output, batch.paths, assembly)
+    assemble(files.blocks, files.scan_output, batch.paths, assembly, batch.unreadable)
     user_types = UserTypes.of(assembly.types.values(), config.types)
     policy = masking_policy_of(config, assembly, user_types)
     if not all(_is_masked_alike(policy, assembly, oid, masks) for oid, masks in masks_of_waiting):

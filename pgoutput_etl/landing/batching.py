@@ -33,7 +33,7 @@ def in_steps(selection: FileSelection, commits: Mapping[str, int], limit: int | 
         return [selection]
     groups: list[dict[int, FilePart]] = [{}]
     total = 0
-    for number, part in sorted(selection.to_read.items()):
+    for number, part in sorted(selection.in_order.items()):
         count = commits.get(part.path, 0)
         if total and count and total + count > limit:
             groups.append({})

@@ -143,8 +143,9 @@ class FileIndex:
         return [part for part in parts if part.path in listed]
 
     def refused(self, listing: Listing) -> list[FilePart]:
-        """The last records of the listed files that were refused and have not changed since."""
-        parts = self._parts(self._latest[self._has_status(FileStatus.REFUSED)[self._latest]].tolist()).values()
+        """The last records of the listed files that were set aside and have not changed since."""
+        is_set_aside = self._has_status(FileStatus.REFUSED, FileStatus.UNREADABLE)
+        parts = self._parts(self._latest[is_set_aside[self._latest]].tolist()).values()
         listed = {file.path: file for file in listing.named([part.path for part in parts])}
         return [p for p in parts if listed.get(p.path) == LandedFile(p.path, p.size, p.modified)]
 
@@ -186,8 +187,10 @@ class FileIndex:
         scans: Mapping[int, FileScan],
         errors: Mapping[int, ScanError],
         scan: Scan,
+        salvages: bool = False,
     ) -> tuple[FileSelection, dict[int, FileScan]]:
         """Selects among files that were scanned with the contents of `known`. Also returns their current scans.
+        salvages: as in select_files.
 
         Calls `scan` at most once, for files that may begin with further contents.
         """
@@ -203,7 +206,7 @@ class FileIndex:
                 scans[n] = result if n in changed else replace(scans[n], resembles=result.resembles)
             errors = {n: error for n, error in {**errors, **closer_errors}.items() if n not in closer}
             scans = {n: result for n, result in scans.items() if n not in errors}
-        selection = select_files(files, scans, errors, known, listing.among(known.places(tasks)))
+        selection = select_files(files, scans, errors, known, listing.among(known.places(tasks)), salvages)
         if changed.intersection(selection.to_read):
             selection = replace(selection, rescan=True)
         return selection, scans
@@ -316,6 +319,7 @@ class FileIndex:
         not_refused = np.flatnonzero(~self._has_status(FileStatus.REFUSED))
         last = _last_of(self._codes[not_refused], not_refused, len(self._paths.dictionary))
         is_left = self._is_read & (self._consumed == 0) & self._flags("unfinished")
+        is_left |= self._has_status(FileStatus.UNREADABLE)
         rows = last[last >= 0]
         return _listed(np.sort(rows[is_left[rows]]))
 

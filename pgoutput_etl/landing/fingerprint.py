@@ -37,7 +37,8 @@ class FileStatus(Enum):
     SAME = "same"  # nothing new: the file was written again unchanged
     MOVED = "moved"  # nothing new: the content was read under a name that no longer exists
     DUPLICATE = "duplicate"  # nothing new: the content was read from a file that still exists
-    REFUSED = "refused"  # the file has the name of one that was read, but other content
+    REFUSED = "refused"  # not applied, and nothing depends on it: a name that was read before, with other content
+    UNREADABLE = "unreadable"  # nothing can be read, so later rows of any table may depend on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,16 @@ class FilePart:
         """True if its bytes are known, and can be recognized under any name."""
         is_known = self.was_read or self.status == FileStatus.REFUSED.value
         return is_known and bool(self.consumed) and self.prefix_hash is not None
+
+    @property
+    def is_set_aside(self) -> bool:
+        """True if the file is quarantined as a whole. An unreadable one has its stored bytes in the accounts."""
+        return self.status in (FileStatus.REFUSED.value, FileStatus.UNREADABLE.value)
+
+    @property
+    def is_unread(self) -> bool:
+        """True if later runs may still read the file from its beginning."""
+        return self.is_left or self.status == FileStatus.UNREADABLE.value
 
     @property
     def has_tail(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pgoutput_etl.compression import MAX_SIZE, Content, read_content
+from pgoutput_etl.compression import MAX_SIZE, Content, ExpansionError, read_content
 from pgoutput_etl.errors import ArchiveError, FramingError
 from pgoutput_etl.landing.fingerprint import FilePart, Hashes, KnownContents, Prefix, PrefixMatch, ScanTask, heads_of
 from pgoutput_etl.protocol.framing import Framing, detect
@@ -52,6 +52,8 @@ def scan_part(
         read = read_content(content, path, max_size)
         stay = leaves_tuples_from is not None and read.data is content and len(content) >= leaves_tuples_from
         return _scan(path, read, task, known, framing, salvages, with_census, not stay)
+    except ExpansionError as error:
+        raise PartError(ScanError(f"{path}: {error}", is_hopeless=True)) from error
     except PartError as error:
         raise PartError(replace(error.scan_error, text=f"{path}: {error}")) from error
     except ArchiveError as error:

@@ -53,7 +53,7 @@ class KnownFiles:
         unread: dict[str, int] = {}
         for number, part in parts.items():
             roots[number] = number if part.same_as is None else roots[part.same_as]
-            if part.is_left:
+            if part.is_unread:
                 unread[part.path] = number
             elif part.status != FileStatus.REFUSED.value:  # a refused file is still unread
                 unread.pop(part.path, None)

@@ -7,6 +7,7 @@ found, so a renamed file has the position of its new name.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ from pgoutput_etl.landing.fingerprint import (
     uncompressed_name,
 )
 from pgoutput_etl.landing.known_files import KnownFiles, natural_order, newest_of
+from pgoutput_etl.landing.sequence_gaps import is_consecutive
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import ScanError
@@ -39,9 +41,19 @@ class FileSelection:
     def with_status(self, *status: FileStatus) -> dict[int, FilePart]:
         return {n: part for n, part in self.parts.items() if part.status in {s.value for s in status}}
 
+    def recording(self, others: Iterable[FilePart], first: int) -> FileSelection:
+        """The selection with further parts that are only recorded. first: the lowest number that they may have."""
+        number = max([first, *(number + 1 for number in self.parts)])
+        return replace(self, parts=self.parts | dict(enumerate(others, number)))
+
     @property
     def to_read(self) -> dict[int, FilePart]:
         return self.with_status(FileStatus.READ)
+
+    @property
+    def in_order(self) -> dict[int, FilePart]:
+        """The parts that have a place in the archive's order."""
+        return self.with_status(FileStatus.READ, FileStatus.UNREADABLE)
 
 
 def select_files(
@@ -50,9 +62,13 @@ def select_files(
     errors: Mapping[int, ScanError],
     known: KnownFiles,
     landed: Collection[str],
+    salvages: bool = False,
 ) -> FileSelection:
-    """landed: all existing paths. Raises ArchiveError for unreadable files, RunError for files that come too late."""
+    """landed: all existing paths. salvages: set hopeless files aside. Raises ArchiveError for unreadable files,
+    RunError for files that come too late."""
     paths = frozenset(landed)
+    if not salvages:
+        errors = {number: replace(error, is_hopeless=False) for number, error in errors.items()}
     partial = {n for n, file in files.items() if _is_being_compressed(file.path, scans.get(n), paths)}
     selector = _Selector({n: file for n, file in files.items() if n not in partial}, scans, errors, known, paths)
     selector.remarks += [f"{files[n].path}: left for the next run; it is still being compressed" for n in partial]
@@ -201,7 +217,9 @@ class _Selector:
                 newest = self.names[last] if last is not None else "another"
                 raise RunError(
                     f"{path} has grown since it was read, but {newest} was read after it: the new bytes would come too "
-                    "late. Remove the file from the landing folder, or land the new bytes in a file that sorts last"
+                    "late. Remove the file from the landing folder, or land the new bytes in a file that sorts last. "
+                    f"{EVERY_FILE_WAITS}",
+                    next_job=without(path),
                 )
             elif has_more:
                 self._treat_as_new(number)
@@ -246,7 +264,7 @@ class _Selector:
             for number, part in grown
             for name in ("", uncompressed_name(part.path))
         }
-        unreadable = []
+        unreadable = dict[str, str]()
         for number in sorted(self.fresh):
             path, error = self.files[number].path, self.errors.get(number)
             if path in used_names and (error is None or not error.offset):
@@ -255,8 +273,11 @@ class _Selector:
             if error is not None:
                 if path in self.known.unread and self._is_late(path):
                     self._refuse(number, LEFT_UNREAD)
+                elif error.is_hopeless:
+                    status, why = FileStatus.UNREADABLE.value, f"{error.text}{HELD_FROM_HERE}"
+                    new.append((number, replace(unread_part(self.files[number]), status=status, reason=why)))
                 else:
-                    unreadable.append(error.text)
+                    unreadable[path] = error.text
                 continue
             part = self._part(number, FileStatus.READ)
             name = "" if part.distinctive else uncompressed_name(path)
@@ -268,12 +289,13 @@ class _Selector:
                 copy = replace(part, status=FileStatus.DUPLICATE.value, offset=part.consumed, same_as=twin)
                 self.recorded.append((number, copy))
         self._refuse_framing([number for number, _ in new])
-        refuse(unreadable)
+        refuse(unreadable.values(), unreadable)
         return new
 
     def _refuse_framing(self, new: Iterable[int]) -> None:
         """Raises FramingError if the configured framing fits none of the new files, and another one does."""
-        scans = [(self.files[number].path, self.scans[number]) for number in new if self.scans[number].size]
+        read = [number for number in new if number in self.scans]
+        scans = [(self.files[number].path, self.scans[number]) for number in read if self.scans[number].size]
         if any(scan.messages for _, scan in scans):
             return
         for path, scan in scans:
@@ -303,9 +325,26 @@ class _Selector:
             else:
                 raise RunError(
                     f"{part.path} is new, but sorts before {self.newest}, which was already read: its transactions "
-                    "would come too late. Give new files names that sort after the older ones"
+                    f"would come too late. Give new files names that sort after the older ones. {EVERY_FILE_WAITS}",
+                    next_job=without(part.path),
                 )
-        return [*in_order, *reused]
+        in_order += reused
+        foreign = self._foreign(in_order)
+        for number in foreign:
+            self._refuse(number, _NOT_AMONG_THE_NUMBERED)
+        return [entry for entry in in_order if entry[0] not in foreign]
+
+    def _foreign(self, in_order: Iterable[tuple[int, FilePart]]) -> list[int]:
+        """The unreadable files between two others whose numbers prove that none is missing between them."""
+        foreign, unreadable, before = list[int](), list[int](), self.newest
+        for number, part in in_order:
+            if part.status != FileStatus.UNREADABLE.value:
+                if before is not None and is_consecutive([before, part.path]):
+                    foreign += unreadable
+                unreadable, before = [], part.path
+            elif not self._is_late(part.path):
+                unreadable.append(number)
+        return foreign
 
     def _is_late(self, path: str) -> bool:
         return self.newest is not None and natural_order(path) < natural_order(self.newest)
@@ -323,10 +362,50 @@ class _Selector:
     def _refuse(self, number: int, why: str) -> None:
         file, status = self.files[number], FileStatus.REFUSED
         has_error = number in self.errors
-        part = FilePart(file.path, file.size, file.modified) if has_error else self._part(number, status)
-        part = replace(part, status=status.value, same_as=None, offset=part.consumed, unfinished=False)
-        self.recorded.append((number, replace(part, reason=f"{file.path}{why}")))
+        part = unread_part(file) if has_error else self._part(number, status)
+        self.recorded.append((number, refused(part, why)))
 
+
+def unread_part(file: LandedFile) -> FilePart:
+    return FilePart(file.path, file.size, file.modified)
+
+
+def refused(part: FilePart, why: str) -> FilePart:
+    """The part of a file that is set aside, and on which nothing depends. why: continues the path."""
+    status, reason = FileStatus.REFUSED.value, f"{part.path}{why}"
+    return replace(part, status=status, same_as=None, offset=part.consumed, unfinished=False, reason=reason)
+
+
+def without(*paths: str) -> tuple[str, ...]:
+    """The job that goes on without files, and records that."""
+    return ("apply", "--set", f"source.ignore={json.dumps(paths)}")
+
+
+def is_ignored(path: str, names: Iterable[str]) -> bool:
+    """names: paths, or their last parts."""
+    return any(path == name or path.endswith(f"/{name}") for name in names)
+
+
+EVERY_FILE_WAITS = (
+    "No file is applied meanwhile, because later rows may depend on any earlier file. source.ignore goes on without it"
+)
+
+HELD_FROM_HERE = (
+    ". The file may have rows of any table: all tables are held at the commit before it. Remove it, or land it as the "
+    "receiver wrote it"
+)
+
+IGNORED = " was not applied, because source.ignore names it"
+
+MISPLACED = (
+    " has commits that no file in its place can have, and was not applied: without it, the commits of all other files "
+    "follow each other. It is from another server, or forged: remove it"
+)
+
+_NOT_AMONG_THE_NUMBERED = (
+    ": nothing in it can be read, and it was not applied. The files before and after it have consecutive numbers, so "
+    "no table depends on it. Remove it"
+)
 
 # Reasons for a refusal, after the file's path
 _OTHER_CONTENT = (
@@ -371,9 +450,10 @@ def with_scan(part: FilePart, scan: FileScan) -> FilePart:
     )
 
 
-def refuse(errors: Iterable[str], shown: int = 5) -> None:
-    """Raises ArchiveError if there are any errors."""
+def refuse(errors: Iterable[str], waited_for: Collection[str] = (), shown: int = 5) -> None:
+    """Raises ArchiveError if there are any errors. waited_for: the paths of new files without which a run can go on."""
     in_order = sorted(errors)
     if in_order:
         more = f"\n… and {len(in_order) - shown} more files" if len(in_order) > shown else ""
-        raise ArchiveError("\n".join(in_order[:shown]) + more)
+        waits = f"\n{EVERY_FILE_WAITS}" if waited_for else ""
+        raise ArchiveError("\n".join(in_order[:shown]) + more + waits, without(*waited_for) if waited_for else ())

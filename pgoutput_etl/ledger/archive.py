@@ -256,7 +256,7 @@ class LedgerArchive(ABC):
         moved = self._moved({*needed, *others} - in_place, landed)
         files = {path: landed[now] for path in (*needed, *others) if (now := moved.get(path, path)) in landed}
         refuse(f"{path} no longer exists, but must be read again, unchanged" for path in needed if path not in files)
-        self.landing.check_sizes(files.values())
+        refuse(error.text for error in self.landing.oversized(files.values()).values())
         return files
 
     def _moved(self, paths: Collection[str], landed: Mapping[str, LandedFile]) -> dict[str, str]:

@@ -77,6 +77,11 @@ class Batch:
         return {number: file for number, file in self.files.items() if file.status == FileStatus.READ.value}
 
     @property
+    def unreadable(self) -> frozenset[int]:
+        """The numbers of the files that were not read although they have a place in the order."""
+        return frozenset(n for n, file in self.files.items() if file.status == FileStatus.UNREADABLE.value)
+
+    @property
     def paths(self) -> dict[int, str]:
         return {number: file.path for number, file in self.to_read.items()}
 

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from pgoutput_etl.ingest.quarantine import parts_of_transactions, unreadable
-from pgoutput_etl.landing.fingerprint import FileStatus
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.store import LedgerStore
 from pgoutput_etl.spark.delta import delta_table
@@ -43,8 +42,8 @@ class LedgerQuarantine:
             self.store.append("quarantine", quarantine, batch.number)
 
     def append_refused(self, batch: Batch) -> None:
-        """Files with the name of a file that was read before."""
-        refused = [(n, f) for n, f in batch.files.items() if f.status == FileStatus.REFUSED.value]
+        """Files that are set aside as a whole."""
+        refused = [(n, f) for n, f in batch.files.items() if f.is_set_aside]
         rows = [{"file": number, "path": file.path, "reason": file.reason} for number, file in refused]
         self.store.append_rows("quarantine", rows, batch.number, "files")
 

@@ -139,7 +139,7 @@ class BatchHistory:
             return True
         return bool(pc.any(pc.equal(self.rows.ended_on_driver.column("fate"), resent.value)).as_py())
 
-    def unknown_resent(self) -> tuple[int, int, int] | None:
+    def unknown_resent(self) -> list[tuple[int, int, int]]:
         ended = self.transactions.ended(self.batch, self.rows)
         ours = ended.where(F.col("commit_lsn").isNotNull()).select("file", "fate", "xid", "commit_lsn")
         known = self.transactions.store.read("transactions").where(F.col("batch") < self.batch.number)
@@ -148,8 +148,9 @@ class BatchHistory:
         same = (F.col("commit_lsn") == F.col("k_lsn")) & F.coalesce(F.col("xid") == F.col("k_xid"), F.lit(True))
         resent = ours.where(F.col("fate") == TransactionStatus.RESENT.value).crossJoin(F.broadcast(trimmed))
         resent = resent.where(F.col("commit_lsn") > F.col("trimmed"))
-        unknown = resent.join(commits, same, "left_anti").orderBy("file", "commit_lsn").limit(1).collect()
-        return (unknown[0]["file"], unknown[0]["xid"], unknown[0]["commit_lsn"]) if unknown else None
+        unknown = resent.join(commits, same, "left_anti")
+        lowest = unknown.groupBy("file").agg(F.min(F.struct("commit_lsn", "xid")).alias("c")).orderBy("file").collect()
+        return [(row["file"], row["c"]["xid"], row["c"]["commit_lsn"]) for row in lowest]
 
     def few_ended(self, which: TransactionFilter) -> pa.Table:
         if not self._fits_on_driver:

@@ -21,6 +21,10 @@ _COPY = re.compile(
     re.DOTALL,
 )
 
+_OID = re.compile(r"[0-9]{1,10}")
+
+_MOST_COLUMNS = 1600  # of a table
+
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",\s]+))\s*(,|\Z)')
 
 
@@ -49,7 +53,7 @@ class _Toc:
 
     def tables(self) -> list[DumpedTable]:
         self._head()
-        entries = [self._entry() for _ in range(self._int())]
+        entries = (self._entry() for _ in range(self._int()))
         return [entry for entry in entries if entry is not None]
 
     def _fail(self, expected: str) -> ArchiveError:
@@ -122,7 +126,9 @@ class _Toc:
             raise self._fail("a dump in UTF-8: pg_dump --encoding=UTF8")
         if kind != "TABLE DATA" or not file:
             return None
-        return DumpedTable(schema or "", tag or "", int(oid or 0), self._columns(copy), file)
+        if _OID.fullmatch(oid or "") is None:
+            raise self._fail("a table's OID")
+        return DumpedTable(schema or "", tag or "", int(oid or ""), self._columns(copy), file)
 
     def _columns(self, copy: str | None) -> tuple[str, ...]:
         statement = _COPY.fullmatch((copy or "").strip())
@@ -135,4 +141,6 @@ class _Toc:
                 raise self._fail("COPY's list of columns")
             names.append(name[1].replace('""', '"') if name[1] is not None else name[2])
             position = name.end()
+            if len(names) > _MOST_COLUMNS:
+                raise self._fail(f"at most {_MOST_COLUMNS:,} columns")
         return tuple(names)

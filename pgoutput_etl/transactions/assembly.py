@@ -117,6 +117,10 @@ class Assembly:
         if len(scan.epochs) > 1:
             resends.forget_streams(self._open, (scan.file, HEAD))
 
+    def add_unreadable_file(self, number: int) -> None:
+        """Adds the next file, of which nothing can be read."""
+        damage.add_unreadable_file(self._open, number, self.last_commit_lsn)
+
     def record_commit(self, lsn: int, time: int | None) -> None:
         """Records the commit's time if no commit was later. time: microseconds since 2000-01-01 UTC."""
         if time is not None and lsn >= self.last_commit_lsn:

@@ -35,6 +35,16 @@ def add_damage(transactions: OpenTransactions, scan: FileScan, damage: Damage) -
         transactions.unreadable_ranges.append(UnreadableRange(before + 1, relations, _describe(scan, damage)))
 
 
+def add_unreadable_file(transactions: OpenTransactions, number: int, last_commit_lsn: int) -> None:
+    """A file of which nothing can be read may have rows of any table, and parts of all open transactions."""
+    transactions.was_damaged = True
+    reason = f"file {number}: nothing in it can be read"
+    tail = () if transactions.tail is None else (transactions.tail.transaction,)
+    for transaction in (*transactions.streams.values(), *transactions.prepared.values(), *tail):
+        transaction.record_damage(reason, None)
+    transactions.unreadable_ranges.append(UnreadableRange(last_commit_lsn + 1, None, reason))
+
+
 def damage_transaction(transactions: OpenTransactions, scan: FileScan, transaction: OpenTransaction) -> None:
     """Marks an ordinary transaction with the damage in its last fragment."""
     fragment = transaction.fragments[-1][1]

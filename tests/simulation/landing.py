@@ -22,6 +22,7 @@ from pgoutput_etl.landing.incremental_scan import scan_error, scan_part
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
+from pgoutput_etl.scan.message_row import ScanError
 from tests.simulation.archives import Archive
 from tests.simulation.scheduler import Scheduler, SimProcess
 from tests.simulation.storage import Storage
@@ -173,7 +174,8 @@ class SimLandingFolder:
             files += self.storage.read(self.process, "list landing", listed)
         return files
 
-    def check_sizes(self, files: Iterable[LandedFile]) -> None: ...
+    def oversized(self, files: Iterable[LandedFile]) -> dict[str, ScanError]:  # noqa: ARG002
+        return {}
 
     def scan(
         self, tasks: Mapping[str, ScanTask], known: KnownContents, policy: MaskingPolicy | None = None

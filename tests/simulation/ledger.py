@@ -172,18 +172,19 @@ def _typed(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
 
 
 class SimHistory(BatchHistory):
-    def unknown_resent(self) -> tuple[int, int, int] | None:
+    def unknown_resent(self) -> list[tuple[int, int, int]]:
         ended = self.transactions.table(self.batch, self.rows, self.rows.ended_on_driver)
         ours = [row for row in ended.to_pylist() if row["commit_lsn"] is not None]
         before = self.transactions.store.rows("transactions", ("fate", "xid", "commit_lsn"), 0, self.batch.number)
         known = {(row["xid"], row["commit_lsn"]) for row in (*before, *ours) if row["fate"] in ONCE_COMMITTED}
         lsns = {lsn for _, lsn in known}
         trimmed = max((row["commit_lsn"] for row in before if row["fate"] == TRIMMED), default=0)
+        unknown: dict[int, tuple[int, int, int]] = {}
         for row in sorted(ours, key=lambda row: (row["file"] or 0, row["commit_lsn"])):
             is_known = row["commit_lsn"] in lsns if row["xid"] is None else (row["xid"], row["commit_lsn"]) in known
             if row["fate"] == TransactionStatus.RESENT.value and row["commit_lsn"] > trimmed and not is_known:
-                return row["file"], row["xid"], row["commit_lsn"]
-        return None
+                unknown.setdefault(row["file"], (row["file"], row["xid"], row["commit_lsn"]))
+        return list(unknown.values())
 
 
 class SimTransactions(LedgerTransactions):

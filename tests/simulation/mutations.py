@@ -53,7 +53,7 @@ def _tables_before_the_batch() -> Any:
 
 def _new_files_in_an_interrupted_batch() -> Any:
     def finish(run: Any, backlog: Any, batch: Any) -> Any:
-        files = landed_files.new_files(run.landing, backlog.index, backlog.listing)
+        files = landed_files.new_files(backlog.index, backlog.listing)
         read = partial(read_files, run.landing, files, backlog.index, backlog.listing)
         summary, _ = pipeline._claim_and_apply(run, backlog, batch, read)
         return [summary]

@@ -118,7 +118,7 @@ def _finish_interrupted(run: Run, backlog: Backlog, batch: Batch) -> list[RunSum
 
 def _apply_new_files(run: Run, backlog: Backlog) -> Iterator[RunSummary]:
     """Closes each batch before it claims the next. Raises FilesChangedError."""
-    files = new_files(run.landing, backlog.index, backlog.listing)
+    files = new_files(backlog.index, backlog.listing)
     read = partial(read_files, run.landing, files, backlog.index, backlog.listing)
     are_left = bool(files)
     while are_left:
@@ -165,6 +165,7 @@ def _apply_batch(
     run.progress(f"batch {batch.number}: applying {counted(len(batch.to_read), 'file')}, {counted(batch.size, 'byte')}")
     run.enter("prepare")
     plan = _plan(run, batch, files, assembly)
+    batch, files = plan.batch, plan.files
     run.enter("write")
     check_claim()
     results = _with_creation(run, batch, _load(run, plan, check_claim))

@@ -10,7 +10,7 @@ any table may lack rows, so all tables are rebuilt.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from pyspark import StorageLevel
@@ -26,7 +26,7 @@ from pgoutput_etl.ingest.landed_files import read_blocks
 from pgoutput_etl.ingest.landing_folder import SparkLandingFolder
 from pgoutput_etl.ingest.quarantine import before_cutoffs
 from pgoutput_etl.ingest.rows import MessageRows
-from pgoutput_etl.landing.fingerprint import FilePart, LandedFile, ScanTask, task_again
+from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, LandedFile, ScanTask, task_again
 from pgoutput_etl.landing.selection import whole_file
 from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
@@ -68,7 +68,7 @@ class Redrive:
         try:
             scans = scan_output.scans
             parts = {task.number: whole_file(landed[path], scans[task.number]) for path, task in tasks.items()}
-            parts |= self._last_part(parts)
+            parts |= self._last_part(parts) | self._set_aside(tasks)
             self.batch = replace(self.batch, files=parts)
             assembly = Assembly()
             assembly.origins = config.source.origins
@@ -106,6 +106,12 @@ class Redrive:
             end = task_again(last, prior.parts[last]).end if is_last and last is not None else None
             tasks[landed[path].path] = ScanTask(number, landed[path].size, is_newest, None, end)
         return tasks, {file.path: file for file in landed.values()}
+
+    def _set_aside(self, tasks: Collection[str]) -> dict[int, FilePart]:
+        """The files that earlier runs refused, so that the next run doesn't take them for new ones. tasks: the paths of
+        the files to read."""
+        latest = self.archive.prior_state.by_path
+        return {n: p for path, (n, p) in latest.items() if p.status == FileStatus.REFUSED.value and path not in tasks}
 
     def _last_part(self, parts: Mapping[int, FilePart]) -> dict[int, FilePart]:
         """The archive's last file with its size and time from the last batch, so that the next run notices growth."""

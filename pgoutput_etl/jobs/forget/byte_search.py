@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.compression import read_content
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest.binary_files import map_files
+from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.jobs.forget.report import Remnant
 from pgoutput_etl.spark.object_folder import ObjectFolder
 
@@ -31,8 +32,9 @@ class ByteSearch:
     texts: Mapping[str, int]
 
     def landed(self, sizes: Mapping[str, int]) -> list[Remnant]:
-        """sizes: of files, in bytes, by path."""
-        return self._run(counts_in_landed, sizes)
+        """sizes: of files, in bytes, by path. Raises ArchiveError for one that is not a plain file any more."""
+        with reading_files(sizes):
+            return self._run(counts_in_landed, sizes)
 
     def folders(self, folders: Collection[str]) -> tuple[dict[str, int], list[Remnant]]:
         """The sizes of all files below the folders, hidden ones too, and what was found in them."""

@@ -18,7 +18,7 @@ from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError, TableError
 from pgoutput_etl.identifiers import table_of, tag_of
 from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes, find_messages
-from pgoutput_etl.jobs.forget.landing import FileErasure, plan_files, rewrite
+from pgoutput_etl.jobs.forget.landing import FileErasure, plan_files, refuse_other_names, rewrite
 from pgoutput_etl.jobs.forget.ledger_rows import COPIED, LedgerCopies
 from pgoutput_etl.jobs.forget.order import ErasureOrder
 from pgoutput_etl.jobs.forget.pending import PendingErasures
@@ -242,6 +242,8 @@ class _Forget:
         existing = tuple(place for place in places if is_delta_table(archive.spark, place))
         refuse_what_stays(archive.spark, existing)
         files = tuple(plan_files(archive, search.found.offsets))
+        for path in (*(file.path for file in files), *(file.path for file in search.snapshots)):
+            refuse_other_names(archive, path)
         return ErasureOrder(self.erasure.by, self.erasure.reference, oids, existing, files, search.snapshots)
 
     def _copies(self, found: FoundChanges) -> LedgerCopies:

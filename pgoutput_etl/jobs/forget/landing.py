@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import compress_like, decompress
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.ingest.binary_files import literal_paths
+from pgoutput_etl.ingest import binary_files
 from pgoutput_etl.landing.erasure import Erased, erase
 from pgoutput_etl.landing.fingerprint import FilePart, Hashes, head_of, heads_of
 from pgoutput_etl.landing.known_files import is_unchanged
@@ -134,18 +133,26 @@ def _new_parts(parts: Mapping[int, FilePart], done: Erased) -> Iterator[NewPart]
 
 
 def read_file(archive: DeltaArchive, path: str) -> bytes:
-    """Raises ArchiveError if the file is gone."""
+    """Raises ArchiveError if the file is gone, or not a plain file."""
     try:
-        rows = archive.spark.read.format("binaryFile").load(literal_paths([path])).select("content").collect()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
+        return binary_files.read_file(archive.spark, path)
+    except FileNotFoundError:
         raise ArchiveError(f"{path} no longer exists, but an erasure has to rewrite it") from None
-    return bytes(rows[0]["content"])
+
+
+def refuse_other_names(archive: DeltaArchive, path: str) -> None:
+    """Raises ArchiveError for a local file with hard links: its other names would keep the old bytes."""
+    local = local_path(archive.spark, path)
+    if local is not None and (names := Path(local).lstat().st_nlink) > 1:
+        raise ArchiveError(
+            f"{path}: expected a file with one name, found one with {names:,} (hard links), and the others would keep "
+            "the erased rows: remove them, and run again. To keep an old copy knowingly, copy the file in place first"
+        )
 
 
 def write_file(archive: DeltaArchive, path: str, content: bytes) -> None:
-    """Readers see the old file or the new one."""
+    """Readers see the old file or the new one. Raises ArchiveError for a file with hard links."""
+    refuse_other_names(archive, path)
     local = local_path(archive.spark, path)
     if local is not None:
         replace_file(Path(local), content)

@@ -8,7 +8,6 @@ from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identifiers import table_of, tag_of
 from pgoutput_etl.jobs.forget.landing import is_content_of, read_file
-from pgoutput_etl.landing.fingerprint import FileStatus
 from pgoutput_etl.landing.known_files import is_unchanged
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.spark.object_folder import ObjectFolder
@@ -23,15 +22,17 @@ def remains(archive: DeltaArchive, oids: Collection[int], rewritten: Collection[
             f"older versions of {table_of(place)}, which several sources share: run VACUUM there while no source runs, "
             "and let Delta's log expire"
         )
-    known = archive.prior_state
-    changed = {file.path for file in archive.landing.listing().files() if not is_unchanged(file, known)}
+    known, listing = archive.prior_state, archive.landing.listing()
+    for reason in listing.not_plain.values():
+        yield f"{reason}. What it leads to was neither searched nor changed"
+    changed = {file.path for file in listing.files() if not is_unchanged(file, known)}
     unread = sorted(path for path in changed.difference(rewritten) if not _was_only_touched(archive, path))
     for path in unread[:_SHOWN]:
         yield f"{path}, which has not been applied as it is now, was not searched: run jobs/apply.py, and erase again"
     if len(unread) > _SHOWN:
         yield f"{len(unread) - _SHOWN:,} more files that have not been applied"
     for part in known.parts.values():
-        if part.status == FileStatus.REFUSED.value:
+        if part.is_set_aside:
             yield f"{part.path}, which was refused, so its changes are not known: delete it"
     staged = f"{archive.ledger.root}/staged"
     for name in ObjectFolder(archive.spark, staged).names(""):

@@ -46,7 +46,7 @@ def plan(spark: SparkSession, config: Config, progress: Progress = no_progress) 
 def _plan_next(run: Run, backlog: Backlog) -> PlanSummary:
     if backlog.interrupted is not None:
         return _plan_interrupted(run, backlog, backlog.interrupted)
-    files = new_files(run.landing, backlog.index, backlog.listing)
+    files = new_files(backlog.index, backlog.listing)
     if not files:
         remarks = tuple(map(tail_remark, backlog.index.tails(backlog.listing)))
         return replace(_nothing_new(run, backlog.last), files_not_read=remarks)
@@ -82,7 +82,7 @@ def _next(config: Config, plan: PlanSummary, held_before: Collection[str]) -> tu
 
 def _plan_interrupted(run: Run, backlog: Backlog, batch: Batch) -> PlanSummary:
     """The batch of a run that died, and the paths of the new files after it."""
-    files = new_files(run.landing, backlog.index.with_parts(batch.files), backlog.listing)
+    files = new_files(backlog.index.with_parts(batch.files), backlog.listing)
     later = tuple(file.path for file in files.values())
     batches = None if run.config.merge.max_transactions is not None and len(later) > 1 else min(len(later), 1)
     batch.refuse_erasure()

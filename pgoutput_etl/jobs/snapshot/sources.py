@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
-from posixpath import basename
+from posixpath import basename, dirname
 from typing import Protocol
 
 import pyarrow as pa
@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.ingest.binary_files import literal_paths, map_files
-from pgoutput_etl.ingest.listing import size_limit
+from pgoutput_etl.ingest.binary_files import map_files, read_file
+from pgoutput_etl.ingest.listing import size_limit, sizes_of
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.verify.row_text import copied_files, csv_header, csv_texts
 from pgoutput_etl.masking.mask_tuples import MaskedVersion
@@ -174,16 +174,18 @@ class Dump:
     @cached_property
     def tables(self) -> Mapping[str, DumpedTable]:
         """By schema.table."""
-        [path] = copied_files(self.spark, "--dump", f"{self.path.rstrip('/')}/toc.dat")
-        [toc] = self.spark.read.format("binaryFile").load(literal_paths([path])).select("content").toArrow().to_pylist()
-        tables = read_toc(toc["content"], path)
+        if "toc.dat" not in self._files:
+            raise ConfigError(f"--dump: {self.path.rstrip('/')}/toc.dat does not exist")
+        path, _ = self._files["toc.dat"]
+        tables = read_toc(read_file(self.spark, path), path)
         return {f"{table.schema}.{table.name}": table for table in tables}
 
     @cached_property
     def _files(self) -> dict[str, tuple[str, int]]:
         """Path and size by file name."""
-        listed = self.spark.read.format("binaryFile").load(self.path).select("path", "length").toArrow().to_pylist()
-        return {basename(row["path"]): (row["path"], row["length"]) for row in listed}
+        listed = sizes_of(self.spark, "--dump", self.path)
+        folder = min(map(dirname, listed), key=len, default="")
+        return {basename(path): (path, size) for path, size in listed.items() if dirname(path) == folder}
 
     def names(self, table: str) -> list[str] | None:
         return list(self.tables[table].columns)

@@ -10,7 +10,6 @@ from itertools import islice
 from types import MappingProxyType
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructType
@@ -19,7 +18,7 @@ from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.binary_files import map_files
-from pgoutput_etl.ingest.listing import reading_files, size_limit
+from pgoutput_etl.ingest.listing import reading_files, size_limit, sizes_of
 from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, has_integer_key, merge_digests
 from pgoutput_etl.load.target_columns import delta_type, entries_of_target, to_event
 from pgoutput_etl.postgres.copy_format import header, records
@@ -102,23 +101,16 @@ def copied_files(spark: SparkSession, option: str, path: str) -> dict[str, int]:
     """Output of COPY or pg_dump, one file or all files below a folder: sizes by path. option: the command-line option
     that named the path.
 
-    Raises ConfigError if the path doesn't exist or a file is too large.
+    Raises ConfigError if the path doesn't exist, or for a file that is too large or not plain.
     """
-    try:
-        files = spark.read.format("binaryFile").option("recursiveFileLookup", "true").load(path)
-    except AnalysisException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            raise ConfigError(f"{option}: {path} does not exist") from None
-        raise
-    limit = size_limit(spark)
-    listed = files.select("path", "length").toArrow().to_pylist()
-    for file in listed:
-        if file["length"] > limit:
+    sizes, limit = sizes_of(spark, option, path), size_limit(spark)
+    for file, size in sizes.items():
+        if size > limit:
             raise ConfigError(
-                f"{option}: {file['path']} has {file['length']:,} bytes, but Spark's binaryFile reads at most "
+                f"{option}: {file} has {size:,} bytes, but Spark's binaryFile reads at most "
                 f"{limit:,}: write several files with COPY (SELECT … WHERE …) TO …, and name their folder"
             )
-    return {file["path"]: file["length"] for file in listed}
+    return sizes
 
 
 def csv_header(spark: SparkSession, path: str) -> list[str]:

@@ -30,7 +30,7 @@ class Commits:
     def may_have_resent(self) -> bool:
         return False
 
-    def unknown_resent(self) -> tuple[int, int, int] | None:
+    def unknown_resent(self) -> list[tuple[int, int, int]]:
         raise AssertionError("nothing was resent")
 
 

@@ -10,6 +10,7 @@ import pytest
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.ingest import landing_folder
+from pgoutput_etl.ingest.binary_files import scan_files
 from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.jobs.status.run import status
@@ -59,7 +60,6 @@ def test_a_file_that_becomes_a_link_after_it_was_listed_is_not_read(
     secret.write_bytes(SECRET)
     (landing / "sub").mkdir()
     path = nights.land(transaction(1, 100, table(), insert("1", "a")), name="sub/000.copydata")
-    scan_files = landing_folder.scan_files
 
     def replaced_then(*arguments: object) -> object:
         if replaced == "file":

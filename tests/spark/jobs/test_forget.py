@@ -15,6 +15,7 @@ import pytest
 
 from pgoutput_etl.changes.row_search import RowSearch
 from pgoutput_etl.errors import AnotherRunError, ArchiveError, ConfigError, RunError
+from pgoutput_etl.exit_codes import EXIT_QUARANTINE
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.forget import erase as erasing
 from pgoutput_etl.jobs.forget import landing as files
@@ -456,6 +457,28 @@ def test_files_of_snapshots_that_the_request_names(nights: Nights, tmp_path: Pat
             erase(nights, tmp_path, f"{eve}{lsn}}}]")
     assert erase(nights, tmp_path, f"{eve}, lsn: 0/110}}]").snapshot_rows == 1
     assert nights.values("t") == [(1, "Kim")]
+
+
+def test_a_file_with_another_name_and_a_link_are_no_proof(nights: Nights, tmp_path: Path) -> None:
+    path = nights.land(transaction(1, 0x100, table("id", "v"), insert("1", NAME), insert("2", "Bob")))
+    other = tmp_path / "backup.copydata"
+    other.hardlink_to(path)
+    nights.job.run()
+    with pytest.raises(ArchiveError, match=rf"{path.name}: expected a file with one name, found one with 2"):
+        erase(nights, tmp_path, ERASE)
+    assert nights.values("t") == [("1", NAME), ("2", "Bob")], "nothing was erased"
+    other.unlink()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "9.copydata").write_bytes(path.read_bytes())
+    link = nights.job.landing / "9.copydata"
+    link.symlink_to(tmp_path / "elsewhere" / "9.copydata")
+    done = erase(nights, tmp_path, ERASE)
+    assert nights.values("t") == [("2", "Bob")]
+    proof = forget(nights.job.spark, nights.job.loaded(), ForgetRequest(request_file(tmp_path, ERASE), prove=True))
+    for summary in (done, proof):
+        [left] = summary.left
+        assert f"{link}: expected a plain file, found a symbolic link" in left
+        assert summary.exit_code == EXIT_QUARANTINE
 
 
 @pytest.mark.soak

@@ -1,0 +1,38 @@
+"""Finds the one file that breaks the order of commits, if the files around it show that it is this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pgoutput_etl.scan.file_summary import FileScan
+
+
+def misplaced_file(scans: Mapping[int, FileScan], before: int, lsns: Mapping[int, int]) -> int | None:
+    """The number of the only file of a batch without which its commits, and those before the batch, are in order. A
+    later file must agree with the files before this one; otherwise this file may be the only right one. None if the
+    files do not show which of them is wrong.
+
+    before: the last commit LSN before the batch. lsns: the lowest LSN that neither follows the earlier ones nor was
+    sent before, of each file that has such LSNs.
+    """
+    last = {number: lsn for number, scan in sorted(scans.items()) if (lsn := scan.commits[1]) is not None}
+    candidates = [number for number in last if _is_in_order_without(number, last, before, lsns)]
+    if len(candidates) != 1 or candidates[0] == max(last):
+        return None
+    return candidates[0]
+
+
+def _is_in_order_without(left_out: int, last: Mapping[int, int], before: int, lsns: Mapping[int, int]) -> bool:
+    for number, lsn in last.items():
+        if number != left_out:
+            if lsns.get(number, before + 1) <= before:
+                return False
+            before = max(before, lsn)
+    return True
+
+
+def file_ahead(scans: Mapping[int, FileScan], before: int, number: int) -> int | None:
+    """The number of the file whose commits are the highest before a file. None if an earlier batch has higher ones."""
+    last = {n: lsn for n, scan in scans.items() if n < number and (lsn := scan.commits[1]) is not None}
+    highest = max(last, key=last.__getitem__, default=None)
+    return None if highest is None or last[highest] < before else highest
