@@ -42,11 +42,11 @@ def _inflate(data: bytes, codec: str, max_size: int, part_size: int) -> tuple[by
         for part in _parts(data, codec, part_size):
             size += len(part)
             if size > max_size:
-                kind = ExpansionError if max_size > usual else FramingError
-                raise kind(
+                refusal = (
                     f"offset 0: expected {codec} data that expands to at most {max_size:,} bytes, "
                     f"found {len(data):,} bytes that expand to more"
                 )
+                raise ExpansionError(refusal) if max_size > usual else FramingError(refusal)
             if size <= kept:
                 content.write(part)
             elif content.tell():

@@ -59,6 +59,10 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
     "source.landing": ("a folder or a glob, on any file system that Spark reads", "s3a://lake/landing/shop/"),
     "source.framing": ("how files separate messages: [framings](#framings)", "recvlogical"),
     "source.gaps": ("whether [a missing numbered file](guarantees.md#gaps) stops the run", "accept"),
+    "source.ignore": (
+        "landed files, by name, [to record without applying them](guarantees.md#hostile-files)",
+        ["shop-0000007.bin.gz"],
+    ),
     "source.origins": ("[whose transactions](ledger.md#origins) are applied", {"skip": ["elsewhere"]}),
     "source.snapshot": (
         "`auto`: `apply` first loads [the earlier rows](snapshot.md#tables-that-appear-later) of new tables",

@@ -22,6 +22,12 @@ CLASSES = (
     *("ConfigError", "ArchiveError", "WireError", "FramingError", "SequenceError", "TableError", "RunError"),
     "AnotherRunError",
 )
+# Subclasses, and errors that become one of these.
+_KINDS = {
+    **dict.fromkeys(("_RowError", "RereadError", "FilesChangedError", "PlainFileError", "ScanError"), "ArchiveError"),
+    "ExpansionError": "FramingError",
+    "CommitOrderError": "SequenceError",
+}
 # The methods of configuration nodes that create ConfigErrors.
 _NODE_METHODS = ("error", "expected")
 # Words of a location. A text of nothing else only puts a location before another error's text.
@@ -69,8 +75,8 @@ def _kind(call: ast.Call) -> str | None:
     match call.func:
         case ast.Name(id=name) if name in CLASSES and call.args:
             return name
-        case ast.Name(id="_RowError" | "RereadError" | "FilesChangedError") if call.args:  # become ArchiveErrors
-            return "ArchiveError"
+        case ast.Name(id=name) if name in _KINDS and call.args:
+            return _KINDS[name]
         case ast.Attribute(attr=name) if name in _NODE_METHODS and len(call.args) == 1 and not call.keywords:
             return "ConfigError"
         case _:

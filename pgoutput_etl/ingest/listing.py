@@ -157,7 +157,7 @@ def size_limit(spark: SparkSession) -> int:
 def oversized(spark: SparkSession, files: Iterable[LandedFile]) -> dict[str, ScanError]:
     """The errors, by path, of files that are too large for binaryFile, or for the memory that they take there."""
     limit = size_limit(spark)
-    errors = {}
+    errors = dict[str, ScanError]()
     for file in files:
         if file.size > limit:
             text = (
@@ -165,8 +165,8 @@ def oversized(spark: SparkSession, files: Iterable[LandedFile]) -> dict[str, Sca
                 f"({MAX_LENGTH}). {_LAND_SMALLER}"
             )
             errors[file.path] = ScanError(text, is_hopeless=_is_mostly_holes(file))
-        elif file.size > _SURELY_FITS and not file.path.startswith("file:/") and (text := _memory_error(spark, file)):
-            errors[file.path] = ScanError(text)
+        elif file.size > _SURELY_FITS and not file.path.startswith("file:/"):
+            errors |= _memory_error(spark, file)
     return errors
 
 
@@ -180,18 +180,19 @@ def _is_mostly_holes(file: LandedFile) -> bool:
     return False
 
 
-def _memory_error(spark: SparkSession, file: LandedFile) -> str:
+def _memory_error(spark: SparkSession, file: LandedFile) -> dict[str, ScanError]:
     """A worker opens a local file itself. Any other file passes through Java's heap, which holds it at least twice: as
     Hadoop read it, and as a row. An executor without room for that dies, and with it the run, without naming the
-    file. Returns an empty string if there is room."""
+    file. Returns nothing if there is room."""
     heap = _heap_of(spark)
     if heap is None or _COPIES_IN_JAVA * file.size <= heap:
-        return ""
-    return (
+        return {}
+    text = (
         f"{file.path} has {file.size:,} bytes, and an executor with {heap:,} bytes of memory reads at most "
         f"{heap // _COPIES_IN_JAVA:,} from storage other than its own disk (spark.executor.memory; without a "
         f"cluster, spark.driver.memory). {_LAND_SMALLER}"
     )
+    return {file.path: ScanError(text)}
 
 
 def _heap_of(spark: SparkSession) -> int | None:

@@ -455,5 +455,6 @@ def refuse(errors: Iterable[str], waited_for: Collection[str] = (), shown: int =
     in_order = sorted(errors)
     if in_order:
         more = f"\n… and {len(in_order) - shown} more files" if len(in_order) > shown else ""
-        waits = f"\n{EVERY_FILE_WAITS}" if waited_for else ""
-        raise ArchiveError("\n".join(in_order[:shown]) + more + waits, without(*waited_for) if waited_for else ())
+        if waited_for:
+            raise ArchiveError("\n".join([*in_order[:shown], more.strip(), EVERY_FILE_WAITS]), without(*waited_for))
+        raise ArchiveError("\n".join(in_order[:shown]) + more)
