@@ -26,6 +26,8 @@ from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.support.small_archives import Rows, tables
 
+MOST_BYTES = 1 << 20  # of a decompressed file
+
 
 @dataclass
 class LandingFolder:
@@ -112,7 +114,7 @@ class LandingFolder:
         known = KnownFiles.of(self.known)
         assert files == candidates(self.files.values(), known)
         scanned, errors = self._scan(scan_tasks(files), known.contents())
-        return select_files(files, _summaries(scanned), errors, known, self.files)
+        return select_files(files, _summaries(scanned), errors, known, self.files, self.salvages)
 
     def _select_by_few(
         self, index: FileIndex, listing: Listing, files: dict[int, LandedFile]
@@ -120,7 +122,8 @@ class LandingFolder:
         tasks = scan_tasks(files)
         known = index.known(tasks)
         scanned, errors = self._scan(tasks, known.contents(index.unkeyed()))
-        selection, _ = index.select(files, listing, known, _summaries(scanned), errors, self._scan_closer)
+        results = (_summaries(scanned), errors, self._scan_closer, self.salvages)
+        selection, _ = index.select(files, listing, known, *results)
         return selection, scanned
 
     def _scan_closer(
@@ -140,13 +143,16 @@ class LandingFolder:
             refuse(error.text for error in errors.values())
             parts |= {n: with_scan(parts[n], result.summary) for n, result in scanned.items()}
         self.scans |= {n: scanned[n].summary for n in step.to_read}
-        for number in sorted(step.to_read):
-            self.replay.add_scanned(parts[number].path, scanned[number])
+        for number, part in sorted(step.in_order.items()):
+            if part.status == FileStatus.UNREADABLE.value:
+                self.replay.assembly.add_unreadable_file(number)
+            else:
+                self.replay.add_scanned(part.path, scanned[number])
         self.known |= parts
         self.batches += bool(parts)
         self._account(parts, {n: scanned[n] for n in step.to_read})
         self.remarks += [tail_remark(part) for part in parts.values() if part.has_tail]
-        self.remarks += [part.reason or "" for part in parts.values() if part.status == FileStatus.REFUSED.value]
+        self.remarks += [part.reason or "" for part in parts.values() if part.is_set_aside]
 
     def _account(self, parts: Mapping[int, FilePart], scanned: Mapping[int, ScanResult]) -> None:
         assembly = self.replay.assembly
@@ -160,7 +166,7 @@ class LandingFolder:
                 statistics.add(BlockKind(block["kind"]), block["relation"], rows, 0, statuses)
         self.accounts |= statistics.accounts()
         for number, part in parts.items():
-            if part.status in (FileStatus.DUPLICATE.value, FileStatus.REFUSED.value):
+            if part.status in (FileStatus.DUPLICATE.value, FileStatus.REFUSED.value, FileStatus.UNREADABLE.value):
                 self.accounts[number] = {part.status: part.consumed}
         self.damages += [f"{parts[n].path}: {d.reason}" for n in scanned for d in scanned[n].summary.damages]
 
@@ -171,7 +177,7 @@ class LandingFolder:
         for path, task in tasks.items():
             try:
                 scanned[task.number] = scan_part(
-                    path, self.content[path], task, contents, self.framing, salvages=self.salvages
+                    path, self.content[path], task, contents, self.framing, self.salvages, MOST_BYTES
                 )
             except ArchiveError as error:
                 errors[task.number] = scan_error(error)

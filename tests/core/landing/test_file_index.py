@@ -22,7 +22,7 @@ from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, LandedFile, U
 from pgoutput_etl.landing.known_files import KnownFiles, natural_order
 from pgoutput_etl.landing.sequence_gaps import missing_number
 from tests.core.landing.test_selection import JUNK, landed, one
-from tests.support.landing_folder import LandingFolder
+from tests.support.landing_folder import MOST_BYTES, LandingFolder
 
 PIECES = ("a", "b.", "0", "00", "7", "07", "12", "é", "Z", "-", "9" * 130, "\u0661")
 NAMES = st.lists(st.sampled_from(PIECES), max_size=6)
@@ -56,6 +56,8 @@ def test_the_few_names_around_new_ones_tell_what_all_tell_of_gaps(known: set[int
 
 # Nights
 
+BOMB = gzip.compress(bytes(2 * MOST_BYTES))
+
 
 class Chaos:
     """A person who changes a landing folder in many ways."""
@@ -82,6 +84,11 @@ class Chaos:
         cut = self.chance.choice((0, 0, self.chance.randrange(60)))
         content = self.chance.choice((content, content, content, JUNK[: self.chance.randrange(40)]))
         self.folder.put(self.name(), content[: len(content) - cut])
+
+    def bomb(self) -> None:
+        """Under a name of its own, or of a file that is there."""
+        name = self.chance.choice((self.name(), self.any_file())) or self.name()
+        self.folder.put(name, BOMB)
 
     def renamed(self) -> None:
         name = self.any_file()
@@ -124,7 +131,15 @@ class Chaos:
     def night(self) -> str:
         """Changes the folder and runs; undoes the changes if the run refuses them."""
         files, content = dict(self.folder.files), dict(self.folder.content)
-        ways = [self.new] * 6 + [self.renamed, self.copied, self.compressed, self.grown, self.touched, self.swapped]
+        ways = [self.new] * 6 + [
+            self.bomb,
+            self.renamed,
+            self.copied,
+            self.compressed,
+            self.grown,
+            self.touched,
+            self.swapped,
+        ]
         for _ in range(self.chance.choice((1, 1, 2, 3))):
             self.chance.choice([*ways, self.removed])()
         replay = pickle.dumps(self.folder.replay)

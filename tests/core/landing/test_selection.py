@@ -14,6 +14,7 @@ import pytest
 
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError, FramingError, RunError
+from pgoutput_etl.landing.file_index import FileIndex, Listing
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.known_files import KnownFiles
 from pgoutput_etl.landing.selection import LEFT_UNREAD, FileSelection
@@ -21,7 +22,7 @@ from pgoutput_etl.protocol.framing import Framing, detect, frames
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from tests.support import encoder
 from tests.support.captures import DATA
-from tests.support.landing_folder import LandingFolder
+from tests.support.landing_folder import MOST_BYTES, LandingFolder
 from tests.support.small_archives import (
     Messages,
     Rows,
@@ -827,3 +828,49 @@ def test_what_can_not_be_read_is_named_with_what_to_do() -> None:
         folder.put(name, b"LOG:  starting PostgreSQL 18.0\n")
     with pytest.raises(ArchiveError, match=r"1\.bin: offset 0: expected one of the known framings.*\n2\.bin: offset 0"):
         folder.run()
+
+
+# Files in which nothing can be read
+
+BOMB = gzip.compress(bytes(2 * MOST_BYTES))
+
+
+def test_a_bomb_holds_what_follows_and_is_not_scanned_again() -> None:
+    folder = LandingFolder(salvages=True)
+    folder.put("2026-01-01.bin", landed(one(1, first=True)))
+    folder.put("2026-01-02.bin", BOMB)
+    folder.put("2026-01-03.bin", landed(one(2)))
+    found = folder.run()
+    assert [(n, part.status, part.size) for n, part in sorted(found.in_order.items())][1] == (
+        1,
+        "unreadable",
+        len(BOMB),
+    )
+    [damage] = folder.replay.assembly.unreadable_ranges
+    assert (damage.lsn, damage.relations) == (101, None)
+    assert folder.run().parts == {}
+    assert [part.path for part in FileIndex.of(folder.known).refused(Listing.of(folder.files.values()))] == [
+        "2026-01-02.bin"
+    ]
+    folder.put("2026-01-02.bin", landed(one(3)))
+    [late] = folder.run().with_status(FileStatus.REFUSED).values()
+    assert (late.reason or "").endswith(LEFT_UNREAD), "backfill --from-quarantine reads it"
+
+
+def test_a_bomb_stops_the_run_if_damage_does() -> None:
+    folder = LandingFolder()
+    folder.put("1.bin", BOMB)
+    with pytest.raises(ArchiveError, match=r"1\.bin: offset 0: expected gzip data(.|\n)*No file is applied") as e:
+        folder.run()
+    assert e.value.next_job == ("apply", "--set", 'source.ignore=["1.bin"]')
+
+
+@pytest.mark.parametrize(("name", "status"), [("shop-2b.bin", "refused"), ("shop-4.bin", "unreadable")])
+def test_consecutive_numbers_prove_that_a_bomb_is_no_part_of_the_archive(name: str, status: str) -> None:
+    folder = LandingFolder(salvages=True)
+    for number in (1, 2, 3):
+        folder.put(f"shop-{number}.bin", landed(one(number, first=number == 1)))
+    folder.put(name, BOMB)
+    [part] = [part for part in folder.run().parts.values() if part.path == name]
+    assert part.status == status
+    assert bool(folder.replay.assembly.unreadable_ranges) == (status == "unreadable")
