@@ -131,15 +131,8 @@ class Chaos:
     def night(self) -> str:
         """Changes the folder and runs; undoes the changes if the run refuses them."""
         files, content = dict(self.folder.files), dict(self.folder.content)
-        ways = [self.new] * 6 + [
-            self.bomb,
-            self.renamed,
-            self.copied,
-            self.compressed,
-            self.grown,
-            self.touched,
-            self.swapped,
-        ]
+        ways = [self.new] * 6 + [self.renamed, self.copied, self.compressed, self.grown, self.touched, self.swapped]
+        ways.append(self.bomb)
         for _ in range(self.chance.choice((1, 1, 2, 3))):
             self.chance.choice([*ways, self.removed])()
         replay = pickle.dumps(self.folder.replay)
