@@ -166,6 +166,7 @@ log=$here/pgoutput_etl/spark/log4j2.properties spark_conf=${SPARK_CONF_DIR:-$SPA
 if [[ -z $(ls "$spark_conf"/log4j2.{properties,yaml,yml,json,jsn,xml} 2>/dev/null) ]]; then
   # The first of the JVM's options, so that the command line and spark-defaults.conf take precedence.
   export SPARK_SUBMIT_OPTS="-Dlog4j2.configurationFile=\"$log\" ${SPARK_SUBMIT_OPTS-}"
+  [[ " ${job[*]} " != *" --debug "* ]] || export SPARK_SUBMIT_OPTS="-Dpgoutput_etl.log=full $SPARK_SUBMIT_OPTS"
 fi
 
 java_options="${SPARK_SUBMIT_OPTS-} ${JAVA_TOOL_OPTIONS-} ${JDK_JAVA_OPTIONS-} ${spark[*]-} \
@@ -185,7 +186,7 @@ command=("$SPARK_HOME/bin/spark-submit" --conf spark.ui.showConsoleProgress=fals
 mkfifo "$work/out" "$work/err" "$work/spark"
 cat <"$work/out" &
 cat <"$work/err" >&2 &
-"$own_python" -IS "$here/pgoutput_etl/spark/ivy_listing.py" <"$work/spark" >&2 &
+"$own_python" -IS "$here/pgoutput_etl/spark/jvm_output.py" <"$work/spark" >&2 &
 exec 7>"$work/out" 8>"$work/err" 9>"$work/spark" # open until the end, even if Spark never opens them
 out=$work/out err=$work/err
 [[ ! -t 1 ]] || { out=$(tty <&6); } 6>&1

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from pgoutput_etl.errors import PgoutputEtlError
+from pgoutput_etl.errors import PgoutputEtlError, brief, own_lines, step_of
 from pgoutput_etl.identifiers import printable
 
 if TYPE_CHECKING:
@@ -109,6 +111,12 @@ def print_parts(parts: Iterable[str | Table], console: Console | None, soft_wrap
             console.print(part)
 
 
+# Set while a job with --debug runs: errors and Spark's log are printed in full.
+DEBUG = "PGOUTPUT_ETL_DEBUG"
+
+_JVM_ENDED = ("Py4JNetworkError", "ConnectionRefusedError")
+
+
 def print_error(error: PgoutputEtlError, command: str | None = None) -> None:
     """Prints to standard error. Lines after the first are indented, so that no name in the error can fake a line.
 
@@ -116,8 +124,32 @@ def print_error(error: PgoutputEtlError, command: str | None = None) -> None:
     """
     first, *rest = str(error).split("\n")
     rest += [] if command is None else [f"Next: {command}"]
-    for line in (f"{type(error).__name__}: {first}", *(f"  {line}" for line in rest)):
+    _print_lines(f"{type(error).__name__}: {first}", *rest)
+    _print_traceback(error)
+
+
+def print_unexpected(error: Exception, job: str) -> None:
+    """Prints to standard error, like `print_error`, an error of a library or of this package's code. Its text may
+    contain rows' values: it is printed only with --debug."""
+    step = step_of(error)
+    where = f"{job} failed" if step is None else f"{job} failed {step}"
+    advice = f"The error's text may contain rows' values. To see it, run jobs/{job}.py with --debug"
+    if type(error).__name__ in _JVM_ENDED:
+        advice = "Spark's Java process has ended: it ran out of memory, or was stopped. Give it more --driver-memory"
+    own = own_lines(error)
+    _print_lines(own[-1] if own else f"{where}: {brief(error)}", *([f"{where}: {brief(error)}"] if own else []), advice)
+    _print_traceback(error)
+
+
+def _print_lines(first: str, *rest: str) -> None:
+    for line in (first, *(f"  {line}" for line in rest)):
         sys.stderr.write(f"{printable(line)}\n")
+
+
+def _print_traceback(error: Exception) -> None:
+    if DEBUG in os.environ:
+        print_warning("--debug: the rest may contain rows' values")
+        traceback.print_exception(error)
 
 
 def print_warning(text: str) -> None:

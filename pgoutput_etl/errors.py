@@ -10,13 +10,18 @@
     └── RunError             run again, or finish what another run began    exit 1
         └── AnotherRunError  … another run works on the source, or just has
 
-No message contains a cell's value: messages reach logs, terminals and tickets.
+No message contains a cell's value: messages reach logs, terminals and tickets. The texts of other libraries' errors may
+contain values: `brief` describes such an error without its text.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
+from typing import Any
 
 
 class PgoutputEtlError(Exception):
@@ -93,10 +98,85 @@ class AnotherRunError(RunError):
     """Another run works on this source, or has just finished. Running again once it has ended is enough."""
 
 
-def brief(error: Exception) -> str:
-    """A system error's reason; for any other error only its class, because the text of a library's error may be
-    long."""
-    return (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+def brief(error: BaseException) -> str:
+    """Describes a library's error without its text, which may contain a row's values: a system error's reason; for any
+    other error its class, Spark's error condition, and the classes and conditions of its causes in Java."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    causes = [*dict.fromkeys(_causes(error))] or [_with_condition(type(error).__name__, error)]
+    return ", caused by ".join(causes) + "".join(f", by {name} in a Python worker" for name in _worker_class(error))
+
+
+def _causes(error: BaseException) -> Iterator[str]:
+    """An exception of the JVM and its causes; fewer if the JVM has ended. Without pyspark, whose import takes a
+    second."""
+    java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    with suppress(Exception):
+        while java is not None:
+            yield _with_condition(re.split(r"[.$]", str(java.getClass().getName()))[-1], java)
+            java = java.getCause()
+
+
+def _with_condition(name: str, error: Any) -> str:
+    """error: of Python or Java, with Spark's methods if it is one of Spark's."""
+    with suppress(Exception):
+        condition, state = error.getCondition(), error.getSqlState()
+        return f"{name} ({condition}{f', SQLSTATE {state}' if state else ''})" if condition else name
+    return name
+
+
+def _worker_class(error: BaseException) -> list[str]:
+    """The class of the exception that a Python worker raised, from the traceback in Spark's error. Only a class that
+    this process knows: the text may contain anything else."""
+    names = re.findall(r"^([A-Za-z_][\w.]*)(?:$|: )", _text(error) if _is_of_worker(error) else "", re.MULTILINE)
+    return [name for name in names if _is_exception(name)][-1:]
+
+
+def _is_of_worker(error: BaseException) -> bool:
+    return "PythonException" in (type(error).__name__, *(cause.partition(" ")[0] for cause in _causes(error)))
+
+
+def _is_exception(name: str) -> bool:
+    module, _, own_name = name.rpartition(".")
+    kind = getattr(sys.modules.get(module or "builtins"), own_name, None)
+    return isinstance(kind, type) and issubclass(kind, BaseException)
+
+
+def _text(error: BaseException) -> str:
+    """The error's text; empty if the JVM that has it has ended."""
+    with suppress(Exception):
+        return str(error)
+    return ""
+
+
+_OWN = re.compile(r"^pgoutput_etl(?:\.\w+)*\.(\w+: .*)", re.MULTILINE)
+
+
+def own_lines(error: BaseException) -> list[str]:
+    """This package's errors in an error: each one's class and the first line of its text. A Python worker's error
+    arrives as a traceback in the text of Spark's."""
+    if isinstance(error, PgoutputEtlError):
+        return [f"{type(error).__name__}: {error}".partition("\n")[0]]
+    return [line.rstrip() for line in _OWN.findall(_text(error))]
+
+
+_STEP = "pgoutput_etl_step"
+
+
+@contextmanager
+def during(step: str) -> Iterator[None]:
+    """An unexpected error within the context is reported with this step, such as "writing public.orders"."""
+    try:
+        yield
+    except Exception as error:
+        vars(error).setdefault(_STEP, step)
+        raise
+
+
+def step_of(error: BaseException) -> str | None:
+    """The innermost step of `during`."""
+    step: str | None = vars(error).get(_STEP)
+    return step
 
 
 def without_offset(reason: str) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import MAX_SIZE
-from pgoutput_etl.errors import ArchiveError, ConfigError
+from pgoutput_etl.errors import ArchiveError, ConfigError, own_lines
 from pgoutput_etl.landing.file_index import LISTING_SCHEMA, Listing
 from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
 from pgoutput_etl.landing.local_files import LocalFiles
@@ -49,9 +49,9 @@ _BLOCK_BYTES = 512  # of st_blocks, on any file system
 
 _SURELY_FITS = 1 << 26  # bytes of a file, in the least memory with which Spark starts
 
-_PLAIN_FILE_ERROR = re.compile(rf"{PlainFileError.__name__}: ([^\n]*)")  # raised in a worker, too
+_PLAIN_FILE_ERROR = re.compile(rf"{PlainFileError.__name__}: (.*)")  # raised in a worker, too
 
-_REREAD_ERROR = re.compile(rf"{RereadError.__name__}: ([^\n]*)")  # raised in a worker
+_REREAD_ERROR = re.compile(rf"{RereadError.__name__}: (.*)")  # raised in a worker
 
 _UNREADABLE = (
     "FAILED_READ_FILE",
@@ -254,7 +254,7 @@ def rereading_files(paths: Iterable[str]) -> Iterator[None]:
     except ArchiveError:
         raise
     except Exception as error:
-        if changed := _REREAD_ERROR.search(str(error)):
+        for changed in filter(None, map(_REREAD_ERROR.match, own_lines(error))):
             raise FilesChangedError(changed[1]) from error
         if named := _unreadable_among(paths, str(error)):
             raise FilesChangedError(_cant_be_read(named)) from error
@@ -269,7 +269,7 @@ def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
     except ArchiveError:
         raise
     except Exception as error:
-        if replaced := _PLAIN_FILE_ERROR.search(str(error)):
+        for replaced in filter(None, map(_PLAIN_FILE_ERROR.match, own_lines(error))):
             raise PlainFileError(replaced[1]) from error
         named = _unreadable_among(paths, str(error))
         if named is None:

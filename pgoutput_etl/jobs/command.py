@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from pgoutput_etl.config.settings import Config, load_config
-from pgoutput_etl.console import Progress, ProgressPrinter, print_error
+from pgoutput_etl.console import DEBUG, Progress, ProgressPrinter, print_error, print_unexpected
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_NEEDS_LITTLE_SPARK, EXIT_NEEDS_NO_SPARK, EXIT_NEEDS_SPARK, exit_code_of
 from pgoutput_etl.jobs.command_line import example_line, job_line
@@ -52,11 +52,17 @@ class Command:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.add_arguments(parser)
+        parser.add_argument(
+            "--debug", action="store_true", help="print errors and Spark's log in full; they may contain rows' values"
+        )
         return parser
 
     def main(self, prog: str | None = None, arguments: Sequence[str] | None = None) -> int:
         """prog: the program's name in messages; arguments: sys.argv's if None."""
         parsed = self.parser(prog or f"jobs/{self.name}.py").parse_args(arguments)
+        os.environ.pop(DEBUG, None)
+        if parsed.debug:
+            os.environ[DEBUG] = "1"
         try:
             if BEFORE_SPARK in os.environ:
                 if not self.check(parsed):
@@ -65,6 +71,13 @@ class Command:
             return self.run(parsed)
         except PgoutputEtlError as error:
             print_error(error)
+            return exit_code_of(error)
+        except ModuleNotFoundError:
+            raise  # the launcher says how to install it
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None  # without the texts of errors that it interrupted
+        except Exception as error:  # noqa: BLE001 # its text may contain rows' values
+            print_unexpected(error, self.name)
             return exit_code_of(error)
 
 

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pgoutput_etl.config.column_rules import masks_in_words
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import counted
-from pgoutput_etl.errors import ArchiveError, RunError, TableError
+from pgoutput_etl.errors import ArchiveError, RunError, TableError, during, own_lines
 from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
@@ -35,7 +35,7 @@ from pgoutput_etl.targets.plan import (
 )
 
 # An error of a Spark worker about a file, whose path the worker doesn't know, or about rows.
-_WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>[^\n]*)")
+_WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>.*)")
 
 
 _OF_SPANS = ("changes:", "columns:")  # steps with the number of a schema span
@@ -65,7 +65,7 @@ def table_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
     """Why a table can't be written, or None if the error isn't about the table's rows."""
     if isinstance(error, TableError):
         return str(error)
-    match = _WORKER_ERROR.search(f"{type(error).__name__}: {error}")
+    match = next(filter(None, map(_WORKER_ERROR.match, own_lines(error))), None)
     if match is None:
         return None
     where = f"{path_of(int(match['file']))}: " if match["file"] else ""
@@ -131,7 +131,8 @@ class Writer:
     def _write_table(self, changes: Changes, task: TableTask) -> TableResult:
         self.progress(f"writing {task.full_name}: {counted(task.changes.total, 'change')}")
         try:
-            written, remarks = self._commit_changes(changes, task)
+            with during(f"writing {task.full_name}"):
+                written, remarks = self._commit_changes(changes, task)
         except TableError as error:
             return self._hold_midway(task, str(error))
         except (ArchiveError, PySparkException) as error:

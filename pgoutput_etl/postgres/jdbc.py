@@ -11,7 +11,7 @@ from functools import cached_property
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError
+from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError, own_lines
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.connection import DRIVER_PACKAGE
 
@@ -21,7 +21,7 @@ _NO_DRIVER = ("No suitable driver", f"ClassNotFoundException: {DRIVER}")
 
 _SERVER_ERROR = re.compile(r"org\.postgresql\.util\.PSQLException: ([^\n]*)")
 
-_FILE_ERROR = re.compile(r"\.(?:ArchiveError|FramingError): ([^\n]*)")  # raised in a Python worker, as quoted by Spark
+_FILE_ERROR = re.compile(r"(?:ArchiveError|FramingError): (.*)")  # raised in a Python worker
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def jdbc_errors() -> Iterator[None]:
                 f"{DRIVER_PACKAGE} jobs/…, or, for an installed pgoutput-etl, "
                 f"`spark: {{spark.jars.packages: {DRIVER_PACKAGE}}}` in the configuration"
             ) from None
-        if (file_error := _FILE_ERROR.search(text)) is not None:
+        for file_error in filter(None, map(_FILE_ERROR.match, own_lines(error))):
             raise ArchiveError(file_error[1]) from None
         if (server_error := _SERVER_ERROR.search(text)) is not None:
             raise RunError(f"--jdbc: the server says: {server_error[1]}") from None

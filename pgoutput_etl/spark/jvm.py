@@ -1,4 +1,7 @@
-"""Starts a local JVM that prints only warnings and errors, to standard error: standard output is for reports."""
+"""Starts a local JVM that prints only warnings and errors, to standard error: standard output is for reports.
+
+Its output has no row's values, unless the user wants them with --debug or has an own configuration of the log.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,23 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 
+from pgoutput_etl.console import DEBUG
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.spark.jvm_output import GUARD
 
 _FOLDER = Path(__file__).parent
+
+_LOG = _FOLDER / "log4j2.properties"
+
+# See log4j2.properties and spark-submit.sh.
+_LOG_CONFIGURATION, _LOG_DETAIL = "log4j2.configurationFile", "pgoutput_etl.log"
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # the first of the JVM's options, so that all others take precedence
 
@@ -39,7 +50,7 @@ def start_jvm(settings: Mapping[str, str], is_light: bool = False) -> None:
         return
     conf = SparkConf(loadDefaults=False).setAll([*settings.items()])
     try:
-        with _options(settings, is_light), _without_ivy_listing() as stderr:
+        with _options(settings, is_light), _copied_output() as stderr:
             gateway = launch_gateway(conf, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise RunError(
@@ -53,13 +64,14 @@ def start_jvm(settings: Mapping[str, str], is_light: bool = False) -> None:
 def _options(settings: Mapping[str, str], is_light: bool) -> Iterator[None]:
     """Configures Spark's log, unless the user's Spark has a configuration of it, and, for little work, the JVM's
     compiler and collector, unless the user has chosen a collector."""
-    before, log = os.environ.get(_OPTIONS), _FOLDER / "log4j2.properties"
+    before = os.environ.get(_OPTIONS)
     chosen = [*(settings.get(key, "") for key in _JAVA_SETTINGS), *(os.environ.get(key, "") for key in _JAVA_VARIABLES)]
     if is_light and not any("GC" in text for text in chosen):
         os.environ[_OPTIONS] = f"{_LIGHT} {before or ''}"
     conf = Path(os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf")
-    if log.is_file() and not any((conf / f"log4j2.{suffix}").is_file() for suffix in _LOG_SUFFIXES):
-        os.environ[_OPTIONS] = f'-Dlog4j2.configurationFile="{log}" {os.environ.get(_OPTIONS, "")}'
+    if _LOG.is_file() and not any((conf / f"log4j2.{suffix}").is_file() for suffix in _LOG_SUFFIXES):
+        detail = f"-D{_LOG_DETAIL}=full " if DEBUG in os.environ else ""
+        os.environ[_OPTIONS] = f'{detail}-D{_LOG_CONFIGURATION}="{_LOG}" {os.environ.get(_OPTIONS, "")}'
     try:
         yield
     finally:
@@ -69,14 +81,22 @@ def _options(settings: Mapping[str, str], is_light: bool) -> Iterator[None]:
             os.environ[_OPTIONS] = before
 
 
+def guard_output() -> None:
+    """From here on the JVM's output has no row's values (spark/jvm_output.py), unless --debug is given or the log has
+    another configuration than this package's, whose lines the copying process doesn't know."""
+    system = cast(Any, SparkContext)._jvm.java.lang.System
+    if DEBUG not in os.environ and str(system.getProperty(_LOG_CONFIGURATION)).endswith(f"/spark/{_LOG.name}"):
+        system.err.println(GUARD)
+
+
 _COPIERS: list[subprocess.Popen[bytes]] = []  # kept until this process ends, as a running Popen must be
 
 
 @contextmanager
-def _without_ivy_listing() -> Iterator[int]:
+def _copied_output() -> Iterator[int]:
     """A descriptor for what the JVM prints."""
     read, write = os.pipe()
-    command = [sys.executable, "-IS", str(_FOLDER / "ivy_listing.py")]
+    command = [sys.executable, "-IS", str(_FOLDER / "jvm_output.py")]
     copier = subprocess.Popen(command, stdin=read, stdout=subprocess.DEVNULL)
     os.close(read)
     try:

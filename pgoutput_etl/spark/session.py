@@ -14,8 +14,10 @@ from uuid import uuid4
 
 import pyspark
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.console import DEBUG
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.spark.connect import REMOTE, connect, is_connect, server_of
 from pgoutput_etl.spark.platform import SUBSTITUTE, active_session, is_platform_session, is_set, value_of
@@ -73,6 +75,7 @@ def start_session(
     those of spark-submit. Values of settings named in `secrets` appear in no listing and on no command line. is_light:
     the session has little work. Raises RunError if Spark does not start.
     """
+    _hide_python_log()
     if is_platform_session() and REMOTE not in settings:
         return active_session({**_DEFAULTS, **settings, **_REQUIRED})
     defaults = {**_DEFAULTS, _CHECKSUM_WRITER: _checksum_writer()}
@@ -92,7 +95,17 @@ def start_session(
     builder = SparkSession.builder.appName(app_name)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    from pgoutput_etl.spark.jvm import guard_output
+
+    guard_output()
+    return spark
+
+
+def _hide_python_log() -> None:
+    """Without --debug, pyspark doesn't log the texts of errors, which may contain rows' values."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = DEBUG not in os.environ  # whoever is first decides its class
 
 
 def end_session(spark: SparkSession) -> None:

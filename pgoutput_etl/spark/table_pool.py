@@ -12,6 +12,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.console import Progress
+from pgoutput_etl.errors import during
 from pgoutput_etl.spark.session import writes_may_overlap
 
 T = TypeVar("T")
@@ -55,7 +56,8 @@ class TablePool:
             number, started = next(self._numbers), time.monotonic()
             label = f"{number} of {len(tables)}: {name(table)}"
             self.progress(f"{self.verb} {label}")
-            result = work(table)
+            with during(f"{self.verb} {name(table)}"):
+                result = work(table)
             self.progress(f"done {label}, {time.monotonic() - started:.1f} s")
             return result
 

@@ -1,0 +1,82 @@
+"""Copies what a JVM prints to standard error: without Ivy's listing of packages, unless Ivy fails, and, from the line
+GUARD on, only lines that are known to have no row's values.
+
+spark-submit.sh and `start_jvm` run this file in a process of its own, which ends with the JVM. It imports nothing from
+the package. Before GUARD no row has been read; after it, Python's workers and uncaught errors may print anything.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+
+# Printed through the JVM once the session has started, unless the user wants everything (spark/jvm.py).
+GUARD = "pgoutput_etl: from here on without rows' values"
+
+WITHHELD = (
+    b"Spark or a Python worker printed lines that may contain rows' values. To see them, run the same command with "
+    b"--debug\n"
+)
+
+# The JVM's remarks on the options that Spark and the environment give it.
+_REMARKS = (b"WARNING: Using incubator modules", b"NOTE: Picked up JDK_JAVA_OPTIONS", b"Picked up JAVA_TOOL_OPTIONS")
+
+_BEGIN, _DOWNLOAD, _END = b":: loading settings ::", b"downloading ", b" artifacts copied, "
+
+# The part of a line that is copied: all of the log's, whose layout in log4j2.properties has no values, and of the JVM's
+# own words; VACUUM's result; an error's class without its text.
+_KNOWN = re.compile(
+    rb"\d\d:\d\d:\d\d (?:FATAL|ERROR|WARN) [\w$]+:.*"
+    rb"|(?:OpenJDK|Java HotSpot)[^:]* warning: .*"
+    rb"|(?:Terminating|Aborting) due to java\.lang\.OutOfMemoryError.*"
+    rb"|# (?:A fatal error has been detected|There is insufficient memory|An error report file).*"
+    rb"|(?:Deleted|Found) \d+ files .*in a total of \d+ directories"
+    rb'|(?:Exception in thread "[^"]*" )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:Error|Exception)\b'
+)
+
+# Lines that need no mention: a stack, and the empty ones in a message.
+_STACK = re.compile(rb"\s*(?:at |\.\.\. \d+ more|$)")
+
+
+def copy_without_listing(lines: Iterable[bytes], write: Callable[[bytes], object]) -> None:
+    """Lines from Ivy's first to its last are kept back, except the addresses of downloads, and written if no last one
+    follows."""
+    listing: list[bytes] | None = None
+    for line in lines:
+        if listing is None and line.startswith(_BEGIN):
+            listing = []
+        if listing is None:
+            if not line.startswith(_REMARKS):
+                write(line)
+        elif _END in line:
+            listing = None
+        else:
+            listing.append(line)
+            if line.startswith(_DOWNLOAD):
+                write(line.partition(b" ...")[0].rstrip() + b"\n")
+    for line in listing or ():
+        write(line)
+
+
+def without_values(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """All lines before GUARD, and the known parts of those after it. Mentions once that others were withheld."""
+    is_guarded = is_mentioned = False
+    for line in lines:
+        if line.strip() == GUARD.encode():
+            is_guarded = True
+        elif not is_guarded:
+            yield line
+        elif (known := _KNOWN.match(line)) is not None:
+            yield known[0].rstrip() + b"\n"
+        elif not is_mentioned and not _STACK.match(line):
+            is_mentioned = True
+            yield WITHHELD
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the JVM, which may still have something to say
+    printed = without_values(iter(sys.stdin.buffer.readline, b""))
+    copy_without_listing(printed, lambda line: os.write(2, line))
