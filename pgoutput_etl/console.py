@@ -12,7 +12,7 @@ from dataclasses import asdict
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from pgoutput_etl.errors import PgoutputEtlError, brief, own_lines, step_of
+from pgoutput_etl.errors import PgoutputEtlError, brief, own_lines, step_of, text_of
 from pgoutput_etl.identifiers import printable
 
 if TYPE_CHECKING:
@@ -114,7 +114,18 @@ def print_parts(parts: Iterable[str | Table], console: Console | None, soft_wrap
 # Set while a job with --debug runs: errors and Spark's log are printed in full.
 DEBUG = "PGOUTPUT_ETL_DEBUG"
 
-_JVM_ENDED = ("Py4JNetworkError", "ConnectionRefusedError")
+_JVM_ENDED = "Spark's Java process has ended: it ran out of memory (--driver-memory), or was stopped"
+
+_ADVICE = (
+    ("Py4JNetworkError", _JVM_ENDED),
+    ("ConnectionRefusedError", _JVM_ENDED),
+    ("OutOfMemoryError", "Spark's Java process is out of memory: give it more (--driver-memory, --executor-memory)"),
+    (
+        "Python worker exited unexpectedly",
+        "a Python worker has ended: it ran out of memory, or was stopped",
+    ),
+    ("ExecutorLostFailure", "an executor was lost: it ran out of memory, or was stopped"),
+)
 
 
 def print_error(error: PgoutputEtlError, command: str | None = None) -> None:
@@ -133,11 +144,9 @@ def print_unexpected(error: Exception, job: str) -> None:
     contain rows' values: it is printed only with --debug."""
     step = step_of(error)
     where = f"{job} failed" if step is None else f"{job} failed {step}"
-    advice = f"The error's text may contain rows' values. To see it, run jobs/{job}.py with --debug"
-    if type(error).__name__ in _JVM_ENDED:
-        advice = "Spark's Java process has ended: it ran out of memory, or was stopped. Give it more --driver-memory"
-    own = own_lines(error)
-    _print_lines(own[-1] if own else f"{where}: {brief(error)}", *([f"{where}: {brief(error)}"] if own else []), advice)
+    lines = [*own_lines(error)[-1:], f"{where}: {brief(error)}"]
+    lines += [advice for sign, advice in _ADVICE if sign in f"{type(error).__name__} {text_of(error)}"][:1]
+    _print_lines(*lines, "The error's text may contain rows' values. To see it, run the same command with --debug")
     _print_traceback(error)
 
 

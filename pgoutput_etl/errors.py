@@ -128,7 +128,7 @@ def _with_condition(name: str, error: Any) -> str:
 def _worker_class(error: BaseException) -> list[str]:
     """The class of the exception that a Python worker raised, from the traceback in Spark's error. Only a class that
     this process knows: the text may contain anything else."""
-    names = re.findall(r"^([A-Za-z_][\w.]*)(?:$|: )", _text(error) if _is_of_worker(error) else "", re.MULTILINE)
+    names = re.findall(r"^([A-Za-z_][\w.]*)(?:$|: )", text_of(error) if _is_of_worker(error) else "", re.MULTILINE)
     return [name for name in names if _is_exception(name)][-1:]
 
 
@@ -142,8 +142,8 @@ def _is_exception(name: str) -> bool:
     return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
-def _text(error: BaseException) -> str:
-    """The error's text; empty if the JVM that has it has ended."""
+def text_of(error: BaseException) -> str:
+    """The error's text, to look for words that it may contain; empty if the JVM that has it has ended."""
     with suppress(Exception):
         return str(error)
     return ""
@@ -157,7 +157,7 @@ def own_lines(error: BaseException) -> list[str]:
     arrives as a traceback in the text of Spark's."""
     if isinstance(error, PgoutputEtlError):
         return [f"{type(error).__name__}: {error}".partition("\n")[0]]
-    return [line.rstrip() for line in _OWN.findall(_text(error))]
+    return [line.rstrip() for line in _OWN.findall(text_of(error))]
 
 
 _STEP = "pgoutput_etl_step"

@@ -7,18 +7,22 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from pgoutput_etl.file_access import PRIVATE, PUBLIC, Access
 
-def replace_file(path: Path, content: str | bytes) -> None:
-    """content: text is written as UTF-8. A file that exists keeps its permissions; others may read a new one. Raises
-    OSError, and then leaves nothing behind. The temporary name begins with a dot, so that programs that read whole
-    folders ignore it."""
+
+def replace_file(path: Path, content: str | bytes, access: Access = PRIVATE) -> None:
+    """content: text is written as UTF-8. access: a file that exists keeps its permissions if the access is PUBLIC.
+    Raises OSError, and then leaves nothing behind. The temporary name begins with a dot, so that programs that read
+    whole folders ignore it."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.absolute().parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        access.give(Path(name))
+        if access is PUBLIC and path.exists():
+            Path(name).chmod(path.stat().st_mode & 0o777)
         Path(name).replace(path)
     except BaseException:
         with suppress(OSError):

@@ -86,6 +86,10 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
     ),
     "target.readers": ("[the programs that can open the tables](layout.md#readers)", "all"),
     "state.root": ("the folder of the ledger, outside of the tables' folders", "./state"),
+    "state.group": (
+        "the group that may read [local files with rows' values](storage.md#permissions-of-local-files); default: none",
+        "users",
+    ),
     "tables[].match": (
         "`schema.table` as a shell pattern, in quotes. The first matching rule applies",
         "public.audit_*",

@@ -6,6 +6,7 @@ may be a secret from the environment.
 
 from __future__ import annotations
 
+import grp
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from fnmatch import fnmatchcase
 from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
 from pgoutput_etl.config.layout import check_layout, check_tag
 from pgoutput_etl.config.yaml_file import Node, read_node
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.identifiers import is_within
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.schema.contract import FOLLOW_ALL, OnChange, SchemaContract
@@ -89,9 +92,19 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """root: the ledger's folder."""
+    """root: the ledger's folder. group: of this machine's users; they may read local files with rows' values."""
 
     root: str
+    group: str | None = None
+
+    def access(self) -> Access:
+        """Of local files with rows' values. Raises ConfigError if this process may not give files to the group."""
+        if self.group is None:
+            return PRIVATE
+        group = grp.getgrnam(self.group).gr_gid
+        if os.geteuid() != 0 and group not in {os.getegid(), *os.getgroups()}:
+            raise ConfigError(f"state.group: this job's user is not in the group {self.group}: add it, or name another")
+        return Access.of_group(group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,13 +312,24 @@ def _views(node: Node, catalog: str | None) -> str | None:
 
 
 def _state(node: Node, target: Target) -> State:
-    root = node.section("root")["root"]
+    keys = node.section("root", "group")
+    root, group = keys["root"], keys["group"].optional_text("the name of a group")
+    if group is not None and not _is_group(group):
+        raise keys["group"].error("expected a group of this machine")
     if root.value is None and target.root is not None:
-        return State(f"{target.root.rstrip('/')}/_pgoutput_etl")
-    state = State(root.text("a folder (no default with target.catalog)"))
+        return State(f"{target.root.rstrip('/')}/_pgoutput_etl", group)
+    state = State(root.text("a folder (no default with target.catalog)"), group)
     if target.root is not None and is_within(target.root, state.root):
         raise root.error("expected a folder that does not contain target.root: a table could get the ledger's name")
     return state
+
+
+def _is_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _rules(node: Node, target: Target) -> tuple[TableRule, ...]:

@@ -193,7 +193,10 @@ class LedgerBatches:
             if (last and (last.number, last.resumed)) != newest:
                 raise AnotherRunError("another run has just finished; this run changes nothing. Run again")
 
-        with self.claims(progress).held(batch.number, progress, claim, confirm) as check:
+        with (
+            self.store.private_folders(),
+            self.claims(progress).held(batch.number, progress, claim, confirm) as check,
+        ):
             yield check
 
     def begin(self, batch: Batch) -> None:

@@ -16,7 +16,7 @@ from itertools import count
 from typing import Any
 from uuid import uuid4
 
-from pgoutput_etl.errors import AnotherRunError, RunError, brief
+from pgoutput_etl.errors import AnotherRunError, RunError
 from pgoutput_etl.machine import THIS_MACHINE, Event, Machine, Process, now
 
 LEASE = timedelta(minutes=3)
@@ -106,7 +106,7 @@ class Claims:
             try:
                 self.report(self.with_status(mine, RELEASED), f"{attempt} {RELEASED}")
             except Exception as error:  # noqa: BLE001  # must not hide the run's own result or error
-                progress(f"the claim could not be released and will expire: {brief(error)}")
+                progress(f"the claim could not be released and will expire: {_first_line(error)}")
 
     def report(self, claim: Claim, name: str) -> None:
         process = asdict(claim.process)
@@ -149,7 +149,7 @@ class HeldClaim:
             except RunError:
                 pass  # the next check raises it
             except Exception as error:  # noqa: BLE001  # storage may fail for a while; no run takes over before LEASE
-                self.progress(f"the claim could not be renewed; the run will try again: {brief(error)}")
+                self.progress(f"the claim could not be renewed; the run will try again: {_first_line(error)}")
                 wait = min(RETRY, RENEWAL)
 
     def renew(self) -> None:
@@ -167,6 +167,11 @@ class HeldClaim:
             self.lost = _taken(last or self.mine, now(self.claims.machine))
             raise self.lost
         return newest([row for row in rows if row["run"] != self.mine.run])
+
+
+def _first_line(error: Exception) -> str:
+    """The error's text, which has no row's values: a claim has none."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 
 def _taken(other: Claim, at: datetime) -> AnotherRunError:

@@ -28,6 +28,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
+from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
@@ -167,15 +168,23 @@ class DeltaLedger(Ledger):
     def __init__(self, store: LedgerStore, publisher: Publisher) -> None:
         parts = LedgerTransactions(store), PendingTransactions(store), LedgerQuarantine(store)
         super().__init__(store, *parts, publisher)
-        self.spark, self.root = store.spark, store.root
+        self.spark, self.root, self.access = store.spark, store.root, store.access
         self.path, self.exists, self.read, self.read_before = store.path, store.exists, store.read, store.read_before
 
     @classmethod
-    def at(cls, spark: SparkSession, root: str, source: str, publisher: Publisher = NO_PUBLISHER) -> DeltaLedger:
+    def at(
+        cls,
+        spark: SparkSession,
+        root: str,
+        source: str,
+        publisher: Publisher = NO_PUBLISHER,
+        access: Access = PRIVATE,
+    ) -> DeltaLedger:
         """Raises ConfigError for a session that replaces variables in SQL text."""
         read_sql_as_it_stands(spark)
-        return cls(LedgerStore(spark, root, source), publisher)
+        return cls(LedgerStore(spark, root, source, access), publisher)
 
     @classmethod
     def of(cls, spark: SparkSession, config: Config) -> DeltaLedger:
-        return cls.at(spark, config.state.root, config.source.name, DeltaPublisher.of(spark, config))
+        publisher, state = DeltaPublisher.of(spark, config), config.state
+        return cls.at(spark, state.root, config.source.name, publisher, state.access())

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, RunError, brief
+from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.identifiers import path_segment, text_literal
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.manifest import Manifest
@@ -63,7 +64,7 @@ class DeltaPublisher:
     def of(cls, spark: SparkSession, config: Config) -> DeltaPublisher:
         """Raises ConfigError for views without a manifest, because nothing would show which views are old."""
         folder, name = f"{config.state.root.rstrip('/')}/{FOLDER}", f"{path_segment(config.source.name)}.json"
-        file = shared_file(spark, folder, name)
+        file = shared_file(spark, folder, name, PUBLIC)
         if file is None and config.target.views is not None:
             raise ConfigError(
                 "target.views: views need the manifest, which a client of Spark Connect can't write: put state.root in "

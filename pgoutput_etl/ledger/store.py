@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.object_storage import Place
+from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
+from pgoutput_etl.ledger.private_folders import FOLDERS, TABLES, private_folders
 from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
 from pgoutput_etl.machine import THIS_MACHINE, Machine
 from pgoutput_etl.spark.arrow_types import spark_schema
@@ -57,6 +60,10 @@ class Store(ABC):
     def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
         """See `claim_files.claim_files`."""
 
+    def private_folders(self) -> AbstractContextManager[None]:
+        """Nobody else may read what the context writes into folders below the root for rows' values."""
+        return nullcontext()
+
     def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
         """Some columns of the rows of batches from the number `first` on and, if given, before the number `before`."""
         return self.columns_where(table, names, RowRange(first, before))
@@ -91,8 +98,9 @@ class LedgerStore(Store):
     the work. All other storage is left to Spark, which has the credentials and knows how to commit there.
     """
 
-    def __init__(self, spark: SparkSession, root: str, source: str) -> None:
+    def __init__(self, spark: SparkSession, root: str, source: str, access: Access = PRIVATE) -> None:
         super().__init__(source)
+        self.access = access
         self.spark = spark
         self.root = root.rstrip("/")
         self._local = _local_reader(spark, self.root, source)
@@ -138,16 +146,24 @@ class LedgerStore(Store):
         """Appends once per batch, table and step, however often it is called. Retries after another source's commit."""
         writer = rows.write.format("delta").mode("append").option("txnVersion", str(batch))
         writer = writer.option("txnAppId", self.application(table, step)).option("mergeSchema", "true")
-        again_after_conflict(lambda: writer.save(self.path(table)))
+        with self._private(table):
+            again_after_conflict(lambda: writer.save(self.path(table)))
 
     def append_table(self, table: str, rows: pa.Table, batch: int, step: str = "") -> None:
         if self._local is not None:
             from pgoutput_etl.ledger.local_append import append_once
 
-            if append_once(self._local.url(table), rows, self.application(table, step), batch):
-                return
+            with self._private(table):
+                if append_once(self._local.url(table), rows, self.application(table, step), batch):
+                    return
         few = frame(self._quick, rows)
         self.append(table, few.coalesce(1) if rows.num_rows <= _ONE_FILE else few, batch, step)
+
+    def _private(self, table: str) -> AbstractContextManager[None]:
+        return private_folders(self.spark, self.root, TABLES.intersection({table}), self.access)
+
+    def private_folders(self) -> AbstractContextManager[None]:
+        return private_folders(self.spark, self.root, FOLDERS, self.access)
 
     def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
         return claim_files(self.spark, self.root, self.source, report, self.machine)

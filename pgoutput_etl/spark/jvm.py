@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,6 +88,15 @@ def guard_output() -> None:
     system = cast(Any, SparkContext)._jvm.java.lang.System
     if DEBUG not in os.environ and str(system.getProperty(_LOG_CONFIGURATION)).endswith(f"/spark/{_LOG.name}"):
         system.err.println(GUARD)
+
+
+def private_temporary_folder() -> str:
+    """A folder that the JVM deletes when it ends, for the rows that Spark keeps on disk: everybody may read Spark's own
+    folders."""
+    java = cast(Any, SparkContext)._jvm.java
+    folder = tempfile.mkdtemp(prefix="pgoutput-etl.", dir=java.lang.System.getProperty("java.io.tmpdir"))
+    java.io.File(folder).deleteOnExit()
+    return folder
 
 
 _COPIERS: list[subprocess.Popen[bytes]] = []  # kept until this process ends, as a running Popen must be

@@ -56,6 +56,8 @@ _DEFAULTS = {
     "spark.sql.files.openCostInBytes": "524288",
 }
 
+_LOCAL_FOLDER = "spark.local.dir"
+
 # Delta writes each commit's checksum under a temporary name and renames it. Spark's default way of doing this takes
 # more than twice as many requests to object storage (ADR 31).
 _CHECKSUM_WRITER = "spark.sql.streaming.checkpointFileManagerClass"
@@ -92,14 +94,25 @@ def start_session(
         from pgoutput_etl.spark.jvm import start_jvm  # not in a client of Spark Connect only
 
         start_jvm({key: value for key, value in chosen.items() if key not in secrets}, is_light)
+    from pgoutput_etl.spark.jvm import guard_output, private_temporary_folder
+
+    if _keeps_rows_in_tmp(chosen):
+        chosen[_LOCAL_FOLDER] = private_temporary_folder()
     builder = SparkSession.builder.appName(app_name)
     for key, value in chosen.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    from pgoutput_etl.spark.jvm import guard_output
-
     guard_output()
     return spark
+
+
+def _keeps_rows_in_tmp(settings: Mapping[str, str]) -> bool:
+    """True for a new local session for which nobody has chosen a folder."""
+    from pyspark import SparkConf, SparkContext
+
+    given = {**dict(SparkConf().getAll()), **settings}
+    is_new = SparkContext._active_spark_context is None and given.get("spark.master", "local").startswith("local")
+    return is_new and _LOCAL_FOLDER not in given and "SPARK_LOCAL_DIRS" not in os.environ
 
 
 def _hide_python_log() -> None:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.object_folder import ObjectFolder
@@ -27,6 +28,7 @@ class SharedFile(Protocol):
 @dataclass(frozen=True, slots=True)
 class LocalFile:
     path: Path
+    access: Access
 
     def read(self) -> str | None:
         try:
@@ -35,8 +37,9 @@ class LocalFile:
             return None
 
     def replace(self, text: str) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self.path, text)
+        if not self.path.parent.exists():
+            self.access.make_folder(self.path.parent)
+        replace_file(self.path, text, self.access)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,13 @@ class StoredFile:
         self.objects.replace(self.name, text)
 
 
-def shared_file(spark: SparkSession, folder: str, name: str) -> SharedFile | None:
-    """The file, or None for a client of Spark Connect, which can't write to the server's storage."""
+def shared_file(spark: SparkSession, folder: str, name: str, access: Access = PRIVATE) -> SharedFile | None:
+    """The file, or None for a client of Spark Connect, which can't write to the server's storage. access: of a local
+    file, and of its folder if that is new."""
     volume = folder.removeprefix("dbfs:")
     if is_platform_session() and volume.startswith(_VOLUMES):
-        return VolumeFile(Path(volume, name))
+        return VolumeFile(Path(volume, name), access)
     if is_connect(spark):
         return None
     local = local_path(spark, folder)
-    return StoredFile(ObjectFolder(spark, folder), name) if local is None else LocalFile(Path(local, name))
+    return StoredFile(ObjectFolder(spark, folder), name) if local is None else LocalFile(Path(local, name), access)

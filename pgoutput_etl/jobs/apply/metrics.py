@@ -21,6 +21,7 @@ from pgoutput_etl.config.settings import Metrics
 from pgoutput_etl.console import print_warning
 from pgoutput_etl.errors import ConfigError, brief
 from pgoutput_etl.exit_codes import exit_code_of
+from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.jobs.apply.lineage import LineageRun, check_lineage
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.jobs.apply.telemetry import Gauge, check_telemetry, export
@@ -244,7 +245,7 @@ def publish(run: RunMetrics, metrics: Metrics, warn: Callable[[str], None]) -> N
     if lines is not None:
         _try(warn, "metrics.json", lambda: _append(lines, run.to_json()))
     if prometheus is not None:
-        _try(warn, "metrics.prometheus", lambda: replace_file(Path(prometheus), prometheus_text(run)))
+        _try(warn, "metrics.prometheus", lambda: replace_file(Path(prometheus), prometheus_text(run), PUBLIC))
     if metrics.opentelemetry:
         _try(warn, "metrics.opentelemetry", lambda: export(gauges(run)))
 

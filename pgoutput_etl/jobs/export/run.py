@@ -6,7 +6,9 @@ Values are PostgreSQL's texts, as verify compares them, so what a column holds c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from posixpath import basename
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.file_access import Access
 from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.jobs.export.report import ExportedTable, ExportSummary
 from pgoutput_etl.jobs.export.request import SCRIPT, ExportFormat, ExportRequest
@@ -28,6 +31,7 @@ from pgoutput_etl.postgres.copy_format import text_line
 from pgoutput_etl.postgres.queries import SCRIPT_SETTINGS, identifier, insertion, literal, qualified
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.spark.platform import local_path
 from pgoutput_etl.spark.shared_file import shared_file
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import UserTypes
@@ -48,7 +52,8 @@ def export(
     archive = archive_of(spark, config)
     lsn = archive.last.last_commit_lsn if request.moment is None else commit_of(archive, request.moment)
     folder = request.into.rstrip("/")
-    script = shared_file(spark, folder, SCRIPT)
+    access = config.state.access()
+    script = shared_file(spark, folder, SCRIPT, access)
     if script is None:
         raise RunError("export can't write over Spark Connect, where files are the server's: run it without")
     found = MomentReader(archive, progress).find(lsn, request.tables).named(request.tables)
@@ -65,12 +70,26 @@ def export(
             tables.append(ExportedTable(state.full_name, why_not=why_not))
             continue
         progress(f"writing {state.full_name}")
-        exported = table.write(rows, folder)
+        with _private(local_path(spark, folder), table.folder, access):
+            exported = table.write(rows, folder)
         tables.append(exported)
         parts = sorted(map(basename, spark.read.text(f"{folder}/{exported.folder}").inputFiles()))
         lines += [table.load(f"{exported.folder}/{part}") for part in parts]
     script.replace("".join([*lines, "COMMIT;\n"]))
     return ExportSummary(config.source.name, lsn, folder, tuple(tables))
+
+
+@contextmanager
+def _private(folder: str | None, own: str, access: Access) -> Iterator[None]:
+    """Nobody else may read what the context writes into `own`, below the folder, if that is a local one."""
+    if folder is None:
+        yield
+        return
+    if not Path(folder).exists():
+        access.make_folder(Path(folder))
+    access.make_folder(Path(folder, own).parent)
+    yield
+    access.give_all(Path(folder, own))
 
 
 def _reached(state: TableState) -> str:
@@ -87,6 +106,10 @@ class _Table:
     def of(cls, state: TableState, user_types: UserTypes, form: ExportFormat) -> _Table:
         columns = table_columns(state.relation, state.retired, user_types)
         return cls(state, tuple(ComparedColumn(c.name, c.type) for c in columns if not c.retired), form)
+
+    @property
+    def folder(self) -> str:
+        return f"{path_segment(self.state.schema)}/{path_segment(self.state.table)}"
 
     @property
     def _name(self) -> str:
@@ -121,16 +144,15 @@ class _Table:
                 yield pa.RecordBatch.from_arrays([pa.array(map(line, fields), pa.string())], schema=_LINE)
 
         lines = texts.mapInArrow(convert, spark_schema(_LINE))
-        own = f"{path_segment(self.state.schema)}/{path_segment(self.state.table)}"
         try:
-            lines.write.text(f"{folder}/{own}")
+            lines.write.text(f"{folder}/{self.folder}")
         except AnalysisException as error:
             if error.getCondition() != "PATH_ALREADY_EXISTS":
                 raise
-            raise ConfigError(f"--into: {folder}/{own} exists: name another folder") from None
+            raise ConfigError(f"--into: {folder}/{self.folder} exists: name another folder") from None
         masked = sorted(self.state.masks)
         notes = (f"masked: {', '.join(masked)}",) if masked else ()
-        return ExportedTable(self.state.full_name, own, counts.get["rows"], counts.get["never_sent"], notes)
+        return ExportedTable(self.state.full_name, self.folder, counts.get["rows"], counts.get["never_sent"], notes)
 
     def _line(self) -> Callable[[Sequence[str | None]], str]:
         """The line of a row, from its values' texts."""

@@ -77,7 +77,7 @@ def _claimed(ledger: DeltaLedger, last: Batch, batch: Batch, progress: Progress)
         check = stack.enter_context(ledger.claimed(last, batch, progress))
         sources = ledger.spark.read.format("delta").load(ledger.path("batches")).select("source").distinct().collect()
         for source in sorted({row["source"] for row in sources} - {ledger.source}):
-            other = DeltaLedger.at(ledger.spark, ledger.root, source)
+            other = DeltaLedger.at(ledger.spark, ledger.root, source, access=ledger.access)
             theirs = other.last_batch()
             assert theirs is not None
             next_batch = theirs if theirs.resumed else Batch.after(theirs, {})

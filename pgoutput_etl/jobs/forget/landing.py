@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import compress_like, decompress
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.ingest import binary_files
 from pgoutput_etl.landing.erasure import Erased, erase
 from pgoutput_etl.landing.fingerprint import FilePart, Hashes, head_of, heads_of
@@ -155,7 +156,7 @@ def write_file(archive: DeltaArchive, path: str, content: bytes) -> None:
     refuse_other_names(archive, path)
     local = local_path(archive.spark, path)
     if local is not None:
-        replace_file(Path(local), content)
+        replace_file(Path(local), content, PUBLIC)  # with the permissions that it has
         checksum = Path(local).with_name(f".{Path(local).name}.crc")  # Hadoop's, of the old content
         checksum.unlink(missing_ok=True)
     else:

@@ -18,13 +18,14 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
-from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.errors import ConfigError, brief
 from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.snapshot.repair import TableComparison, why_not_repaired
 from pgoutput_etl.jobs.snapshot.request import Repair, RowFormat, SnapshotOrder, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.sources import BinaryFiles, CsvFiles, Dump, RowFiles, SnapshotServer, masked
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy
 from pgoutput_etl.postgres.catalog import Catalog, CatalogTable, read_catalog
@@ -58,9 +59,11 @@ class Staging:
     def run(self) -> tuple[SnapshotOrder, tuple[str, ...]]:
         """The order for the staged rows, and the names of tables that the configuration skips. Raises
         PgoutputEtlError."""
-        path = f"{self.config.state.root.rstrip('/')}/staged/{uuid4().hex}"
+        state = self.config.state
+        path = f"{state.root.rstrip('/')}/staged/{uuid4().hex}"
         try:
-            return self._stage_server(path) if self.request.jdbc is not None else self._stage_files(path)
+            with private_folders(self.spark, state.root, FOLDERS, state.access()):
+                return self._stage_server(path) if self.request.jdbc is not None else self._stage_files(path)
         except BaseException:
             discard(self.spark, path)
             raise
@@ -154,7 +157,7 @@ class Staging:
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--catalog: {path} can't be read: {error}") from None
+            raise ConfigError(f"--catalog: {path} can't be read: {brief(error)}") from None
         return read_catalog(text, self.request.publications, self.request.wants)
 
     def _names(self, files: RowFiles, catalog: Catalog | None) -> list[str]:

@@ -18,6 +18,7 @@ import yaml
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.identifiers import is_catalog_place, table_of, tag_of
 from pgoutput_etl.jobs.status.ledger_state import LedgerBatches, user_types
 from pgoutput_etl.ledger.reader import LedgerReader
@@ -70,7 +71,7 @@ def write_sources(config: Config, path: str, max_age: timedelta | None) -> None:
     RunError."""
     text = sources_text(config, LedgerTables.read(config), max_age)
     try:
-        replace_file(Path(path), text)
+        replace_file(Path(path), text, PUBLIC)
     except OSError as error:
         raise RunError(f"{path}: dbt's sources can't be written: {error.strerror}") from None
 

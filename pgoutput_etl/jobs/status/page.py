@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pgoutput_etl.console import duration
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.jobs.next_commands import next_lines
 from pgoutput_etl.jobs.page.parts import (
     bullets,
@@ -36,7 +37,7 @@ _SHOWN_TABLES = 100
 def write_page(status: Status, path: str) -> None:
     """Raises RunError."""
     try:
-        replace_file(Path(path), page(status))
+        replace_file(Path(path), page(status), PUBLIC)
     except OSError as error:
         raise RunError(f"{path}: the page can't be written: {error.strerror}") from None
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.jobs.status.ledger_state import user_types
 from pgoutput_etl.ledger.reader import LedgerReader
@@ -75,9 +76,9 @@ def _write(folder: Path, source: str, version: SchemaVersion, types: UserTypes) 
     since = {"x-version": version.number, "x-since-lsn": format_lsn(version.lsn)}
     place = "/".join(map(path_segment, (source, state.schema, state.table, str(version.number))))
     described = json_schema(f"urn:pgoutput_etl:{place}", state.full_name, columns, key)
-    replace_file(own / f"{version.number}.schema.json", json.dumps({**described, **since}, indent=2) + "\n")
+    replace_file(own / f"{version.number}.schema.json", json.dumps({**described, **since}, indent=2) + "\n", PUBLIC)
     avro = avro_schema(f"{source}_{state.schema}", state.table, columns, key)
-    replace_file(own / f"{version.number}.avsc", json.dumps({**avro, **since}, indent=2) + "\n")
+    replace_file(own / f"{version.number}.avsc", json.dumps({**avro, **since}, indent=2) + "\n", PUBLIC)
 
 
 def _key(state: TableState) -> tuple[str, ...]:

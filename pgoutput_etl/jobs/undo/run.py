@@ -38,7 +38,7 @@ def undo(spark: SparkSession, config: Config, request: UndoRequest, progress: Pr
     writes nothing."""
     archive = archive_of(spark, config)
     folder = request.into.rstrip("/")
-    sql, html = (shared_file(spark, folder, name) for name in (SCRIPT, PAGE))
+    sql, html = (shared_file(spark, folder, name, config.state.access()) for name in (SCRIPT, PAGE))
     if sql is None or html is None:
         raise RunError("undo can't write over Spark Connect, where files are the server's: run it without")
     if sql.read() is not None:
