@@ -122,6 +122,8 @@ def _with_condition(name: str, error: Any) -> str:
     with suppress(Exception):
         condition, state = error.getCondition(), error.getSqlState()
         return f"{name} ({condition}{f', SQLSTATE {state}' if state else ''})" if condition else name
+    with suppress(Exception):
+        return f"{name} (SQLSTATE {error.getSQLState()})"  # of a JDBC driver
     return name
 
 

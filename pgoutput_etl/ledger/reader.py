@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from pgoutput_etl.config.object_storage import Place, place_of, without_secrets
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import RunError, brief
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
 from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
 
@@ -76,7 +77,9 @@ class LedgerReader:
         try:
             return read()
         except Exception as error:  # noqa: BLE001 # delta-rs raises many kinds, including Rust's panics
-            reason = without_secrets(f"{type(error).__name__}: {error}", self.root)
+            is_of_storage = isinstance(error, (OSError, DeltaError))  # other errors may quote what is stored
+            text = f"{type(error).__name__}: {error}" if is_of_storage else brief(error)
+            reason = without_secrets(text, self.root)
             raise RunError(f"the ledger's table {table} can't be read: {reason}") from None
 
 

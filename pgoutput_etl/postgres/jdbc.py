@@ -11,7 +11,7 @@ from functools import cached_property
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError, own_lines
+from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError, brief, own_lines
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.connection import DRIVER_PACKAGE
 
@@ -20,6 +20,9 @@ DRIVER = "org.postgresql.Driver"
 _NO_DRIVER = ("No suitable driver", f"ClassNotFoundException: {DRIVER}")
 
 _SERVER_ERROR = re.compile(r"org\.postgresql\.util\.PSQLException: ([^\n]*)")
+
+# Classes of PostgreSQL's errors about values, which they quote: data exceptions and violated constraints.
+_QUOTES_VALUES = re.compile(r"SQLSTATE 2[23]")
 
 _FILE_ERROR = re.compile(r"(?:ArchiveError|FramingError): (.*)")  # raised in a Python worker
 
@@ -75,6 +78,9 @@ def jdbc_errors() -> Iterator[None]:
         for file_error in filter(None, map(_FILE_ERROR.match, own_lines(error))):
             raise ArchiveError(file_error[1]) from None
         if (server_error := _SERVER_ERROR.search(text)) is not None:
+            reason = brief(error)
+            if _QUOTES_VALUES.search(reason) or "SQLSTATE" not in reason:
+                raise RunError(f"--jdbc: the server can't be read ({reason})") from None
             raise RunError(f"--jdbc: the server says: {server_error[1]}") from None
         condition = error.getCondition() if isinstance(error, PySparkException) else None
         if condition is None or not condition.startswith("FAILED_JDBC"):
