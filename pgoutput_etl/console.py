@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -116,15 +118,12 @@ DEBUG = "PGOUTPUT_ETL_DEBUG"
 
 _JVM_ENDED = "Spark's Java process has ended: it ran out of memory (--driver-memory), or was stopped"
 
+# By a sign in the classes and texts of an error and of those that it hides. Without a JVM, its exceptions have no text.
 _ADVICE = (
-    ("Py4JNetworkError", _JVM_ENDED),
-    ("ConnectionRefusedError", _JVM_ENDED),
-    ("OutOfMemoryError", "Spark's Java process is out of memory: give it more (--driver-memory, --executor-memory)"),
-    (
-        "Python worker exited unexpectedly",
-        "a Python worker has ended: it ran out of memory, or was stopped",
-    ),
-    ("ExecutorLostFailure", "an executor was lost: it ran out of memory, or was stopped"),
+    (r"OutOfMemoryError", "Java is out of memory: give it more (--driver-memory, --executor-memory)"),
+    (r"Py4JNetworkError|ConnectionRefusedError|^Py4JJavaError $|^Py4JError An error [^\n]*\Z", _JVM_ENDED),
+    (r"Python worker exited unexpectedly", "a Python worker has ended: it ran out of memory, or was stopped"),
+    (r"ExecutorLostFailure", "an executor was lost: it ran out of memory, or was stopped"),
 )
 
 
@@ -145,9 +144,18 @@ def print_unexpected(error: Exception, job: str) -> None:
     step = step_of(error)
     where = f"{job} failed" if step is None else f"{job} failed {step}"
     lines = [*own_lines(error)[-1:], f"{where}: {brief(error)}"]
-    lines += [advice for sign, advice in _ADVICE if sign in f"{type(error).__name__} {text_of(error)}"][:1]
+    texts = [f"{type(e).__name__} {text_of(e)}" for e in _with_hidden(error)]
+    lines += [advice for sign, advice in _ADVICE if any(re.search(sign, text, re.MULTILINE) for text in texts)][:1]
     _print_lines(*lines, "The error's text may contain rows' values. To see it, run the same command with --debug")
     _print_traceback(error)
+
+
+def _with_hidden(error: BaseException) -> Iterator[BaseException]:
+    """The error, and those that it was raised from or instead of."""
+    current: BaseException | None = error
+    while current is not None:
+        yield current
+        current = current.__cause__ or current.__context__
 
 
 def _print_lines(first: str, *rest: str) -> None:
@@ -164,6 +172,26 @@ def _print_traceback(error: Exception) -> None:
 def print_warning(text: str) -> None:
     """Prints to standard error, even if progress is off."""
     sys.stderr.write(f"{printable(text)}\n")
+
+
+class _PrivateLog(logging.Handler):
+    """Prints what libraries log: with --debug in full, otherwise the logger and an error's class. This package's own
+    texts have no values."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if DEBUG in os.environ:
+            print_warning(self.format(record))
+            return
+        text = record.getMessage() if record.name.startswith("pgoutput_etl") else ""
+        error = record.exc_info[1] if record.exc_info else None
+        print_warning(f"{record.levelname} {record.name}: {text}{f' ({brief(error)})' if error else ''}")
+
+
+def keep_log_private() -> None:
+    """For the process's logs and warnings, unless somebody has configured logging."""
+    if not logging.root.handlers:
+        logging.basicConfig(handlers=[_PrivateLog(logging.WARNING)])
+        logging.captureWarnings(True)
 
 
 class ProgressPrinter:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from pgoutput_etl.config.settings import Config, load_config
-from pgoutput_etl.console import DEBUG, Progress, ProgressPrinter, print_error, print_unexpected
+from pgoutput_etl.console import DEBUG, Progress, ProgressPrinter, keep_log_private, print_error, print_unexpected
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_NEEDS_LITTLE_SPARK, EXIT_NEEDS_NO_SPARK, EXIT_NEEDS_SPARK, exit_code_of
 from pgoutput_etl.jobs.command_line import example_line, job_line
@@ -63,6 +63,7 @@ class Command:
         os.environ.pop(DEBUG, None)
         if parsed.debug:
             os.environ[DEBUG] = "1"
+        keep_log_private()
         try:
             if BEFORE_SPARK in os.environ:
                 if not self.check(parsed):
@@ -174,8 +175,11 @@ def session(job: str, config: Config, is_light: bool = False) -> Iterator[SparkS
         if config.target.catalog is not None:
             check_catalog(spark, config.target.catalog)
         yield spark
-    finally:
-        end_session(spark)
+    except BaseException:
+        with suppress(Exception):  # of a JVM that has ended, which must not hide the error
+            end_session(spark)
+        raise
+    end_session(spark)
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

@@ -209,4 +209,4 @@ def test_debug_shows_everything(sources: Sources) -> None:
     (case,) = sources.run([sys.executable], ["casts"], "--debug").values()
     assert (case.out, case.code) == ("", 1)
     assert f"'{CANARY}'" in case.err.partition("--debug: the rest may contain rows' values")[2]
-    assert re.search(rf"ERROR Executor: [^\n]*\n[^\n]*'{CANARY}'", case.err), case.err
+    assert re.search(rf"ERROR Utils: Aborting task\n[^\n]*'{CANARY}'", case.err), case.err
