@@ -6,7 +6,6 @@ may be a secret from the environment.
 
 from __future__ import annotations
 
-import grp
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -101,7 +100,8 @@ class State:
         """Of local files with rows' values. Raises ConfigError if this process may not give files to the group."""
         if self.group is None:
             return PRIVATE
-        group = grp.getgrnam(self.group).gr_gid
+        group = _group_id(self.group)
+        assert group is not None  # as load_config has checked
         if os.geteuid() != 0 and group not in {os.getegid(), *os.getgroups()}:
             raise ConfigError(f"state.group: this job's user is not in the group {self.group}: add it, or name another")
         return Access.of_group(group)
@@ -314,7 +314,7 @@ def _views(node: Node, catalog: str | None) -> str | None:
 def _state(node: Node, target: Target) -> State:
     keys = node.section("root", "group")
     root, group = keys["root"], keys["group"].optional_text("the name of a group")
-    if group is not None and not _is_group(group):
+    if group is not None and _group_id(group) is None:
         raise keys["group"].error("expected a group of this machine")
     if root.value is None and target.root is not None:
         return State(f"{target.root.rstrip('/')}/_pgoutput_etl", group)
@@ -324,12 +324,14 @@ def _state(node: Node, target: Target) -> State:
     return state
 
 
-def _is_group(name: str) -> bool:
+def _group_id(name: str) -> int | None:
+    """None for a group that this machine doesn't have."""
+    from grp import getgrnam  # not on Windows
+
     try:
-        grp.getgrnam(name)
+        return getgrnam(name).gr_gid
     except KeyError:
-        return False
-    return True
+        return None
 
 
 def _rules(node: Node, target: Target) -> tuple[TableRule, ...]:
