@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.identifiers import is_within
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -40,6 +42,13 @@ def not_plain(path: str, mode: int) -> str:
 def outside(path: str) -> str:
     """The error for a path with a link among its folders."""
     return f"{path}: expected a plain file, found one that a symbolic link leads to: put the file itself there"
+
+
+def outside_landing(path: str) -> str:
+    """The error for an object whose name leads out of the landing folder."""
+    return (
+        f"{path}: expected a file below source.landing, found an object whose name there leads to this path: remove it"
+    )
 
 
 @contextmanager
@@ -109,3 +118,13 @@ def root_of(pattern: str) -> str:
     end = next((n for n, part in enumerate(parts) if is_pattern(part)), len(parts))
     folder = "/".join(parts[:end]) or "/"
     return folder if end < len(parts) or not Path(folder).is_file() else str(Path(folder).parent)
+
+
+_STORAGE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")  # scheme and bucket or host
+
+
+def is_below_root(path: str, landing: str) -> bool:
+    """True if a listed path is below the folder above everything that `landing` matches. Compares what follows the
+    storage's name, as a listing may spell that in another way. A relative `landing` can't be judged."""
+    root = _STORAGE.sub("", root_of(landing), count=1) or "/"
+    return not root.startswith("/") or is_within(_STORAGE.sub("", path, count=1), root)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -12,7 +12,7 @@ from pgoutput_etl.config.settings import Gaps, OnError
 from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.ingest.assemble import ScanOutput, collect_scans
 from pgoutput_etl.ingest.landing_folder import LandingFolder
-from pgoutput_etl.ingest.listing import FilesChangedError, reading_files, rereading_files
+from pgoutput_etl.ingest.listing import FilesChangedError, UnreadableFileError, reading_files, rereading_files
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
 from pgoutput_etl.landing.batching import commits_in, in_steps
 from pgoutput_etl.landing.file_index import FileIndex, Listing, scan_tasks
@@ -30,6 +30,7 @@ from pgoutput_etl.landing.fingerprint import (
 from pgoutput_etl.landing.incremental_scan import nothing_to_read
 from pgoutput_etl.landing.known_files import candidates, natural_order
 from pgoutput_etl.landing.selection import (
+    EVERY_FILE_WAITS,
     IGNORED,
     FileSelection,
     is_ignored,
@@ -38,6 +39,7 @@ from pgoutput_etl.landing.selection import (
     tail_remark,
     unread_part,
     with_scan,
+    without,
 )
 from pgoutput_etl.landing.sequence_gaps import missing_number
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
@@ -138,6 +140,18 @@ def new_files(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
     return candidates(files, index.known([file.path for file in files]))
 
 
+@contextmanager
+def _offering_to_ignore() -> Iterator[None]:
+    """An error about an unreadable file says how to go on without it."""
+    try:
+        yield
+    except UnreadableFileError as error:
+        if not error.path:
+            raise
+        raise ArchiveError(f"{error}. {EVERY_FILE_WAITS}", without(error.path)) from error
+
+
+@_offering_to_ignore()
 def read_files(
     landing: LandingFolder, files: Mapping[int, LandedFile], index: FileIndex, listing: Listing
 ) -> FileBatch:
@@ -306,7 +320,9 @@ def _collect(blocks: ScannedBlocks, tasks: Mapping[str, ScanTask]) -> ScanOutput
         output = collect_scans(blocks)
     for path, task in tasks.items():
         if task.number not in output.scans and task.number not in output.errors:
-            raise ArchiveError(f"{path}: this file was listed, but was gone when it was to be read. Run again")
+            raise UnreadableFileError(
+                path, f"{path}: this file was listed, but was gone when it was to be read. Run again"
+            )
     return output
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,7 +20,7 @@ from pgoutput_etl.errors import ArchiveError, ConfigError, own_lines
 from pgoutput_etl.landing.file_index import LISTING_SCHEMA, Listing
 from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
 from pgoutput_etl.landing.local_files import LocalFiles
-from pgoutput_etl.plain_file import PlainFileError, is_pattern, root_of
+from pgoutput_etl.plain_file import PlainFileError, is_below_root, is_pattern, outside_landing, root_of
 from pgoutput_etl.scan.landed_tuples import RereadError
 from pgoutput_etl.scan.message_row import ScanError
 from pgoutput_etl.spark.connect import is_connect
@@ -69,9 +70,18 @@ class FilesChangedError(ArchiveError):
     """Files have grown, or were renamed or removed, since they were listed, selected, or scanned."""
 
 
+class UnreadableFileError(ArchiveError):
+    """A listed file that is gone, or that this job may not read. path: empty if the error does not name it."""
+
+    def __init__(self, path: str, text: str) -> None:
+        super().__init__(text)
+        self.path = path
+
+
 def list_landing(spark: SparkSession, landing: str) -> Listing:
-    """All plain files below a folder or matching a glob, except empty ones; none is read. Raises ConfigError if nothing
-    is there."""
+    """All plain files below a folder or matching a glob, except empty ones; none is read. An object's name may have
+    `..`, by which Hadoop would read another folder's object: such a name is not a plain file's. Raises ConfigError if
+    nothing is there."""
     local = _local_listing(spark, landing)
     if local is not None:
         return local.with_content()
@@ -81,7 +91,10 @@ def list_landing(spark: SparkSession, landing: str) -> Listing:
         if error.getCondition() == "PATH_NOT_FOUND":
             raise _missing(landing) from None
         raise
-    return Listing(_listed(files).cast(LISTING_SCHEMA))
+    table = _listed(files).cast(LISTING_SCHEMA)
+    paths = table.column("path")
+    outside = {str(path): outside_landing(path) for path in paths.to_pylist() if not is_below_root(path, landing)}
+    return Listing(table.filter(pc.invert(pc.is_in(paths, pa.array(outside, pa.string())))), outside)
 
 
 def _missing(landing: str) -> ConfigError:
@@ -263,7 +276,7 @@ def rereading_files(paths: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
-    """Turns Spark's error about an unreadable file into an ArchiveError that names the file."""
+    """Turns Spark's error about an unreadable file into an UnreadableFileError."""
     try:
         yield
     except ArchiveError:
@@ -274,7 +287,7 @@ def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
         named = _unreadable_among(paths, str(error))
         if named is None:
             raise
-        raise ArchiveError(_cant_be_read(named or "a landed file")) from error
+        raise UnreadableFileError(named, _cant_be_read(named or "a landed file")) from error
 
 
 def _unreadable_among(paths: Iterable[str], error: str) -> str | None:
@@ -287,4 +300,7 @@ def _unreadable_among(paths: Iterable[str], error: str) -> str | None:
 
 
 def _cant_be_read(file: str) -> str:
-    return f"{file}: it can't be read: it no longer exists, or this job may not read it"
+    return (
+        f"{file}: it can't be read: it no longer exists, this job may not read it, or its name has a part that Spark "
+        "leaves out of paths (such as //)"
+    )

@@ -11,7 +11,7 @@ import pytest
 from pgoutput_etl import plain_file
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.inspection.local_runner import list_local, read_local
-from pgoutput_etl.plain_file import PlainFileError, root_of
+from pgoutput_etl.plain_file import PlainFileError, is_below_root, root_of
 from tests.support.mutations import no_hang
 
 SECRET = b"a key that only this user may read"
@@ -90,3 +90,20 @@ def test_the_root_is_the_folder_before_the_first_wildcard(hostile: Path) -> None
     assert root_of(str(hostile)) == root_of(f"{hostile}/*.bin") == root_of(f"{hostile}/{{a,b}}/c") == str(hostile)
     assert root_of(f"{hostile}/sub/1.bin") == f"{hostile}/sub"
     assert root_of("/*") == "/"
+
+
+@pytest.mark.parametrize(
+    ("path", "landing", "is_below"),
+    [
+        ("s3a://lake/landing/shop/1.bin", "s3a://lake/landing/shop/", True),
+        ("s3a://lake/landing/shop/1.bin", "s3a://lake/landing/*/", True),
+        ("s3a://lake/1.bin", "s3a://lake", True),
+        ("hdfs://node:8020/landing/1?#.bin", "hdfs:///landing", True),
+        ("hdfs://node:8020/user/etl/landing/1.bin", "landing", True),
+        ("s3a://lake/secret/1.bin", "s3a://lake/landing/shop", False),
+        ("s3a://lake/landing/shopping/1.bin", "s3a://lake/landing/shop", False),
+        ("s3a://lake/secret/1.bin", "s3a://lake/landing/*/", False),
+    ],
+)
+def test_an_object_is_below_the_landing_folder(path: str, landing: str, is_below: bool) -> None:
+    assert is_below_root(path, landing) == is_below

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from fnmatch import fnmatchcase
+from posixpath import normpath
 from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSelector, FileType
@@ -18,6 +19,7 @@ from pgoutput_etl.jobs.status.report import WaitingFiles
 from pgoutput_etl.landing.file_index import FileIndex, Listing
 from pgoutput_etl.landing.fingerprint import LandedFile
 from pgoutput_etl.landing.known_files import KnownFiles, candidates, is_unchanged
+from pgoutput_etl.plain_file import is_below_root, outside_landing
 
 _MILLISECOND = 1000  # Hadoop's times have no microseconds
 
@@ -29,7 +31,7 @@ def list_files(landing: str, spark: Mapping[str, str]) -> Listing:
     """
     place = place_of(landing, spark, "source.landing")
     try:
-        listing = _local_files(place.path) if place.s3 is None else Listing.of(_objects(place, landing))
+        listing = _local_files(place.path) if place.s3 is None else _objects(place, landing)
     except ConfigError:
         raise ConfigError(f"source.landing: {landing} does not exist") from None
     except OSError as error:
@@ -43,8 +45,8 @@ def _local_files(landing: str) -> Listing:
     return list_local([absolute]).under_uris("dbfs" if is_volume else "file")
 
 
-def _objects(place: Place, landing: str) -> Iterable[LandedFile]:
-    """The objects below a folder, or below matches of a glob, with names that Spark reads."""
+def _objects(place: Place, landing: str) -> Listing:
+    """The objects below a folder, or below matches of a glob, with names that Spark reads, and with Spark's paths."""
     assert place.s3 is not None
     bucket = urlsplit(landing).netloc
     store, files = place.s3.file_system(bucket), list[LandedFile]()
@@ -52,12 +54,13 @@ def _objects(place: Place, landing: str) -> Iterable[LandedFile]:
     for folder in sorted({_folder_of(pattern) for pattern in patterns}):
         for found in store.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True)):
             if found.type is FileType.File and _is_read(found.path, patterns):
-                path = f"{landing.partition('://')[0]}://{found.path}"
+                path = f"{landing.partition('://')[0]}://{normpath(found.path)}"
                 modified = found.mtime_ns // 1000 // _MILLISECOND * _MILLISECOND
                 files.append(LandedFile(path, found.size or 0, modified))
     if not files:
         raise ConfigError("")
-    return files
+    outside = {file.path: outside_landing(file.path) for file in files if not is_below_root(file.path, landing)}
+    return Listing.of((file for file in files if file.path not in outside), outside)
 
 
 def _folder_of(pattern: str) -> str:
@@ -73,7 +76,7 @@ def _is_read(path: str, patterns: Iterable[str]) -> bool:
         wanted = pattern.split("/")
         names = parts[len(wanted) :] or parts[-1:]
         matches = len(parts) >= len(wanted) and all(map(_matches, parts, wanted))
-        if matches and not any(name.startswith((".", "_")) for name in names):
+        if matches and not any(name[:1] in (".", "_") and name not in (".", "..") for name in names):
             return True
     return False
 

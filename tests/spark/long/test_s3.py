@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -223,3 +224,24 @@ def test_storage_without_conditional_writes_is_reported(s3: Lake) -> None:
     assert done.status == 0, done.errors[-3000:]
     assert "this storage ignores the condition of a conditional put: two runs that start" in done.errors
     assert values(s3) == [("1", "a"), ("2", "b")]
+
+
+@pytest.mark.soak
+def test_names_of_objects_cant_lead_out_of_the_landing_folder(s3: Lake) -> None:
+    """A name may have .. and //, which Hadoop resolves: it would read another object."""
+    s3.put(f"{LANDING}/0.copydata", copydata(NIGHT))
+    secret, forged = (copydata(transaction(9, 0x900, table(), insert(key, "x"))) for key in ("secret", "forged"))
+    s3.put("secret/f.copydata", secret)
+    s3.put(f"{LANDING}/../../secret/f.copydata", forged)
+    done = s3.job("apply")
+    assert (done.status, values(s3)) == (3, [("1", "a"), ("2", "b")])
+    [refused] = done.json()["refused_files"]
+    assert "s3a://lake/secret/f.copydata: expected a file below source.landing" in refused
+    assert status(s3.config(), StatusRequest()).quarantine.refused_files == (refused,)
+
+    s3.put(f"{LANDING}/a//1.copydata", forged)
+    stopped = s3.job("apply")
+    assert stopped.status == 1
+    [command] = re.findall(r"Next: .*jobs/apply.py .*--set '(source.ignore=.*)'", stopped.errors)
+    goes_on = s3.job("apply", "--set", command)
+    assert (goes_on.status, values(s3)) == (3, [("1", "a"), ("2", "b")])
