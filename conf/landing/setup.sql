@@ -4,6 +4,7 @@
 -- -v two_phase=true: prepared transactions are sent when they are prepared (PostgreSQL 15 and newer).
 -- -v failover=true: standbys have the slot too (PostgreSQL 17 and newer; both options together from 18 on).
 \set ON_ERROR_STOP on
+set search_path = '';
 \if :{?slot} \else \set slot etl \endif
 -- An option that isn't given is false for a new slot, and isn't checked for an existing one.
 \if :{?two_phase} \else \set two_phase '' \endif

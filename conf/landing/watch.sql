@@ -1,4 +1,5 @@
 -- One row about the slot :slot, or none if it doesn't exist. Columns that a version doesn't have are empty.
+set search_path = '';
 select
     s.active,
     coalesce(to_jsonb(s) ->> 'wal_status', '') as wal_status,

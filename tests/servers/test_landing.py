@@ -58,7 +58,9 @@ def test_the_guides_landing_has_all_of_the_servers_changes(version: Version, tmp
             connection.execute("create table keyless (a int)")
             connection.execute(b"create table hidden (a int primary key); alter table hidden replica identity nothing")
             output = machine.run_shell(GUIDE["server"])
-            assert re.findall(r"^ (\w+)$", output, re.MULTILINE)[-2:] == ["keyless", "hidden"], "they can't be updated"
+            assert re.findall(r"^ public\.(\w+)$", output, re.MULTILINE)[-2:] == ["keyless", "hidden"], (
+                "they can't be updated"
+            )
             assert "person" not in output
             connection.execute(b"drop table keyless; drop table hidden")
         machine.run_shell(GUIDE["start"])

@@ -98,9 +98,9 @@ def test_tables_without_changes_are_listed(shop: Database) -> None:
     shop.psql("create table listed (a int)", "create table other (a int)", "create publication etl for table listed")
     done = shop.setup()
     succeeds(done)
-    assert re.findall(r"^ (\w[\w ]*\w) *$", done.stdout, re.MULTILINE)[-4:] == [
-        *("not published", "other"),
-        *("without a key", "listed"),
+    assert re.findall(r"^ (\w[\w. ]*\w) *$", done.stdout, re.MULTILINE)[-4:] == [
+        *("not published", "public.other"),
+        *("without a key", "public.listed"),
     ]
     shop.psql("alter publication etl set (publish = 'insert')")
     assert "The publication etl leaves out some operations" in shop.setup().stdout
