@@ -3,6 +3,8 @@
 Values are printed by their type's output function, which format's %s calls for every type; a cast to text would print
 `true` for a bool and strip the blanks of a char(n). Names are quoted here only. Queries contain no values except
 integers and the row filters of the server's own catalog.
+
+Sessions have no search path, so functions and operators are PostgreSQL's own.
 """
 
 from __future__ import annotations
@@ -10,15 +12,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-# The settings that change PostgreSQL's text output; one statement, because a prepared one can't be several.
+# A session's settings. The first ones let no code of a table's owner run with the reader's rights: functions instead of
+# PostgreSQL's, row-level security (a table that has it is an error), and views in the place of tables. The others
+# change PostgreSQL's text output. One statement, because a prepared one can't be several.
+_SETTINGS = {
+    "search_path": "",
+    "row_security": "off",
+    "TimeZone": "UTC",
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "bytea_output": "hex",
+    "extra_float_digits": "3",
+}
 SESSION = (
-    "SELECT set_config('TimeZone', 'UTC', false), set_config('DateStyle', 'ISO, MDY', false), "
-    "set_config('IntervalStyle', 'postgres', false), set_config('bytea_output', 'hex', false), "
-    "set_config('extra_float_digits', '3', false)"
+    "SELECT "
+    + "".join(f"pg_catalog.set_config('{name}', '{value}', false), " for name, value in _SETTINGS.items())
+    + "(SELECT pg_catalog.set_config(name, 'view, foreign-table', false) FROM pg_catalog.pg_settings "
+    "WHERE name OPERATOR(pg_catalog.=) 'restrict_nonsystem_relation_kind')"
 )
 
 # Settings for a script with literals of such texts, within a transaction of psql.
-SCRIPT_SETTINGS = """SET LOCAL client_encoding = 'UTF8';
+SCRIPT_SETTINGS = """SET LOCAL search_path = '';
+SET LOCAL client_encoding = 'UTF8';
 SET LOCAL standard_conforming_strings = on;
 SET LOCAL DateStyle = 'ISO, MDY';
 SET LOCAL IntervalStyle = 'postgres';
@@ -137,7 +152,7 @@ def insertion(table: str, columns: Iterable[str]) -> str:
 
 def as_text(column: str) -> str:
     """A column as text. IS DISTINCT FROM NULL, because a composite value of NULLs IS NULL but is not NULL itself."""
-    return f"CASE WHEN {column} IS DISTINCT FROM NULL THEN format('%s', {column}) END"
+    return f"CASE WHEN {column} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {column}) END"
 
 
 def integers(numbers: Iterable[int]) -> str:

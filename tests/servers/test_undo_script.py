@@ -103,16 +103,19 @@ def test_several_scripts_and_other_statements_in_a_session(server: Server, tmp_p
 @pytest.mark.parametrize(
     ("prepare", "error"),
     [
-        ("create publication p for table g where (v = 'x')", "publication p sends only some rows or operations of g"),
+        (
+            "create publication p for table g where (v = 'x')",
+            "publication p sends only some rows or operations of public.g",
+        ),
         (
             "create publication p for table g with (publish = 'insert')",
             "publication p sends only some rows or operations",
         ),
-        ("create table heir () inherits (g)", "other tables inherit from g"),
+        ("create table heir () inherits (g)", "other tables inherit from public.g"),
         ("alter role postgres set track_counts = off", "track_counts is off"),
         (
             "create table h (g int references g on delete cascade); insert into h values (2)",
-            "a cascade or a trigger updates or deletes other rows of h",
+            "a cascade or a trigger updates or deletes other rows of public.h",
         ),
     ],
 )

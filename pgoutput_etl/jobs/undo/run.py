@@ -31,6 +31,7 @@ from pgoutput_etl.spark.shared_file import shared_file
 from pgoutput_etl.targets.plan import APPLIED, TablePlan, TableTask
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import ColumnType, Storage
+from pgoutput_etl.types.arrays import FIRST_USER_OID
 
 
 def undo(spark: SparkSession, config: Config, request: UndoRequest, progress: Progress = no_progress) -> UndoSummary:
@@ -210,4 +211,7 @@ def _undone(
     if stored is not None and table.key:
         before = table.rows(current_rows(stored, task.mode), keys)
     history = history_of(changes, before, bool(table.key))
-    return UndoneTable(relation.namespace, relation.name, table.columns, table.key, history.steps, history.conflicts)
+    types = {column.name: column.type_oid for column in task.shape.relation.columns}
+    looked_up = {i: f"key_{task.oid}_{i}" for i in table.key if types[table.columns[i].name] >= FIRST_USER_OID}
+    name = (relation.namespace, relation.name)
+    return UndoneTable(*name, table.columns, table.key, history.steps, history.conflicts, looked_up)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from pgoutput_etl.jobs.undo.steps import Conflict, Operation, Row, Step, Text
 from pgoutput_etl.postgres.queries import SCRIPT_SETTINGS, as_text, identifier, insertion, literal, qualified
 from pgoutput_etl.types.canonical_text import ComparedColumn
 
+# Functions and operators of other schemas may fit a call better than PostgreSQL's, so the script runs without a search
+# path. Triggers and CHECK constraints may need the caller's, which the steps therefore have; their names are qualified.
 _BEGIN = r"""\set ON_ERROR_STOP on
 BEGIN;
+SELECT pg_catalog.current_setting('search_path') AS caller_path \gset
 {settings}
 -- The tables, and the changes that this script makes to them. Partitions count as their root.
 CREATE FUNCTION pg_temp.undo_root(relation regclass) RETURNS regclass LANGUAGE sql AS
@@ -44,7 +47,8 @@ DO $$ DECLARE c record; BEGIN
 END $$;
 
 -- Each step must find exactly one row, and leave what it says.
-CREATE FUNCTION pg_temp.undone(rows bigint, is_restored boolean, step text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION pg_temp.undone(rows bigint, is_restored boolean, step text) RETURNS void LANGUAGE plpgsql
+  SET search_path = '' AS $$
 BEGIN
   IF rows <> 1 THEN RAISE EXCEPTION 'nothing is undone: % finds % rows that are what they were', step, rows; END IF;
   IF NOT is_restored THEN RAISE EXCEPTION 'nothing is undone: a trigger changes the row of %', step; END IF;
@@ -65,8 +69,13 @@ SET CONSTRAINTS ALL DEFERRED;
 
 """
 
+_STEPS = r"""SELECT pg_catalog.set_config('search_path', :'caller_path', true) AS caller_path \gset
+
+"""
+
 _END = """
 SET CONSTRAINTS ALL IMMEDIATE;
+SET LOCAL search_path = '';
 DO $$ DECLARE c record; BEGIN
   FOR c IN SELECT relation::regclass FROM (
       SELECT pg_temp.undo_root(relid) AS relation, n_tup_upd + n_tup_del AS changes
@@ -88,7 +97,8 @@ COMMIT;
 
 @dataclass(frozen=True, slots=True)
 class UndoneTable:
-    """key: positions of the key's columns; empty in a table without a key."""
+    """key: positions of the key's columns; empty in a table without a key. looked_up: the variable of psql with the
+    operator, for positions of key columns whose type is not PostgreSQL's own."""
 
     schema: str
     name: str
@@ -96,6 +106,7 @@ class UndoneTable:
     key: tuple[int, ...]
     steps: tuple[Step, ...]
     conflicts: tuple[Conflict, ...]
+    looked_up: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def full_name(self) -> str:
@@ -134,13 +145,23 @@ class UndoneTable:
         condition = self._has(row, self._known(row))
         if self.key:
             # For the key's index; equal values may differ in their texts
-            key = [
-                f"{identifier(self.columns[i].name)} = {literal(t)}"
-                for i in self.key
-                if (t := row.texts[i]) is not None
-            ]
+            key = [f"{self._equals(i)} {literal(t)}" for i in self.key if (t := row.texts[i]) is not None]
             return " AND ".join([*key, condition])
-        return f"(tableoid, ctid) = (SELECT tableoid, ctid FROM {self.place} WHERE {condition} LIMIT 1)"
+        one = f"SELECT tableoid, ctid FROM {self.place} WHERE {condition} LIMIT 1"
+        return f"(tableoid, ctid) OPERATOR(pg_catalog.=) ({one})"
+
+    def _equals(self, position: int) -> str:
+        """The key column and its operator for equality."""
+        if position in self.looked_up:
+            return f":{self.looked_up[position]}"
+        return f"{identifier(self.columns[position].name)} OPERATOR(pg_catalog.=)"
+
+    def lookups(self) -> Iterator[str]:
+        """Queries for the variables in looked_up."""
+        relation = literal(self.place)
+        for position, variable in self.looked_up.items():
+            column = literal(self.columns[position].name)
+            yield _lookup(relation, column, variable)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -160,7 +181,26 @@ def _has(column: ComparedColumn, text: Text) -> str:
     name = identifier(column.name)
     if text is None:  # a composite value of NULLs IS NULL
         return f"{name} IS NOT DISTINCT FROM NULL"
-    return f'({as_text(name)} = {literal(text)} COLLATE "C") IS TRUE'
+    return f'({as_text(name)} OPERATOR(pg_catalog.=) {literal(text)} COLLATE pg_catalog."C") IS TRUE'
+
+
+def _lookup(relation: str, column: str, variable: str) -> str:
+    """Sets a variable of psql to a key column with the operator of its index, or else to its text with that of texts.
+    relation, column: literals."""
+    return rf"""SELECT coalesce(min(format('%I%s OPERATOR(%I.%s)', a.attname,
+    CASE WHEN t.typtype <> 'p' THEN '::' || format_type(t.oid, -1) END, n.nspname, o.oprname)),
+  format('pg_catalog.format(''%%s'', %I) OPERATOR(pg_catalog.=)', {column})) AS {variable}
+FROM pg_catalog.pg_index i
+CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[]) AS k(number, class)
+JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
+JOIN pg_catalog.pg_opclass c ON c.oid = k.class
+JOIN pg_catalog.pg_type t ON t.oid = c.opcintype
+JOIN pg_catalog.pg_amop e ON e.amopfamily = c.opcfamily AND e.amopstrategy = 3
+  AND e.amoplefttype = t.oid AND e.amoprighttype = t.oid
+JOIN pg_catalog.pg_operator o ON o.oid = e.amopopr
+JOIN pg_catalog.pg_namespace n ON n.oid = o.oprnamespace
+WHERE i.indrelid = {relation}::regclass AND a.attname = {column} AND (i.indisprimary OR i.indisreplident) \gset
+"""
 
 
 def script(title: str, tables: Sequence[UndoneTable]) -> Iterator[str]:
@@ -177,9 +217,14 @@ def script(title: str, tables: Sequence[UndoneTable]) -> Iterator[str]:
         return
     expected = ",\n".join(map(_expected, touched))
     yield _BEGIN.replace("{settings}", SCRIPT_SETTINGS).replace("{expected}", expected)
+    for table in touched:
+        yield from table.lookups()
+    yield _STEPS
     for number, (_, _, table, step) in enumerate(named, 1):
         about = literal(f"step {number}, {table.full_name}")
-        checked = f"SELECT pg_temp.undone(count(*), bool_and(is_restored), {about}) AS undone FROM s"
+        checked = (
+            f"SELECT pg_temp.undone(pg_catalog.count(*), pg_catalog.bool_and(is_restored), {about}) AS undone FROM s"
+        )
         yield f"WITH s AS ({table.reverse(step)}) {checked} \\gset\n"
     yield _END
 
