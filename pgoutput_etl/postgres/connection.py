@@ -9,17 +9,27 @@ from pgoutput_etl.errors import ConfigError
 
 DRIVER_PACKAGE = "org.postgresql:postgresql:42.7.7"  # of PostgreSQL's JDBC driver
 
+# No search path from the first packet on. Spark asks for the columns of a query, and the driver for types, before a
+# session's first statement.
+NO_SEARCH_PATH = {"currentSchema": ""}
+
+_PATH = re.compile(r"[?&;]currentSchema\b")
+
 _SECRET = re.compile(r"[?&;](?:password|sslpassword)=|//[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
 def check_url(url: str) -> None:
-    """Raises ConfigError for a URL that is not PostgreSQL's or that contains a password."""
+    """Raises ConfigError for a URL that is not PostgreSQL's, contains a password, or sets the search path."""
     if not url.startswith("jdbc:postgresql:"):
         raise ConfigError("--jdbc: expected jdbc:postgresql://HOST:PORT/DATABASE")
     if _SECRET.search(url):
         raise ConfigError(
             "--jdbc: everybody on the machine can read a password on a command line: set the environment variable "
             "PGPASSWORD instead"
+        )
+    if _PATH.search(url):
+        raise ConfigError(
+            "--jdbc: remove currentSchema from the URL: functions of its schemas would run with this user's rights"
         )
 
 

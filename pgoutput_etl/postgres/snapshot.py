@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.postgres.connection import NO_SEARCH_PATH
 from pgoutput_etl.postgres.jdbc import DRIVER
 from pgoutput_etl.spark.connect import is_connect
 
@@ -26,6 +27,7 @@ _SESSION = {
     "assumeMinServerVersion": "9.4",
     "preferQueryMode": "simple",
     "tcpKeepAlive": "true",
+    **NO_SEARCH_PATH,
 }
 
 _NAME = re.compile(r"[0-9A-Fa-f]+(-[0-9A-Fa-f]+)+")

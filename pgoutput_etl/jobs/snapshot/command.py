@@ -31,7 +31,7 @@ class _CatalogQuery(argparse.Action):
     """Prints the query, as --help prints the help."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        print(f"{QUERY};")
+        print(f"SELECT pg_catalog.set_config('search_path', '', false) \\g /dev/null\n{QUERY};")
         parser.exit(EXIT_DONE)
 
 

@@ -59,10 +59,10 @@ class Commands:
         return _line("psql", self._server, "-c", statement)
 
     def create_slot(self, name: str) -> str:
-        return self._as_user(f"SELECT pg_create_logical_replication_slot({literal(name)}, 'pgoutput')")
+        return self._as_user(f"SELECT pg_catalog.pg_create_logical_replication_slot({literal(name)}, 'pgoutput')")
 
     def drop_slot(self, name: str) -> str:
-        return self._as_user(f"SELECT pg_drop_replication_slot({literal(name)})")
+        return self._as_user(f"SELECT pg_catalog.pg_drop_replication_slot({literal(name)})")
 
     def receive(self, slot: str, publications: Sequence[str]) -> Step:
         landing, source = self.config.source.landing, self.config.source.name
