@@ -89,7 +89,7 @@ def test_an_empty_server_gets_every_command_in_order(configuration: Path) -> Non
             "psql",
             "postgresql://db:5432/shop?user=etl",
             "-c",
-            "SELECT pg_create_logical_replication_slot('etl', 'pgoutput')",
+            "SELECT pg_catalog.pg_create_logical_replication_slot('etl', 'pgoutput')",
         ],
         [
             *("pg_recvlogical", "-d", "postgresql://db:5432/shop?user=etl", "--slot", "etl"),
