@@ -209,7 +209,7 @@ def test_the_watch_reports_problems(tmp_path: Path) -> None:
         machine.wait(lambda: bool(shop.slot("active")), "no receiver")
         healthy = machine.run(watch)
         assert re.match(r"shop: slot etl active=t wal_status=reserved retained_bytes=\d+ ", healthy.stdout)
-        slots = machine.run_shell(f"psql -d shop -XAt <<'EOF'\n{GUIDE['look']}\nEOF")
+        slots = machine.run_shell(f"psql -d shop -qXAt <<'EOF'\n{GUIDE['look']}\nEOF")
         assert slots.splitlines()[0].startswith("etl|t|reserved|")
 
         machine.set(MAX_RETAINED_BYTES="1", MAX_CATALOG_AGE="0", MAX_DISK_PERCENT="0")
