@@ -9,17 +9,11 @@ from pgoutput_etl.errors import ConfigError
 
 DRIVER_PACKAGE = "org.postgresql:postgresql:42.7.7"  # of PostgreSQL's JDBC driver
 
-# No search path from the first packet on. Spark asks for the columns of a query, and the driver for types, before a
-# session's first statement.
-NO_SEARCH_PATH = {"currentSchema": ""}
-
-_PATH = re.compile(r"[?&;]currentSchema\b")
-
 _SECRET = re.compile(r"[?&;](?:password|sslpassword)=|//[^/@]*:[^/@]*@", re.IGNORECASE)
 
 
 def check_url(url: str) -> None:
-    """Raises ConfigError for a URL that is not PostgreSQL's, contains a password, or sets the search path."""
+    """Raises ConfigError for a URL that is not PostgreSQL's or that contains a password."""
     if not url.startswith("jdbc:postgresql:"):
         raise ConfigError("--jdbc: expected jdbc:postgresql://HOST:PORT/DATABASE")
     if _SECRET.search(url):
@@ -27,10 +21,13 @@ def check_url(url: str) -> None:
             "--jdbc: everybody on the machine can read a password on a command line: set the environment variable "
             "PGPASSWORD instead"
         )
-    if _PATH.search(url):
-        raise ConfigError(
-            "--jdbc: remove currentSchema from the URL: functions of its schemas would run with this user's rights"
-        )
+
+
+def without_search_path(url: str) -> str:
+    """The URL of connections whose search path is empty from the first packet on, whatever else the URL, the database,
+    or the user sets: Spark asks for the columns of a query, and the driver for types, before a session's first
+    statement. As a property, Spark would pass it on in lower case, which the driver ignores."""
+    return f"{url}{'&' if '?' in url else '?'}currentSchema="
 
 
 def credentials(url: str, environ: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError, brief, own_lines
 from pgoutput_etl.postgres import queries
-from pgoutput_etl.postgres.connection import DRIVER_PACKAGE, NO_SEARCH_PATH
+from pgoutput_etl.postgres.connection import DRIVER_PACKAGE, without_search_path
 
 DRIVER = "org.postgresql.Driver"
 
@@ -42,8 +42,9 @@ class Server:
         """Runs a query. shares: conditions on its rows, one per connection."""
         begin = queries.SESSION if self.snapshot is None else queries.session_of(self.snapshot)
         session = {"sessionInitStatement": begin, "fetchsize": "10000"}
-        properties = {"driver": DRIVER, **NO_SEARCH_PATH, **session, **self.login}
-        return self.spark.read.jdbc(self.url, f"({query}) AS q", predicates=list(shares), properties=properties)
+        properties = {"driver": DRIVER, **session, **self.login}
+        url = without_search_path(self.url)
+        return self.spark.read.jdbc(url, f"({query}) AS q", predicates=list(shares), properties=properties)
 
     @cached_property
     def columns(self) -> dict[tuple[str, str], dict[str, bool]]:

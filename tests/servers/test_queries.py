@@ -140,3 +140,20 @@ def test_columns_and_the_end_of_the_wal(server: Server, connection: Connection) 
     assert [row["not_null"] for row in sorted(columns, key=lambda row: row["position"])][:2] == [True, False]
     [position] = answers(connection, queries.POSITION)
     assert (position["lsn"], position["version"] // 10000) == (server.current_lsn(), 16)
+
+
+def test_a_session_reads_no_view_and_no_rows_by_a_policy(server: Server, connection: Connection) -> None:
+    """Their expressions would run with the reader's rights."""
+    server.psql(
+        "create role reader; create table guarded (id int); alter table guarded enable row level security;"
+        "create policy everybody on guarded using (true); create view replaced as select 1 as id;"
+        "grant select on guarded, replaced to reader"
+    )
+    connection.execute("set role reader")
+    for name, error in (
+        ("guarded", "affected by row-level security policy"),
+        ("replaced", "non-system view .* is rest"),
+    ):
+        query = queries.snapshot_rows("public", name, ["id"], False, None, None)
+        with pytest.raises(psycopg.Error, match=error):
+            connection.execute(query.encode())

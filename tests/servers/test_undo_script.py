@@ -132,3 +132,49 @@ def test_what_the_archive_may_not_have_stops_the_script(
         server.psql(
             "alter role postgres reset track_counts; drop publication if exists p; drop table if exists h, heir, g"
         )
+
+
+def test_keys_of_user_types_and_a_trigger_with_the_callers_path(server: Server, tmp_path: Path) -> None:
+    """The trigger names neither the schema of its table nor that of its function, as an application's would."""
+    server.psql(
+        """
+        create schema ext; create extension vector schema ext;
+        create schema app; create domain app.code as varchar(5); create type app.mood as enum ('ok', 'bad');
+        create domain app.place as ext.vector(2); create type app.pair as (a int, b text);
+        create table app.audit (text text);
+        create function app.shout(v text) returns text language sql as 'select upper(v)';
+        create function app.log() returns trigger language plpgsql as
+          $$ begin insert into audit values (shout(tg_op)); return coalesce(new, old); end $$;
+        set search_path = app, ext;
+        create table t (code code, mood mood, place place, pair pair, v text check (shout(v) <> 'NO'),
+          primary key (code, mood, place, pair));
+        create trigger audited after insert or update or delete on app.t for each row execute function app.log();
+        """
+    )
+    key = ("it's", "ok", "[1,2]", "(1,x)")
+    step = Step(0x100, 1, Row((*key, "old")), Row((*key, "bad")))
+    other = Step(0x100, 2, Row(("b", "bad", "[3,4]", "(,)", "gone")), None)
+    columns = tuple(ComparedColumn(name, column_type(25, -1)) for name in ("code", "mood", "place", "pair", "v"))
+    looked_up = {i: f"key_1_{i}" for i in range(4)}
+    undone = UndoneTable("app", "t", columns, (0, 1, 2, 3), (step, other), (), looked_up)
+    path = "set search_path = app, public"
+    server.psql(f"{path}; insert into app.t values ('it''s', 'ok', '[1,2]', '(1,x)', 'bad')")
+    succeeds(server, tmp_path, undone, before=path)
+    assert server.psql("select code, v from app.t order by 1") == "b|gone\nit's|old\n"
+    assert server.psql("select text from app.audit") == "INSERT\nINSERT\nUPDATE\n"
+    # The key's index finds a row; without one, the texts do.
+    server.psql(f"{path}; insert into t select 'c' || i, 'ok', '[1,2]', '(1,x)', 'v' from generate_series(1, 900) i")
+    server.psql("analyze app.t")
+    explained = "".join(undone.lookups()) + f"explain {undone.reverse(step)};"
+    plan = server.psql(f"set search_path = ''; {explained}")
+    assert "Index Scan" in plan
+    assert "OPERATOR(ext.=)" in plan
+    server.psql("alter table app.t drop constraint t_pkey; alter table app.t replica identity full")
+    succeeds(
+        server, tmp_path, UndoneTable("app", "t", columns, (0, 1, 2, 3), (_back(step),), (), looked_up), before=path
+    )
+    assert server.psql("select v from app.t where code = 'it''s'") == "bad\n"
+
+
+def _back(step: Step) -> Step:
+    return Step(step.lsn, step.sequence, step.after, step.before)

@@ -194,7 +194,7 @@ FROM pg_catalog.pg_index i
 CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[]) AS k(number, class)
 JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
 JOIN pg_catalog.pg_opclass c ON c.oid = k.class
-JOIN pg_catalog.pg_type t ON t.oid = c.opcintype
+JOIN pg_catalog.pg_type t ON t.oid = c.opcintype AND t.oid <> 'record'::regtype -- which has no texts
 JOIN pg_catalog.pg_amop e ON e.amopfamily = c.opcfamily AND e.amopstrategy = 3
   AND e.amoplefttype = t.oid AND e.amoprighttype = t.oid
 JOIN pg_catalog.pg_operator o ON o.oid = e.amopopr

@@ -126,7 +126,7 @@ def _operators(found: Sequence[tuple[str, str | None, str, str]]) -> Iterator[st
         plain = next((result for result in others if not _NEVER.match(result)), None)
         for pair in product(_SCALARS + _ARRAYS, repeat=2):
             # A literal would get the other side's type, and may be no value of it.
-            if plain is not None and (pair[0] != pair[1] or pair[0] in (*_STRINGS, *_ARRAYS)):
+            if plain is not None and (pair[0] != pair[1] or pair[0] in (*_STRINGS, *_ARRAYS, "regclass")):
                 results.setdefault((name, *pair), plain)
     for number, ((name, left, right), result) in enumerate(results.items()):
         types = right if left is None else f"{left}, {right}"
