@@ -124,10 +124,10 @@ def _operators(found: Sequence[tuple[str, str | None, str, str]]) -> Iterator[st
     for name in {name for name, *_ in found}:
         others = [result for other, left, _, result in found if other == name and left is not None]
         plain = next((result for result in others if not _NEVER.match(result)), None)
-        for pair in product(_SCALARS + _ARRAYS, repeat=2):
+        for both in product(_SCALARS + _ARRAYS, repeat=2):
             # A literal would get the other side's type, and may be no value of it.
-            if plain is not None and (pair[0] != pair[1] or pair[0] in (*_STRINGS, *_ARRAYS, "regclass")):
-                results.setdefault((name, *pair), plain)
+            if plain is not None and (both[0] != both[1] or both[0] in (*_STRINGS, *_ARRAYS, "regclass")):
+                results.setdefault((name, *both), plain)
     for number, ((name, left, right), result) in enumerate(results.items()):
         types = right if left is None else f"{left}, {right}"
         yield _create(f"trapped_operator_{number}({types})", result, f"{name} ({types})")
