@@ -124,10 +124,10 @@ def _operators(found: Sequence[tuple[str, str | None, str, str]]) -> Iterator[st
     for name in {name for name, *_ in found}:
         others = [result for other, left, _, result in found if other == name and left is not None]
         plain = next((result for result in others if not _NEVER.match(result)), None)
-        for both in product(_SCALARS + _ARRAYS, repeat=2):
+        for left, right in product(_SCALARS + _ARRAYS, _SCALARS + _ARRAYS):
             # A literal would get the other side's type, and may be no value of it.
-            if plain is not None and (both[0] != both[1] or both[0] in (*_STRINGS, *_ARRAYS, "regclass")):
-                results.setdefault((name, *both), plain)
+            if plain is not None and (left != right or left in (*_STRINGS, *_ARRAYS, "regclass")):
+                results.setdefault((name, left, right), plain)
     for number, ((name, left, right), result) in enumerate(results.items()):
         types = right if left is None else f"{left}, {right}"
         yield _create(f"trapped_operator_{number}({types})", result, f"{name} ({types})")
