@@ -188,7 +188,8 @@ def _lookup(relation: str, column: str, variable: str) -> str:
     """Sets a variable of psql to a key column with the operator of its index, or else to its text with that of texts.
     relation, column: literals."""
     return rf"""SELECT coalesce(min(format('%I%s OPERATOR(%I.%s)', a.attname,
-    CASE WHEN t.typtype <> 'p' THEN format('::%s.%I', t.typnamespace::regnamespace, t.typname) END, n.nspname, o.oprname)),
+    CASE WHEN t.typtype <> 'p' THEN format('::%s.%I', t.typnamespace::regnamespace, t.typname) END,
+    n.nspname, o.oprname)),
   format('pg_catalog.format(''%%s'', %I) OPERATOR(pg_catalog.=)', {column})) AS {variable}
 FROM pg_catalog.pg_index i
 CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[]) AS k(number, class)
