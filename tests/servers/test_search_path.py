@@ -254,7 +254,10 @@ def test_jobs(version: int, path: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PGUSER", "postgres")
     landing, config, jobs = tmp_path / "landing", tmp_path / "job.yaml", tmp_path / "jobs.py"
     landing.mkdir()
-    config.write_text(f"source: {{name: shop, landing: '{landing}'}}\ntarget: {{root: '{tmp_path / 'tables'}'}}\n")
+    config.write_text(
+        f"source: {{name: shop, landing: '{landing}'}}\ntarget: {{root: '{tmp_path / 'tables'}'}}\n"
+        "spark: {spark.sql.shuffle.partitions: 1, spark.sql.adaptive.enabled: false}\n"
+    )
     jobs.write_text(JOBS)
     with Server(18 if version == 18 else 16) as server:
         server.psql("create database shop")
@@ -264,7 +267,7 @@ def test_jobs(version: int, path: str, tmp_path: Path, monkeypatch: pytest.Monke
         set_traps(server, TEXTS)
         server.psql(search_path(path))
         own(server, "insert into public.keyed values (10, 'archived')")
-        jdbc = f"--jdbc jdbc:postgresql://127.0.0.1:{server.port}/shop"
+        jdbc = f"--jdbc jdbc:postgresql://127.0.0.1:{server.port}/shop?currentSchema=public"
 
         def work(*lines: str) -> None:
             named = [f"{name} --config {config} {rest}" for name, _, rest in (line.partition(" ") for line in lines)]
