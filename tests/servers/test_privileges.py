@@ -60,7 +60,7 @@ def test_the_etl_role_reads_all_tables_and_writes_none(shop: Shop) -> None:
         assert row is not None
         found = SourceServer.of(str(row[0]))
         assert {table.table: table.may_select for table in found.tables} == {"before": True, "after": True}
-        assert found.may_replicate
+        assert not found.may_replicate
         query = snapshot_rows("public", "after", ["id"], False, None, None)
         assert etl.execute(query.encode()).fetchall() == [("7",)]
         for change in (b"insert into public.after values (8)", b"create table public.more ()"):
@@ -69,6 +69,12 @@ def test_the_etl_role_reads_all_tables_and_writes_none(shop: Shop) -> None:
         etl.execute(b"set default_transaction_read_only = off")
         with pytest.raises(errors.InsufficientPrivilege):
             etl.execute(b"insert into public.after values (8)")
+
+
+def test_the_snapshot_role_may_create_a_slot_and_read(shop: Shop) -> None:
+    with shop.connected("etl_snapshot") as reader:
+        reader.execute(b"select pg_catalog.pg_create_logical_replication_slot('snapshot', 'pgoutput', true)")
+        assert reader.execute(b"select id from public.after").fetchall() == [(7,)]
 
 
 def test_the_landing_role_receives_without_rights_on_tables(shop: Shop, tmp_path: Path) -> None:
