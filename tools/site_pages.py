@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 # Files of the repository, and the pages they become.
-PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security-policy.md",
+}
 DECISIONS = "adr/index.md"
 # The site's folder for other files of the repository that pages link to.
 FILES = PurePosixPath("files")
