@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+
+@contextmanager
+def _where_supported() -> Iterator[None]:
+    """Some file systems, such as FUSE mounts of object storage, have no permissions."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.ENOSYS):
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +42,14 @@ class Access:
 
     def give(self, path: Path) -> None:
         """Leaves a file of another user, and one that is deleted meanwhile, as it is."""
-        with suppress(FileNotFoundError, PermissionError):
+        with suppress(FileNotFoundError, PermissionError), _where_supported():
             stat = path.stat(follow_symlinks=False)
             mode = self.folder_mode if path.is_dir() else self.file_mode
             if self.group is not None and stat.st_gid != self.group:
-                os.chown(path, -1, self.group)
+                try:
+                    os.chown(path, -1, self.group)
+                except PermissionError:  # such as a sandbox without this call: the other group gets nothing
+                    mode &= 0o700
             if stat.st_mode & 0o777 != mode:
                 path.chmod(mode)
 

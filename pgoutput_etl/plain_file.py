@@ -6,7 +6,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -123,8 +123,14 @@ def root_of(pattern: str) -> str:
 _STORAGE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")  # scheme and bucket or host
 
 
-def is_below_root(path: str, landing: str) -> bool:
-    """True if a listed path is below the folder above everything that `landing` matches. Compares what follows the
+def outside_root(paths: Iterable[str], landing: str) -> list[str]:
+    """The listed paths that are not below the folder above everything that `landing` matches. Compares what follows the
     storage's name, as a listing may spell that in another way. A relative `landing` can't be judged."""
-    root = _STORAGE.sub("", root_of(landing), count=1) or "/"
-    return not root.startswith("/") or is_within(_STORAGE.sub("", path, count=1), root)
+    root = _within_storage(root_of(landing)) or "/"
+    if not root.startswith("/"):
+        return []
+    return [path for path in paths if not is_within(_within_storage(path), root)]
+
+
+def _within_storage(path: str) -> str:
+    return re.sub("^//+", "/", _STORAGE.sub("", path, count=1))

@@ -87,7 +87,7 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
     "target.readers": ("[the programs that can open the tables](layout.md#readers)", "all"),
     "state.root": ("the folder of the ledger, outside of the tables' folders", "./state"),
     "state.group": (
-        "the group that may read [local files with rows' values](storage.md#permissions-of-local-files); default: none",
+        "the group that may read [local files with rows' values](storage.md#permissions-of-local-files)",
         "users",
     ),
     "tables[].match": (
@@ -181,7 +181,7 @@ def all_keys() -> Iterator[tuple[str, list[Key]]]:
             if field.name in _COMPUTED or (section_class is Config and field.name in _SECTIONS_OF_CONFIG):
                 continue
             path = f"{section}.{field.name}" if section else field.name
-            default = _default(field) if section_class is not State else "`<target.root>/_pgoutput_etl`"
+            default = "`<target.root>/_pgoutput_etl`" if path == "state.root" else _default(field)
             keys.append(Key(path, _accepted_values(hints[field.name]), default))
         yield section, keys
 

@@ -22,15 +22,17 @@ read_last() {
   last=$((10#$last))
 }
 
-# Sets `next` to the first unused number. Files of other users do not count: one with a large number would make a gap.
+# Sets `next` to the first unused number. LANDING counts only if state/last is lost, and there only files of this user:
+# others choose names there, and a large number would make a gap.
 choose_number() {
   local file number last
   read_last
   next=$last
   select_files "$complete"/* "$LANDING/$source"-[0-9]*
   for file in "${files[@]}"; do
+    [[ $file == "$complete"/* || (! -e $state/last && -O $file) ]] || continue
     read_number "$file"
-    if [[ -O $file ]] && ((number > next)); then next=$number; fi
+    if ((number > next)); then next=$number; fi
   done
   next=$((next + 1))
   is_number "$next" || fail "no number is left after $((next - 1)): expected at most 18 digits"
@@ -82,10 +84,13 @@ find_landed() {
   return 1
 }
 
-# Moves a file within the state, and replaces none.
+# Moves a file within the state, and replaces none. A receiver may create another file of the old name at once, and some
+# versions of mv fail if there is a file of the new name.
 move() {
-  mv --no-clobber --no-target-directory "$1" "$2"
-  [[ ! -e $1 ]] || fail "$1 stays: $2 exists"
+  local file
+  file=$(stat --format=%d:%i -- "$1")
+  mv --no-clobber --no-target-directory "$1" "$2" || true
+  [[ $(stat --format=%d:%i -- "$2") == "$file" ]] || fail "$1 stays: $2 exists"
 }
 
 # Writes only to a file that this creates, whatever others put into LANDING meanwhile: noclobber replaces nothing, and
@@ -100,7 +105,7 @@ publish() {
   set +o noclobber
   compressed <"$1" >&"$fd"
   sync "/dev/fd/$fd"
-  mv --no-clobber --no-target-directory "$part" "$landed"
+  mv --no-clobber --no-target-directory "$part" "$landed" || true
   if ! is_open "$landed" "$fd"; then
     rm -f -- "$part"
     fail "$1 stays: another user replaced or created $landed"
@@ -146,7 +151,9 @@ upload() {
       continue
     fi
     exec {fd}<"$file"
-    is_open "$file" "$fd" || fail "$file was replaced before its upload"
+    if ! [[ -f /dev/fd/$fd && -O /dev/fd/$fd ]] || ! is_open "$file" "$fd"; then
+      fail "$file was replaced before its upload"
+    fi
     copy=$state/upload/${file##*/}
     cat <&"$fd" >"$copy"
     "$UPLOAD" "$copy"

@@ -87,8 +87,8 @@ select coalesce(s.plugin = 'pgoutput', false) as has_pgoutput,
        format('The slot %I has %s instead of pgoutput: drop it, or choose another name with -v slot= and SLOT=',
            s.slot_name, coalesce('the plugin ' || s.plugin, 'no plugin')) as other_plugin,
        coalesce(s.database = current_database(), true) as has_database,
-       format('The slot %I is of the database %s: choose another name with -v slot= and SLOT=', s.slot_name, s.database)
-           as other_database,
+       format('The slot %I is of the database %s: choose another name with -v slot= and SLOT=', s.slot_name,
+           regexp_replace(s.database, '[[:cntrl:]]', '?', 'g')) as other_database,
        coalesce(to_jsonb(s) ->> 'wal_status', '') = 'lost'
            or coalesce(to_jsonb(s) ->> 'invalidation_reason', '') <> '' as is_lost,
        format('The slot %I is lost, with changes that were not received: see docs/landing.md, A lost slot', s.slot_name)
@@ -109,12 +109,15 @@ from pg_replication_slots s where s.slot_name = :'slot' \gset
 \set is_ready false
 \endif
 
--- Options that were given, and that the slot doesn't have.
+-- Options that were given, and that the slot doesn't have. A name with other characters is left out of the printed
+-- command, as a shell or libpq may read it in another way.
+select coalesce(string_agg(format('%s=%s ', key, value), '' order by key), '') as server
+from (values ('host', :'HOST'), ('port', :'PORT'), ('user', :'USER'), ('dbname', :'DBNAME')) p (key, value)
+where value ~ '^[A-Za-z0-9_./:@-]+$' \gset
 select count(*) > 0 as has_other_options,
        coalesce(string_agg(format('The slot %I needs %s %s: ', s.slot_name, o.name, o.wanted)
-           || case when o.can_change then format('end the receiver, and run psql "host=%s port=%s user=%s dbname=%s '
-               'replication=database" -c "ALTER_REPLICATION_SLOT %I (%s %s)"', :'HOST', :'PORT', :'USER', :'DBNAME',
-               s.slot_name, upper(o.name), o.wanted)
+           || case when o.can_change then format('end the receiver, and run psql "%sreplication=database" -c '
+               '"ALTER_REPLICATION_SLOT %I (%s %s)"', :'server', s.slot_name, upper(o.name), o.wanted)
            else 'this server can''t change it' end, E'\n'), '') as other_options
 from pg_replication_slots s, lateral (values
     ('two_phase', to_jsonb(s) ->> 'two_phase', nullif(:'two_phase', '')::boolean::text, :'is_18'::boolean),

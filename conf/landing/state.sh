@@ -73,6 +73,9 @@ select_files() {
 
 [[ $source != [._]* && $source != *[/[:cntrl:]]* ]] ||
   fail "${source@Q}: expected a source's name without slashes and control characters that does not begin with . or _"
+# What a unit writes there is gone when it ends.
+[[ -z ${HAS_PRIVATE_TMP:-} || ! $LANDING/ =~ ^/(var/)?tmp/ ]] ||
+  fail "LANDING=$LANDING: expected a folder elsewhere, as /tmp and /var/tmp are the unit's own"
 if [[ -d $state ]]; then
   [[ $(stat --dereference --format=%A -- "$state") != ????????w* ]] ||
     fail "every user may write to $state: expected a folder of this user"

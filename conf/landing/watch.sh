@@ -35,7 +35,8 @@ fi
 # All that waits in `complete`, whatever its name, and what is uploaded later.
 select_files "$LANDING/$source"-[0-9]*
 [[ -n ${UPLOAD:-} ]] || files=()
-for file in "${files[@]}" "$complete"/* "$state/renamed"; do
+for file in "${files[@]}" "$complete"/* "$state/renamed" "$state/current"; do
+  [[ $file != "$state/current" || -s $file ]] || continue
   if [[ -e $file || -L $file ]] && is_old "$file" "$MAX_WAITING_SECONDS"; then
     report "${file@Q} has waited for more than $MAX_WAITING_SECONDS seconds"
     break

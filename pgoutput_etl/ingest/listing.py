@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote, unquote
 
@@ -20,7 +21,7 @@ from pgoutput_etl.errors import ArchiveError, ConfigError, own_lines
 from pgoutput_etl.landing.file_index import LISTING_SCHEMA, Listing
 from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
 from pgoutput_etl.landing.local_files import LocalFiles
-from pgoutput_etl.plain_file import PlainFileError, is_below_root, is_pattern, outside_landing, root_of
+from pgoutput_etl.plain_file import PlainFileError, is_pattern, outside_landing, outside_root, root_of
 from pgoutput_etl.scan.landed_tuples import RereadError
 from pgoutput_etl.scan.message_row import ScanError
 from pgoutput_etl.spark.connect import is_connect
@@ -93,7 +94,7 @@ def list_landing(spark: SparkSession, landing: str) -> Listing:
         raise
     table = _listed(files).cast(LISTING_SCHEMA)
     paths = table.column("path")
-    outside = {str(path): outside_landing(path) for path in paths.to_pylist() if not is_below_root(path, landing)}
+    outside = {path: outside_landing(path) for path in outside_root(paths.to_pylist(), landing)}
     return Listing(table.filter(pc.invert(pc.is_in(paths, pa.array(outside, pa.string())))), outside)
 
 
@@ -124,7 +125,9 @@ def _local_listing(spark: SparkSession, landing: str) -> Listing | None:
 def local_root(spark: SparkSession, landing: str) -> str | None:
     """The folder above all that a local folder or glob matches; None for other storage."""
     pattern = local_path(spark, landing)
-    return None if pattern is None else root_of(pattern)
+    if pattern is None:
+        return None
+    return root_of(os.path.realpath(pattern) if Path(pattern).is_file() else pattern)
 
 
 def _listed(files: DataFrame) -> pa.Table:

@@ -38,7 +38,10 @@ class LocalFiles:
         """Folders and files that a glob matches. root: as in plain_file.root_of. Raises ArchiveError for an unreadable
         folder."""
         for path in paths:
-            status = os.lstat(path)
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:  # renamed meanwhile
+                continue
             if not stat.S_ISLNK(status.st_mode) and not _is_below(path, root):
                 self._others[path] = outside(path)
             elif stat.S_ISDIR(status.st_mode):
@@ -48,7 +51,10 @@ class LocalFiles:
 
     def _add(self, found: Iterable[_Found]) -> None:
         for path, status in found:
-            if stat.S_ISREG(status.st_mode):
+            if not _is_text(path):
+                shown = os.fsencode(path).decode(errors="backslashreplace")
+                self._others[shown] = f"{shown}: expected a name in UTF-8: rename the file"
+            elif stat.S_ISREG(status.st_mode):
                 self._files[path] = LandedFile(path, status.st_size, status.st_mtime_ns // 1000)
             else:
                 self._others[path] = not_plain(path, status.st_mode)
@@ -58,8 +64,15 @@ class LocalFiles:
 
 
 def is_hidden(name: str) -> bool:
-    """True for names that neither Spark nor a job without it reads in a folder."""
-    return name[0] in "._" or name.endswith("._COPYING_")
+    """True for names that neither Spark (InMemoryFileIndex) nor a job without it reads in a folder."""
+    if name.startswith("_"):
+        return "=" not in name and not name.startswith(("_metadata", "_common_metadata"))
+    return name.startswith(".") or name.endswith("._COPYING_")
+
+
+def _is_text(path: str) -> bool:
+    """False for a name that is not UTF-8, which Java could not open."""
+    return not any("\udc80" <= character <= "\udcff" for character in path)
 
 
 def _is_below(path: str, root: str) -> bool:
@@ -82,4 +95,9 @@ def _below(path: str) -> Iterator[_Found]:
 
 
 def _refuse(error: OSError) -> None:
-    raise ArchiveError(f"{error.filename}: can't be read: {error.strerror}")
+    """An unreadable folder may have files that come before others. One that is gone was removed meanwhile."""
+    if not isinstance(error, FileNotFoundError):
+        raise ArchiveError(
+            f"{error.filename}: can't be read: {error.strerror}. No file is applied meanwhile, because later rows may "
+            "depend on the files in it: let this job read the folder, or remove it"
+        )

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from pgoutput_etl.config.object_storage import Place, place_of, without_secrets
 from pgoutput_etl.config.settings import Config
@@ -77,8 +76,8 @@ class LedgerReader:
         try:
             return read()
         except Exception as error:  # noqa: BLE001 # delta-rs raises many kinds, including Rust's panics
-            is_of_storage = isinstance(error, (OSError, DeltaError))  # other errors may quote what is stored
-            text = f"{type(error).__name__}: {error}" if is_of_storage else brief(error)
+            # An error of the storage names what is missing; others may quote what is stored.
+            text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else brief(error)
             reason = without_secrets(text, self.root)
             raise RunError(f"the ledger's table {table} can't be read: {reason}") from None
 

@@ -23,11 +23,17 @@ def check_url(url: str) -> None:
         )
 
 
-def without_search_path(url: str) -> str:
-    """The URL of connections whose search path is empty from the first packet on, whatever else the URL, the database,
-    or the user sets: Spark asks for the columns of a query, and the driver for types, before a session's first
-    statement. As a property, Spark would pass it on in lower case, which the driver ignores."""
-    return f"{url}{'&' if '?' in url else '?'}currentSchema="
+_OPTIONS = re.compile(r"(?<=[?&])options=([^&]*)")
+
+
+def guarded(url: str) -> str:
+    """The URL of connections that have an empty search path and no row-level security from their first packet on,
+    whatever else the URL, the database, or the user sets: Spark asks for the columns of a query, and the driver for
+    types, before a session's first statement, and planning calls functions. The URL's own options stay. As properties,
+    Spark would pass these on in lower case, which the driver ignores.
+    """
+    own = "".join(f"{options}%20" for options in _OPTIONS.findall(url))
+    return f"{url}{'&' if '?' in url else '?'}options={own}-c%20row_security%3Doff&currentSchema="
 
 
 def credentials(url: str, environ: Mapping[str, str]) -> dict[str, str]:

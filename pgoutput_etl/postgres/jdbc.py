@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError, brief, own_lines
 from pgoutput_etl.postgres import queries
-from pgoutput_etl.postgres.connection import DRIVER_PACKAGE, without_search_path
+from pgoutput_etl.postgres.connection import DRIVER_PACKAGE, guarded
 
 DRIVER = "org.postgresql.Driver"
 
@@ -21,8 +21,9 @@ _NO_DRIVER = ("No suitable driver", f"ClassNotFoundException: {DRIVER}")
 
 _SERVER_ERROR = re.compile(r"org\.postgresql\.util\.PSQLException: ([^\n]*)")
 
-# Classes of PostgreSQL's errors about values, which they quote: data exceptions and violated constraints.
-_QUOTES_VALUES = re.compile(r"SQLSTATE 2[23]")
+# Classes of PostgreSQL's errors about connections, rights, names, and resources. Others may quote values, or texts that
+# a function of a table's owner chose.
+_HAS_NO_VALUES = re.compile(r"SQLSTATE (?:08|0A|25|28|3D|3F|42|53|54|55|57|58)")
 
 _FILE_ERROR = re.compile(r"(?:ArchiveError|FramingError): (.*)")  # raised in a Python worker
 
@@ -43,7 +44,7 @@ class Server:
         begin = queries.SESSION if self.snapshot is None else queries.session_of(self.snapshot)
         session = {"sessionInitStatement": begin, "fetchsize": "10000"}
         properties = {"driver": DRIVER, **session, **self.login}
-        url = without_search_path(self.url)
+        url = guarded(self.url)
         return self.spark.read.jdbc(url, f"({query}) AS q", predicates=list(shares), properties=properties)
 
     @cached_property
@@ -80,7 +81,7 @@ def jdbc_errors() -> Iterator[None]:
             raise ArchiveError(file_error[1]) from None
         if (server_error := _SERVER_ERROR.search(text)) is not None:
             reason = brief(error)
-            if _QUOTES_VALUES.search(reason) or "SQLSTATE" not in reason:
+            if _HAS_NO_VALUES.search(reason) is None:
                 raise RunError(f"--jdbc: the server can't be read ({reason})") from None
             raise RunError(f"--jdbc: the server says: {server_error[1]}") from None
         condition = error.getCondition() if isinstance(error, PySparkException) else None

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.postgres.connection import without_search_path
+from pgoutput_etl.postgres.connection import guarded
 from pgoutput_etl.postgres.jdbc import DRIVER
 from pgoutput_etl.spark.connect import is_connect
 
@@ -64,7 +64,7 @@ def export_snapshot(
     for key, value in {**_SESSION, **login}.items():
         properties.setProperty(key, value)
     progress("creating a temporary replication slot, which waits for running transactions")
-    connection = jvm.java.sql.DriverManager.getConnection(without_search_path(url), properties)
+    connection = jvm.java.sql.DriverManager.getConnection(guarded(url), properties)
     try:
         name = f"pgoutput_etl_snapshot_{uuid4().hex[:16]}"
         command = f"CREATE_REPLICATION_SLOT {name} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"

@@ -86,7 +86,8 @@ def guard_output() -> None:
     """From here on the JVM's output has no row's values (spark/jvm_output.py), unless --debug is given or the log has
     another configuration than this package's, whose lines the copying process doesn't know."""
     system = cast(Any, SparkContext)._jvm.java.lang.System
-    if DEBUG not in os.environ and str(system.getProperty(_LOG_CONFIGURATION)).endswith(f"/spark/{_LOG.name}"):
+    configuration = str(system.getProperty(_LOG_CONFIGURATION))
+    if DEBUG not in os.environ and configuration.endswith(f"/pgoutput_etl/spark/{_LOG.name}"):
         system.err.println(GUARD)
 
 

@@ -11,7 +11,7 @@ import pytest
 from pgoutput_etl import plain_file
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.inspection.local_runner import list_local, read_local
-from pgoutput_etl.plain_file import PlainFileError, is_below_root, root_of
+from pgoutput_etl.plain_file import PlainFileError, outside_root, root_of
 from tests.support.mutations import no_hang
 
 SECRET = b"a key that only this user may read"
@@ -92,12 +92,30 @@ def test_the_root_is_the_folder_before_the_first_wildcard(hostile: Path) -> None
     assert root_of("/*") == "/"
 
 
+def test_names_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
+    (tmp_path / "1.bin").write_bytes(b"plain")
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.bin")).write_bytes(b"no name")
+    listing = list_local([str(tmp_path)])
+    assert [Path(file.path).name for file in listing.files()] == ["1.bin"]
+    [reason] = listing.not_plain.values()
+    assert reason == f"{tmp_path}/\\xff.bin: expected a name in UTF-8: rename the file"
+
+
+def test_hidden_names_are_those_of_spark(tmp_path: Path) -> None:
+    for folder in ("_dt=1", "_temporary", ".git", "dt=1"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.bin").write_bytes(b"plain")
+    names = {Path(file.path).parent.name for file in list_local([str(tmp_path)]).files()}
+    assert names == {"_dt=1", "dt=1"}
+
+
 @pytest.mark.parametrize(
     ("path", "landing", "is_below"),
     [
         ("s3a://lake/landing/shop/1.bin", "s3a://lake/landing/shop/", True),
         ("s3a://lake/landing/shop/1.bin", "s3a://lake/landing/*/", True),
         ("s3a://lake/1.bin", "s3a://lake", True),
+        ("s3a://lake/landing/1.bin", "s3a://lake//landing", True),
         ("hdfs://node:8020/landing/1?#.bin", "hdfs:///landing", True),
         ("hdfs://node:8020/user/etl/landing/1.bin", "landing", True),
         ("s3a://lake/secret/1.bin", "s3a://lake/landing/shop", False),
@@ -106,4 +124,4 @@ def test_the_root_is_the_folder_before_the_first_wildcard(hostile: Path) -> None
     ],
 )
 def test_an_object_is_below_the_landing_folder(path: str, landing: str, is_below: bool) -> None:
-    assert is_below_root(path, landing) == is_below
+    assert outside_root([path], landing) == ([] if is_below else [path])

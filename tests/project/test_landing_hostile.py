@@ -423,3 +423,39 @@ def test_a_run_that_died_after_landing_does_not_land_again_with_another_compress
     assert shop.landed == {"shop-0000001.bin.gz": b"received"}
     assert [path.name for path in shop.landing.iterdir()] == ["shop-0000001.bin.gz"]
     assert (shop.state / "last").read_text() == "1\n"
+
+
+def test_numbers_go_on_from_the_last_one_whatever_landing_has(shop: Shop) -> None:
+    """Whoever may rename in LANDING can give one of this user's files another number."""
+    shop.receive(b"first")
+    assert shop.rotate().returncode == 0
+    (shop.landing / "shop-0000001.bin.gz").rename(shop.landing / "shop-0000900.bin.gz")
+    shop.receive(b"second")
+    assert shop.rotate().returncode == 0
+    assert shop.landed == {"shop-0000900.bin.gz": b"first", "shop-0000002.bin.gz": b"second"}
+
+
+def test_a_receiver_that_starts_at_once_is_no_obstacle(shop: Shop) -> None:
+    """It creates another `current` when the first one is renamed."""
+    shop.receive(b"first")
+    shop.program("mv", f'{shutil.which("mv")} "$@"; [[ $* != *renamed ]] || echo -n second >"{shop.state}/current"')
+    done = shop.rotate()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert shop.landed == {"shop-0000001.bin.gz": b"first"}
+
+
+def test_nothing_lands_where_it_ends_with_its_unit(shop: Shop) -> None:
+    shop.receive(b"received")
+    done = shop.rotate(HAS_PRIVATE_TMP="yes", LANDING="/var/tmp/landing")
+    assert done.returncode == 1
+    assert "LANDING=/var/tmp/landing: expected a folder elsewhere" in done.stderr
+    assert (shop.state / "current").read_bytes() == b"received"
+
+
+def test_the_watch_reports_what_was_received_and_is_never_rotated(shop: Shop) -> None:
+    shop.program("psql", f"echo '{HEALTHY}'")
+    shop.receive(b"received")
+    os.utime(shop.state / "current", (0, 0))
+    done = shop.run("watch.sh", MAX_DISK_PERCENT="100")
+    assert done.returncode == 1
+    assert f"'{shop.state}/current' has waited for more than 3600 seconds" in done.stderr

@@ -169,3 +169,21 @@ def test_a_slot_gets_its_options_later(shop: Database) -> None:
     succeeds(shop.setup("two_phase=true", "failover=on"))
     succeeds(shop.setup())
     assert "The slot etl needs failover false: " in shop.setup("failover=false").stdout
+
+
+def test_a_databases_name_is_not_part_of_a_printed_command(shop: Database) -> None:
+    name = 'x"; touch p; echo "\x1b[31m'
+    quoted = '"' + name.replace('"', '""') + '"'
+    shop.psql(f"create database {quoted}")
+    try:
+        environment_name = name.replace("'", "")
+        succeeds(shop.run(f"psql -d '{environment_name}' -f conf/landing/setup.sql"))
+        other = shop.setup()
+        assert "The slot etl is of the database x" in other.stdout
+        assert "\x1b" not in other.stdout
+        if shop.server.version == 18:
+            done = shop.run(f"psql -d '{environment_name}' -v failover=true -f conf/landing/setup.sql")
+            assert 'end the receiver, and run psql "' in done.stdout
+            assert "touch" not in done.stdout
+    finally:
+        shop.psql("select pg_drop_replication_slot('etl')", f"drop database {quoted} with (force)")

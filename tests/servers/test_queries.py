@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import psycopg
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from pgoutput_etl.jobs.verify.key_ranges import BUCKETS, Digest, Ranges, merge_digests
 from pgoutput_etl.jobs.verify.server_digest import ServerTable
 from pgoutput_etl.postgres import queries
+from pgoutput_etl.postgres.connection import guarded
 from pgoutput_etl.postgres.copy_format import records
 from tests.support.servers.postgres import Server
 
@@ -149,6 +151,22 @@ def test_a_session_reads_no_view_and_no_rows_by_a_policy(server: Server, connect
         "create policy everybody on guarded using (true); create view replaced as select 1 as id;"
         "grant select on guarded, replaced to reader"
     )
+    # Planning evaluates an immutable function, also where no row can pass.
+    server.psql(
+        "create function told(text) returns bool immutable language plpgsql as"
+        " $$ begin raise exception 'told as %', current_user; end $$;"
+        "create table planned (id int); alter table planned enable row level security;"
+        "create policy trap on planned using (told('me')); grant select on planned to reader"
+    )
+    columns = f"select * from ({queries.snapshot_rows('public', 'planned', ['id'], False, None, None)}) q where 1 = 0"
+    _, _, parameters = guarded("jdbc:postgresql://db/shop?options=-c%20DateStyle%3DISO").partition("?")
+    given = parse_qs(parameters, keep_blank_values=True)
+    options = f"{given['options'][-1]} -c search_path={given['currentSchema'][-1]}"
+    for first_packet, error in (("", "told as reader"), (options, "affected by row-level security policy")):
+        with psycopg.connect(f"{server.conninfo} options='{first_packet}'", autocommit=True) as other:
+            other.execute("set role reader")
+            with pytest.raises(psycopg.Error, match=error):
+                other.execute(columns.encode())
     connection.execute("set role reader")
     for name, error in (
         ("guarded", "affected by row-level security policy"),

@@ -82,7 +82,7 @@ def plan_files(archive: DeltaArchive, offsets: Mapping[int, Mapping[int, bool]])
             continue
         number, last = known.by_path[file.path]
         if (root := known.roots[number]) in of_content:
-            stored = read_file(archive, file.path)
+            stored = read_file(archive, file.path, archive.config.source.landing)
             content = decompress(stored, file.path)
             if is_unchanged(file, known) or is_content_of(last, content):
                 found.add(root)
@@ -133,10 +133,10 @@ def _new_parts(parts: Mapping[int, FilePart], done: Erased) -> Iterator[NewPart]
         )
 
 
-def read_file(archive: DeltaArchive, path: str) -> bytes:
-    """Raises ArchiveError if the file is gone, or not a plain file."""
+def read_file(archive: DeltaArchive, path: str, landing: str | None = None) -> bytes:
+    """landing: as in map_files. Raises ArchiveError if the file is gone, or not a plain file."""
     try:
-        return binary_files.read_file(archive.spark, path)
+        return binary_files.read_file(archive.spark, path, landing)
     except FileNotFoundError:
         raise ArchiveError(f"{path} no longer exists, but an erasure has to rewrite it") from None
 
@@ -174,7 +174,7 @@ def rewrite(archive: DeltaArchive, files: Iterable[FileErasure]) -> None:
     files = list(files)
     modified = {file.path: file.modified / 1e6 for file in archive.landing.listing().files()}
     for file in files:
-        stored = read_file(archive, file.path)
+        stored = read_file(archive, file.path, archive.config.source.landing)
         known, appended = stored[: file.size], stored[file.size :]
         if digest(known) == file.before:
             if appended and time.time() - modified.get(file.path, 0) < _SETTLED:

@@ -47,7 +47,7 @@ def _was_only_touched(archive: DeltaArchive, path: str) -> bool:
         return False
     _, part = known
     try:
-        return is_content_of(part, decompress(read_file(archive, path), path))
+        return is_content_of(part, decompress(read_file(archive, path, archive.config.source.landing), path))
     except ArchiveError:  # it can't be decompressed any more
         return False
 

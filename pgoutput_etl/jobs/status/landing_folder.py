@@ -19,7 +19,8 @@ from pgoutput_etl.jobs.status.report import WaitingFiles
 from pgoutput_etl.landing.file_index import FileIndex, Listing
 from pgoutput_etl.landing.fingerprint import LandedFile
 from pgoutput_etl.landing.known_files import KnownFiles, candidates, is_unchanged
-from pgoutput_etl.plain_file import is_below_root, outside_landing
+from pgoutput_etl.landing.local_files import is_hidden
+from pgoutput_etl.plain_file import outside_landing, outside_root
 
 _MILLISECOND = 1000  # Hadoop's times have no microseconds
 
@@ -59,7 +60,7 @@ def _objects(place: Place, landing: str) -> Listing:
                 files.append(LandedFile(path, found.size or 0, modified))
     if not files:
         raise ConfigError("")
-    outside = {file.path: outside_landing(file.path) for file in files if not is_below_root(file.path, landing)}
+    outside = {path: outside_landing(path) for path in outside_root((file.path for file in files), landing)}
     return Listing.of((file for file in files if file.path not in outside), outside)
 
 
@@ -76,7 +77,7 @@ def _is_read(path: str, patterns: Iterable[str]) -> bool:
         wanted = pattern.split("/")
         names = parts[len(wanted) :] or parts[-1:]
         matches = len(parts) >= len(wanted) and all(map(_matches, parts, wanted))
-        if matches and not any(name[:1] in (".", "_") and name not in (".", "..") for name in names):
+        if matches and not any(is_hidden(name) for name in names if name not in (".", "..")):
             return True
     return False
 
