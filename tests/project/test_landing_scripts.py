@@ -195,7 +195,8 @@ def test_shellcheck_finds_nothing(path: Path) -> None:
 KNOWN = {
     "Unit": {"Description", "Documentation", "Wants", "After", "StartLimitIntervalSec"},
     "Service": {
-        *("Type", "User", "StateDirectory", "StateDirectoryMode", "Environment", "EnvironmentFile", "ExecStart", "KillSignal"),
+        *("Type", "User", "StateDirectory", "StateDirectoryMode", "Environment", "EnvironmentFile"),
+        *("ExecStart", "KillSignal"),
         *("Restart", "RestartSec", "TimeoutStartSec", "Nice"),
         *("UMask", "CapabilityBoundingSet", "LimitCORE", "LockPersonality", "MemoryDenyWriteExecute"),
         *("NoNewPrivileges", "PrivateDevices", "PrivateTmp", "ProtectClock", "ProtectControlGroups", "ProtectHome"),
