@@ -62,6 +62,7 @@ def opened(path: str, root: str | None = None) -> Iterator[int]:
         descriptor = os.open(path, _FLAGS) if root is None else _open_below(root, path)
     except OSError as error:
         if error.errno not in _NOT_FOLLOWED:
+            error.filename = path  # below root, only the last part is known
             raise
         raise PlainFileError(_found_at(path)) from None
     try:

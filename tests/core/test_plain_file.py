@@ -92,6 +92,14 @@ def test_the_root_is_the_folder_before_the_first_wildcard(hostile: Path) -> None
     assert root_of("/*") == "/"
 
 
+def test_an_error_has_the_whole_path(tmp_path: Path) -> None:
+    gone = str(tmp_path / "sub" / "gone.bin")
+    (tmp_path / "sub").mkdir()
+    for root in (None, str(tmp_path)):
+        with pytest.raises(FileNotFoundError, match=gone):
+            plain_file.read(gone, root)
+
+
 def test_names_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
     (tmp_path / "1.bin").write_bytes(b"plain")
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.bin")).write_bytes(b"no name")
