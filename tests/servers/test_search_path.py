@@ -245,20 +245,67 @@ commit;
 """
 
 
+class Jobs:
+    """Jobs by JDBC, with a URL that asks for the schema of the traps. Several run in one JVM."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server, self.folder, self.landing = server, folder, folder / "landing"
+        self.landing.mkdir()
+        self.jdbc = f"--jdbc jdbc:postgresql://127.0.0.1:{server.port}/shop?currentSchema=public"
+        (folder / "jobs.py").write_text(JOBS)
+        (folder / "job.yaml").write_text(
+            f"source: {{name: shop, landing: '{self.landing}'}}\ntarget: {{root: '{folder / 'tables'}'}}\n"
+            "spark: {spark.sql.shuffle.partitions: 1, spark.sql.adaptive.enabled: false}\n"
+        )
+
+    def run(self, *lines: str) -> None:
+        parts = (line.partition(" ") for line in lines)
+        named = [f"{name} --config {self.folder / 'job.yaml'} {rest}" for name, _, rest in parts]
+        command = (ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER, self.folder / "jobs.py")
+        done = run(*command, *named)
+        assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+
+    def receive(self, number: int) -> None:
+        end = own(self.server, "select pg_current_wal_lsn()")
+        self.server.recvlogical("etl", self.landing / f"{number}.bin", publications=["etl"], endpos=end)
+
+    def load_and_verify(self) -> None:
+        self.receive(0)
+        loads = (f"snapshot --tables public.* {self.jdbc} {option}" for option in ("--check", "--connections 2"))
+        self.run(*loads, "apply", f"verify {self.jdbc}")
+
+    def undo_and_export(self) -> None:
+        server, folder = self.server, self.folder
+        before = rows(server)
+        xid = server.psql(CHANGES).split()[0]
+        self.receive(1)
+        self.run(
+            "apply",
+            f"verify {self.jdbc}",
+            f"snapshot --tables public.keyed {self.jdbc} --repair",
+            f"export --tables public.* --into {folder / 'copy'}",
+            f"export --tables public.* --format sql --into {folder / 'sql'}",
+            f"undo --xid {xid} --into {folder / 'undo'}",
+        )
+        after = rows(server)
+        for form in ("copy", "sql"):
+            own(server, "truncate public.keyed, public.coded, public.bag")
+            loaded = server.run_scripts("-f", "load.sql", cwd=folder / form)
+            assert (loaded.returncode, rows(server)) == (0, after), loaded.stderr
+        done = server.run_scripts("-f", str(folder / "undo" / "undo.sql"))
+        assert (done.returncode, rows(server)) == (0, before), done.stderr
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("version", "path"),
-    [(18, FIRST), *(pytest.param(v, path, marks=pytest.mark.soak) for v, path in ((16, FIRST), (16, ""), (18, "")))],
+    ("version", "path", "undoes"),
+    [
+        (18, FIRST, False),
+        *(pytest.param(v, path, True, marks=pytest.mark.soak) for v in (16, 18) for path in (FIRST, "")),
+    ],
 )
-def test_jobs(version: int, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs(version: int, path: str, undoes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGUSER", "postgres")
-    landing, config, jobs = tmp_path / "landing", tmp_path / "job.yaml", tmp_path / "jobs.py"
-    landing.mkdir()
-    config.write_text(
-        f"source: {{name: shop, landing: '{landing}'}}\ntarget: {{root: '{tmp_path / 'tables'}'}}\n"
-        "spark: {spark.sql.shuffle.partitions: 1, spark.sql.adaptive.enabled: false}\n"
-    )
-    jobs.write_text(JOBS)
     with Server(18 if version == 18 else 16) as server:
         server.psql("create database shop")
         server.database = "shop"
@@ -267,43 +314,11 @@ def test_jobs(version: int, path: str, tmp_path: Path, monkeypatch: pytest.Monke
         set_traps(server, TEXTS)
         server.psql(search_path(path))
         own(server, "insert into public.keyed values (10, 'archived')")
-        jdbc = f"--jdbc jdbc:postgresql://127.0.0.1:{server.port}/shop?currentSchema=public"
-
-        def work(*lines: str) -> None:
-            named = [f"{name} --config {config} {rest}" for name, _, rest in (line.partition(" ") for line in lines)]
-            done = run(ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER, jobs, *named)
-            assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-
-        def receive(number: int) -> None:
-            end = own(server, "select pg_current_wal_lsn()")
-            server.recvlogical("etl", landing / f"{number}.bin", publications=["etl"], endpos=end)
-
+        jobs = Jobs(server, tmp_path)
         with sprung(server) as names:
-            receive(0)
-            work(
-                f"snapshot --tables public.* {jdbc} --check",
-                f"snapshot --tables public.* {jdbc} --connections 2",
-                "apply",
-                f"verify {jdbc}",
-            )
-            before = rows(server)
-            xid = server.psql(CHANGES).split()[0]
-            receive(1)
-            work(
-                "apply",
-                f"verify {jdbc}",
-                f"snapshot --tables public.keyed {jdbc} --repair",
-                f"export --tables public.* --into {tmp_path / 'copy'}",
-                f"export --tables public.* --format sql --into {tmp_path / 'sql'}",
-                f"undo --xid {xid} --into {tmp_path / 'undo'}",
-            )
-            after = rows(server)
-            for form in ("copy", "sql"):
-                own(server, "truncate public.keyed, public.coded, public.bag")
-                loaded = server.run_scripts("-f", "load.sql", cwd=tmp_path / form)
-                assert (loaded.returncode, rows(server)) == (0, after), loaded.stderr
-            done = server.run_scripts("-f", str(tmp_path / "undo" / "undo.sql"))
-            assert (done.returncode, rows(server)) == (0, before), done.stderr
+            jobs.load_and_verify()
+            if undoes:
+                jobs.undo_and_export()
         assert names == []
 
 
