@@ -56,13 +56,13 @@ def assemble(
     output: ScanOutput,
     paths: Mapping[int, str],
     assembly: Assembly,
-    unreadable: Collection[int] = (),
+    unread: Mapping[int, frozenset[int] | None] | None = None,
 ) -> None:
-    """Adds the files to `assembly` in order. unreadable: the numbers of files that were not read. Raises
-    SequenceError."""
-    for number in sorted({*paths, *unreadable}):
-        if number in unreadable:
-            assembly.add_unreadable_file(number)
+    """Adds the files to `assembly` in order. unread: as in Batch. Raises SequenceError."""
+    unread = unread or {}
+    for number in sorted({*paths, *unread}):
+        if number in unread:
+            assembly.add_unread_file(number, unread[number])
             continue
         try:
             assembly.add_file(output.scans[number], output.controls.get(number, []))

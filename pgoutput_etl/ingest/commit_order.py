@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from pgoutput_etl.scan.file_summary import FileScan
+from pgoutput_etl.protocol.decoder import decode
+from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.scan.file_summary import FileBeginning, FileScan
+from pgoutput_etl.transactions.outcome import Control, ControlRow
+
+# Messages outside streams and two-phase commits
+_ORDINARY = frozenset("BCIUDTRYOM")
 
 
 def misplaced_file(scans: Mapping[int, FileScan], before: int, lsns: Mapping[int, int]) -> int | None:
@@ -36,3 +42,14 @@ def file_ahead(scans: Mapping[int, FileScan], before: int, number: int) -> int |
     last = {n: lsn for n, scan in scans.items() if n < number and (lsn := scan.commits[1]) is not None}
     highest = max(last, key=last.__getitem__, default=None)
     return None if highest is None or last[highest] < before else highest
+
+
+def relations_in(scan: FileScan, controls: Iterable[Control]) -> frozenset[int] | None:
+    """The OIDs of the relations that a file has changes or descriptions of. None, for any, if the file is damaged, or
+    has parts of transactions that other files may continue."""
+    is_whole = scan.open_fragment is None and scan.begins == FileBeginning.EITHER.value and not scan.head_ended
+    is_damaged = scan.damages or scan.interrupted or scan.orphans
+    if is_damaged or not is_whole or not _ORDINARY.issuperset(scan.messages):
+        return None
+    messages = (decode(row.body, False) for row in controls if isinstance(row, ControlRow))
+    return frozenset(scan.changes).union(m.oid for m in messages if isinstance(m, Relation))

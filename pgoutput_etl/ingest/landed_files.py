@@ -31,13 +31,11 @@ from pgoutput_etl.landing.incremental_scan import nothing_to_read
 from pgoutput_etl.landing.known_files import candidates, natural_order
 from pgoutput_etl.landing.selection import (
     EVERY_FILE_WAITS,
-    IGNORED,
     FileSelection,
     is_ignored,
     refuse,
-    refused,
+    set_aside,
     tail_remark,
-    unread_part,
     with_scan,
     without,
 )
@@ -101,25 +99,15 @@ class FileBatch:
         return others + sum(part.consumed - part.offset for part in self.parts.values())
 
     def accounts_of_others(self) -> dict[int, dict[str, int]]:
-        """Resent or quarantined bytes of the files that are not applied, by file number."""
-        duplicate, unreadable = FileStatus.DUPLICATE.value, FileStatus.UNREADABLE.value
-        others = {n: part for n, part in self.parts.items() if part.is_set_aside or part.status == duplicate}
-        return {
-            number: {
-                "resent" if part.status == duplicate else "quarantined": part.size
-                if part.status == unreadable
-                else part.consumed
-            }
-            for number, part in others.items()
-        }
+        return accounts_of_others(self.parts)
 
     def refused(self) -> tuple[str, ...]:
         refused = (part for part in self.parts.values() if part.is_set_aside)
         return tuple(part.reason for part in refused if part.reason is not None)
 
-    def without(self, number: int, why: str) -> FileBatch:
-        """The batch in which a file is only recorded. why: continues its path."""
-        parts = {**self.parts, number: refused(self.parts[number], why)}
+    def without(self, number: int, why: str, relations: frozenset[int] | None) -> FileBatch:
+        """The batch in which a file is only recorded. why, relations: as in `set_aside`."""
+        parts = {**self.parts, number: set_aside(self.parts[number], why, relations)}
         output = self.scan_output.select(self.scan_output.scans.keys() - {number})
         return replace(self, parts=parts, scan_output=output, inspected=self.inspected | {number})
 
@@ -132,6 +120,21 @@ class FileBatch:
         lines = [f"{part.path}: {reasons[part.status]}" for part in self.parts.values() if part.status in reasons]
         lines += [tail_remark(part) for _, part in sorted(self.parts.items()) if part.has_tail]
         return (*lines, *self.remarks)
+
+
+def accounts_of_others(parts: Mapping[int, FilePart]) -> dict[int, dict[str, int]]:
+    """Resent or quarantined bytes of the files that are not applied, by file number."""
+    accounts = {}
+    for number, part in parts.items():
+        if part.status == FileStatus.DUPLICATE.value:
+            accounts[number] = {"resent": part.consumed}
+        elif part.is_set_aside:
+            was_scanned = part.prefix_hash is not None
+            accounts[number] = {"quarantined": part.consumed if was_scanned else part.size}
+    return accounts
+
+
+_IGNORED = ScanError("", is_ignored=True)
 
 
 def new_files(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
@@ -161,22 +164,22 @@ def read_files(
 
     Raises ArchiveError or RunError.
     """
-    ignored = [file for file in files.values() if is_ignored(file.path, landing.config.source.ignore)]
-    files = {number: file for number, file in files.items() if file not in ignored}
+    names = landing.config.source.ignore
+    not_read = {file.path: _IGNORED for file in files.values() if is_ignored(file.path, names)}
     salvages = landing.config.on_error is OnError.QUARANTINE
-    oversized = landing.oversized(files.values())
+    oversized = landing.oversized(file for file in files.values() if file.path not in not_read)
     if not salvages or not all(error.is_hopeless for error in oversized.values()):
         refuse((error.text for error in oversized.values()), oversized)
-    tasks = scan_tasks({number: file for number, file in files.items() if file.path not in oversized})
+    not_read |= oversized
+    tasks = scan_tasks({number: file for number, file in files.items() if file.path not in not_read})
     known = index.known([file.path for file in files.values()])
     blocks = landing.scan(tasks, known.contents(index.unkeyed()))
     try:
         output = _collect(blocks, tasks)
         rescan = partial(_scan_again, landing)
         _refuse_renamed(files, listing, landing.listing())
-        errors = output.errors | {n: oversized[file.path] for n, file in files.items() if file.path in oversized}
+        errors = output.errors | {n: not_read[file.path] for n, file in files.items() if file.path in not_read}
         selection, scans = index.select(files, listing, known, output.scans, errors, rescan, salvages)
-        selection = selection.recording((refused(unread_part(file), IGNORED) for file in ignored), known.next_number)
         output = replace(output, scans=scans)
         if landing.config.source.gaps is Gaps.REFUSE:
             _refuse_gaps(index, selection, landing.names)

@@ -11,13 +11,13 @@ from pgoutput_etl.config.column_rules import changed_masks
 from pgoutput_etl.config.settings import OnError
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.ingest.assemble import assemble
-from pgoutput_etl.ingest.commit_order import file_ahead, misplaced_file
+from pgoutput_etl.ingest.commit_order import file_ahead, misplaced_file, relations_in
 from pgoutput_etl.ingest.landed_files import FileBatch
 from pgoutput_etl.ingest.quarantine import damage_remarks
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ingest.source_check import CommitOrderError, check_history
 from pgoutput_etl.jobs.run import Run
-from pgoutput_etl.landing.selection import EVERY_FILE_WAITS, MISPLACED, without
+from pgoutput_etl.landing.selection import MISPLACED
 from pgoutput_etl.ledger.batch import Batch, PriorState
 from pgoutput_etl.load.writer import refuse_existing_rows
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
@@ -67,8 +67,9 @@ class BatchPlan:
 
 
 def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
-    """Assembles the batch's files and plans its tables. A file whose commits can't stand in its place is left out, if
-    the other files show that it is this one: the plan's batch and files then differ from the given ones.
+    """Assembles the batch's files and plans its tables. A file without which all commits are in order is set aside,
+    with its tables held from there on, if it is the only one: the plan's batch and files then differ from the given
+    ones.
 
     assembly: the ledger's state before the batch; it is advanced. Raises ArchiveError or RunError if the batch cannot
     be applied.
@@ -76,11 +77,12 @@ def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> 
     try:
         return _plan_in_order(run, batch, files, assembly)
     except CommitOrderError as error:
-        scans, may_refuse = files.scan_output.scans, run.config.on_error is OnError.QUARANTINE and not batch.resumed
-        number = misplaced_file(scans, batch.last_commit_lsn, error.lsns) if may_refuse else None
-        if number is None:
+        scans, salvages = files.scan_output.scans, run.config.on_error is OnError.QUARANTINE and not batch.resumed
+        number = misplaced_file(scans, batch.last_commit_lsn, error.lsns) if salvages else None
+        if number is None or files.parts[number].offset:  # the part of a file with content that was applied
             raise _naming_both(run, batch, scans, error) from None
-    files = files.without(number, MISPLACED)
+    controls = files.scan_output.controls.get(number, ())
+    files = files.without(number, MISPLACED, relations_in(scans[number], controls))
     batch = replace(batch, files=files.parts)
     return _plan_in_order(run, batch, files, run.ledger.assembly(batch))
 
@@ -94,10 +96,10 @@ def _naming_both(run: Run, batch: Batch, scans: Mapping[int, FileScan], error: C
         other = max(rows, key=lambda row: row["last_commit_lsn"] or 0, default={"path": "an earlier batch"})["path"]
     else:
         other = batch.files[ahead].path
-    path = batch.files[behind].path
     return SequenceError(
-        f"{error}. The commits before it are in {other}: one of the two files is wrong. {EVERY_FILE_WAITS}",
-        without(path),
+        f"{error}. The commits before it are in {other}: one of the two files is wrong. No file is applied meanwhile: "
+        "name the wrong one in source.ignore. If it was applied by an earlier run, run jobs/backfill.py "
+        "--from-quarantine with it, which rebuilds all tables without it"
     )
 
 
@@ -109,7 +111,7 @@ def _plan_in_order(run: Run, batch: Batch, files: FileBatch, assembly: Assembly)
     prior = ledger.prior_state(assembly)
     ahead = tables_ahead(batch.tables, assembly.last_commit_lsn)
     waiting, masks_of_waiting = ledger.open_rows(assembly, batch), ledger.masks_of_open_rows(assembly, batch)
-    assemble(files.blocks, files.scan_output, batch.paths, assembly, batch.unreadable)
+    assemble(files.blocks, files.scan_output, batch.paths, assembly, batch.unread)
     user_types = UserTypes.of(assembly.types.values(), config.types)
     policy = masking_policy_of(config, assembly, user_types)
     if not all(_is_masked_alike(policy, assembly, oid, masks) for oid, masks in masks_of_waiting):

@@ -15,7 +15,7 @@ from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
-from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD
+from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACED
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.transactions.cutoff import TORN
@@ -87,12 +87,15 @@ def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
     rebuilt = len(findings.held) - len(from_server) - len(by_contract)
     left_unread = [file for file in findings.refused_files if file.endswith(LEFT_UNREAD)]
     unreadable = [file for file in findings.refused_files if file.endswith(HELD_FROM_HERE)]
-    if len(left_unread) + len(unreadable) < len(findings.refused_files):
+    misplaced = [file for file in findings.refused_files if file.endswith(MISPLACED)]
+    if len(left_unread) + len(unreadable) + len(misplaced) < len(findings.refused_files):
         yield _REFUSED, APPLY
     if findings.quarantined_transactions or any(not damage.endswith(TORN) for damage in findings.damages):
         yield _QUARANTINED, REDRIVE
     elif unreadable:
         yield _UNREADABLE, REDRIVE
+    elif misplaced:
+        yield _MISPLACED, REDRIVE
     elif rebuilt:
         yield f"{_are(rebuilt, 'held')}: {_HELD}", REDRIVE
     if left_unread:
@@ -120,6 +123,11 @@ _QUARANTINED = (
 _UNREADABLE = (
     "Nothing in a file can be read, and all tables are held from there on. Remove the file if no receiver wrote it, or "
     "put the receiver's copy in its place. Then read the archive again:"
+)
+
+_MISPLACED = (
+    "The commits of a file do not fit between those of the other files. Decide which file is wrong, and remove it or "
+    "name it in source.ignore. Then read the archive again:"
 )
 
 _HELD = (

@@ -38,7 +38,7 @@ class FileStatus(Enum):
     MOVED = "moved"  # nothing new: the content was read under a name that no longer exists
     DUPLICATE = "duplicate"  # nothing new: the content was read from a file that still exists
     REFUSED = "refused"  # not applied, and nothing depends on it: a name that was read before, with other content
-    UNREADABLE = "unreadable"  # nothing can be read, so later rows of any table may depend on it
+    UNREADABLE = "unreadable"  # not read, but with a place in the order: later rows of its relations may depend on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,9 @@ class FilePart:
 
     same_as: the number of the part that this one continues, or that ends where this file ends. unfinished: the bytes
     after `consumed` were not a whole message yet. reason: why they were not, or why the file was refused.
-    decompressed_size: size of the whole content. head: the key of content[:consumed], one of `heads_of`. Older ledgers
-    have neither of the last two.
+    decompressed_size: size of the whole content. head: the key of content[:consumed], one of `heads_of`. oids: of the
+    relations that a file without content may have rows of, separated by spaces; None: any relation. Older ledgers have
+    none of the last three.
     """
 
     path: str
@@ -77,6 +78,7 @@ class FilePart:
     reason: str | None = None
     decompressed_size: int | None = None
     head: str | None = None
+    oids: str | None = None
 
     @property
     def was_read(self) -> bool:
@@ -91,8 +93,18 @@ class FilePart:
 
     @property
     def is_set_aside(self) -> bool:
-        """True if the file is quarantined as a whole. An unreadable one has its stored bytes in the accounts."""
+        """True if the file is quarantined as a whole. One without content has its stored bytes in the accounts."""
         return self.status in (FileStatus.REFUSED.value, FileStatus.UNREADABLE.value)
+
+    @property
+    def relations(self) -> frozenset[int] | None:
+        """The OIDs of the relations that a file without content may have rows of. None: any relation."""
+        return None if self.oids is None else frozenset(map(int, self.oids.split()))
+
+    @property
+    def is_needless(self) -> bool:
+        """True if the file was set aside, and no table depends on it."""
+        return self.is_set_aside and self.oids == ""
 
     @property
     def is_unread(self) -> bool:

@@ -78,9 +78,10 @@ class KnownFiles:
 
     @property
     def left_unread(self) -> dict[str, int]:
-        """The unread files that sort before files that were read."""
+        """The unread files that sort before files that were read, and on which tables may depend."""
         newest = None if self.newest is None else natural_order(self.newest)
-        return {path: n for path, n in self.unread.items() if newest is not None and natural_order(path) < newest}
+        needed = {path: n for path, n in self.unread.items() if not self.by_path[path][1].is_needless}
+        return {path: n for path, n in needed.items() if newest is not None and natural_order(path) < newest}
 
     def places(self, paths: Collection[str]) -> set[str]:
         """All paths that matter to the selection of files with these paths."""

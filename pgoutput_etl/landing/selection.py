@@ -41,11 +41,6 @@ class FileSelection:
     def with_status(self, *status: FileStatus) -> dict[int, FilePart]:
         return {n: part for n, part in self.parts.items() if part.status in {s.value for s in status}}
 
-    def recording(self, others: Iterable[FilePart], first: int) -> FileSelection:
-        """The selection with further parts that are only recorded. first: the lowest number that they may have."""
-        number = max([first, *(number + 1 for number in self.parts)])
-        return replace(self, parts=self.parts | dict(enumerate(others, number)))
-
     @property
     def to_read(self) -> dict[int, FilePart]:
         return self.with_status(FileStatus.READ)
@@ -68,7 +63,7 @@ def select_files(
     RunError for files that come too late."""
     paths = frozenset(landed)
     if not salvages:
-        errors = {number: replace(error, is_hopeless=False) for number, error in errors.items()}
+        errors = {n: replace(error, is_hopeless=error.is_ignored) for n, error in errors.items()}
     partial = {n for n, file in files.items() if _is_being_compressed(file.path, scans.get(n), paths)}
     selector = _Selector({n: file for n, file in files.items() if n not in partial}, scans, errors, known, paths)
     selector.remarks += [f"{files[n].path}: left for the next run; it is still being compressed" for n in partial]
@@ -218,8 +213,7 @@ class _Selector:
                 raise RunError(
                     f"{path} has grown since it was read, but {newest} was read after it: the new bytes would come too "
                     "late. Remove the file from the landing folder, or land the new bytes in a file that sorts last. "
-                    f"{EVERY_FILE_WAITS}",
-                    next_job=without(path),
+                    f"{_ONE_IS_WRONG}"
                 )
             elif has_more:
                 self._treat_as_new(number)
@@ -267,15 +261,20 @@ class _Selector:
         unreadable = dict[str, str]()
         for number in sorted(self.fresh):
             path, error = self.files[number].path, self.errors.get(number)
+            if error is not None and error.is_ignored and (path in used_names or path in self.known.unread):
+                self._refuse(number, IGNORED)  # the path has a place in the order already
+                continue
             if path in used_names and (error is None or not error.offset):
                 self._refuse(number, _OTHER_CONTENT)
                 continue
             if error is not None:
                 if path in self.known.unread and self._is_late(path):
                     self._refuse(number, LEFT_UNREAD)
+                elif error.is_ignored:
+                    new.append((number, set_aside(unread_part(self.files[number]), IGNORED, frozenset())))
                 elif error.is_hopeless:
-                    status, why = FileStatus.UNREADABLE.value, f"{error.text}{HELD_FROM_HERE}"
-                    new.append((number, replace(unread_part(self.files[number]), status=status, reason=why)))
+                    part = set_aside(unread_part(self.files[number]), "", None)
+                    new.append((number, replace(part, reason=f"{error.text}{HELD_FROM_HERE}")))
                 else:
                     unreadable[path] = error.text
                 continue
@@ -325,19 +324,20 @@ class _Selector:
             else:
                 raise RunError(
                     f"{part.path} is new, but sorts before {self.newest}, which was already read: its transactions "
-                    f"would come too late. Give new files names that sort after the older ones. {EVERY_FILE_WAITS}",
-                    next_job=without(part.path),
+                    f"would come too late. Give new files names that sort after the older ones. {_ONE_IS_WRONG}"
                 )
         in_order += reused
         foreign = self._foreign(in_order)
-        for number in foreign:
-            self._refuse(number, _NOT_AMONG_THE_NUMBERED)
-        return [entry for entry in in_order if entry[0] not in foreign]
+        return [
+            (n, set_aside(part, _NOT_AMONG_THE_NUMBERED, frozenset()) if n in foreign else part) for n, part in in_order
+        ]
 
     def _foreign(self, in_order: Iterable[tuple[int, FilePart]]) -> list[int]:
         """The unreadable files between two others whose numbers prove that none is missing between them."""
         foreign, unreadable, before = list[int](), list[int](), self.newest
         for number, part in in_order:
+            if part.is_needless:
+                continue
             if part.status != FileStatus.UNREADABLE.value:
                 if before is not None and is_consecutive([before, part.path]):
                     foreign += unreadable
@@ -361,9 +361,10 @@ class _Selector:
 
     def _refuse(self, number: int, why: str) -> None:
         file, status = self.files[number], FileStatus.REFUSED
-        has_error = number in self.errors
-        part = unread_part(file) if has_error else self._part(number, status)
-        self.recorded.append((number, refused(part, why)))
+        error = self.errors.get(number)
+        part = self._part(number, status) if error is None else unread_part(file)
+        oids = "" if error is not None and error.is_ignored else None
+        self.recorded.append((number, replace(refused(part, why), oids=oids)))
 
 
 def unread_part(file: LandedFile) -> FilePart:
@@ -376,9 +377,32 @@ def refused(part: FilePart, why: str) -> FilePart:
     return replace(part, status=status, same_as=None, offset=part.consumed, unfinished=False, reason=reason)
 
 
+def set_aside(part: FilePart, why: str, relations: frozenset[int] | None) -> FilePart:
+    """The part of a file that is not read, but has a place in the order. why: continues the path. relations: the OIDs
+    of those that may depend on it; None: any."""
+    oids = None if relations is None else " ".join(map(str, sorted(relations)))
+    status, reason = FileStatus.UNREADABLE.value, f"{part.path}{why}"
+    return FilePart(part.path, part.size, part.modified, status, reason=reason, oids=oids)
+
+
 def without(*paths: str) -> tuple[str, ...]:
-    """The job that goes on without files, and records that."""
-    return ("apply", "--set", f"source.ignore={json.dumps(paths)}")
+    """The job that goes on without files, and records that. The command line adds the configuration's source.ignore."""
+    return ("apply", "--set", ignoring(paths))
+
+
+def ignoring(paths: Iterable[str]) -> str:
+    """An override of the configuration. In its values, ${ begins the name of an environment variable, and YAML does not
+    combine surrogates."""
+    names = json.dumps(list(paths), ensure_ascii=False)
+    return f"{_IGNORE}{names.replace('${', '$${')}"
+
+
+def also_ignoring(option: str, names: Iterable[str]) -> str:
+    """An option of a command, with further names if it is one of `ignoring`."""
+    if not option.startswith(_IGNORE):
+        return option
+    own: list[str] = json.loads(option.removeprefix(_IGNORE).replace("$${", "${"))
+    return ignoring(dict.fromkeys([*names, *own]))
 
 
 def is_ignored(path: str, names: Iterable[str]) -> bool:
@@ -386,8 +410,16 @@ def is_ignored(path: str, names: Iterable[str]) -> bool:
     return any(path == name or path.endswith(f"/{name}") for name in names)
 
 
+_IGNORE = "source.ignore="
+
 EVERY_FILE_WAITS = (
     "No file is applied meanwhile, because later rows may depend on any earlier file. source.ignore goes on without it"
+)
+
+_ONE_IS_WRONG = (
+    "If the second file does not belong to the archive, name it in source.ignore, and run jobs/backfill.py "
+    "--from-quarantine, which rebuilds all tables without it. No file is applied meanwhile; with the first file's name "
+    "in source.ignore, the others are"
 )
 
 HELD_FROM_HERE = (
@@ -398,8 +430,9 @@ HELD_FROM_HERE = (
 IGNORED = " was not applied, because source.ignore names it"
 
 MISPLACED = (
-    " has commits that no file in its place can have, and was not applied: without it, the commits of all other files "
-    "follow each other. It is from another server, or forged: remove it"
+    " has commits that do not fit between those of the other files, which follow each other without it. It was not "
+    "applied, and its tables are held at the commit before it. If it is from another server, or forged, remove it or "
+    "name it in source.ignore. If the files around it are wrong, name those"
 )
 
 _NOT_AMONG_THE_NUMBERED = (
@@ -455,6 +488,22 @@ def refuse(errors: Iterable[str], waited_for: Collection[str] = (), shown: int =
     in_order = sorted(errors)
     if in_order:
         more = f"\n… and {len(in_order) - shown} more files" if len(in_order) > shown else ""
+        if len(waited_for) > shown:
+            raise ArchiveError("\n".join([*in_order[:shown], more.strip(), _in_common(in_order, waited_for)]))
         if waited_for:
-            raise ArchiveError("\n".join([*in_order[:shown], more.strip(), EVERY_FILE_WAITS]), without(*waited_for))
+            raise ArchiveError("\n".join([*in_order, EVERY_FILE_WAITS]), without(*waited_for))
         raise ArchiveError("\n".join(in_order[:shown]) + more)
+
+
+def _in_common(errors: Collection[str], paths: Collection[str]) -> str:
+    """The end of an error about many files: no hostile file among good ones, but a receiver that writes something else.
+
+    errors: in the order of their paths.
+    """
+    reasons = {text.removeprefix(path) for text, path in zip(errors, sorted(paths), strict=False)}
+    same = "all for the same reason" if len(reasons) == 1 else f"for {len(reasons):,} different reasons"
+    return (
+        f"{len(paths):,} new files can't be read, {same}. No file is applied meanwhile. If these files come from your "
+        "receiver, check its output plugin (pgoutput) and source.framing. If they do not belong to the archive, move "
+        "them out of the landing folder"
+    )

@@ -77,9 +77,10 @@ class Batch:
         return {number: file for number, file in self.files.items() if file.status == FileStatus.READ.value}
 
     @property
-    def unreadable(self) -> frozenset[int]:
-        """The numbers of the files that were not read although they have a place in the order."""
-        return frozenset(n for n, file in self.files.items() if file.status == FileStatus.UNREADABLE.value)
+    def unread(self) -> dict[int, frozenset[int] | None]:
+        """The files that are not read although they have a place in the order, by number: the OIDs of the relations
+        that may depend on each, or None for any relation."""
+        return {n: file.relations for n, file in self.files.items() if file.status == FileStatus.UNREADABLE.value}
 
     @property
     def paths(self) -> dict[int, str]:

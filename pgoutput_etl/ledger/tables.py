@@ -47,7 +47,8 @@ _KINDS |= {
     "file_parts": _list_of(
         "file long, path string, size long, modified long, status string, offset long, consumed long, "
         "prefix_hash string, distinctive boolean, varied boolean, framing string, begins_in_stream boolean, "
-        "ends_in_stream boolean, same_as long, unfinished boolean, reason string, decompressed_size long, head string"
+        "ends_in_stream boolean, same_as long, unfinished boolean, reason string, decompressed_size long, head string, "
+        "oids string"
     ),
     "table_states": _list_of(
         "oid long, schema string, table string, path string, version long, last_commit_lsn long, status string, "
@@ -67,7 +68,7 @@ _SCHEMAS = {
         "changes counts_by_oid, watermarks watermarks, applied long, waiting long, aborted long, quarantined long, "
         "resent long, refused long, status string, offset long, consumed long, prefix_hash string, "
         "distinctive boolean, varied boolean, begins_in_stream boolean, ends_in_stream boolean, same_as long, "
-        "unfinished boolean, reason string, head string"
+        "unfinished boolean, reason string, head string, oids string"
     ),
     "relations": (
         "batch long, oid long, schema string, table string, replica_identity string, columns relation_columns, "

@@ -142,7 +142,9 @@ class BatchHistory:
     def unknown_resent(self) -> list[tuple[int, int, int]]:
         ended = self.transactions.ended(self.batch, self.rows)
         ours = ended.where(F.col("commit_lsn").isNotNull()).select("file", "fate", "xid", "commit_lsn")
-        known = self.transactions.store.read("transactions").where(F.col("batch") < self.batch.number)
+        number = F.col("batch")
+        counts = (number >= self.batch.since) & (number < self.batch.number)
+        known = self.transactions.store.read("transactions").where(counts)
         trimmed = known.where(F.col("fate") == TRIMMED).agg(F.coalesce(F.max("commit_lsn"), F.lit(0)).alias("trimmed"))
         commits = _commits(known).unionByName(_commits(ours))
         same = (F.col("commit_lsn") == F.col("k_lsn")) & F.coalesce(F.col("xid") == F.col("k_xid"), F.lit(True))
@@ -159,7 +161,7 @@ class BatchHistory:
         return self.transactions.table(self.batch, self.rows, ordinary).select(list(_COMMITS))
 
     def few_before(self, xids: tuple[int, int]) -> pa.Table:
-        chosen = RowRange(before=self.batch.number, xids=xids)
+        chosen = RowRange(self.batch.since, self.batch.number, xids)
         return self.transactions.store.columns_where("transactions", _COMMITS, chosen)
 
     @property

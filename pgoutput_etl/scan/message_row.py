@@ -73,13 +73,15 @@ _TYPES = {field.name: field.type for field in MESSAGE_SCHEMA}
 @dataclass(frozen=True, slots=True)
 class ScanError:
     """The reason why a file could not be scanned. offset: the end of the content that was read before; 0 if none was.
-    heads, unkeyed: as in FileScan. is_hopeless: no receiver wrote the file, and nothing in it will ever be read."""
+    heads, unkeyed: as in FileScan. is_hopeless: no receiver wrote the file, and nothing in it will ever be read.
+    is_ignored: the configuration says so, and that no table depends on the file."""
 
     text: str
     offset: int = 0
     heads: tuple[str, ...] = ()
     unkeyed: tuple[int, ...] = ()
     is_hopeless: bool = False
+    is_ignored: bool = False
 
     def note(self, file: int) -> pa.RecordBatch:
         """The only row of the file."""

@@ -117,9 +117,9 @@ class Assembly:
         if len(scan.epochs) > 1:
             resends.forget_streams(self._open, (scan.file, HEAD))
 
-    def add_unreadable_file(self, number: int) -> None:
-        """Adds the next file, of which nothing can be read."""
-        damage.add_unreadable_file(self._open, number, self.last_commit_lsn)
+    def add_unread_file(self, number: int, relations: frozenset[int] | None) -> None:
+        """Adds the next file, which is not read. relations: as in damage.add_unread_file."""
+        damage.add_unread_file(self._open, number, self.last_commit_lsn, relations)
 
     def record_commit(self, lsn: int, time: int | None) -> None:
         """Records the commit's time if no commit was later. time: microseconds since 2000-01-01 UTC."""

@@ -35,14 +35,20 @@ def add_damage(transactions: OpenTransactions, scan: FileScan, damage: Damage) -
         transactions.unreadable_ranges.append(UnreadableRange(before + 1, relations, _describe(scan, damage)))
 
 
-def add_unreadable_file(transactions: OpenTransactions, number: int, last_commit_lsn: int) -> None:
-    """A file of which nothing can be read may have rows of any table, and parts of all open transactions."""
+def add_unread_file(
+    transactions: OpenTransactions, number: int, last_commit_lsn: int, relations: frozenset[int] | None
+) -> None:
+    """A file that is not read may have rows of these relations. If they are not known (None), it may have rows of any,
+    and parts of all open transactions."""
+    if relations is not None and not relations:
+        return
     transactions.was_damaged = True
-    reason = f"file {number}: nothing in it can be read"
-    tail = () if transactions.tail is None else (transactions.tail.transaction,)
-    for transaction in (*transactions.streams.values(), *transactions.prepared.values(), *tail):
-        transaction.record_damage(reason, None)
-    transactions.unreadable_ranges.append(UnreadableRange(last_commit_lsn + 1, None, reason))
+    reason = f"file {number}: it was set aside"
+    if relations is None:
+        tail = () if transactions.tail is None else (transactions.tail.transaction,)
+        for transaction in (*transactions.streams.values(), *transactions.prepared.values(), *tail):
+            transaction.record_damage(reason, None)
+    transactions.unreadable_ranges.append(UnreadableRange(last_commit_lsn + 1, relations, reason))
 
 
 def damage_transaction(transactions: OpenTransactions, scan: FileScan, transaction: OpenTransaction) -> None:

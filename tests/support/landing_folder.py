@@ -145,7 +145,7 @@ class LandingFolder:
         self.scans |= {n: scanned[n].summary for n in step.to_read}
         for number, part in sorted(step.in_order.items()):
             if part.status == FileStatus.UNREADABLE.value:
-                self.replay.assembly.add_unreadable_file(number)
+                self.replay.assembly.add_unread_file(number, part.relations)
             else:
                 self.replay.add_scanned(part.path, scanned[number])
         self.known |= parts

@@ -5,12 +5,14 @@ landed again, or read by a newer version of the software. It also rewrites the l
 transactions, which then count from this batch on (`batches.since`).
 
 Files whose bytes earlier runs left unread are read in their place in the order. If later files were read before them,
-any table may lack rows, so all tables are rebuilt.
+any table may lack rows, so all tables are rebuilt. So they are if source.ignore names a file that was applied: the
+tables are rebuilt without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from pyspark import StorageLevel
@@ -19,15 +21,19 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import OnError
 from pgoutput_etl.console import Progress, counted
+from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest.assemble import assemble
 from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.ingest.executors import rows_with_status
-from pgoutput_etl.ingest.landed_files import read_blocks
+from pgoutput_etl.ingest.landed_files import accounts_of_others, read_blocks
 from pgoutput_etl.ingest.landing_folder import SparkLandingFolder
 from pgoutput_etl.ingest.quarantine import before_cutoffs
 from pgoutput_etl.ingest.rows import MessageRows
+from pgoutput_etl.ingest.source_check import check_history
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, LandedFile, ScanTask, task_again
-from pgoutput_etl.landing.selection import whole_file
+from pgoutput_etl.landing.known_files import is_unchanged
+from pgoutput_etl.landing.selection import IGNORED, ignoring, is_ignored, set_aside, whole_file
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.rebuild import Rebuild
@@ -59,11 +65,13 @@ class Redrive:
     def run(self) -> tuple[list[TableResult], list[str], int]:
         """The tables' results, the names of skipped tables, and the last commit's LSN."""
         spark, config = self.archive.spark, self.archive.config
-        tasks, landed = self._tasks()
+        with self._naming_unread_files():
+            tasks, landed = self._tasks()
         self.progress(f"batch {self.batch.number}: reading the whole archive, {counted(len(tasks), 'file')}")
         lenient = replace(config, on_error=OnError.QUARANTINE)
         landing = SparkLandingFolder(spark, lenient)
-        blocks, scan_output = read_blocks(landing, tasks)
+        with self._naming_unread_files():
+            blocks, scan_output = read_blocks(landing, tasks)
         changes: DataFrame | None = None
         try:
             scans = scan_output.scans
@@ -83,6 +91,7 @@ class Redrive:
                 blocks.release()
                 blocks, _ = read_blocks(landing, tasks, policy)
             rows = MessageRows(blocks, None, frozenset(), assembly)
+            self._check_order(rows, scans)
             changes = persist(rows_with_status(rows.changes(), rows.statuses), StorageLevel.DISK_ONLY)
             return self._rebuild(rows, changes, scans)
         finally:
@@ -94,10 +103,12 @@ class Redrive:
         """Tasks for all files in full, by path. Bytes added to the last file since the last batch are left to the
         nightly job. A file may be missing if nothing in it could be read."""
         prior, unread = self.archive.prior_state, self.archive.unread_roots
-        numbers = {**{path: root for root, path in prior.names.items()}, **prior.unread}
-        optional = [*(prior.names[root] for root in unread), *prior.unread]
-        landed = self.archive.landed(numbers.keys() - set(optional), optional, may_be_repaired=True)
-        last = prior.last
+        numbers = {path: number for path, number in self._numbers().items() if not self._is_ignored(path)}
+        optional = {path for path in (*(prior.names[root] for root in unread), *prior.unread) if path in numbers}
+        landed = self.archive.landed(numbers.keys() - optional, sorted(optional), may_be_repaired=True)
+        landed = {path: file for path, file in landed.items() if not self._is_needless(file)}
+        read = (n for n, part in prior.parts.items() if part.was_read and prior.names[prior.roots[n]] in numbers)
+        last = max(read, default=None)
         newest = max([-1 if last is None else last, *prior.unread.values()])
         tasks = {}
         for path in sorted(landed, key=lambda path: numbers[path]):
@@ -108,10 +119,51 @@ class Redrive:
         return tasks, {file.path: file for file in landed.values()}
 
     def _set_aside(self, tasks: Collection[str]) -> dict[int, FilePart]:
-        """The files that earlier runs refused, so that the next run doesn't take them for new ones. tasks: the paths of
-        the files to read."""
-        latest = self.archive.prior_state.by_path
-        return {n: p for path, (n, p) in latest.items() if p.status == FileStatus.REFUSED.value and path not in tasks}
+        """The files that earlier runs refused, so that the next run doesn't take them for new ones, and the ignored
+        ones. tasks: the paths of the files to read."""
+        latest, numbers = self.archive.prior_state.by_path, self._numbers()
+        ignored = {path for path in numbers if self._is_ignored(path)}
+        others = {n: part for path, (n, part) in latest.items() if path not in tasks and path not in ignored}
+        refused = {n: p for n, p in others.items() if p.status == FileStatus.REFUSED.value or p.is_needless}
+        return refused | {numbers[path]: set_aside(latest[path][1], IGNORED, frozenset()) for path in ignored}
+
+    def _numbers(self) -> dict[str, int]:
+        """The number in the archive's order of each file that was read, or may still be, by path."""
+        prior = self.archive.prior_state
+        return {**{path: root for root, path in prior.names.items()}, **prior.unread}
+
+    def _is_ignored(self, path: str) -> bool:
+        """A resumed redrive ignores the same files as when it began."""
+        if self.batch.resumed:
+            return any(part.path == path and part.is_needless for part in self.archive.last.files.values())
+        return is_ignored(path, self.archive.config.source.ignore)
+
+    def _is_needless(self, file: LandedFile) -> bool:
+        """True if earlier runs found that no table depends on the file, which has not changed since."""
+        prior = self.archive.prior_state
+        return is_unchanged(file, prior) and prior.by_path[file.path][1].is_needless
+
+    @contextmanager
+    def _naming_unread_files(self) -> Iterator[None]:
+        """An error in files that were set aside, and are still there, says how to go on without them."""
+        try:
+            yield
+        except ArchiveError as error:
+            paths = [path for path in self.archive.prior_state.unread if path in str(error)]
+            if not paths:
+                raise
+            raise ArchiveError(
+                f"{error}. Nothing was written. Put the receiver's copy in its place. If no receiver wrote the file, "
+                "remove it, or rebuild the tables without it",
+                (*_REDRIVE, "--set", ignoring(paths)),
+            ) from error
+
+    def _check_order(self, rows: MessageRows, scans: Mapping[int, FileScan]) -> None:
+        """Raises SequenceError if a file has commits that neither follow earlier ones nor were sent before, which may
+        have been set aside for that."""
+        if rows.assembly.needs_history:
+            commits = sum(scan.messages.get("C", 0) for scan in scans.values())
+            check_history(self.archive.ledger.history_of(self.batch, rows, commits), rows.assembly, self._path_of)
 
     def _last_part(self, parts: Mapping[int, FilePart]) -> dict[int, FilePart]:
         """The archive's last file with its size and time from the last batch, so that the next run notices growth."""
@@ -126,7 +178,8 @@ class Redrive:
         self, rows: MessageRows, changes: DataFrame, scans: Mapping[int, FileScan]
     ) -> tuple[list[TableResult], list[str], int]:
         archive, batch, assembly = self.archive, self.batch, rows.assembly
-        rebuild_all = bool(archive.prior_state.left_unread)
+        late = [path for path in archive.prior_state.left_unread if path in batch.paths.values()]
+        rebuild_all = bool(late) or any(map(self._is_ignored, archive.prior_state.names.values()))
         held = {oid: state for oid, state in batch.tables.items() if rebuild_all or state.may_be_redriven}
         cutoffs = find_cutoffs(assembly, rows.statistics(StatisticsRequest()), batch.tables)
         cutoffs = {oid: cutoff.with_paths(self._path_of) for oid, cutoff in cutoffs.items()}
@@ -181,7 +234,8 @@ class Redrive:
         ledger = self.archive.ledger
         ledger.mark_redriven(batch, redriven, with_bytes=True)
         ledger.record_ahead(batch, rows, before, statistics)
-        ledger.close(batch, BatchResult(rows, before, scans, tables, schema_changes, statistics.accounts()))
+        accounts = statistics.accounts() | accounts_of_others(batch.files)
+        ledger.close(batch, BatchResult(rows, before, scans, tables, schema_changes, accounts))
         return results, plan.skipped, assembly.last_commit_lsn
 
     def _path_of(self, number: int) -> str:
@@ -191,6 +245,14 @@ class Redrive:
         archive, batch = self.archive, self.batch
         callbacks = (self.check_claim, self._path_of, self.progress)
         return Writer(DeltaTargets(archive.spark), archive.config, batch, last_commit_lsn, *callbacks)
+
+
+_REDRIVE = ("backfill", "--from-quarantine")
+
+
+def ignores_applied_files(archive: LedgerArchive) -> bool:
+    """True if source.ignore names files that were applied."""
+    return any(is_ignored(path, archive.config.source.ignore) for path in archive.prior_state.names.values())
 
 
 def _is_before(cutoff: Cutoff | None, state: TableState) -> bool:

@@ -21,7 +21,7 @@ from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.backfill.beside import SideBuild
 from pgoutput_etl.jobs.backfill.in_place import InPlaceBackfill
 from pgoutput_etl.jobs.backfill.rebuild import later_starts
-from pgoutput_etl.jobs.backfill.redrive import Redrive
+from pgoutput_etl.jobs.backfill.redrive import Redrive, ignores_applied_files
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
 from pgoutput_etl.jobs.backfill.request import BackfillOrder, BackfillRequest
 from pgoutput_etl.jobs.backfill.summary import backfill_summary, file_paths
@@ -101,7 +101,7 @@ def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReque
     redrive = bool(held) and archive.assembly.was_damaged and request.into is None
     if request.tables is None and not redrive:  # unreadable bytes that concern no known table cause no table to be held
         has_lost_bytes = archive.assembly.was_damaged and archive.ledger.has_lost_bytes()
-        redrive = has_lost_bytes or bool(archive.prior_state.left_unread)
+        redrive = has_lost_bytes or bool(archive.prior_state.left_unread) or ignores_applied_files(archive)
     if redrive and request.tables is not None:
         raise RunError(
             f"{archive.name(held[0])} is held, possibly because of unreadable bytes: use --from-quarantine, which "

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from pgoutput_etl.ingest.commit_order import file_ahead, misplaced_file
+from pgoutput_etl.ingest.commit_order import file_ahead, misplaced_file, relations_in
 from pgoutput_etl.scan.file_summary import FileBeginning, FileScan
 
 HUGE = 10**17
@@ -67,3 +70,16 @@ def test_the_file_with_the_commits_ahead() -> None:
     assert file_ahead(files, 50, 3) == 1
     assert file_ahead(files, HUGE + 1, 3) is None
     assert file_ahead(files, 50, 0) is None
+
+
+def test_a_file_with_parts_of_other_transactions_may_have_rows_of_any_relation() -> None:
+    whole = FileScan(0, "copydata", 100, FileBeginning.EITHER.value, {"B": 1, "I": 2, "C": 1}, {1: 1, 2: 1})
+    assert relations_in(whole, []) == {1, 2}
+    others: list[dict[str, Any]] = [
+        {"begins": "outside"},
+        {"head_ended": True},
+        {"orphans": [1]},
+        {"messages": {"S": 1, "E": 1}},
+    ]
+    for other in others:
+        assert relations_in(replace(whole, **other), []) is None

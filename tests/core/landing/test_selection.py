@@ -861,12 +861,40 @@ def test_a_bomb_stops_the_run_if_damage_does() -> None:
     assert e.value.next_job == ("apply", "--set", 'source.ignore=["1.bin"]')
 
 
-@pytest.mark.parametrize(("name", "status"), [("shop-2b.bin", "refused"), ("shop-4.bin", "unreadable")])
-def test_consecutive_numbers_prove_that_a_bomb_is_no_part_of_the_archive(name: str, status: str) -> None:
+@pytest.mark.parametrize(("name", "is_needless"), [("shop-2b.bin", True), ("shop-4.bin", False)])
+def test_consecutive_numbers_prove_that_a_bomb_is_no_part_of_the_archive(name: str, is_needless: bool) -> None:
     folder = LandingFolder(salvages=True)
     for number in (1, 2, 3):
         folder.put(f"shop-{number}.bin", landed(one(number, first=number == 1)))
     folder.put(name, BOMB)
     [part] = [part for part in folder.run().parts.values() if part.path == name]
-    assert part.status == status
-    assert bool(folder.replay.assembly.unreadable_ranges) == (status == "unreadable")
+    assert (part.status, part.is_needless) == ("unreadable", is_needless)
+    assert bool(folder.replay.assembly.unreadable_ranges) != is_needless
+    if is_needless:
+        assert folder.run().parts == {}
+        assert KnownFiles.of(folder.known).left_unread == {}
+        folder.put(name, landed(one(3)))
+        [late] = folder.run().with_status(FileStatus.REFUSED).values()
+        assert (late.reason or "").endswith(LEFT_UNREAD), "the right content stops nobody"
+        assert KnownFiles.of(folder.known).left_unread.keys() == {name}
+
+
+def test_many_unreadable_files_have_no_command_that_ignores_them_all() -> None:
+    folder = LandingFolder()
+    for number in range(6):
+        folder.put(f"{number}.bin", b"LOG:  starting PostgreSQL 18.0\n")
+    with pytest.raises(ArchiveError, match="6 new files can't be read, all for the same reason") as stopped:
+        folder.run()
+    assert stopped.value.next_job == ()
+    assert "check its output plugin" in str(stopped.value)
+
+
+def test_a_hostile_last_name_does_not_make_the_good_file_the_one_to_ignore() -> None:
+    folder = LandingFolder()
+    folder.put("1.bin", landed(one(1, first=True)))
+    folder.put("zzzz.bin", landed(one(3)))
+    folder.run()
+    folder.put("2.bin", landed(one(2)))
+    with pytest.raises(RunError, match=r"2\.bin is new, but sorts before zzzz\.bin.*source\.ignore") as stopped:
+        folder.run()
+    assert stopped.value.next_job == ()
