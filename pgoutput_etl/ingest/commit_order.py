@@ -47,9 +47,9 @@ def file_ahead(scans: Mapping[int, FileScan], before: int, number: int) -> int |
 def relations_in(scan: FileScan, controls: Iterable[Control]) -> frozenset[int] | None:
     """The OIDs of the relations that a file has changes or descriptions of. None, for any, if the file is damaged, or
     has parts of transactions that other files may continue."""
-    is_whole = scan.open_fragment is None and scan.begins == FileBeginning.EITHER.value and not scan.head_ended
+    has_head = scan.begins != FileBeginning.EITHER.value or scan.head_needs_owner or scan.head_may_have_owner
     is_damaged = scan.damages or scan.interrupted or scan.orphans
-    if is_damaged or not is_whole or not _ORDINARY.issuperset(scan.messages):
+    if has_head or scan.open_fragment is not None or is_damaged or not _ORDINARY.issuperset(scan.messages):
         return None
     messages = (decode(row.body, False) for row in controls if isinstance(row, ControlRow))
     return frozenset(scan.changes).union(m.oid for m in messages if isinstance(m, Relation))

@@ -77,7 +77,7 @@ def test_a_file_with_parts_of_other_transactions_may_have_rows_of_any_relation()
     assert relations_in(whole, []) == frozenset({1, 2})
     others: list[dict[str, Any]] = [
         {"begins": "outside"},
-        {"head_ended": True},
+        {"head_needs_owner": True},
         {"orphans": [1]},
         {"messages": {"S": 1}},
     ]
