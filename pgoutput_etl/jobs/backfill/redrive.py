@@ -109,7 +109,7 @@ class Redrive:
         landed = {path: file for path, file in landed.items() if not self._is_needless(file)}
         read = (n for n, part in prior.parts.items() if part.was_read and prior.names[prior.roots[n]] in numbers)
         last = max(read, default=None)
-        newest = max([-1 if last is None else last, *prior.unread.values()])
+        newest = max([-1 if last is None else last, *(numbers[path] for path in landed if path in prior.unread)])
         tasks = {}
         for path in sorted(landed, key=lambda path: numbers[path]):
             number, is_last = numbers[path], last is not None and prior.roots[last] == numbers[path]
