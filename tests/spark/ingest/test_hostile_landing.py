@@ -202,13 +202,13 @@ def test_the_printed_command_goes_on_without_a_file_and_it_is_not_forgotten(nigh
 
 def test_bytes_of_an_ignored_file_stay_in_the_accounts(nights: Nights) -> None:
     nights.land(first())
-    garbage = nights.job.landing / "001.copydata"
+    garbage = nights.job.landing / "000-x.copydata"
     garbage.write_bytes(b"no messages at all" * 20)
-    summary = nights.job.run('source.ignore=["001.copydata"]')
+    summary = nights.job.run('source.ignore=["000-x.copydata"]')
     assert summary.accounts["quarantined"] == 360
     garbage.unlink()
-    assert nights.job.run().exit_code == EXIT_DONE
-    assert [row["quarantined"] for row in nights.ledger("files") if row["path"].endswith("001.copydata")] == [360]
+    assert nights.night(one(2, 200)).exit_code == EXIT_DONE
+    assert [row["quarantined"] for row in nights.ledger("files") if row["path"].endswith("000-x.copydata")] == [360]
 
 
 def test_an_applied_file_that_is_wrong_can_be_ignored(nights: Nights) -> None:
