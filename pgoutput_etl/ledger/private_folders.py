@@ -6,7 +6,7 @@ The others have none, and other programs read them: manifests, and what `status`
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -23,7 +23,8 @@ FOLDERS = ("displaced", "erasing", "rebuilt", "staged")
 
 @contextmanager
 def private_folders(spark: SparkSession, root: str, names: Iterable[str], access: Access) -> Iterator[None]:
-    """The folders are private before the context writes into them, and the files in them afterwards."""
+    """The folders are private before the context writes into them, and the files in them afterwards. Leaves no empty
+    folder."""
     local = local_path(spark, root)
     folders = [] if local is None else [Path(local, name) for name in names]
     for folder in folders:
@@ -32,4 +33,6 @@ def private_folders(spark: SparkSession, root: str, names: Iterable[str], access
         yield
     finally:
         for folder in folders:
+            with suppress(OSError):
+                folder.rmdir()  # only an empty one
             access.give_all(folder)

@@ -873,7 +873,7 @@ def test_consecutive_numbers_prove_that_a_bomb_is_no_part_of_the_archive(name: s
     if is_needless:
         assert folder.run().parts == {}
         assert KnownFiles.of(folder.known).left_unread == {}
-        folder.put(name, landed(one(3)))
+        folder.put(name, landed(one(9)))
         [late] = folder.run().with_status(FileStatus.REFUSED).values()
         assert (late.reason or "").endswith(LEFT_UNREAD), "the right content stops nobody"
         assert KnownFiles.of(folder.known).left_unread.keys() == {name}

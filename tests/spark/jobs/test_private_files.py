@@ -20,7 +20,7 @@ from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.jobs.undo.request import UndoRequest
 from pgoutput_etl.jobs.undo.run import undo
 from pgoutput_etl.ledger.batches import LedgerBatches
-from pgoutput_etl.ledger.private_folders import FOLDERS, TABLES
+from pgoutput_etl.ledger.private_folders import TABLES
 from pgoutput_etl.protocol.messages import Begin, Message
 from pgoutput_etl.replace_file import replace_file
 from tests.support.encoder import Row, copydata, encode
@@ -93,7 +93,7 @@ def test_the_files_of_every_job(nights: Nights, tmp_path: Path, group: str | Non
     with dying(LedgerBatches, "begin"):
         snapshot(nights.job.spark, config, request, lambda _: None)
     assert wrong(state / "staged", *private, gid) == {}
-    assert set(FOLDERS) <= {path.name for path in state.iterdir()}
+    assert any((state / "staged").iterdir())
 
     undo(nights.job.spark, config, UndoRequest(str(tmp_path / "undo"), xid=3))
     assert wrong(tmp_path / "undo", *private, gid) == {}
