@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.landing.selection import also_ignoring
 from pgoutput_etl.postgres.connection import DRIVER_PACKAGE
 
 _WITHOUT_CONFIG = ("inspect", "show")
@@ -18,6 +17,8 @@ _WITHOUT_CONFIG = ("inspect", "show")
 def job_line(config: Config, job: str, *options: str) -> str:
     """A job's command line, quoted for a shell, with this run's configuration if the job takes one. An option replaces
     the configuration's list in source.ignore, so it has its names, too."""
+    from pgoutput_etl.landing.selection import also_ignoring  # takes a moment: not for checks of a command line
+
     own = () if job in _WITHOUT_CONFIG else config.options
     return shlex.join((*job_words(job), *own, *(also_ignoring(option, config.source.ignore) for option in options)))
 
