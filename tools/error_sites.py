@@ -24,7 +24,10 @@ CLASSES = (
 )
 # Subclasses, and errors that become one of these.
 _KINDS = {
-    **dict.fromkeys(("_RowError", "RereadError", "FilesChangedError", "PlainFileError", "ScanError"), "ArchiveError"),
+    **dict.fromkeys(
+        ("_RowError", "RereadError", "FilesChangedError", "UnreadableFileError", "PlainFileError", "ScanError"),
+        "ArchiveError",
+    ),
     "ExpansionError": "FramingError",
     "CommitOrderError": "SequenceError",
 }

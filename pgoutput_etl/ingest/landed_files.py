@@ -324,7 +324,7 @@ def _collect(blocks: ScannedBlocks, tasks: Mapping[str, ScanTask]) -> ScanOutput
     for path, task in tasks.items():
         if task.number not in output.scans and task.number not in output.errors:
             raise UnreadableFileError(
-                path, f"{path}: this file was listed, but was gone when it was to be read. Run again"
+                f"{path}: this file was listed, but was gone when it was to be read. Run again", path
             )
     return output
 

@@ -74,7 +74,7 @@ class FilesChangedError(ArchiveError):
 class UnreadableFileError(ArchiveError):
     """A listed file that is gone, or that this job may not read. path: empty if the error does not name it."""
 
-    def __init__(self, path: str, text: str) -> None:
+    def __init__(self, text: str, path: str) -> None:
         super().__init__(text)
         self.path = path
 
@@ -290,7 +290,7 @@ def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
         named = _unreadable_among(paths, str(error))
         if named is None:
             raise
-        raise UnreadableFileError(named, _cant_be_read(named or "a landed file")) from error
+        raise UnreadableFileError(_cant_be_read(named or "a landed file"), named) from error
 
 
 def _unreadable_among(paths: Iterable[str], error: str) -> str | None:
