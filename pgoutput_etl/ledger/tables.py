@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since, TableState
 from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.outcome import Outcome
@@ -53,7 +54,7 @@ _KINDS |= {
     "table_states": _list_of(
         "oid long, schema string, table string, path string, version long, last_commit_lsn long, status string, "
         "reason string, relation string, key strings, retired string, types strings, rows long, mode string, "
-        "uses string, snapshot long, last_row longs, complete_by string, complete_lsn long"
+        "uses string, snapshot long, last_row longs, complete_by string, complete_lsn long, mismatches longs"
     ),
 }
 
@@ -186,7 +187,9 @@ def table_row(state: TableState) -> dict[str, Any]:
         "relation": json.dumps(relation_row(state.relation)),
         "retired": json.dumps([asdict(column) for column in state.retired]),
     }
-    lists = {"key": list(state.key), "types": list(state.types), "last_row": state.last_row and list(state.last_row)}
+    lists: dict[str, Any] = {"key": list(state.key), "types": list(state.types)}
+    lists["last_row"] = state.last_row and list(state.last_row)
+    lists["mismatches"] = state.mismatches and list(astuple(state.mismatches))
     since = state.complete_since
     complete: dict[str, Any] = {"complete_by": None, "complete_lsn": None}
     if since is not None:
@@ -199,10 +202,11 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     fields = {name: value for name, value in row.items() if name not in ("uses", *_COMPLETE)}
     parsed = {"relation": relation_of(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
-    # Older ledgers have no mode, masks, last row or completeness.
+    # Older ledgers have no mode, masks, last row, completeness or mismatches.
     mode, masks = Mode(row.get("mode") or Mode.MIRROR.value), json.loads(row.get("uses") or "{}")
     last_row = row.get("last_row") and tuple(row["last_row"])
     kind = row.get("complete_by")
     since = None if kind is None else CompleteSince(Since(kind), row["complete_lsn"])
-    later = {"mode": mode, "masks": masks, "last_row": last_row, "complete_since": since}
+    mismatches = row.get("mismatches") and Mismatches(*row["mismatches"])
+    later = {"mode": mode, "masks": masks, "last_row": last_row, "complete_since": since, "mismatches": mismatches}
     return TableState(**{**fields, **parsed, **tuples, **later})

@@ -29,6 +29,7 @@ from pgoutput_etl.spark.delta_history import USER_METADATA, application_of, is_a
 from pgoutput_etl.spark.delta_log import Commit, metrics_of, newest_commit
 from pgoutput_etl.spark.platform import value_of
 from pgoutput_etl.spark.session import session_settings
+from pgoutput_etl.targets.mismatches import Mismatches, added
 from pgoutput_etl.targets.plan import TableTask
 
 
@@ -77,7 +78,8 @@ class WriteResult:
     """A table after its commit. inserted, updated, deleted: row counts from Delta or from the net effect.
 
     not_found: deletes in a bag that matched no row, because the row is older than the slot or has values that were
-    never sent. rows: the table's total, if the commit reports it.
+    never sent. rows: the table's total, if the commit reports it. mismatches: of the changes with the rows before the
+    commit; None without any.
     """
 
     version: int
@@ -86,11 +88,14 @@ class WriteResult:
     deleted: int
     not_found: int = 0
     rows: int | None = None
+    mismatches: Mismatches | None = None
 
     def plus(self, later: WriteResult) -> WriteResult:
         inserted, updated = self.inserted + later.inserted, self.updated + later.updated
         deleted, not_found = self.deleted + later.deleted, self.not_found + later.not_found
-        return WriteResult(later.version, inserted, updated, deleted, not_found, later.rows_after(self.rows))
+        mismatches = added(self.mismatches, later.mismatches)
+        rows = later.rows_after(self.rows)
+        return WriteResult(later.version, inserted, updated, deleted, not_found, rows, mismatches)
 
     def rows_after(self, rows: int | None) -> int | None:
         """The table's total, given its total before the commit; None if unknown."""
@@ -247,7 +252,8 @@ def write_result(spark: SparkSession, path: str, application: str | None = None)
     else:
         # An overwrite of a tag's rows copies others that are in the same files.
         counts = [last.metrics.get("numOutputRows", 0) - last.metrics.get("numCopiedRows", 0), 0, 0]
-    return WriteResult(newest.version, *counts)
+    inserted, updated, deleted = counts
+    return WriteResult(newest.version, inserted, updated, deleted)
 
 
 _RECENT = 50  # commits of all sources of a shared table, among which a run's own is usually found

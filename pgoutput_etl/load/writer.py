@@ -21,6 +21,7 @@ from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableColumn
+from pgoutput_etl.targets.mismatches import added
 from pgoutput_etl.targets.plan import (
     APPLIED,
     HELD,
@@ -151,7 +152,9 @@ class Writer:
         columns = (relation, key, task.retired, types)
         known = self.batch.tables.get(task.oid)  # a rebuild has no state of its own before
         snapshot, last_row = (None, None) if before is None else (before.snapshot, before.last_row)
-        latest = (snapshot, task.changes.last_row or last_row, complete_since(known, task.changes))
+        stays = None if before is None or task.changes.truncates else before.mismatches
+        mismatches = added(stays, written.mismatches)
+        latest = (snapshot, task.changes.last_row or last_row, complete_since(known, task.changes), mismatches)
         state = TableState(task.oid, *place, applied_to, status, reason, *columns, rows, task.mode, task.masks, *latest)
         effects = (written.inserted, written.updated, written.deleted)
         summary = TableSummary(*place, rows, *effects, (*_notes(task, written), *remarks), reason)

@@ -13,6 +13,7 @@ from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.migration import Retired, SchemaMigration
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
+from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.transactions.cutoff import Cutoff
 
 # SKIPPED: the configuration skips the table, and the table lacks changes that were committed since.
@@ -54,6 +55,7 @@ class TableState:
     last. rows: row count, or None if unknown. masks: by column. snapshot: the Delta version that a snapshot wrote, with
     rows that the archive lacks, or None. last_row: the table's last committed row, which decides which of several
     tables has a name; None in an older ledger. complete_since: None if it was never written, or in an older ledger.
+    mismatches: those since the table was loaded, rebuilt or truncated; None without any, or in an older ledger.
     """
 
     oid: int
@@ -74,6 +76,7 @@ class TableState:
     snapshot: int | None = None
     last_row: CommitPosition | None = None
     complete_since: CompleteSince | None = None
+    mismatches: Mismatches | None = None
 
     @property
     def is_complete(self) -> bool:

@@ -1,0 +1,29 @@
+"""Changes that contradict the rows of their table: proof that the table differs from the server's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatches:
+    """missing: number of UPDATEs and DELETEs of rows that the table did not have. doubled: number of changes that gave
+    a row the key of another row. commit_lsn, xid: of the first such change's transaction."""
+
+    missing: int
+    doubled: int
+    commit_lsn: int
+    xid: int
+
+    @property
+    def total(self) -> int:
+        return self.missing + self.doubled
+
+
+def added(first: Mismatches | None, second: Mismatches | None) -> Mismatches | None:
+    """The sum of both."""
+    if first is None or second is None:
+        return first or second
+    earlier = min(first, second, key=lambda mismatches: mismatches.commit_lsn)
+    counts = (first.missing + second.missing, first.doubled + second.doubled)
+    return Mismatches(*counts, earlier.commit_lsn, earlier.xid)
