@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.changes.events import DELETED, MOVED_IN, MOVED_OUT
 from pgoutput_etl.changes.fast_events import event_batches
+from pgoutput_etl.changes.key_chains import complete_chains, with_chains
 from pgoutput_etl.changes.key_facts import hashes_of
 from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.schema.table_shape import TableShape
@@ -131,7 +132,8 @@ def as_net(events: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     """The events in net_schema. events: no two have the same key."""
     schema = shape.net_schema()
     deletes = pc.is_in(events.column("_op"), pa.array([DELETED, MOVED_OUT]))
-    columns = [deletes if name == "_delete" else events.column(name) for name in schema.names]
+    made = {"_delete": deletes, "_chain": complete_chains(events)}
+    columns = [made[name] if name in made else events.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -165,17 +167,17 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
         return events, events.num_rows < 2 and not _leaves_toast(events, shape).any()
     position = _position(events)
     if not shape.toast and _are_in_order(position):
-        last = np.zeros(int(key.max(initial=-1)) + 1, np.int64)
-        last[key] = np.arange(len(key))  # the last of equal keys stays
-        return events if len(last) == len(key) else events.take(pa.array(np.sort(last))), True
-    order: Integers = np.lexsort((*position, key))
+        if int(key.max(initial=-1)) + 1 == len(key):
+            return events, True
+        order = np.argsort(key, kind="stable")
+        is_last = _are_last(key[order])
+        return with_chains(events, order, key[order], is_last).take(pa.array(np.sort(order[is_last]))), True
+    order = np.lexsort((*position, key))
     key = key[order]
     is_whole = ~_leaves_toast(events, shape)[order]
     count = len(order)
     number = np.arange(count)
-    is_last = np.empty(count, np.bool_)
-    is_last[-1:] = True
-    is_last[:-1] = key[1:] != key[:-1]
+    is_last = _are_last(key)
     # The number of each key's last whole event, or -1.
     group = np.concatenate(([0], np.cumsum(is_last[:-1]))) if count else np.zeros(0, np.int64)
     first_kept = np.full(group[-1] + 1 if count else 0, -1, np.int64)
@@ -184,7 +186,14 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
     is_unique = bool((is_last[kept] & is_whole[kept]).all())
     if kept.all():
         return events, is_unique
-    return events.take(pa.array(np.sort(order[kept]))), is_unique
+    return with_chains(events, order, key, kept).take(pa.array(np.sort(order[kept]))), is_unique
+
+
+def _are_last(key: Integers) -> npt.NDArray[np.bool_]:
+    """True for the last of equal keys. key: in order."""
+    is_last = np.ones(len(key), np.bool_)
+    is_last[:-1] = key[1:] != key[:-1]
+    return is_last
 
 
 def _leaves_toast(events: pa.RecordBatch, shape: TableShape) -> npt.NDArray[np.bool_]:

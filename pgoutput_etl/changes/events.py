@@ -25,7 +25,7 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import TupleData
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape
+from pgoutput_etl.schema.table_shape import CHAIN, TIMESTAMP, UNREPRESENTABLE, TableShape
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.types import ColumnType, LoadedColumn, ValueTextError, load_binary, load_text
 
@@ -256,6 +256,7 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
     values["_op"] = pa.array(built.ops, pa.string())
     values["_unrep"] = pa.array(unrepresentable, UNREPRESENTABLE)
     values["_from_unrep"] = pa.array(old_unrepresentable, UNREPRESENTABLE)
+    values["_chain"] = pa.nulls(len(source), CHAIN)
     schema = shape.event_schema()
     return pa.RecordBatch.from_arrays([values[name] for name in schema.names], schema=schema)
 

@@ -19,7 +19,7 @@ from pgoutput_etl.changes.events import DELETED, INSERTED, MAX_SIZE, MOVED_IN, M
 from pgoutput_etl.changes.tuple_columns import SEEN_UNCHANGED, UNCHANGED, RawTuples, SplitTuples, split_tuples
 from pgoutput_etl.scan.message_row import one_letter
 from pgoutput_etl.schema.relation_history import RelationVersions
-from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape
+from pgoutput_etl.schema.table_shape import CHAIN, TIMESTAMP, UNREPRESENTABLE, TableShape
 from pgoutput_etl.schema.version_spans import NO_SCOPE, numbers_in_force
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.types import LoadedColumn, ValueTextError
@@ -333,6 +333,7 @@ def _to_arrow(rows: pa.RecordBatch, shape: TableShape, columns: _Columns) -> pa.
     values["_op"] = pa.StringArray.from_buffers(len(made), pa.py_buffer(offsets), pa.py_buffer(made.op))
     values["_unrep"] = _texts_by_event(columns.unrepresentable, len(made))
     values["_from_unrep"] = _texts_by_event(columns.old_unrepresentable, len(made))
+    values["_chain"] = pa.nulls(len(made), CHAIN)
     schema = shape.event_schema()
     return pa.RecordBatch.from_arrays([values[name] for name in schema.names], schema=schema)
 

@@ -13,6 +13,7 @@ from pgoutput_etl.changes.events import INSERTED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, overwrite, write_result
 from pgoutput_etl.load.layout import has_change_feed
+from pgoutput_etl.load.mismatches import missing_in_bag
 from pgoutput_etl.load.net_effect import (
     TableEvents,
     event_content,
@@ -38,11 +39,16 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
     is_empty = before is TargetRows.NOTHING
     match write_method(WriteFacts(has_key=False, is_empty=is_empty, only_inserts=not delete_count)):
         case WriteMethod.OVERWRITE:
-            return replace(initialize(spark, path, rows, shape.layout), not_found=delete_count)
+            missing = missing_in_bag(with_sequence(events.frame), shape, None) if delete_count else None
+            return replace(initialize(spark, path, rows, shape.layout), not_found=delete_count, mismatches=missing)
         case WriteMethod.APPEND:
             return append(spark, path, rows)
         case _:
-            return _rewrite(spark, path, shape, rows, deletes, delete_count)
+            result = _rewrite(spark, path, shape, rows, deletes, delete_count)
+            if not result.not_found:
+                return result
+            stored = tagged_target(spark, path, shape.columns, result.version - 1)
+            return replace(result, mismatches=missing_in_bag(with_sequence(events.frame), shape, stored))
 
 
 def _inserts_and_deletes(net: DataFrame, shape: TableShape) -> tuple[DataFrame, DataFrame]:

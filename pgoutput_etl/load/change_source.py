@@ -66,7 +66,8 @@ class ChangeRows:
 
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
         rows = messages_to_apply(self.rows, task.changes, span, True)
-        return EventLog(_events_of_rows(every_event, rows, span.shape), None, bool(task.changes.truncates))
+        events = _events_of_rows(every_event, rows, span.shape)
+        return EventLog(events, None, bool(task.changes.truncates), _only_inserts(task))
 
 
 def _events_of_rows(
@@ -105,7 +106,7 @@ class ChangeBlocks:
     def events(self, task: TableTask, span: SchemaSpan) -> TableEvents:
         shape, changes = span.shape, task.changes
         window = window_of(task, span, self.cutoffs)
-        only_inserts = not (changes.updates or changes.deletes or changes.truncates)
+        only_inserts = _only_inserts(task)
         if task.oid in self._local:
             return self._on_driver(task, shape, window, only_inserts)
         blocks = blocks_of_table(self.rows, shape)
@@ -143,7 +144,12 @@ class ChangeBlocks:
         else:
             blocks = blocks_of_table(self.rows, shape)
             events = events_of_blocks(every_event_of, blocks, self.rows.statuses, window, shape)
-        return EventLog(events, task.changes.size, bool(task.changes.truncates))
+        return EventLog(events, task.changes.size, bool(task.changes.truncates), _only_inserts(task))
+
+
+def _only_inserts(task: TableTask) -> bool:
+    changes = task.changes
+    return not (changes.updates or changes.deletes or changes.truncates)
 
 
 def blocks_of_table(rows: MessageRows, shape: TableShape) -> DataFrame:

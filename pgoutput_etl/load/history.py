@@ -6,6 +6,8 @@ and `to` exclusive: the rows with `from <= lsn < to`, or without `to`, are the t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -19,6 +21,7 @@ from pgoutput_etl.load.bag import replace_equal_rows, with_content_among
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.layout import has_change_feed
+from pgoutput_etl.load.mismatches import mismatches_in_log
 from pgoutput_etl.load.net_effect import event_content, rows_with_content, with_sequence
 from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, next_truncate, row_states, truncates_of
@@ -31,9 +34,12 @@ from pgoutput_etl.targets.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_L
 def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
     stored = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
+    mismatches = mismatches_in_log(events, shape, stored, Mode.HISTORY)
     if shape.is_bag:
-        return _write_bag(spark, path, shape, events.frame, stored)
-    return _write_keyed(spark, path, shape, events, stored)
+        result = _write_bag(spark, path, shape, events.frame, stored)
+    else:
+        result = _write_keyed(spark, path, shape, events, stored)
+    return replace(result, mismatches=mismatches)
 
 
 def _write_keyed(

@@ -7,16 +7,18 @@ that is run again after it died doesn't repeat its commits.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.load import bag
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, append, initialize, write_result
 from pgoutput_etl.load.key_match import keys_are_absent, net_facts
+from pgoutput_etl.load.mismatches import counted, counted_in, merged
 from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
-from pgoutput_etl.load.rewrite import SMALL_ROWS, net_merge, rewrite, small_table
+from pgoutput_etl.load.rewrite import SMALL_ROWS, awaited, net_merge, rewrite, small_table
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import net_values, selected
 from pgoutput_etl.schema.table_shape import TableShape
@@ -62,17 +64,14 @@ def write(
             net, facts = net if few is None else few, replace(facts, is_small=few is not None)
         match write_method(facts):
             case WriteMethod.OVERWRITE:
-                return initialize(
-                    session, path, selected(net.where(~F.col("_delete")), net_values(shape)), shape.layout
-                )
+                return _overwrite(session, path, shape, net, is_checked=not facts.keys_are_unique)
             case WriteMethod.APPEND:
                 return append(session, path, selected(net, net_values(shape)))
             case WriteMethod.REWRITE if small is not None:
                 with temporarily(session, FOR_FEW_ROWS):
                     return rewrite(session, path, small, shape, net)
             case _:
-                _merge(session, path, shape, net, events, is_few)
-                return write_result(session, path)
+                return _merge(session, path, shape, net, events, is_few)
 
 
 def _most_to_broadcast(shape: TableShape) -> int:
@@ -124,9 +123,21 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -
     return net_merge(net, shape).after(stored)
 
 
+def _overwrite(spark: SparkSession, path: str, shape: TableShape, net: DataFrame, is_checked: bool) -> WriteResult:
+    """is_checked: the net rows' changes may contradict each other, or presume rows that the target doesn't have."""
+    counts = Observation()
+    if is_checked:
+        checks = counted("_chain", F.lit(False))
+        net = net.observe(counts, *(value.alias(name) for name, value in checks.items()))
+    rows = selected(net.where(~F.col("_delete")), net_values(shape))
+    result = initialize(spark, path, rows, shape.layout)
+    found = awaited(counts) if is_checked else None
+    return result if found is None else replace(result, mismatches=counted_in(found))
+
+
 def _merge(
     spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool
-) -> None:
+) -> WriteResult:
     """Computes the net rows once, so that Delta need not materialize them, and facts about them are known. is_few: the
     target has few rows."""
     ranges, settings, deletes = events.ranges, {}, events.deletes
@@ -137,5 +148,10 @@ def _merge(
         settings = FOR_FEW_ROWS if is_few and facts.rows < SMALL_ROWS else {}
         if facts.rows > _most_to_broadcast(shape):
             settings = {**settings, **NO_BROADCAST}
-    with temporarily(spark, settings):
+
+    def merge() -> WriteResult:
         net_merge(net, shape, ranges, deletes).execute(spark, path)
+        return write_result(spark, path)
+
+    with temporarily(spark, settings):
+        return merged(net, shape, partial(tagged_target, spark, path, shape.columns), merge)

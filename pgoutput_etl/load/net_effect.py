@@ -22,6 +22,7 @@ from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, 
 from pgoutput_etl.changes.key_facts import Ranges
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.batch_keys import BatchKeys
+from pgoutput_etl.load.key_chains import chain_of_key
 from pgoutput_etl.load.target_columns import (
     comparable,
     entries_of,
@@ -62,17 +63,19 @@ def with_sequence(events: DataFrame) -> DataFrame:
 
 
 def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
-    """One row per key: c0…, _lsn, _ts, _xid, _unrep, `_delete`, and for each TOAST column `keep0…`, true if the target
-    keeps its own value."""
+    """One row per key: c0…, _lsn, _ts, _xid, _unrep, `_chain`, `_delete`, and for each TOAST column `keep0…`, true if
+    the target keeps its own value."""
     grouped = events.groupBy(*(expression.alias(f"k{n}") for n, expression in enumerate(event_key_parts(shape))))
     columns = [f"c{i}" for i in range(len(shape.columns))] + [f"u{i}" for i in shape.toast]
     last = F.max(F.struct("_seq", "_op", "_lsn", "_ts", "_xid", "_unrep", *columns)).alias("last")
     begun = F.max(F.when(F.col("_op") != UPDATED, F.col("_seq"))).alias("begun")
-    latest = grouped.agg(last, begun, *(F.max(sent_value(i, shape)).alias(f"sent{i}") for i in shape.toast))
+    chain = chain_of_key().alias("_chain")
+    latest = grouped.agg(last, begun, chain, *(F.max(sent_value(i, shape)).alias(f"sent{i}") for i in shape.toast))
     return latest.select(
         *(column.alias(name) for name, column in with_sent_values(shape, F.col("begun"), "last.").items()),
         *(F.col(f"last.{name}").alias(name) for name in ("_lsn", "_ts", "_xid")),
         F.col("last._op").isin(DELETED, MOVED_OUT).alias("_delete"),
+        "_chain",
     )
 
 

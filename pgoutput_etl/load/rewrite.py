@@ -12,6 +12,7 @@ from pgoutput_etl.changes.key_facts import Ranges
 from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.load.commit import WriteResult, write_result
 from pgoutput_etl.load.key_match import same_key
+from pgoutput_etl.load.mismatches import counted, counted_in
 from pgoutput_etl.load.row_merge import DELETED, INSERTED, UPDATED, RowMerge
 from pgoutput_etl.load.table_writer import writer_of
 from pgoutput_etl.load.target_columns import net_values, updated_values
@@ -64,17 +65,20 @@ def rewrite(spark: SparkSession, path: str, target: DataFrame, shape: TableShape
     counts, merge = Observation(), net_merge(net, shape)
     effects = merge.effects(target)
     of_effects = (F.count_if(F.col("effect") == effect).alias(effect) for effect in (INSERTED, UPDATED, DELETED))
-    effects = effects.observe(counts, *of_effects, F.count_if(F.col("effect") != DELETED).alias("rows"))
+    checks = counted("s._chain", F.col("t").isNotNull())
+    of_rows = (F.count_if(F.col("effect") != DELETED).alias("rows"), *(v.alias(name) for name, v in checks.items()))
+    effects = effects.observe(counts, *of_effects, *of_rows)
     rows = merge.after(target, effects)
     # Also for a partitioned table in a session that overwrites only the partitions that it writes.
     save(writer_of(spark, rows).mode("overwrite").option("partitionOverwriteMode", "static"), path)
-    found, version = _awaited(counts), newest_version(spark, path)
+    found, version = awaited(counts), newest_version(spark, path)
     if found is None or version is None:
         return write_result(spark, path)
-    return WriteResult(version, found["inserted"], found["updated"], found["deleted"], rows=found["rows"])
+    effects_of_rows = (found["inserted"], found["updated"], found["deleted"])
+    return WriteResult(version, *effects_of_rows, rows=found["rows"], mismatches=counted_in(found))
 
 
-def _awaited(counts: Observation) -> dict[str, int] | None:
+def awaited(counts: Observation) -> dict[str, int] | None:
     """None if nothing was counted: Delta skips the write of a run whose work another run has done meanwhile, and the
     observation would wait for ever."""
     found: SimpleQueue[dict[str, int]] = SimpleQueue()

@@ -7,6 +7,8 @@ contained.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -16,6 +18,7 @@ from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
+from pgoutput_etl.load.mismatches import mismatches_in_log
 from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, row_states
 from pgoutput_etl.load.shared_table import tagged_target
@@ -27,11 +30,14 @@ from pgoutput_etl.targets.modes import DELETED_COLUMN, METADATA_COLUMNS
 def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
     stored = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
+    mismatches = mismatches_in_log(events, shape, stored, Mode.SOFT_DELETE)
     net = _net(stored, shape, events).localCheckpoint()
     if before is TargetRows.NOTHING:
-        return commit.initialize(spark, path, _new_rows(net, shape), shape.layout)
-    _merge(net, shape, key_ranges(net, shape)).execute(spark, path)
-    return commit.write_result(spark, path)
+        result = commit.initialize(spark, path, _new_rows(net, shape), shape.layout)
+    else:
+        _merge(net, shape, key_ranges(net, shape)).execute(spark, path)
+        result = commit.write_result(spark, path)
+    return replace(result, mismatches=mismatches)
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.changes.events import INSERTED, ROW_SCHEMA, events
+from pgoutput_etl.changes.events import INSERTED, MOVED_IN, ROW_SCHEMA, events
+from pgoutput_etl.changes.key_chains import PRESUMING
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.scan.file_summary import FileScan
@@ -24,6 +25,7 @@ from pgoutput_etl.schema.diff import Declared, Lineage
 from pgoutput_etl.schema.migration import Retired, SchemaMigration, converted, migration_to, next_version
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableShape, table_shape
+from pgoutput_etl.targets.mismatches import Mismatches, added
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff, cutoffs_by_relation
 from pgoutput_etl.transactions.logical_messages import LOGICAL_SCHEMA, decoded
@@ -39,10 +41,11 @@ _Key = tuple[Any, ...]
 @dataclass(slots=True)
 class ReplayedTable:
     """A table at the end of the archive. rows: Python values as converted by Arrow, with the column names of the Delta
-    table."""
+    table. mismatches: since its last truncate."""
 
     shape: TableShape
     rows: list[Row]
+    mismatches: Mismatches | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,7 @@ class Replay:
         """rows: the table's changes in order."""
         last_truncate = max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0)
         table: KeyedRows | BagOfRows | None = None
+        mismatches: Mismatches | None = None
         for span in self.spans(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
             migrated = rows_under(span.shape)
             if table is not None and span.migration is not None:
@@ -167,8 +171,9 @@ class Replay:
                     migrated.put(event)
             table = migrated
             apply_rows(table, span.rows)
+            mismatches = added(mismatches, table.mismatches)
         assert table is not None
-        return ReplayedTable(table.shape, [target_row(event, table.shape) for event in table.events()])
+        return ReplayedTable(table.shape, [target_row(event, table.shape) for event in table.events()], mismatches)
 
     def name_holders(self) -> dict[tuple[str, str], int]:
         """The OID of the table that holds each (schema, name): the last table with a committed row under the name,
@@ -257,15 +262,20 @@ def fragment_outcomes(assembly: Assembly) -> dict[FragmentId, Outcome]:
 
 
 class KeyedRows:
-    """A table with a key. by_key: the event that wrote each row, with unchanged values filled in."""
+    """A table with a key. by_key: the event that wrote each row, with unchanged values filled in. last_lsn: the commit
+    LSN of each key's last event. mismatches: of the events applied so far."""
 
     def __init__(self, shape: TableShape) -> None:
         self.shape = shape
         self.by_key: dict[_Key, Row] = {}
         self.moving: Row | None = None
+        self.last_lsn: dict[_Key, int] = {}
+        self.mismatches: Mismatches | None = None
 
     def apply(self, event: Row) -> None:
         key = self.key(event)
+        self.mismatches = added(self.mismatches, self._mismatch(key, event))
+        self.last_lsn[key] = event["_lsn"]
         match event["_op"]:
             case "D":
                 self.by_key.pop(key, None)
@@ -275,6 +285,15 @@ class KeyedRows:
                 self.by_key[key] = self._filled(event, self.moving)
             case _:
                 self.by_key[key] = self._filled(event, self.by_key.get(key))
+
+    def _mismatch(self, key: _Key, event: Row) -> Mismatches | None:
+        op, is_there = event["_op"], key in self.by_key
+        is_twice = op == INSERTED and self.last_lsn.get(key) == event["_lsn"]
+        if not is_there and op in PRESUMING:
+            return Mismatches(1, 0, event["_lsn"], event["_xid"])
+        if is_there and (op == MOVED_IN or is_twice):
+            return Mismatches(0, 1, event["_lsn"], event["_xid"])
+        return None
 
     def key(self, event: Row) -> _Key:
         texts = event["_unrep"]
@@ -296,6 +315,8 @@ class KeyedRows:
 
     def clear(self) -> None:
         self.by_key.clear()
+        self.last_lsn.clear()
+        self.mismatches = None
 
     def put(self, event: Row) -> None:
         self.by_key[self.key(event)] = event
@@ -317,6 +338,7 @@ class BagOfRows:
     def __init__(self, shape: TableShape) -> None:
         self.shape = shape
         self.equal_rows: dict[str, list[Row]] = {}
+        self.mismatches: Mismatches | None = None
 
     def apply(self, event: Row) -> None:
         equal = self._equal(event)
@@ -324,6 +346,8 @@ class BagOfRows:
             equal.append(event)
         elif equal:
             equal.pop()
+        else:
+            self.mismatches = added(self.mismatches, Mismatches(1, 0, event["_lsn"], event["_xid"]))
 
     def _equal(self, event: Row) -> list[Row]:
         live = [(i, column.name) for i, column in enumerate(self.shape.columns) if not column.retired]
@@ -335,6 +359,7 @@ class BagOfRows:
 
     def clear(self) -> None:
         self.equal_rows.clear()
+        self.mismatches = None
 
     def events(self) -> Iterable[Row]:
         return [event for equal in self.equal_rows.values() for event in equal]

@@ -16,6 +16,11 @@ TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 UNREPRESENTABLE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
+# The changes of a key that an event stands for (changes/key_chains.py): operation, commit LSN and xid of the first one;
+# the numbers of contradictions among them, and commit LSN and xid of the first contradiction.
+_OF_CHAIN = ("lsn", "xid", "missing", "doubled", "bad_lsn", "bad_xid")
+CHAIN = pa.struct([("op", pa.string()), *((name, pa.int64()) for name in _OF_CHAIN)])
+
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
@@ -56,7 +61,8 @@ class TableShape:
         return bool(self.key) and set(self.key) == flagged and not is_full
 
     def event_schema(self) -> pa.Schema:
-        """_file and _ordinal order events within a commit. u3: c3 is unchanged. f0… and _from_unrep: old key of a V."""
+        """_file and _ordinal order events within a commit. u3: c3 is unchanged. f0… and _from_unrep: old key of a V.
+        _chain: NULL if the event stands only for itself."""
         fields = [
             ("_lsn", pa.int64()),
             ("_file", pa.int64()),
@@ -66,6 +72,7 @@ class TableShape:
             ("_op", pa.string()),
             ("_unrep", UNREPRESENTABLE),
             ("_from_unrep", UNREPRESENTABLE),
+            ("_chain", CHAIN),
         ]
         fields += [(f"c{i}", column.type.arrow) for i, column in enumerate(self.columns)]
         fields += [(f"u{i}", pa.bool_()) for i in self.toast]
@@ -73,9 +80,10 @@ class TableShape:
         return pa.schema(fields)
 
     def net_schema(self) -> pa.Schema:
-        """The columns of an event that matter if no other event has its key. _delete: the event removes the row."""
+        """The columns of an event that matter if no other event has its key. _delete: the event removes the row.
+        _chain: also of an event that stands only for itself."""
         events = self.event_schema()
-        names = [f"c{i}" for i in range(len(self.columns))] + ["_lsn", "_ts", "_xid", "_unrep"]
+        names = [f"c{i}" for i in range(len(self.columns))] + ["_lsn", "_ts", "_xid", "_unrep", "_chain"]
         return pa.schema([*(events.field(name) for name in names), pa.field("_delete", pa.bool_())])
 
 

@@ -21,7 +21,9 @@ from pgoutput_etl.jobs.apply.report import RunSummary, print_summary
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.backfill.run import backfill
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.protocol.messages import PgoutputMessage
+from pgoutput_etl.targets.mismatches import Mismatches
 from tests.support.captures import NEVER_SENT_VALUES, Table, ignored_columns
 from tests.support.small_archives import copydata
 from tests.support.truth import assert_equals_truth
@@ -74,6 +76,11 @@ class Job:
         """The columns of the PostgreSQL table, without the metadata columns."""
         names = self.spark.read.format("delta").load(str(self.path(schema, table))).columns
         return [name for name in names if not name.startswith("_pg_")]
+
+    def mismatches(self) -> dict[int, Mismatches | None]:
+        """By OID, as the ledger has them after the last batch."""
+        batch = DeltaLedger.of(self.spark, self.loaded()).last_batch()
+        return {} if batch is None else {oid: state.mismatches for oid, state in batch.tables.items()}
 
     def versions(self) -> dict[str, int]:
         """The newest Delta version of every table below the target, without the ledger's tables."""

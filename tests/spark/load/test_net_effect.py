@@ -220,7 +220,9 @@ def _comparable(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def assert_same_rows(job: Job, replay: Replay, keys: Mapping[str, tuple[str, ...]]) -> None:
-    for held in replay.tables(keys).values():
+    tables = replay.tables(keys)
+    assert job.mismatches() == {oid: table.mismatches for oid, table in tables.items()}
+    for held in tables.values():
         name = held.shape.relation.name
         want = Counter(map(_comparable, held.rows))
         have = Counter(map(_comparable, job.rows("public", name)))

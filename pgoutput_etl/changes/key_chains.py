@@ -1,0 +1,131 @@
+"""Chains: the changes of one key, one after the other, as far as later ones stand for earlier ones.
+
+A change presumes something about its key. An UPDATE or DELETE presumes that there is a row, an UPDATE that moves a row
+to another key that there is none under the new key. A change that follows another one of its key either agrees with it
+or proves that rows or changes are missing; the first change of a chain can only be compared with the target's rows. So
+a chain is its first change, with the number of contradictions within it.
+
+An INSERT presumes nothing: a DELETE may be left out of a publication, and a row filter turns UPDATEs into INSERTs. Only
+a transaction that inserts a key after having written a row under it proves that keys are not unique.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED
+from pgoutput_etl.scan.message_row import one_letter
+from pgoutput_etl.schema.table_shape import CHAIN
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+# The operations of changes that presume a row under their key, and of changes after which there is none.
+PRESUMING, ENDING = (UPDATED, DELETED, MOVED_OUT), (DELETED, MOVED_OUT)
+
+_NUMBERS = ("lsn", "xid", "missing", "doubled", "bad_lsn", "bad_xid")
+
+
+def with_chains(events: pa.RecordBatch, order: Integers, key: Integers, kept: Flags) -> pa.RecordBatch:
+    """The events with the chains of those that are kept. order: by key, then in commit order. key, kept: in this order.
+    A key's first kept event stands for those before it, none of which is kept."""
+    is_same = np.zeros(len(order), np.bool_)
+    is_same[1:] = key[1:] == key[:-1]
+    starts = np.flatnonzero(~is_same)
+    group = np.cumsum(~is_same) - 1
+    firsts = np.full(len(starts), -1, np.int64)
+    at = np.flatnonzero(kept)[::-1]
+    firsts[group[at]] = at  # the last assignment stays
+    chains = _Chains.of(events, order)
+    missing, doubled = chains.contradictions(is_same)
+    for name, found in (("missing", missing), ("doubled", doubled)):
+        total = np.concatenate(([0], np.cumsum(found + chains.numbers[name])))
+        chains.totals[name] = total[firsts + 1] - total[starts]
+    absorbing = np.flatnonzero(firsts > starts)
+    if not len(absorbing):
+        return events
+    return chains.absorbed(events, order, starts[absorbing], firsts[absorbing], absorbing, missing | doubled)
+
+
+def complete_chains(events: pa.RecordBatch) -> pa.Array:
+    """The chain of each event, also of one that stands only for itself."""
+    chain = events.column("_chain")
+    own = {"op": "_op", "lsn": "_lsn", "xid": "_xid"}
+    zeros = pa.repeat(pa.scalar(0, pa.int64()), events.num_rows)
+    fields = []
+    for field in CHAIN:
+        known = pc.struct_field(chain, field.name)
+        default = events.column(own[field.name]) if field.name in own else zeros
+        fields.append(known if field.name.startswith("bad_") else pc.coalesce(known, default))
+    return pa.StructArray.from_arrays(fields, fields=list(CHAIN))
+
+
+class _Chains:
+    """Chains in the order of keys. op, ended: the first change's letter, and whether the last change ends the row.
+    numbers: by field of CHAIN; last_lsn: of the last change."""
+
+    def __init__(self, op: Any, ended: Flags, numbers: dict[str, Integers], last_lsn: Integers) -> None:
+        self.op, self.ended, self.numbers, self.last_lsn = op, ended, numbers, last_lsn
+        self.totals: dict[str, Integers] = {}
+
+    @classmethod
+    def of(cls, events: pa.RecordBatch, order: Integers) -> _Chains:
+        last = one_letter(events.column("_op"))[order]
+        chains, count = events.column("_chain"), events.num_rows
+        op, lsn = last, events.column("_lsn").to_numpy(zero_copy_only=False)[order]
+        numbers = {"lsn": lsn, "xid": events.column("_xid").to_numpy(zero_copy_only=False)[order]}
+        numbers |= {name: np.zeros(count, np.int64) for name in _NUMBERS[2:]}
+        if chains.null_count < count:
+            is_known = chains.is_valid().to_numpy(zero_copy_only=False)[order]
+            op = np.where(is_known, one_letter(pc.struct_field(chains, "op"))[order], last)
+            for name, own in numbers.items():
+                stored = pc.struct_field(chains, name).fill_null(0).to_numpy(zero_copy_only=False)[order]
+                numbers[name] = np.where(is_known, stored, own)
+        return cls(op, np.isin(last, _letters(ENDING)), numbers, lsn)
+
+    def contradictions(self, is_same: Flags) -> tuple[Flags, Flags]:
+        """Chains that presume a row that the one before has ended, and those that give a row the key of another row.
+        is_same: a chain has the key of the one before."""
+        was_ended, was_lsn = np.roll(self.ended, 1), np.roll(self.last_lsn, 1)
+        is_twice = (self.op == ord(INSERTED)) & (self.numbers["lsn"] == was_lsn)
+        missing = is_same & was_ended & np.isin(self.op, _letters(PRESUMING))
+        return missing, is_same & ~was_ended & ((self.op == ord(MOVED_IN)) | is_twice)
+
+    def absorbed(
+        self, events: pa.RecordBatch, order: Integers, starts: Integers, firsts: Integers, groups: Integers, bad: Flags
+    ) -> pa.RecordBatch:
+        """The events, those at `firsts` with a chain that begins at `starts`. groups: of these chains in `totals`."""
+        numbers = {name: self.numbers[name][starts] for name in ("lsn", "xid")}
+        numbers |= {name: total[groups] for name, total in self.totals.items()}
+        numbers |= {name: np.zeros(len(starts), np.int64) for name in ("bad_lsn", "bad_xid")}
+        is_bad = numbers["missing"] + numbers["doubled"] > 0
+        for n in np.flatnonzero(is_bad).tolist():
+            numbers["bad_lsn"][n], numbers["bad_xid"][n] = self._first_bad(starts[n], firsts[n], bad)
+        ops = [chr(code) for code in self.op[starts].tolist()]
+        fields = [ops, *(numbers[name] for name in _NUMBERS)]
+        arrays = [pa.array(values, field.type) for values, field in zip(fields, CHAIN, strict=True)]
+        new = pa.StructArray.from_arrays(arrays, fields=list(CHAIN))
+        places = np.arange(events.num_rows)
+        places[order[firsts]] = events.num_rows + np.arange(len(firsts))
+        column = events.schema.get_field_index("_chain")
+        chains = pa.concat_arrays([events.column(column), new]).take(pa.array(places))
+        return events.set_column(column, events.schema.field(column), chains)
+
+    def _first_bad(self, start: int, end: int, bad: Flags) -> tuple[int, int]:
+        """Commit LSN and xid of the first contradiction among the chains from `start` to `end`, both included."""
+        found = []
+        for n in range(start, end + 1):
+            if self.numbers["missing"][n] + self.numbers["doubled"][n]:
+                found.append((int(self.numbers["bad_lsn"][n]), int(self.numbers["bad_xid"][n])))
+            if bad[n]:
+                found.append((int(self.numbers["lsn"][n]), int(self.numbers["xid"][n])))
+        return min(found)
+
+
+def _letters(operations: tuple[str, ...]) -> list[int]:
+    return [ord(operation) for operation in operations]

@@ -1,0 +1,49 @@
+"""Chains of a key's changes (changes/key_chains.py), folded by Spark."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from pgoutput_etl.changes.events import INSERTED, MOVED_IN
+from pgoutput_etl.changes.key_chains import ENDING, PRESUMING
+
+_LONGS = ("lsn", "xid", "missing", "doubled", "bad_lsn", "bad_xid")
+
+
+def chain_of_key() -> Column:
+    """An aggregate over the events of a key: its chain. events: with `_seq`."""
+    event = F.struct("_seq", "_op", "_lsn", "_xid", "_chain")
+    return _folded(F.array_sort(F.collect_list(event)))
+
+
+def _folded(events: Column) -> Column:
+    """The chain of a key's events in order. `last`, `at`: operation and commit LSN of the last event."""
+    none, zero = F.lit(None).cast("long"), F.lit(0).cast("long")
+    fields = {"missing": zero, "doubled": zero, "bad_lsn": none, "bad_xid": none, "at": none, "lsn": none, "xid": none}
+    text = F.lit(None).cast("string")
+    start = F.struct(*(value.alias(name) for name, value in fields.items()), text.alias("op"), text.alias("last"))
+    folded = F.aggregate(events, start, _with_event)
+    return F.struct(*(folded[name].alias(name) for name in ("op", *_LONGS)))
+
+
+def _with_event(chain: Column, event: Column) -> Column:
+    own = event["_chain"]
+    op, lsn, xid = (F.coalesce(own[name], event[f"_{name}"]) for name in ("op", "lsn", "xid"))
+    is_first, has_ended = chain["last"].isNull(), chain["last"].isin(*ENDING)
+    is_missing = ~is_first & has_ended & op.isin(*PRESUMING)
+    is_twice = (op == INSERTED) & (lsn == chain["at"])
+    is_doubled = ~is_first & ~has_ended & ((op == MOVED_IN) | is_twice)
+    is_bad = F.coalesce(is_missing | is_doubled, F.lit(False))
+    zero = F.lit(0).cast("long")
+    counts = {
+        name: chain[name] + F.coalesce(own[name], zero) + F.coalesce(bad, F.lit(False)).cast("long")
+        for name, bad in (("missing", is_missing), ("doubled", is_doubled))
+    }
+    firsts = {
+        f"bad_{name}": F.coalesce(chain[f"bad_{name}"], F.when(is_bad, value), own[f"bad_{name}"])
+        for name, value in (("lsn", lsn), ("xid", xid))
+    }
+    begun = {name: F.when(is_first, value).otherwise(chain[name]) for name, value in (("lsn", lsn), ("xid", xid))}
+    fields = {**counts, **firsts, "at": event["_lsn"], **begun, "op": F.when(is_first, op).otherwise(chain["op"])}
+    return F.struct(*(value.alias(name) for name, value in fields.items()), event["_op"].alias("last"))

@@ -1,0 +1,166 @@
+"""Counts the changes of a batch that contradict their table's rows (targets/mismatches.py).
+
+The contradictions among a batch's own changes are in the chains of its net rows (changes/key_chains.py). What is left
+to compare is the first change of each chain with the target's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from pgoutput_etl.changes.event_log import TRUNCATED
+from pgoutput_etl.changes.events import INSERTED, MOVED_IN
+from pgoutput_etl.changes.key_chains import PRESUMING
+from pgoutput_etl.changes.key_facts import Ranges
+from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.load.commit import WriteResult
+from pgoutput_etl.load.key_chains import chain_of_key
+from pgoutput_etl.load.key_match import key_ranges, same_key
+from pgoutput_etl.load.net_effect import (
+    event_content,
+    event_key_parts,
+    keyed_columns,
+    net_of_bag,
+    rows_with_content,
+    with_sequence,
+)
+from pgoutput_etl.load.row_states import EventLog
+from pgoutput_etl.load.target_columns import current_rows
+from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.targets.mismatches import Mismatches
+
+
+def counted(chain: str, is_stored: Column) -> dict[str, Column]:
+    """Aggregates over net rows, for `counted_in`. chain: the name of their chains. is_stored: the target had a row
+    under the key."""
+    op, no, zero = F.col(f"{chain}.op"), F.lit(False), F.lit(0).cast("long")
+    is_missing = F.coalesce(op.isin(*PRESUMING) & ~is_stored, no)
+    is_doubled = F.coalesce((op == MOVED_IN) & is_stored, no)
+    first = {
+        name: F.when(is_missing | is_doubled, F.col(f"{chain}.{name}")).otherwise(F.col(f"{chain}.bad_{name}"))
+        for name in ("lsn", "xid")
+    }
+    totals = {
+        name: F.coalesce(F.sum(F.coalesce(F.col(f"{chain}.{name}"), zero) + is_one.cast("long")), zero)
+        for name, is_one in (("missing", is_missing), ("doubled", is_doubled))
+    }
+    return {**totals, "first_lsn": F.min(first["lsn"]), "first_xid": F.min_by(first["xid"], first["lsn"])}
+
+
+def counted_in(values: Mapping[str, Any]) -> Mismatches | None:
+    """The result of the aggregates of `counted`."""
+    if not values["missing"] + values["doubled"]:
+        return None
+    return Mismatches(values["missing"], values["doubled"], values["first_lsn"], values["first_xid"])
+
+
+def mismatches_with(net: DataFrame, shape: TableShape, stored: DataFrame | None) -> Mismatches | None:
+    """Compares net rows with the target's rows before them. stored: None if there were none."""
+    if stored is None:
+        return _aggregated(net, counted("_chain", F.lit(False)))
+    # A chain that begins with an INSERT presumes nothing.
+    is_compared = (F.col("_chain.op") != INSERTED) | (F.col("_chain.missing") + F.col("_chain.doubled") > 0)
+    rows = net.where(is_compared).select(F.struct("*").alias("s"))
+    pairs = rows.join(stored.alias("t"), same_key(shape, {}), "left")
+    return _aggregated(pairs, counted("s._chain", F.col("t._pg_commit_lsn").isNotNull()))
+
+
+def _aggregated(rows: DataFrame, aggregates: Mapping[str, Column]) -> Mismatches | None:
+    row = rows.agg(*(value.alias(name) for name, value in aggregates.items())).collect()[0]
+    return counted_in(row.asDict())
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """The chains of a batch's net rows. presuming, moved, others: the number of those that begin with a change of a row
+    that exists, with a move to the key, and with either this or an INSERT. own: the contradictions within chains.
+    ranges: of the keys of the others."""
+
+    presuming: int
+    moved: int
+    others: int
+    own: Mismatches | None
+    ranges: Ranges
+
+
+def chains_of(net: DataFrame, shape: TableShape) -> Chains:
+    """net: computed net rows."""
+    presumes, nothing = F.col("_chain.op").isin(*PRESUMING), F.lit(None).cast("boolean")
+    counts = {"presuming": F.count_if(presumes), "moved": F.count_if(F.col("_chain.op") == MOVED_IN)}
+    aggregates = {**counted("_chain", nothing), **counts, "all": F.count("*")}
+    values = net.agg(*(value.alias(name) for name, value in aggregates.items())).collect()[0].asDict()
+    presuming, moved, others = values["presuming"], values["moved"], values["all"] - values["presuming"]
+    ranges = key_ranges(net.where(~presumes), shape) if others and (presuming or moved) else {}
+    return Chains(presuming, moved, others, counted_in(values), ranges)
+
+
+def merged(
+    net: DataFrame,
+    shape: TableShape,
+    target: Callable[[int | None], DataFrame],
+    merge: Callable[[], WriteResult],
+) -> WriteResult:
+    """The result of a MERGE of the net rows, with its mismatches. target: its rows at a version, None for the newest.
+
+    The MERGE's metrics tell whether each presumed row was there, if no other net row found a row of the target.
+    """
+    chains = chains_of(net, shape)
+    if not (chains.presuming or chains.moved):
+        return replace(merge(), mismatches=chains.own)
+    if chains.others and _any_stored(net, shape, target(None), chains.ranges):
+        found = mismatches_with(net, shape, target(None))
+        return replace(merge(), mismatches=found)
+    result = merge()
+    if result.updated + result.deleted == chains.presuming:
+        return replace(result, mismatches=chains.own)
+    return replace(result, mismatches=mismatches_with(net, shape, target(result.version - 1)))
+
+
+def _any_stored(net: DataFrame, shape: TableShape, stored: DataFrame, ranges: Ranges) -> bool:
+    """True if the target has a row under the key of a chain that presumes none."""
+    others = net.where(~F.col("_chain.op").isin(*PRESUMING)).select(F.struct("*").alias("s"))
+    return bool(others.join(stored.alias("t"), same_key(shape, ranges), "left_semi").limit(1).count())
+
+
+def mismatches_in_log(events: EventLog, shape: TableShape, stored: DataFrame | None, mode: Mode) -> Mismatches | None:
+    """Compares all events of a table, or those after the last truncate, with the target's current rows. stored: the
+    target's rows; None if there are none."""
+    if events.only_inserts:
+        return None
+    changes = with_sequence(events.frame)
+    current = None if stored is None else current_rows(stored, mode)
+    if events.has_truncates:
+        last = changes.agg(F.max(F.when(F.col("_op") == TRUNCATED, F.col("_seq"))).alias("_truncate"))
+        cut = changes.where(F.col("_op") != TRUNCATED).crossJoin(F.broadcast(last))
+        is_after = F.col("_truncate").isNull() | (F.col("_seq") > F.col("_truncate"))
+        if changes.where(F.col("_op") == TRUNCATED).limit(1).count():
+            current = None
+        changes = cut.where(is_after).drop("_truncate")
+    if shape.is_bag:
+        return missing_in_bag(changes, shape, current)
+    keyed = changes.groupBy(*keyed_columns(event_key_parts(shape))).agg(
+        chain_of_key().alias("_chain"),
+        *(F.first(f"c{i}").alias(f"c{i}") for i in shape.key),
+        F.first("_unrep").alias("_unrep"),
+    )
+    return mismatches_with(keyed, shape, current)
+
+
+def missing_in_bag(events: DataFrame, shape: TableShape, stored: DataFrame | None) -> Mismatches | None:
+    """The DELETEs, also those of UPDATEs, of rows that neither the target nor the batch has. events: with `_seq`."""
+    deletes = net_of_bag(events, shape).where(F.col("_op") != INSERTED)
+    content = event_content(shape)
+    in_order = Window.partitionBy("gone").orderBy("_seq")
+    ranked = deletes.withColumn("gone", content).withColumn("rank", F.row_number().over(in_order))
+    if stored is not None:
+        rows = rows_with_content(stored, shape).groupBy("content").agg(F.count("*").alias("copies"))
+        ranked = ranked.join(rows, F.col("gone") == F.col("content"), "left")
+        ranked = ranked.where(F.col("copies").isNull() | (F.col("rank") > F.col("copies")))
+    zero = F.lit(0).cast("long")
+    first = {"first_lsn": F.min("_lsn"), "first_xid": F.min_by("_xid", "_lsn")}
+    return _aggregated(ranked, {"missing": F.count("*"), "doubled": F.coalesce(F.sum(zero), zero), **first})
