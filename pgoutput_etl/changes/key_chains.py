@@ -108,7 +108,9 @@ class _Chains:
             numbers["bad_lsn"][n], numbers["bad_xid"][n] = self._first_bad(starts[n], firsts[n], bad)
         ops = [chr(code) for code in self.op[starts].tolist()]
         fields = [ops, *(numbers[name] for name in _NUMBERS)]
-        arrays = [pa.array(values, field.type) for values, field in zip(fields, CHAIN, strict=True)]
+        masks = [~is_bad if field.name.startswith("bad_") else None for field in CHAIN]
+        made = zip(fields, CHAIN, masks, strict=True)
+        arrays = [pa.array(values, field.type, mask=mask) for values, field, mask in made]
         new = pa.StructArray.from_arrays(arrays, fields=list(CHAIN))
         places = np.arange(events.num_rows)
         places[order[firsts]] = events.num_rows + np.arange(len(firsts))

@@ -22,7 +22,7 @@ from pgoutput_etl.changes.key_facts import ranges_of
 from pgoutput_etl.changes.window import Window
 from pgoutput_etl.ingest.executors import iterate_blocks
 from pgoutput_etl.ingest.rows import MessageRows, messages_to_apply
-from pgoutput_etl.load.batch_keys import keys_of_blocks, keys_of_events
+from pgoutput_etl.load.batch_keys import BatchKeys, keys_of_blocks, keys_of_events
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.scan.blocks import UNPACKED_BY
@@ -67,7 +67,7 @@ class ChangeRows:
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
         rows = messages_to_apply(self.rows, task.changes, span, True)
         events = _events_of_rows(every_event, rows, span.shape)
-        return EventLog(events, None, bool(task.changes.truncates), _only_inserts(task))
+        return EventLog(events, None, bool(task.changes.truncates))
 
 
 def _events_of_rows(
@@ -137,14 +137,19 @@ class ChangeBlocks:
         return TableEvents(local, is_net, task.changes.size, True, only_inserts, deletes, keys, ranges)
 
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
-        shape, window = span.shape, window_of(task, span, self.cutoffs)
+        shape, window, only_inserts = span.shape, window_of(task, span, self.cutoffs), _only_inserts(task)
+        keys: BatchKeys | None = None
         if task.oid in self._local:
-            batches = every_event_of(self._local[task.oid], self.rows.statuses, window, shape)
-            events = frame(self.rows.spark, pa.Table.from_batches([_as_one(batches, shape)]))
+            batch = _as_one(every_event_of(self._local[task.oid], self.rows.statuses, window, shape), shape)
+            keys = keys_of_events(batch, shape) if only_inserts and not shape.is_bag else None
+            events = frame(self.rows.spark, pa.Table.from_batches([batch]))
         else:
             blocks = blocks_of_table(self.rows, shape)
+            if only_inserts and not shape.is_bag:
+                keys = keys_of_blocks(blocks, self.rows.statuses, window, shape, task.changes.inserts)
             events = events_of_blocks(every_event_of, blocks, self.rows.statuses, window, shape)
-        return EventLog(events, task.changes.size, bool(task.changes.truncates), _only_inserts(task))
+        are_plain = only_inserts and (shape.is_bag or (keys is not None and keys.facts.are_unique))
+        return EventLog(events, task.changes.size, bool(task.changes.truncates), are_plain)
 
 
 def _only_inserts(task: TableTask) -> bool:

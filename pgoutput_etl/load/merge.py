@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.load import bag
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, append, initialize, write_result
 from pgoutput_etl.load.key_match import keys_are_absent, net_facts
-from pgoutput_etl.load.mismatches import counted, counted_in, merged
+from pgoutput_etl.load.mismatches import chains_of, counted, counted_in, merged
 from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
 from pgoutput_etl.load.rewrite import SMALL_ROWS, awaited, net_merge, rewrite, small_table
 from pgoutput_etl.load.shared_table import tagged_target
@@ -64,9 +64,10 @@ def write(
             net, facts = net if few is None else few, replace(facts, is_small=few is not None)
         match write_method(facts):
             case WriteMethod.OVERWRITE:
-                return _overwrite(session, path, shape, net, is_checked=not facts.keys_are_unique)
+                return _overwrite(session, path, shape, net, is_checked=not events.are_plain)
             case WriteMethod.APPEND:
-                return append(session, path, selected(net, net_values(shape)))
+                result = append(session, path, selected(net, net_values(shape)))
+                return result if events.are_plain else replace(result, mismatches=chains_of(net, shape).own)
             case WriteMethod.REWRITE if small is not None:
                 with temporarily(session, FOR_FEW_ROWS):
                     return rewrite(session, path, small, shape, net)

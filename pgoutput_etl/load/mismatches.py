@@ -130,7 +130,7 @@ def _any_stored(net: DataFrame, shape: TableShape, stored: DataFrame, ranges: Ra
 def mismatches_in_log(events: EventLog, shape: TableShape, stored: DataFrame | None, mode: Mode) -> Mismatches | None:
     """Compares all events of a table, or those after the last truncate, with the target's current rows. stored: the
     target's rows; None if there are none."""
-    if events.only_inserts:
+    if events.are_plain:
         return None
     changes = with_sequence(events.frame)
     current = None if stored is None else current_rows(stored, mode)

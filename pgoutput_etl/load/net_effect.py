@@ -54,6 +54,11 @@ class TableEvents:
     keys: BatchKeys | None = None
     ranges: Ranges = field(default_factory=dict)
 
+    @property
+    def are_plain(self) -> bool:
+        """True if all are INSERTs, each of another key, so that none contradicts anything."""
+        return self.only_inserts and self.keys is not None and self.keys.facts.are_unique
+
 
 def with_sequence(events: DataFrame) -> DataFrame:
     """Adds `_seq`, unique per event. An UPDATE that moves a row to another key is two events, like an UPDATE of a bag:

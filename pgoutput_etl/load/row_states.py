@@ -34,13 +34,13 @@ from pgoutput_etl.schema.table_shape import TableShape
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """All of a table's change events, including truncates. size: approximate bytes, or None if unknown. only_inserts:
-    no event is an UPDATE or a DELETE."""
+    """All of a table's change events, including truncates. size: approximate bytes, or None if unknown. are_plain:
+    all are INSERTs, each of another key, so that none contradicts anything."""
 
     frame: DataFrame
     size: int | None = None
     has_truncates: bool = True
-    only_inserts: bool = False
+    are_plain: bool = False
 
 
 def row_states(events: EventLog, shape: TableShape, living: DataFrame | None) -> DataFrame:

@@ -1,0 +1,105 @@
+"""Every way of writing finds the same contradictions between changes and rows as the replay in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.load import change_source, rewrite
+from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
+from pgoutput_etl.replay.mirror import Replay
+from tests.support.jobs import Job
+from tests.support.small_archives import (
+    TOAST,
+    Change,
+    Value,
+    copydata,
+    delete,
+    delete_full,
+    insert,
+    table,
+    transaction,
+    truncate,
+    update,
+)
+
+pytestmark = pytest.mark.spark
+
+INT, DATE = 23, 1082
+MODES = ("mirror", "soft_delete", "history")
+FULL = ReplicaIdentity.FULL
+DAYS = ("2024-01-01", "infinity", "2024-01-03", "2024-01-04", "2024-01-05")
+# By name: the relation's columns after the key. A table whose name begins with `bag` has no key.
+COLUMNS = {"plain": ("v",), "toast": ("v", "big"), "days": ("v",), "bag": ("v",)}
+TABLES = {
+    oid: (kind, mode)
+    for oid, (kind, mode) in enumerate(
+        [(kind, mode) for kind in COLUMNS for mode in MODES if (kind, mode) != ("bag", "soft_delete")], 1
+    )
+}
+RULES = ", ".join(f"{{match: 'public.*_{mode}', mode: {mode}}}" for mode in MODES[1:])
+# The most bytes of a table that is rewritten, of changes typed on the driver, and of changes in one task.
+HOW = {"merged": (-1, 1 << 20, 1 << 26), "rewritten": (1 << 22, 1 << 20, 1 << 26), "exchanged": (-1, -1, 1000)}
+
+
+def relation(oid: int) -> Change:
+    kind, mode = TABLES[oid]
+    key = ("id", DATE) if kind == "days" else ("id", INT)
+    identity = FULL if kind == "bag" else ReplicaIdentity.DEFAULT
+    return table(key, *COLUMNS[kind], oid=oid, name=f"{kind}_{mode}", identity=identity)
+
+
+def nonsense(oid: int, random: Random) -> Change:
+    """A change of any row, whether there is one or not."""
+    kind, _ = TABLES[oid]
+    number, other = random.sample(range(len(DAYS)), 2)
+    key, new_key = (DAYS[n] if kind == "days" else f"{n}" for n in (number, other))
+    nothing = (None,) * len(COLUMNS[kind])
+    whole = (random.choice("ab"), "B")[: len(COLUMNS[kind])]
+    big: Value = TOAST if random.random() < 0.5 else "B"
+    values: tuple[Value, ...] = (*whole[:1], big)[: len(COLUMNS[kind])]
+    match random.choice("IIUUUDMT" if random.random() < 0.1 else "IIUUUDM"):
+        case "T":
+            return truncate(oid)
+        case "I":
+            return insert(key, *whole, oid=oid)
+        case "D":
+            return delete_full(key, *whole, oid=oid) if kind == "bag" else delete(key, *nothing, oid=oid)
+        case _ if kind == "bag":
+            return update(key, *whole, old=(new_key, *whole), oid=oid)
+        case "U":
+            return update(key, *values, oid=oid)
+        case _:
+            return update(key, *values, old_key=(new_key, *nothing), oid=oid)
+
+
+def night(number: int, random: Random) -> list[PgoutputMessage]:
+    messages: list[PgoutputMessage] = []
+    for n in range(12):
+        changes = [nonsense(oid, random) for oid in random.choices(list(TABLES), k=8)]
+        described = [] if number or n else [relation(oid) for oid in TABLES]
+        messages += transaction(1000 + number * 100 + n, (number * 100 + n + 1) * 1000, *described, *changes)
+    return messages
+
+
+@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.soak] * (how != "merged")) for how in HOW])
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.soak] * (seed > 1)) for seed in range(1, 6)])
+def test_the_job_finds_what_the_replay_finds(
+    seed: int, how: str, spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_table, on_driver, in_one_task = HOW[how]
+    monkeypatch.setattr(rewrite, "_SMALL_BYTES", small_table)
+    monkeypatch.setattr(change_source, "DRIVER_TABLE_BYTES", on_driver)
+    monkeypatch.setattr(change_source, "SINGLE_TASK_BYTES", in_one_task)
+    random, job, replay = Random(seed), Job(spark, tmp_path, landing, [f"tables=[{RULES}]"]), Replay()
+    for number in range(3):
+        content = copydata(night(number, random), 0x1000000 * (number + 1))
+        (landing / f"{number}.copydata").write_bytes(content)
+        replay.add_file(f"{number}", content)
+        job.run()
+        expected = {TABLES[oid]: replayed.mismatches for oid, replayed in replay.tables().items()}
+        assert {TABLES[oid]: found for oid, found in job.mismatches().items()} == expected
+        assert sum(found is not None for found in expected.values()) > len(expected) / 2
