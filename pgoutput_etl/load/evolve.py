@@ -42,23 +42,24 @@ from pgoutput_etl.targets.modes import (
 )
 
 
-def committed_steps(spark: SparkSession, path: str, commit: DeltaTransaction) -> set[str]:
-    """The steps of the commit's batch in the table's history, written by a run that died."""
+def committed_steps(spark: SparkSession, path: str, commit: DeltaTransaction) -> dict[str, int]:
+    """The steps of the commit's batch in the table's history, written by a run that died, and their versions."""
     own = (commit.application, commit.batch)
     recorded = _recorded_metadata(spark, path)
-    return {str(entry["step"]) for entry in recorded if (entry.get("application"), entry.get("batch")) == own}
+    return {str(e["step"]): version for version, e in recorded if (e.get("application"), e.get("batch")) == own}
 
 
 def applications(spark: SparkSession, path: str) -> set[str]:
     """The applications (DeltaTransaction) that wrote commits in the table's history."""
-    return {str(entry["application"]) for entry in _recorded_metadata(spark, path) if "application" in entry}
+    return {str(entry["application"]) for _, entry in _recorded_metadata(spark, path) if "application" in entry}
 
 
-def _recorded_metadata(spark: SparkSession, path: str) -> list[dict[str, object]]:
-    """DeltaTransaction.user_metadata of every commit in the history."""
+def _recorded_metadata(spark: SparkSession, path: str) -> list[tuple[int, dict[str, object]]]:
+    """The version and DeltaTransaction.user_metadata of every commit in the history, newest first."""
     if not is_delta_table(spark, path):
         return []
-    return [recorded_entry(row[0]) for row in delta_table(spark, path).history().select("userMetadata").collect()]
+    commits = delta_table(spark, path).history().select("version", "userMetadata").collect()
+    return [(row[0], recorded_entry(row[1])) for row in commits]
 
 
 def evolve(

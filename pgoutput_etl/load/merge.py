@@ -16,7 +16,14 @@ from pyspark.sql import functions as F
 from pgoutput_etl.load import bag
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, append, initialize, write_result
 from pgoutput_etl.load.key_match import keys_are_absent, net_facts
-from pgoutput_etl.load.mismatches import chains_of, counted, counted_in, merged
+from pgoutput_etl.load.mismatches import (
+    chains_of,
+    counted,
+    counted_in,
+    merged,
+    mismatches_with,
+    missing_in_bag,
+)
 from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
 from pgoutput_etl.load.rewrite import SMALL_ROWS, awaited, net_merge, rewrite, small_table
 from pgoutput_etl.load.shared_table import tagged_target
@@ -24,6 +31,7 @@ from pgoutput_etl.load.target_columns import net_values, selected
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, NO_BROADCAST, session_settings, temporarily
+from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.write_method import (
     WriteFacts,
     WriteMethod,
@@ -124,16 +132,27 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -
     return net_merge(net, shape).after(stored)
 
 
+def compared(shape: TableShape, events: TableEvents, stored: DataFrame | None) -> Mismatches | None:
+    """The mismatches of the events with the rows before them. stored: None if there were none."""
+    if shape.is_bag:
+        return missing_in_bag(with_sequence(events.frame), shape, stored)
+    net = events.frame if events.is_net else net_rows(with_sequence(events.frame), shape)
+    return mismatches_with(net, shape, stored)
+
+
 def _overwrite(spark: SparkSession, path: str, shape: TableShape, net: DataFrame, is_checked: bool) -> WriteResult:
     """is_checked: the net rows' changes may contradict each other, or presume rows that the target doesn't have."""
-    counts = Observation()
+    counts, observed = Observation(), net
     if is_checked:
         checks = counted("_chain", F.lit(False))
-        net = net.observe(counts, *(value.alias(name) for name, value in checks.items()))
-    rows = selected(net.where(~F.col("_delete")), net_values(shape))
+        observed = net.observe(counts, *(value.alias(name) for name, value in checks.items()))
+    rows = selected(observed.where(~F.col("_delete")), net_values(shape))
     result = initialize(spark, path, rows, shape.layout)
-    found = awaited(counts) if is_checked else None
-    return result if found is None else replace(result, mismatches=counted_in(found))
+    if not is_checked:
+        return result
+    found = awaited(counts)
+    mismatches = mismatches_with(net, shape, None) if found is None else counted_in(found)
+    return replace(result, mismatches=mismatches)
 
 
 def _merge(

@@ -43,6 +43,9 @@ class FrameChanges:
 
         return write
 
+    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> None:
+        """Nothing is recorded."""
+
     def _rows_after(self, stored: DataFrame | None, task: TableTask, span: SchemaSpan) -> DataFrame:
         if task.mode is Mode.MIRROR:
             return merge.rows_after(stored, span.shape, self.source.events(task, span).frame)
@@ -75,8 +78,8 @@ class FrameTargets:
     def count(self, place: str) -> int:  # noqa: ARG002
         return 0
 
-    def committed_steps(self, place: str, commit: DeltaTransaction) -> set[str]:  # noqa: ARG002
-        return set()
+    def committed_steps(self, place: str, commit: DeltaTransaction) -> dict[str, int]:  # noqa: ARG002
+        return {}
 
     def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:  # noqa: ARG002
         return _NO_COUNTS

@@ -61,6 +61,9 @@ class RepairChanges:
 
         return write
 
+    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> None:
+        """The events were made from the table's rows."""
+
 
 def _ambiguous_keys(spark: SparkSession, path: str, ranges: KeyRanges, shape: TableShape) -> DataFrame:
     """Keys that the target has more than once, or with a NULL: no MERGE can make one row of these. Their rows are

@@ -22,8 +22,9 @@ from pgoutput_etl.load.change_source import ChangeBlocks, ChangeRows, ChangeSour
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import applications, committed_steps, evolve
 from pgoutput_etl.load.layout import lay_out
+from pgoutput_etl.load.mismatches import mismatches_in_log
 from pgoutput_etl.load.net_effect import event_key_parts, has_key, keyed_columns
-from pgoutput_etl.load.shared_table import check_shared
+from pgoutput_etl.load.shared_table import check_shared, tagged_target
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
@@ -32,6 +33,7 @@ from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
 from pgoutput_etl.spark.lost_rows import again_if_lost
 from pgoutput_etl.spark.platform import marks_commits
 from pgoutput_etl.spark.session import session_settings, writes_may_overlap
+from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff
 
@@ -48,6 +50,10 @@ class Changes(Protocol):
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         """Everything about the write of a schema span that changes no table."""
+        ...
+
+    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> Mismatches | None:
+        """The mismatches of the span's changes with the rows of the table's version before them; None: no rows."""
         ...
 
 
@@ -75,8 +81,8 @@ class WrittenTargets(Protocol):
 
     def count(self, place: str) -> int: ...
 
-    def committed_steps(self, place: str, commit: DeltaTransaction) -> set[str]:
-        """The steps of the commit's batch in the table's history, written by a run that died."""
+    def committed_steps(self, place: str, commit: DeltaTransaction) -> dict[str, int]:
+        """The steps of the commit's batch in the table's history, written by a run that died, and their versions."""
         ...
 
     def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:
@@ -147,11 +153,13 @@ def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: 
 
 @dataclass(frozen=True, slots=True)
 class DeltaChanges:
-    """event_filter: selects the events to apply."""
+    """event_filter: selects the events to apply. are_new: the target doesn't have the events yet; rows that it has
+    already contradict nothing."""
 
     spark: SparkSession
     source: ChangeSource
     event_filter: Callable[[DataFrame, TableShape], DataFrame] = _all_events
+    are_new: bool = True
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         if task.mode is Mode.MIRROR:
@@ -159,9 +167,9 @@ class DeltaChanges:
             events = replace(events, frame=self.event_filter(events.frame, span.shape))
 
             def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-                return retried(
-                    task.path, lambda: merge.write(self.spark, task.path, span.shape, events, before, commit, rows)
-                )
+                write_events = partial(merge.write, self.spark, task.path, span.shape, events, before, commit, rows)
+                result = retried(task.path, write_events)
+                return result if self.are_new else replace(result, mismatches=None)
 
             return write
         log = self.source.event_log(task, span)
@@ -172,6 +180,17 @@ class DeltaChanges:
                 return retried(task.path, lambda: _WRITERS[task.mode](session, task.path, span.shape, log, before))
 
         return write_in_mode
+
+    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> Mismatches | None:
+        if not self.are_new:
+            return None
+        shape = span.shape
+        stored = None if version is None else tagged_target(self.spark, task.path, shape.columns, version)
+        if task.mode is Mode.MIRROR:
+            return merge.compared(shape, self.source.events(task, span), stored)
+        if task.mode is Mode.APPEND:
+            return None
+        return mismatches_in_log(self.source.event_log(task, span), shape, stored, task.mode)
 
 
 def retried(place: str, write: Callable[[], T]) -> T:
@@ -206,7 +225,7 @@ class DeltaTargets:
     def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> DeltaChanges:
         assert isinstance(rows, SparkRows)
         event_filter = _all_events if commits is None else partial(_events_of_changed_rows, commits)
-        return DeltaChanges(self.spark, ChangeRows(rows.frame), event_filter)
+        return DeltaChanges(self.spark, ChangeRows(rows.frame), event_filter, are_new=commits is None)
 
     def exists(self, place: str) -> bool:
         return is_delta_table(self.spark, place)
@@ -235,7 +254,7 @@ class DeltaTargets:
     def applications(self, place: str) -> set[str]:
         return applications(self.spark, place)
 
-    def committed_steps(self, place: str, commit: DeltaTransaction) -> set[str]:
+    def committed_steps(self, place: str, commit: DeltaTransaction) -> dict[str, int]:
         return committed_steps(self.spark, place, commit)
 
     def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:

@@ -21,7 +21,7 @@ from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableColumn
-from pgoutput_etl.targets.mismatches import added
+from pgoutput_etl.targets.mismatches import Mismatches, added
 from pgoutput_etl.targets.plan import (
     APPLIED,
     HELD,
@@ -187,15 +187,20 @@ class Writer:
             self.targets.check_exists(task.path, task.state.version, self.commit(task.oid, ""))
         if self.batch.resumed and not self.targets.marks_commits:
             self._restore(task, "restore")  # commits of a run that died can't be recognized
-        done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else set()
+        done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else {}
         held = next((step for step in done if step.startswith(_HELD)), None)
         if held is not None:  # what it undid is in the history, too, and would not be done again
             raise TableError(held.removeprefix(_HELD))
         reached = max((int(step.split(":")[1]) for step in done if step.startswith(_OF_SPANS)), default=0)
         total: WriteResult | None = None
+        mismatches: Mismatches | None = None  # of changes that a run before has written
         remarks = [*task.remarks]
         for number, span in enumerate(task.spans):
-            if number < reached or f"changes:{number}" in done:
+            written_at = done.get(f"changes:{number}")
+            if written_at is not None:
+                before = written_at - 1 if _has_rows(task, number) else None
+                mismatches = added(mismatches, changes.compared(task, span, before))
+            if number < reached or written_at is not None:
                 continue  # the columns may have changed since
             if span.migration is not None and f"columns:{number}" not in done:
                 self.check_claim()
@@ -211,7 +216,8 @@ class Writer:
             if rows is not None and total is None and _may_follow_other_commits(written, span, task):
                 written = replace(written, rows=self.targets.count(task.path))
             total = written if total is None else total.plus(written)
-        return total or self.targets.last_result(task.path, self.commit(task.oid, "")), remarks
+        total = total or self.targets.last_result(task.path, self.commit(task.oid, ""))
+        return replace(total, mismatches=added(mismatches, total.mismatches)), remarks
 
     def _write_span(self, changes: Changes, task: TableTask, number: int, rows: int | None) -> WriteResult:
         """rows: target row count, or None if unknown."""

@@ -10,6 +10,7 @@ from functools import cache
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.targets.mismatches import Mismatches
 from tests.support import encoder
 from tests.support.model.history import random_history, random_options
 from tests.support.model.wal import Abort
@@ -22,10 +23,12 @@ Rows = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """After the commit at `lsn`. tables: sorted rows by OID; None for a table whose history can't be interpreted."""
+    """After the commit at `lsn`. tables: sorted rows by OID; None for a table whose history can't be interpreted.
+    mismatches: of the other tables."""
 
     lsn: int
     tables: Mapping[int, Rows | None]
+    mismatches: Mapping[int, Mismatches | None]
     names: Mapping[tuple[str, str], int]
 
 
@@ -49,12 +52,15 @@ def _expected(content: bytes) -> Expected:
     replay = Replay()
     replay.add_file("archive", content)
     tables: dict[int, Rows | None] = {}
+    mismatches: dict[int, Mismatches | None] = {}
     for oid, rows in replay.rows_by_relation().items():
         try:
-            tables[oid] = tuple(sorted(repr(row) for row in replay.table(oid, rows).rows))
+            table = replay.table(oid, rows)
+            tables[oid] = tuple(sorted(repr(row) for row in table.rows))
+            mismatches[oid] = table.mismatches
         except TableError:
             tables[oid] = None
-    return Expected(replay.assembly.last_commit_lsn, tables, replay.name_holders())
+    return Expected(replay.assembly.last_commit_lsn, tables, mismatches, replay.name_holders())
 
 
 @cache

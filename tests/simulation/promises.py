@@ -11,6 +11,7 @@ from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.ledger.as_of import tables_in
 from pgoutput_etl.ledger.claims import LEASE, RENEWAL
 from pgoutput_etl.replay.mirror import target_row
+from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.transactions.outcome import ACCOUNTS
 from tests.simulation.archives import Archive, Rows
 from tests.simulation.landing import Receiver
@@ -168,6 +169,10 @@ class Promises:
             if state is None or state["status"] != "applied":
                 raise BrokenPromiseError(f"batch {number}: table {oid} is not applied: {state and state['reason']}")
             self._check_rows(f"batch {number}", state, rows)
+            mismatches = state["mismatches"] and Mismatches(*state["mismatches"])
+            if mismatches != expected.mismatches[oid] and not self._was_foreign(state):
+                found = f"found {mismatches}, expected {expected.mismatches[oid]}"
+                raise BrokenPromiseError(f"batch {number}: {state['path']}: {found}")
         if begun is not None and begun["backfill"] is not None:
             self._check_rebuilt(number, BackfillOrder.from_json(begun["backfill"]), states)
 
@@ -213,6 +218,11 @@ class Promises:
         if not content.is_foreign and _rows_of(content) != rows:
             raise BrokenPromiseError(f"{who}: {state['path']}, version {state['version']}, has other rows")
         self.tables[state["path"], state["version"]] = content
+
+    def _was_foreign(self, state: dict[str, Any]) -> bool:
+        """Another program changed rows, which the batches since then were compared with."""
+        table = self.storage.table(state["path"])
+        return any(table.content(version).is_foreign for version in range(state["version"] + 1))
 
     def _content(self, path: str, version: int) -> Content:
         table = self.storage.table(path)

@@ -14,10 +14,11 @@ from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load.change_source import window_of
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.targets import SpanWrite
-from pgoutput_etl.replay.mirror import KeyedRows, Row, migrated_rows, rows_under
+from pgoutput_etl.replay.mirror import BagOfRows, KeyedRows, Row, migrated_rows, rows_under
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.transactions.status_lookup import StatusLookup
@@ -39,6 +40,15 @@ class Content:
     is_foreign: bool = False
 
 
+def _applied(shape: TableShape, rows: Iterable[Row], events: Iterable[Row]) -> KeyedRows | BagOfRows:
+    table = rows_under(shape)
+    for row in rows:
+        table.put(row)
+    for event in events:
+        table.apply(event)
+    return table
+
+
 @dataclass(frozen=True, slots=True)
 class SimChanges:
     targets: SimTargets
@@ -47,8 +57,13 @@ class SimChanges:
     cutoffs: Mapping[int, Cutoff]
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
-        events = events_in(self.blocks, self.statuses, window_of(task, span, self.cutoffs), span.shape)
-        return partial(self.targets.write_span, task.path, span.shape, events)
+        return partial(self.targets.write_span, task.path, span.shape, self._events(task, span))
+
+    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> Mismatches | None:
+        return self.targets.compared(task.path, span.shape, self._events(task, span), version)
+
+    def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]:
+        return events_in(self.blocks, self.statuses, window_of(task, span, self.cutoffs), span.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +75,20 @@ class SimArchivedChanges:
     commits: tuple[int, int] | None
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
+        write = partial(self.targets.write_span, task.path, span.shape, self._events(task, span))
+        if self.commits is None:
+            return write
+
+        def write_again(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
+            return replace(write(before, commit, rows), mismatches=None)
+
+        return write_again
+
+    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> Mismatches | None:
+        events = self._events(task, span)
+        return None if self.commits else self.targets.compared(task.path, span.shape, events, version)
+
+    def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]:
         window = window_of(task, span, {})
         first, last = self.rows.range_of(task.oid)
         begin = (first, -(1 << 62), 0)
@@ -71,7 +100,7 @@ class SimArchivedChanges:
             first, last = self.commits
             changed = {key(event) for event in events if first <= event["_lsn"] <= last}
             events = [event for event in events if key(event) in changed]
-        return partial(self.targets.write_span, task.path, span.shape, events)
+        return events
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +146,12 @@ class SimTargets:
         return len(self._newest(place).rows)
 
     def applications(self, place: str) -> set[str]:
-        return {str(entry["application"]) for entry in self._metadata(place)}
+        return {str(entry["application"]) for entry in self._metadata(place).values()}
 
-    def committed_steps(self, place: str, commit: DeltaTransaction) -> set[str]:
+    def committed_steps(self, place: str, commit: DeltaTransaction) -> dict[str, int]:
         own = (commit.application, commit.batch)
-        return {str(e["step"]) for e in self._metadata(place) if (e["application"], e["batch"]) == own}
+        found = self._metadata(place).items()
+        return {str(e["step"]): version for version, e in found if (e["application"], e["batch"]) == own}
 
     def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:  # noqa: ARG002
         version = self.writer.read_version(place)
@@ -184,13 +214,11 @@ class SimTargets:
     ) -> WriteResult:
         is_new = before is TargetRows.NOTHING
         counts = [0, 0, 0]
+        mismatches: list[Mismatches | None] = [None]
 
         def apply(content: Content | None) -> Content:
-            table = rows_under(shape)
-            for row in () if is_new or content is None else content.rows:
-                table.put(row)
-            for event in events:
-                table.apply(event)
+            table = _applied(shape, () if is_new or content is None else content.rows, events)
+            mismatches[0] = table.mismatches
             rows = tuple(table.events())
             had = 0 if is_new or content is None else len(content.rows)
             counts[0], counts[2] = max(len(rows) - had, 0), max(had - len(rows), 0)
@@ -200,7 +228,11 @@ class SimTargets:
         apply(read.content(read.version) if read.version >= 0 else None)
         kind = Kind.METADATA if is_new else Kind.CHANGE
         self._commit(place, commit, apply, kind, (counts[0], counts[1], counts[2]))
-        return self.last_result(place, commit)
+        return replace(self.last_result(place, commit), mismatches=mismatches[0])
+
+    def compared(self, place: str, shape: TableShape, events: list[Row], version: int | None) -> Mismatches | None:
+        rows = () if version is None else self.writer.storage.table(place).read(version).rows
+        return _applied(shape, rows, events).mismatches
 
     def _commit(
         self,
@@ -219,7 +251,8 @@ class SimTargets:
         content: Content = self.writer.storage.table(place).content(version) if version >= 0 else Content(None, ())
         return content
 
-    def _metadata(self, place: str) -> list[Mapping[str, Any]]:
+    def _metadata(self, place: str) -> dict[int, Mapping[str, Any]]:
+        """By version."""
         version = self.writer.read_version(place)
         commits = self.writer.storage.table(place).commits[: version + 1]
-        return [commit.metadata for commit in commits if commit.metadata is not None]
+        return {n: commit.metadata for n, commit in enumerate(commits) if commit.metadata is not None}
