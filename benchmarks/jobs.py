@@ -64,7 +64,8 @@ class Comparison:
 def configured(landing: Path, root: Path, settings: Iterable[str] = ()) -> Config:
     """The configuration that jobs/apply.py would read from a file."""
     file = root.parent / "apply.yaml"
-    file.write_text(f"source: {{name: bench, landing: {landing}}}\ntarget: {{root: {root}}}\n")
+    source = f"{{name: bench, landing: {landing}, snapshot: accept}}"
+    file.write_text(f"source: {source}\ntarget: {{root: {root}}}\n")
     return load_config(str(file), [*settings])
 
 

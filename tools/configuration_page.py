@@ -65,8 +65,12 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
     ),
     "source.origins": ("[whose transactions](ledger.md#origins) are applied", {"skip": ["elsewhere"]}),
     "source.snapshot": (
-        "`auto`: `apply` first loads [the earlier rows](snapshot.md#tables-that-appear-later) of new tables",
-        "manual",
+        (
+            "rows from before a table's first change. `manual`: the table is [incomplete](states.md), with exit code "
+            "3, until you load them; `auto`: `apply` [loads them](snapshot.md#tables-that-appear-later); `accept`: "
+            "there are none, or nobody needs them"
+        ),
+        "accept",
     ),
     "source.jdbc": (
         "the server, for `snapshot: auto`; user and password come from PGUSER and PGPASSWORD",
@@ -116,6 +120,13 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
     "tables[].on_schema_change": (
         "what happens when [columns change](schema-changes.md#contracts): `follow`, `hold`, `fail`, `keep`, by change",
         {"retype": "hold", "drop": "keep"},
+    ),
+    "tables[].on_missing_row": (
+        (
+            "for an UPDATE or DELETE that [meets no row](states.md): `report` it, with exit code 3; `hold` the table; "
+            "or `ignore` it"
+        ),
+        "hold",
     ),
     "tables[].cluster_by": ("columns to [cluster](layout.md) the table by, at most 4", ["customer_id", "created_at"]),
     "tables[].partition_by": ("columns to [partition](layout.md) the table by", ["region"]),

@@ -49,7 +49,7 @@ def pgoutput_etl_shop() -> None:
     def quarantine(code: int) -> None:
         """Fails, and so notifies, if apply quarantined data."""
         if code == QUARANTINE:
-            raise AirflowFailException("data is in quarantine: see the log of apply")
+            raise AirflowFailException("data is in quarantine, or tables are not consistent: see the log of apply")
 
     @task(retries=0)
     def verify() -> None:

@@ -18,7 +18,7 @@ from typing import Any
 _MEANINGS = {
     1: "the job failed: see its message above; the next run continues from a consistent state",
     2: "the configuration or the parameters are wrong",
-    3: "the job completed, but data is in quarantine or tables differ: see the report above",
+    3: "the job completed, but data is in quarantine, or tables are held or differ: see the report above",
 }
 
 
@@ -60,7 +60,7 @@ def run(argv: Sequence[str]) -> None:
     arguments = arguments_parser().parse_args(argv)
     if arguments.quarantine is not None:
         if arguments.quarantine == "3":
-            raise JobFailedError("data is in quarantine: see the report of the task `apply`")
+            raise JobFailedError("data is in quarantine, or tables are not consistent: see the task `apply`")
         return
     for pair in arguments.env:
         name, _, value = pair.partition("=")

@@ -76,7 +76,7 @@ def pgoutput_etl_shop_assets() -> None:
     def quarantine(code: int) -> None:
         """Fails, and so notifies, if apply quarantined data."""
         if code == QUARANTINE:
-            raise AirflowFailException("data is in quarantine: see the log of apply")
+            raise AirflowFailException("data is in quarantine, or tables are not consistent: see the log of apply")
 
     quarantine(apply())
 

@@ -51,13 +51,14 @@ def written_tables(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return written
 
 
-def incomplete_tables(code: int, summary: dict[str, Any]) -> dict[str, str]:
-    """By name, why a table lacks data. Data in quarantine that belongs to no table may belong to any."""
-    tables = [table for batch in summary["batches"] for table in batch["tables"] if table["held"] is not None]
-    held = {f"{table['schema']}.{table['table']}": table["held"] for table in tables}
-    if code == QUARANTINE and not held:
+def inconsistent_tables(code: int, summary: dict[str, Any]) -> dict[str, str]:
+    """By name, the state of a table that is held, diverged, or incomplete, and the reason. Data in quarantine that
+    belongs to no table may belong to any."""
+    tables = summary["conditions"]
+    states = {f"{table['schema']}.{table['table']}": f"{table['state']}: {table['reason']}" for table in tables}
+    if code == QUARANTINE and not states:
         return dict.fromkeys(TABLES, "data is in quarantine: see the log of the run")
-    return held
+    return states
 
 
 @dg.multi_asset(
@@ -66,14 +67,14 @@ def incomplete_tables(code: int, summary: dict[str, Any]) -> dict[str, str]:
     check_specs=[dg.AssetCheckSpec("complete", asset=key_of(table)) for table in TABLES],
 )
 def tables(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any] | dg.AssetCheckResult]:
-    """Materializes the tables that the run wrote. Check `complete` fails for tables that are held or lack data."""
+    """Materializes the tables that the run wrote. Check `complete` fails for tables that are not consistent."""
     code, summary = apply()
-    written, incomplete = written_tables(summary), incomplete_tables(code, summary)
+    written, inconsistent = written_tables(summary), inconsistent_tables(code, summary)
     for name in TABLES:
         if name in written:
             version = dg.DataVersion(str(written[name]["delta_version"]))
             yield dg.MaterializeResult(key_of(name), metadata=written[name], data_version=version)
-        reason = incomplete.get(name)
+        reason = inconsistent.get(name)
         yield dg.AssetCheckResult(
             passed=reason is None, check_name="complete", asset_key=key_of(name), description=reason
         )

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from fnmatch import fnmatchcase
 
-from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
+from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
+from pgoutput_etl.config.column_settings import ADDED, RENAMED_FROM, column_setting
 from pgoutput_etl.config.layout import check_layout, check_tag
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.errors import ConfigError
@@ -23,9 +24,6 @@ from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.schema.contract import FOLLOW_ALL, OnChange, SchemaContract
 from pgoutput_etl.schema.layout import CHANGE_FEED, Layout, Readers
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
-
-# Values in `columns` that declare a column's origin where the archive leaves it open (schema/diff.py)
-ADDED, RENAMED_FROM = "added", "renamed_from"
 
 _SERVER = re.compile(r"postgres://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
@@ -60,6 +58,15 @@ class Snapshots(Enum):
 
     MANUAL = "manual"
     AUTO = "auto"
+    ACCEPT = "accept"
+
+
+class OnMissingRow(Enum):
+    """The handling of an UPDATE or DELETE of a row that its table does not have."""
+
+    REPORT = "report"
+    HOLD = "hold"
+    IGNORE = "ignore"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,7 @@ class TableRule:
     columns: as configured, without salts. rename: the target's schema.table. into: the schema.table that several
     sources or tables share. tag: values by column that mark this table's rows there, with placeholders. cluster_by,
     partition_by, properties, comment, cdf (the change data feed): see `layout`. column_rules: of the masked columns.
-    on_schema_change: the contract with the table's readers.
+    on_schema_change: the contract with the table's readers. on_missing_row: for changes that contradict its rows.
     """
 
     match: str
@@ -131,6 +138,7 @@ class TableRule:
     comment: str | None = None
     cdf: bool | None = None
     on_schema_change: SchemaContract = FOLLOW_ALL
+    on_missing_row: OnMissingRow = OnMissingRow.REPORT
     column_rules: Mapping[str, ColumnRule] = field(default_factory=dict)
 
     @property
@@ -365,9 +373,10 @@ def _matches_all_of(pattern: str, other: str) -> bool:
 
 def _rule(node: Node, target: Target) -> TableRule:
     layout = ("cluster_by", "partition_by", "properties", "comment", "cdf")
-    keys = node.section("match", "skip", "mode", "key", "columns", "rename", "into", "tag", "on_schema_change", *layout)
+    changes = ("on_schema_change", "on_missing_row")
+    keys = node.section("match", "skip", "mode", "key", "columns", "rename", "into", "tag", *changes, *layout)
     nodes = keys["columns"].mapping()
-    columns = {name: _column(column) for name, column in nodes.items()}
+    columns = {name: column_setting(column) for name, column in nodes.items()}
     rule = TableRule(
         match=keys["match"].text("schema.table as a shell pattern"),
         skip=keys["skip"].boolean(),
@@ -383,6 +392,7 @@ def _rule(node: Node, target: Target) -> TableRule:
         comment=keys["comment"].optional_text("a text"),
         cdf=None if keys["cdf"].value is None else keys["cdf"].boolean(),
         on_schema_change=_contract(keys["on_schema_change"]),
+        on_missing_row=keys["on_missing_row"].choice(OnMissingRow.REPORT),
         column_rules={name: column_rule for name, (_, column_rule) in columns.items() if column_rule is not None},
     )
     check_layout(rule.layout, keys, target.readers)
@@ -420,51 +430,6 @@ def _contract(node: Node) -> SchemaContract:
 
 def _columns(node: Node) -> tuple[str, ...] | None:
     return None if node.value is None else _names(node, "a list of column names", "a column's name")
-
-
-_UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), ADDED: None}
-
-_COLUMN_ACTIONS = "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name} or added"
-
-
-def _column(node: Node) -> tuple[str | Mapping[str, str], ColumnRule | None]:
-    """The column's setting without the salt, and its rule if it is masked."""
-    if not isinstance(node.value, dict):
-        setting = node.text(_COLUMN_ACTIONS)
-        if setting not in _UNARY_RULES:
-            raise node.error(f"expected {_COLUMN_ACTIONS}")
-        return setting, _UNARY_RULES[setting]
-    keys = node.section("hash", "salt", "redact", RENAMED_FROM)
-    given = {name: keys[name] for name in ("hash", "redact", RENAMED_FROM) if keys[name].value is not None}
-    if not given or {"hash", "redact"} <= given.keys():
-        raise node.error(f"expected {_COLUMN_ACTIONS}")
-    settings = {name: argument.text("the argument of this action") for name, argument in given.items()}
-    if "hash" not in settings and keys["salt"].value is not None:
-        raise keys["salt"].error("expected only with hash")
-    if "redact" in settings:
-        return settings, ColumnRule(ColumnAction.REDACT, text=settings["redact"])
-    if "hash" not in settings:
-        return settings, None
-    if settings["hash"] != "sha256":
-        raise keys["hash"].error("expected sha256")
-    return settings, ColumnRule(ColumnAction.HASH, _salt(keys["hash"], keys["salt"]))
-
-
-def _salt(hash_node: Node, node: Node) -> Salt:
-    """Reads the salt from the environment, because more people read the file than should know a secret."""
-    if node.value is None:
-        if SALT_VARIABLE not in node.environ:
-            raise hash_node.error(f"expected a salt in the environment variable {SALT_VARIABLE}, which is not set")
-        text, source = node.environ[SALT_VARIABLE], hash_node
-        origin = f"the environment variable {SALT_VARIABLE}: "
-    else:
-        text, source, origin = node.text("${NAME}, a salt from the environment"), node, ""
-        if not node.is_secret:
-            raise node.error("expected ${NAME}: a salt comes from the environment, never from a file")
-    secret = text.encode("utf-8", "surrogateescape")
-    if len(secret) < LEAST_SALT:
-        raise source.error(f"{origin}expected a salt of {LEAST_SALT} bytes or more")
-    return Salt(secret)
 
 
 def _type(name: str, node: Node) -> str:

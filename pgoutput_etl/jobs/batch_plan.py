@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,7 +23,7 @@ from pgoutput_etl.load.writer import refuse_existing_rows
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy_of
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.targets.plan import TablePlan, held_from, tables_ahead
+from pgoutput_etl.targets.plan import TablePlan, TableState, created_since, held_from, may_lack_rows, tables_ahead
 from pgoutput_etl.targets.target_plan import TargetPlan, names_of, plan_targets, refuse_other_settings
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.statistics import StatisticsRequest, transactions_by_status
@@ -85,6 +85,14 @@ def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> 
     files = files.without(number, MISPLACED, relations_in(scans[number], controls))
     batch = replace(batch, files=files.parts)
     return _plan_in_order(run, batch, files, run.ledger.assembly(batch))
+
+
+def with_creations(run: Run, batch: Batch, states: Sequence[TableState]) -> Sequence[TableState]:
+    """The states after the batch, with the creation of new tables as far as a snapshot's catalog proves it."""
+    if not any(may_lack_rows(state) for state in states if state.oid not in batch.tables):
+        return states
+    known = run.ledger.known_tables()
+    return [state if state.oid in batch.tables else created_since(state, known) for state in states]
 
 
 def _naming_both(run: Run, batch: Batch, scans: Mapping[int, FileScan], error: CommitOrderError) -> SequenceError:

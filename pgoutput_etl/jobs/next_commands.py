@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pgoutput_etl.config.settings import Config
+from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identifiers import pattern_of
@@ -18,6 +18,8 @@ from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
 from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACED
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.contract import is_held_by_contract
+from pgoutput_etl.targets.condition import Condition, TableCondition
+from pgoutput_etl.targets.plan import WAS_SKIPPED
 from pgoutput_etl.transactions.cutoff import TORN
 
 # Reasons for holding tables whose missing values only the server has.
@@ -45,7 +47,8 @@ class NextCommand:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The data that a run could not apply. held: reasons by table. ahead: LSNs of snapshots by table."""
+    """The data that a run could not apply. held: reasons by table. ahead: LSNs of snapshots by table. conditions: of
+    tables; those of held ones count only in `held`."""
 
     held: Mapping[str, str]
     damages: Collection[str] = ()
@@ -53,12 +56,13 @@ class Findings:
     refused_files: Collection[str] = ()
     commits_without_prepare: Collection[str] = ()
     ahead: Mapping[str, int] | None = None
+    conditions: Collection[TableCondition] = ()
 
 
 def next_commands(config: Config, findings: Findings) -> tuple[NextCommand, ...]:
     """Each command once, in the order in which to run them."""
     reasons: dict[str, list[str]] = {}
-    for reason, job in _steps(findings):
+    for reason, job in (*_steps(findings), *_mending_steps(findings.conditions, config.source.jdbc or SERVER)):
         line = jdbc_job_line if "--jdbc" in job else job_line
         reasons.setdefault(line(config, *job), []).append(reason)
     return tuple(NextCommand(" ".join(parts), command) for command, parts in reasons.items())
@@ -84,7 +88,8 @@ def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Reasons, each with a job and its options."""
     from_server = sorted(name for name, reason in findings.held.items() if _is_only_on_server(reason))
     by_contract = sorted(name for name, reason in findings.held.items() if is_held_by_contract(reason))
-    rebuilt = len(findings.held) - len(from_server) - len(by_contract)
+    skipped = sorted(name for name, reason in findings.held.items() if reason == WAS_SKIPPED)
+    rebuilt = len(findings.held) - len(from_server) - len(by_contract) - len(skipped)
     left_unread = [file for file in findings.refused_files if file.endswith(LEFT_UNREAD)]
     unreadable = [file for file in findings.refused_files if file.endswith(HELD_FROM_HERE)]
     misplaced = [file for file in findings.refused_files if file.endswith(MISPLACED)]
@@ -101,16 +106,51 @@ def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
     if left_unread:
         yield _LEFT_UNREAD, REDRIVE
     if from_server:
-        tables = ",".join(map(pattern_of, from_server))
-        yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", ("snapshot", "--tables", tables, "--jdbc", SERVER)
+        yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", _snapshot(from_server, SERVER)
     if by_contract:
-        tables = ",".join(map(pattern_of, by_contract))
-        yield f"{_are(len(by_contract), 'held')}: {_ACCEPTED}", ("backfill", "--tables", tables)
+        yield f"{_are(len(by_contract), 'held')}: {_ACCEPTED}", ("backfill", "--tables", _patterns(by_contract))
+    if skipped:
+        yield f"{_are(len(skipped), 'held')}: {_NO_LONGER_SKIPPED}", ("backfill", "--tables", _patterns(skipped))
     if findings.commits_without_prepare:
         yield _WITHOUT_PREPARE, ACCEPT_GAP
     if findings.ahead:
         last = format_lsn(max(findings.ahead.values()))
         yield f"{_are(len(findings.ahead), 'ahead')}: land the archive through LSN {last}, then run:", APPLY
+
+
+def _mending_steps(conditions: Iterable[TableCondition], server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """For tables that differ from the server's although they are applied. server: its JDBC URL."""
+    diverged = [condition for condition in conditions if condition.state is Condition.DIVERGED]
+    repairable = sorted(condition.name for condition in diverged if condition.can_be_repaired)
+    if repairable:
+        repair = (*_snapshot(repairable, server), "--repair")
+        yield f"{_are(len(repairable), 'diverged')}: find the cause, {_REPAIR}", repair
+    replaced = [condition for condition in diverged if not condition.can_be_repaired]
+    if replaced:
+        yield (
+            f"{_are(len(replaced), 'diverged')}: find the cause, {_REPLACE}{_dropping(replaced)}",
+            _snapshot(sorted(condition.name for condition in replaced), server),
+        )
+    incomplete = [condition for condition in conditions if condition.state is Condition.INCOMPLETE]
+    if incomplete:
+        yield (
+            f"{_are(len(incomplete), 'incomplete')}: {_EARLIER_ROWS}{_dropping(incomplete)}",
+            _snapshot(sorted(condition.name for condition in incomplete), server),
+        )
+
+
+def _dropping(replaced: Iterable[TableCondition]) -> str:
+    """The end of the sentence before a snapshot that replaces these tables."""
+    modes = sorted({condition.mode for condition in replaced} - {Mode.MIRROR.value})
+    return f"; it drops what mode {' and '.join(modes)} kept:" if modes else ":"
+
+
+def _snapshot(tables: Iterable[str], server: str) -> tuple[str, ...]:
+    return "snapshot", "--tables", _patterns(tables), "--jdbc", server
+
+
+def _patterns(tables: Iterable[str]) -> str:
+    return ",".join(map(pattern_of, tables))
 
 
 _REFUSED = 'Do what "Not applied" says about the file, land the next file, and run:'
@@ -142,6 +182,23 @@ _FROM_SERVER = (
     "the archive lacks values that only the server has. Set PGUSER and PGPASSWORD, replace HOST and DATABASE, and load "
     "a snapshot:"
 )
+
+_REPAIR = (
+    "set PGUSER and PGPASSWORD, and write the rows that differ from the server's. `on_missing_row: ignore` accepts the "
+    "table as it is:"
+)
+
+_REPLACE = (
+    "set PGUSER and PGPASSWORD, and load the server's rows. `on_missing_row: ignore` accepts the table as it is. The "
+    "snapshot replaces the table"
+)
+
+_EARLIER_ROWS = (
+    "set `source.snapshot: accept` if it has no earlier rows, or you do not need them. Otherwise set PGUSER and "
+    "PGPASSWORD, and load a snapshot, which replaces the table"
+)
+
+_NO_LONGER_SKIPPED = "the configuration no longer skips it. Rebuild it, or skip it again:"
 
 _ACCEPTED = "columns changed, and on_schema_change waits for you. Accept the new columns, which rebuilds the table:"
 

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from pgoutput_etl.config.settings import Target
+from pgoutput_etl.config.settings import Config, Target
 from pgoutput_etl.identifiers import catalog_place, catalog_schema, is_catalog_place, table_of, tag_of
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.condition import conditions_of
 from pgoutput_etl.targets.plan import APPLIED, TableState
 from pgoutput_etl.timestamps import time_of
 
@@ -20,7 +21,7 @@ from pgoutput_etl.timestamps import time_of
 class ShownTable:
     """A table at a Delta version. lsn: it has every commit through this one. status: `applied`, or `held` or `skipped`
     for a table that lacks later commits. view: its place, or None. tag: values by column of the source's rows, in a
-    table that it shares.
+    table that it shares. state: `held`, `diverged` or `incomplete`; None if nothing is known against the table.
     """
 
     schema: str
@@ -31,12 +32,13 @@ class ShownTable:
     status: str
     view: str | None = None
     tag: Mapping[str, str] = field(default_factory=dict)
+    state: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """lsn, commit_time: LSN and time of the last commit through which all `applied` tables are consistent. published:
-    the time when the manifest was written. views: the configured prefix."""
+    """lsn, commit_time: LSN and time of the last commit through which all tables without a state are consistent.
+    published: the time when the manifest was written. views: the configured prefix."""
 
     source: str
     ledger_id: str
@@ -48,14 +50,17 @@ class Manifest:
     tables: tuple[ShownTable, ...]
 
     @classmethod
-    def of(cls, source: str, target: Target, done: Batch, now: datetime) -> Manifest:
+    def of(cls, config: Config, done: Batch, now: datetime) -> Manifest:
         """done: a finished batch."""
+        target = config.target
+        conditions = {table.oid: table.state.value for table in conditions_of(done.tables.values(), config)}
         states = sorted(done.tables.values(), key=lambda state: (state.schema, state.table, state.oid))
-        tables = tuple(_shown(state, target, done.last_commit_lsn) for state in states if state.is_readable)
+        shown = (state for state in states if state.is_readable)
+        tables = tuple(_shown(state, target, done.last_commit_lsn, conditions.get(state.oid)) for state in shown)
         time = None if done.state is None else done.state.get("last_commit_ts")
         committed = None if time is None else time_of(time).isoformat()
         reached = (done.ledger_id, done.number, format_lsn(done.last_commit_lsn), committed)
-        return cls(source, *reached, now.isoformat(), target.views, tables)
+        return cls(config.source.name, *reached, now.isoformat(), target.views, tables)
 
     @classmethod
     def of_json(cls, text: str) -> Manifest:
@@ -71,10 +76,11 @@ class Manifest:
         return {table.view: (table.path, table.version) for table in self.tables if table.view is not None}
 
 
-def _shown(state: TableState, target: Target, lsn: int) -> ShownTable:
+def _shown(state: TableState, target: Target, lsn: int, condition: str | None) -> ShownTable:
     reached = max(lsn, state.last_commit_lsn) if state.status == APPLIED else state.last_commit_lsn
     place = (state.schema, state.table, table_of(state.path), state.version)
-    return ShownTable(*place, format_lsn(reached), state.status, _view_of(state.path, target), tag_of(state.path))
+    view, tag = _view_of(state.path, target), tag_of(state.path)
+    return ShownTable(*place, format_lsn(reached), state.status, view, tag, condition)
 
 
 def _view_of(path: str, target: Target) -> str | None:

@@ -94,7 +94,7 @@ class DeltaPublisher:
     def _publish(self, file: SharedFile, done: Batch) -> None:
         config = self.config
         last = None if config.target.catalog is None else self._last()  # folders have no views to compare
-        manifest = Manifest.of(config.source.name, config.target, done, now(self.machine))
+        manifest = Manifest.of(config, done, now(self.machine))
         before = {} if last is None else last.view_versions
         after = manifest.view_versions
         self._replace([view for view, shown in after.items() if before.get(view) != shown], before, after)

@@ -19,6 +19,9 @@ from pgoutput_etl.transactions.cutoff import Cutoff
 # SKIPPED: the configuration skips the table, and the table lacks changes that were committed since.
 APPLIED, HELD, SKIPPED = "applied", "held", "skipped"
 
+# The reason of a skipped table's state. The next batch holds the table if the configuration no longer skips it.
+WAS_SKIPPED = "it lacks changes that were committed while the configuration skipped it: rebuild it from the archive"
+
 # The file number of a snapshot's rows. It orders them before every file, and is low enough for `_pg_seq` to number any
 # count of rows (changes/event_log.py).
 BEFORE_FILES = -(1 << 20)
@@ -264,3 +267,8 @@ def tables_ahead(states: Mapping[int, TableState], last_commit_lsn: int) -> dict
     """By OID, the last commit LSN of each table that a snapshot brought past the archive's last commit."""
     ahead = {oid: state.last_commit_lsn for oid, state in states.items() if state.is_complete}
     return {oid: lsn for oid, lsn in ahead.items() if lsn > last_commit_lsn}
+
+
+def snapshots_ahead(states: Mapping[int, TableState], last_commit_lsn: int) -> dict[str, int]:
+    """By name, the LSN of the snapshot of each table that is ahead."""
+    return {states[oid].full_name: lsn + 1 for oid, lsn in tables_ahead(states, last_commit_lsn).items()}

@@ -26,6 +26,7 @@ from pgoutput_etl.targets import location
 from pgoutput_etl.targets.layout import fitting
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
+    WAS_SKIPPED,
     HeldTable,
     SchemaSpan,
     TableChanges,
@@ -185,10 +186,9 @@ class _Planner:
         """A table with changes while it is skipped lacks them from then on, even when it is no longer skipped."""
         if case.changes is not None:
             plan.skipped.append(relation.full_name)
-        reason = "it lacks changes that were committed while the configuration skipped it: rebuild it from the archive"
         changes = case.changes or TableChanges(case.oid)
         moves_to = self._moves_to(case.state)
-        plan.passed_over.append(HeldTable(case.oid, relation, reason, changes, case.state, moves_to=moves_to))
+        plan.passed_over.append(HeldTable(case.oid, relation, WAS_SKIPPED, changes, case.state, moves_to=moves_to))
 
     def _moves_to(self, state: TableState | None) -> str | None:
         """The path that a held table moves to if another table has its name now, and thereby takes its path."""

@@ -88,12 +88,26 @@ def test_a_held_table_fails_its_check_and_is_not_materialized(
     for table in summary["batches"][0]["tables"]:
         if table["table"] == "acct":
             table["held"] = "its columns changed places"
+            held = {"schema": "public", "table": "acct", "state": "held", "reason": table["held"]}
+            summary["conditions"] = [held]
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     monkeypatch.setenv("CODE", "3")
     result = run(example)
     assert result.success
     assert result.get_asset_materialization_events() == []
-    assert checks(result) == {"acct": (False, "its columns changed places"), "quiet": (True, None)}
+    assert checks(result) == {"acct": (False, "held: its columns changed places"), "quiet": (True, None)}
+
+
+def test_a_diverged_table_fails_its_check_and_is_materialized(
+    example: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diverged = {"schema": "public", "table": "acct", "state": "diverged", "reason": "3 UPDATEs met no row"}
+    summary = {**json.loads(SUMMARY.read_text()), "conditions": [diverged]}
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    monkeypatch.setenv("CODE", "3")
+    result = run(example)
+    assert len(result.get_asset_materialization_events()) == 1
+    assert checks(result) == {"acct": (False, "diverged: 3 UPDATEs met no row"), "quiet": (True, None)}
 
 
 def test_quarantine_without_a_held_table_fails_every_check(

@@ -13,6 +13,7 @@ import pytest
 
 from pgoutput_etl.config.column_rules import SALT_VARIABLE
 from pgoutput_etl.config.settings import SourceDatabase, load_config
+from pgoutput_etl.targets.condition import Condition
 from tools import configuration_page, site_pages
 from tools.types_table import PAGE, page
 
@@ -67,6 +68,21 @@ def test_the_configuration_of_columns_is_valid(tmp_path: Path) -> None:
     config = load_config(str(path), environ={SALT_VARIABLE: "a salt of sixteen bytes and more"})
     assert [use.action.value for use in config.tables[0].column_rules.values()] == ["hash", "drop", "redact", "redact"]
     assert config.tables[0].target_name == ("crm", "customer")
+
+
+def test_the_configuration_of_states_is_valid(tmp_path: Path) -> None:
+    (text,) = _TESTED.findall((ROOT / "docs" / "states.md").read_text(encoding="utf-8"))
+    path = tmp_path / "states.yaml"
+    path.write_text(text, encoding="utf-8")
+    config = load_config(str(path), environ={})
+    assert config.source.snapshot.value == "accept"
+    assert [rule.on_missing_row.value for rule in config.tables] == ["ignore", "hold"]
+
+
+def test_the_page_of_states_has_every_state() -> None:
+    text = (ROOT / "docs" / "states.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \*\*(\w+)\*\* \|", text, re.MULTILINE)
+    assert rows == [condition.value for condition in Condition]
 
 
 @pytest.mark.parametrize("page", ["ledger", "runbook"])

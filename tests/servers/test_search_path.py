@@ -253,8 +253,9 @@ class Jobs:
         self.landing.mkdir()
         self.jdbc = f"--jdbc jdbc:postgresql://127.0.0.1:{server.port}/shop?currentSchema=public"
         (folder / "jobs.py").write_text(JOBS)
+        source = f"{{name: shop, landing: '{self.landing}', snapshot: accept}}"
         (folder / "job.yaml").write_text(
-            f"source: {{name: shop, landing: '{self.landing}'}}\ntarget: {{root: '{folder / 'tables'}'}}\n"
+            f"source: {source}\ntarget: {{root: '{folder / 'tables'}'}}\n"
             "spark: {spark.sql.shuffle.partitions: 1, spark.sql.adaptive.enabled: false}\n"
         )
 

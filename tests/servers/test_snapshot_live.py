@@ -208,15 +208,21 @@ def test_a_run_loads_what_appeared_without_its_earlier_rows(
     submit = [str(ROOT / "spark-submit.sh"), "--master=local[2]", "--packages", DRIVER, str(ROOT / "jobs/apply.py")]
     apply = [*submit, "--config", str(job.config), "--set"]
     failed = run(*apply, automatic % "jdbc:postgresql://127.0.0.1:1/shop")
-    assert failed.returncode == 0, failed.stderr
+    assert failed.returncode == 3, failed.stderr
+    assert "All tables but public.gone (incomplete), public.old (incomplete) are consistent" in failed.stdout
     assert "the snapshot failed, and the next run tries again: " in failed.stderr
     assert len(job.rows("public", "old")) == 2, "the archive was applied all the same"
     loaded = run(*apply, automatic % f"jdbc:postgresql://127.0.0.1:{server.port}/shop")
-    assert loaded.returncode == 0, loaded.stderr
+    assert loaded.returncode == 3, loaded.stderr
+    assert "All tables but public.gone (incomplete) are consistent" in loaded.stdout, "the server has dropped it"
     assert_equal(job, server, ["old"])
     assert len(job.rows("public", "old")) == 10
     again = run(*apply, automatic % "jdbc:postgresql://127.0.0.1:1/shop")
-    assert ("loading a snapshot of 1 table\n" in again.stderr, again.returncode) == (True, 0), "for the dropped one"
+    assert ("loading a snapshot of 1 table\n" in again.stderr, again.returncode) == (True, 3), "for the dropped one"
+    skipped = run(
+        *apply, automatic % "jdbc:postgresql://127.0.0.1:1/shop", "--set", "tables=[{match: public.gone, skip: true}]"
+    )
+    assert ("loading a snapshot" in skipped.stderr, skipped.returncode) == (False, 0)
 
 
 REPAIR_OVERTAKEN = """

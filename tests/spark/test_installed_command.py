@@ -21,7 +21,7 @@ PROGRESS = re.compile(r"\[ *\d+\.\d s\] .+")
 REMOVED = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYSPARK_GATEWAY_PORT")
 
 CONFIG = """
-source: {{name: shop, landing: '{folder}/landing'}}
+source: {{name: shop, landing: '{folder}/landing', snapshot: accept}}
 target: {{root: '{folder}/warehouse'}}
 merge: {{max_transactions: 1}}
 spark: {{spark.sql.shuffle.partitions: 1, spark.ui.enabled: false{more}}}

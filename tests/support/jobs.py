@@ -55,7 +55,8 @@ class Job:
 
     def write_config(self) -> None:
         target = self.folder / "tables"
-        self.config.write_text(f"source: {{name: test, landing: '{self.landing}'}}\ntarget: {{root: '{target}'}}\n")
+        source = f"{{name: test, landing: '{self.landing}', snapshot: accept}}"  # nearly all archives begin in mid-life
+        self.config.write_text(f"source: {source}\ntarget: {{root: '{target}'}}\n")
 
     def loaded(self, *overrides: str) -> Config:
         self.write_config()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from pgoutput_etl.config.settings import Config, load_config
-from pgoutput_etl.ledger.tables import SCHEMAS
+from pgoutput_etl.ledger.tables import SCHEMAS, table_row
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.targets.plan import APPLIED, HELD, TableState
 from pgoutput_etl.timestamps import microseconds_of, time_of
 
 NOTHING_OPEN = {
@@ -128,9 +130,10 @@ class SmallLedger:
 
 
 def state(
-    oid: int, table: str, rows: int | None, schema: str = "public", lsn: int = 0, reason: str | None = None
+    oid: int, table: str, rows: int | None, lsn: int = 0, reason: str | None = None, **fields: Any
 ) -> dict[str, Any]:
-    """A table in a batch's row. reason: why it is held."""
-    status = "applied" if reason is None else "held"
-    place = {"path": f"/x/{oid}", "version": 1, "last_commit_lsn": lsn}
-    return {"oid": oid, "schema": schema, "table": table, "rows": rows, "status": status, "reason": reason, **place}
+    """A table in a batch's row. reason: why it is held. fields: others of TableState."""
+    status = APPLIED if reason is None else HELD
+    relation = Relation(None, oid, "public", table, ReplicaIdentity.DEFAULT, ())
+    stored = TableState(oid, "public", table, f"/x/{oid}", 1, lsn, status, reason, relation, ("id",), rows=rows)
+    return table_row(replace(stored, **fields))

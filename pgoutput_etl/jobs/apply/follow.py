@@ -31,6 +31,7 @@ from pgoutput_etl.jobs.maintain.run import maintain
 from pgoutput_etl.jobs.run import Run
 from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.condition import consistency_line
 
 MOST_TRANSACTIONS = 100_000  # the most in a batch of several files, unless the configuration has a limit
 
@@ -76,10 +77,10 @@ class FollowReport:
         return json.dumps({"stopped": True, "batches": self.batches, **last, "exit_code": self.exit_code})
 
     def line(self) -> str:
-        reached = (
-            "" if self.last is None else f"; tables are consistent through LSN {format_lsn(self.last.last_commit_lsn)}"
-        )
-        return f"Stopped after {counted(self.batches, 'batch', 'batches')}{reached}."
+        stopped = f"Stopped after {counted(self.batches, 'batch', 'batches')}."
+        if self.last is None:
+            return stopped
+        return f"{stopped} {consistency_line(self.last.last_commit_lsn, self.last.excepted)}"
 
 
 @dataclass(slots=True)

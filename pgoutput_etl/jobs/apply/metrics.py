@@ -27,6 +27,7 @@ from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.jobs.apply.telemetry import Gauge, check_telemetry, export
 from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
 from pgoutput_etl.replace_file import replace_file
+from pgoutput_etl.targets.condition import TableCondition
 from pgoutput_etl.timestamps import time_of
 
 STDERR = "stderr"
@@ -73,6 +74,17 @@ class TableMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class ConditionMetrics:
+    """A table that is not known to be consistent with the others after the run. mismatches: number of changes that
+    contradict its rows."""
+
+    schema: str
+    table: str
+    state: str
+    mismatches: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunMetrics:
     """One run with all its batches. at, timestamp: the run's end. seconds: the run's duration; stages: the duration of
     each stage.
@@ -98,6 +110,7 @@ class RunMetrics:
     transactions: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
     tables: tuple[TableMetrics, ...] = ()
+    conditions: tuple[ConditionMetrics, ...] = ()
     last_commit_lsn: int | None = None
     last_commit_timestamp: float | None = None
     lag_seconds: float | None = None
@@ -133,6 +146,7 @@ def run_metrics(
         transactions={**transactions, "open": last.open_transactions},
         rows={operation: sum(getattr(table, operation) for table in tables) for operation in ROW_OPERATIONS},
         tables=tables,
+        conditions=tuple(map(_condition, last.conditions)),
         last_commit_lsn=last.last_commit_lsn or None,
         last_commit_timestamp=None if commit is None else commit.timestamp(),
         lag_seconds=last.lag(now),
@@ -145,6 +159,11 @@ def failure_metrics(
     """Only the error's class, as its text is for people and may be long."""
     name = type(error).__name__
     return RunMetrics(source, now.isoformat(), now.timestamp(), exit_code, seconds, dict(stages), name)
+
+
+def _condition(table: TableCondition) -> ConditionMetrics:
+    mismatches = 0 if table.mismatches is None else table.mismatches.total
+    return ConditionMetrics(table.schema, table.table, table.state.value, mismatches)
 
 
 def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -172,12 +191,17 @@ def gauges(run: RunMetrics) -> list[Gauge]:
     """The gauges that have values. Each is about the last run, not a sum over runs."""
     described: list[tuple[str, str, Iterable[tuple[dict[str, str], float | None]]]] = [
         ("run_timestamp_seconds", "When the run ended, in seconds since 1970.", [({}, run.timestamp)]),
-        ("run_exit_code", "0 done, 1 failed, 2 wrong configuration, 3 done with quarantine.", [({}, run.exit_code)]),
+        (
+            "run_exit_code",
+            "0 done, 1 failed, 2 wrong configuration, 3 done with problems.",
+            [({}, run.exit_code)],
+        ),
         ("run_duration_seconds", "How long the run took.", [({}, run.seconds)]),
         ("run_stage_duration_seconds", "How long each stage of the run took.", _labeled("stage", run.stages)),
     ]
     if run.error is None:
         tables = [({"schema": table.schema, "table": table.table}, table) for table in run.tables]
+        states = [({"schema": c.schema, "table": c.table, "state": c.state}, c) for c in run.conditions]
         changed = [
             ({**labels, "operation": operation}, getattr(table, operation))
             for labels, table in tables
@@ -193,6 +217,8 @@ def gauges(run: RunMetrics) -> list[Gauge]:
             ("run_table_rows", "Rows that the run changed, by table.", changed),
             ("table_rows", "Rows in the Delta table.", [(labels, table.rows) for labels, table in tables]),
             ("table_held", "1 if the table is held.", [(labels, table.held) for labels, table in tables]),
+            ("table_state", "1 for each table that is held, diverged, or incomplete.", [(s, 1) for s, _ in states]),
+            ("table_mismatches", "Changes that contradict its rows.", [(s, c.mismatches) for s, c in states]),
             ("last_commit_lsn", "LSN of the archive's last commit, as a number.", [({}, run.last_commit_lsn)]),
             ("last_commit_timestamp_seconds", "Time of the archive's last commit.", [({}, run.last_commit_timestamp)]),
             ("lag_seconds", "From the archive's last commit to the end of the run.", [({}, run.lag_seconds)]),

@@ -18,9 +18,9 @@ from pgoutput_etl.targets.plan import TableState, may_lack_rows
 
 def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -> SnapshotSummary | None:
     """Takes a snapshot of the tables that may lack rows. Returns None if no table does, or if `source.snapshot` is
-    `manual`. A snapshot that fails is only reported: the run still applies the archive, and the next run tries
+    not `auto`. A snapshot that fails is only reported: the run still applies the archive, and the next run tries
     again."""
-    if config.source.snapshot is Snapshots.MANUAL:
+    if config.source.snapshot is not Snapshots.AUTO:
         return None
     last = DeltaLedger.of(spark, config).last_batch()
     if last is None or last.resumed:

@@ -19,14 +19,14 @@ from pgoutput_etl.jobs.apply.metrics import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.apply.summary import batch_metrics, nothing_new, summarize, with_refused
 from pgoutput_etl.jobs.backfill.run import finish_backfill
-from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch
+from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch, with_creations
 from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
 from pgoutput_etl.landing.selection import FileSelection, tail_remark
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claims import RELEASED
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.spark.lost_rows import was_lost
-from pgoutput_etl.targets.plan import HELD, created_since, may_lack_rows
+from pgoutput_etl.targets.plan import HELD
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly
 
@@ -183,13 +183,8 @@ def _apply_batch(
 
 def _with_creation(run: Run, batch: Batch, results: list[TableResult]) -> list[TableResult]:
     """The results, with the creation of new tables as far as a snapshot's catalog proves it."""
-    if not any(may_lack_rows(result.state) for result in results if result.state.oid not in batch.tables):
-        return results
-    known = run.ledger.known_tables()
-    return [
-        result if result.state.oid in batch.tables else replace(result, state=created_since(result.state, known))
-        for result in results
-    ]
+    states = with_creations(run, batch, [result.state for result in results])
+    return [replace(result, state=state) for result, state in zip(results, states, strict=True)]
 
 
 def _plan(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:

@@ -18,16 +18,22 @@ from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
 from pgoutput_etl.load.summary import TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.columns import TargetColumn
+from pgoutput_etl.targets.condition import (
+    TableCondition,
+    condition_lines,
+    consistency_line,
+    excepted_tables,
+    named,
+)
 from pgoutput_etl.timestamps import time_of
 
 _SHOWN_FILES = 10
 
-_SHOWN_NAMES = 8
-
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The result of one batch. last_commit_lsn: the commit through which all tables are consistent.
+    """The result of one batch. last_commit_lsn: the commit through which all tables are consistent, except those with
+    a condition and those that are ahead.
 
     bytes: size as landed. content_bytes: decompressed size, which `accounts` divides. damages: unreadable ranges of
     bytes. commits_without_prepare: commits of prepared transactions whose Prepare may be in a missing file.
@@ -36,9 +42,10 @@ class RunSummary:
     those of committed transactions ("transactional"), and those outside transactions, counted each time they arrived
     ("others"). last_commit_time: time of the archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by
     table, the LSN of a snapshot that the archive has not reached yet. first_seen: by new table, the LSN of its first
-    change; the table lacks earlier rows, if any existed. added_columns: new columns of existing tables; older rows lack
-    a column's DEFAULT, if it has one. next: the commands that resolve held tables, quarantined or refused data, and
-    tables that are ahead. unpublished: why views and manifest show an earlier batch. columns: those of each written
+    change; the table lacks earlier rows, if any existed. conditions: of all tables of the source after the batch, not
+    only of those that it changed. added_columns: new columns of existing tables; older rows lack a column's DEFAULT, if
+    it has one. next: the commands that resolve the conditions, quarantined or refused data, and tables that are ahead.
+    unpublished: why views and manifest show an earlier batch. columns: those of each written
     table, by the table's name; for lineage, not for JSON.
     """
 
@@ -67,6 +74,7 @@ class RunSummary:
     last_commit_time: int | None = None
     ahead: dict[str, int] = field(default_factory=dict)
     first_seen: dict[str, int] = field(default_factory=dict)
+    conditions: tuple[TableCondition, ...] = ()
     added_columns: tuple[str, ...] = ()
     next: tuple[NextCommand, ...] = ()
     unpublished: str | None = None
@@ -74,8 +82,13 @@ class RunSummary:
 
     @property
     def exit_code(self) -> int:
-        held = (table.held for table in self.tables)
-        return quarantine_code(self.damages, self.refused_files, self.commits_without_prepare, self.unpublished, *held)
+        set_aside = (self.damages, self.refused_files, self.commits_without_prepare, self.unpublished)
+        return quarantine_code(*set_aside, self.conditions)
+
+    @property
+    def excepted(self) -> dict[str, str]:
+        """By name, the tables that are not known to be consistent with the others, each with the reason in a word."""
+        return excepted_tables(self.conditions, self.ahead)
 
     def lag(self, now: datetime) -> float | None:
         """Seconds since the archive's last commit; None if no commit is known."""
@@ -96,7 +109,9 @@ class RunReport:
 
     @property
     def exit_code(self) -> int:
-        return max(batch.exit_code for batch in self.batches)
+        """The worst of all batches. Conditions are those after the last one: a later batch may have ended others."""
+        *others, last = self.batches
+        return max([last.exit_code, *(replace(batch, conditions=()).exit_code for batch in others)])
 
     def to_json(self) -> str:
         """One object: the last batch's summary, and all batches."""
@@ -126,19 +141,15 @@ def print_summary(summary: RunSummary, console: Console | None = None) -> None:
 
 def _missing_rows(summary: RunSummary) -> list[str]:
     """Rows and defaults that the archive may lack."""
-    lines = []
-    if summary.first_seen:
-        names = _names(tuple(summary.first_seen))
-        lines.append(f"Earlier rows, if any, are missing: {names}.")
+    lines = condition_lines(summary.conditions)
+    known = {condition.name for condition in summary.conditions}
+    accepted = [name for name in summary.first_seen if name not in known]
+    if accepted:
+        lines.append(f"Earlier rows, if any, are missing: {named(accepted)}.")
     if summary.added_columns:
-        names = _names(summary.added_columns)
+        names = named(summary.added_columns)
         lines.append(f"A DEFAULT in older rows, if any, is missing: {names}. A snapshot with --repair writes it.")
     return lines
-
-
-def _names(names: Sequence[str]) -> str:
-    more = len(names) - _SHOWN_NAMES
-    return f"{', '.join(names[:_SHOWN_NAMES])} and {more:,} more" if more > 0 else ", ".join(names)
 
 
 def _remarks(summary: RunSummary) -> list[str]:
@@ -174,7 +185,5 @@ def _remarks(summary: RunSummary) -> list[str]:
     if summary.unknown_prepared:
         lines.append(f"Prepared transactions that ended but were never sent: {summary.unknown_prepared:,}.")
     if summary.last_commit_lsn:
-        is_whole = not summary.ahead and all(table.held is None for table in summary.tables)
-        scope = "All tables" if is_whole else "All other tables"
-        lines.append(f"{scope} are consistent through LSN {format_lsn(summary.last_commit_lsn)}.")
+        lines.append(consistency_line(summary.last_commit_lsn, summary.excepted))
     return lines

@@ -19,7 +19,8 @@ from pgoutput_etl.load.writer import TableResult
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.diff import ChangeKind
 from pgoutput_etl.targets.columns import TargetColumn, target_columns
-from pgoutput_etl.targets.plan import HELD, TableState, may_lack_rows, tables_ahead
+from pgoutput_etl.targets.condition import Condition, conditions_of
+from pgoutput_etl.targets.plan import TableState, may_lack_rows, snapshots_ahead
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 
 
@@ -54,9 +55,10 @@ def summarize(
         files_not_read=files.not_read(),
         refused_files=files.refused(),
         logical_messages=dict(plan.targets.statistics.messages),
-        ahead=_ahead(states, assembly.last_commit_lsn),
+        ahead=snapshots_ahead(states, assembly.last_commit_lsn),
         unpublished=run.ledger.unpublished,
         first_seen=_first_seen(batch, results),
+        conditions=conditions_of(states.values(), run.config),
         added_columns=_added_columns(batch, results),
         columns={result.state.full_name: _columns(run.config, result) for result in results if result.columns},
     )
@@ -102,11 +104,8 @@ def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSumm
     source = run.config.source.name
     if last is None:
         return RunSummary(source, 0, 0, 0, 0, files_not_read=tuple(remarks))
-    held = tuple(
-        TableSummary(state.schema, state.table, state.path, state.version, held=state.reason)
-        for state in last.tables.values()
-        if state.status == HELD
-    )
+    conditions = conditions_of(last.tables.values(), run.config)
+    held = tuple(_held(last.tables[table.oid]) for table in conditions if table.state is Condition.HELD)
     left = run.ledger.leftovers()
     summary = RunSummary(
         source,
@@ -115,22 +114,27 @@ def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSumm
         0,
         last.last_commit_lsn,
         tables=held,
+        conditions=conditions,
         quarantined_transactions=left.transactions,
         damages=left.damages,
         files_not_read=tuple(remarks),
         refused_files=left.refused_files,
         last_commit_time=None if last.state is None else last.state.get("last_commit_ts"),
-        ahead=_ahead(last.tables, last.last_commit_lsn),
+        ahead=snapshots_ahead(last.tables, last.last_commit_lsn),
         unpublished=run.ledger.unpublished,
     )
     return _with_next(run.config, summary)
 
 
+def _held(state: TableState) -> TableSummary:
+    return TableSummary(state.schema, state.table, state.path, state.version, held=state.reason)
+
+
 def found_nothing(last: RunSummary) -> RunSummary:
     """The summary of a look that finds nothing new. last: the summary of the batch or look before it."""
-    kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "next", "unpublished")
+    kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "conditions")
     held = tuple(table for table in last.tables if table.held is not None)
-    left = {name: getattr(last, name) for name in kept}
+    left = {name: getattr(last, name) for name in (*kept, "next", "unpublished")}
     return RunSummary(last.source, last.batch, 0, 0, last.last_commit_lsn, tables=held, **left)
 
 
@@ -148,6 +152,7 @@ def _with_next(config: Config, summary: RunSummary) -> RunSummary:
         summary.refused_files,
         summary.commits_without_prepare,
         summary.ahead,
+        summary.conditions,
     )
     return replace(summary, next=next_commands(config, findings))
 
@@ -167,9 +172,3 @@ def _commits_without_prepare(run: Run, plan: BatchPlan) -> tuple[str, ...]:
         "a file is missing"
         for prepared in unknown
     )
-
-
-def _ahead(tables: Mapping[int, TableState], last_commit_lsn: int) -> dict[str, int]:
-    """The LSN of each snapshot that is ahead of the last commit, by table name."""
-    lsns = tables_ahead(tables, last_commit_lsn)
-    return {f"{tables[oid].schema}.{tables[oid].table}": lsn + 1 for oid, lsn in lsns.items()}

@@ -131,13 +131,21 @@ class InPlaceBackfill:
             if rows is not None:
                 changes = self.targets.archived_changes(rows, self.order.commits(batch.last_commit_lsn))
                 repaired = self._writer().write(TablePlan(list(tasks.values())), changes)
-                results += [unchanged_result(r, batch.tables) if r.state.status == HELD else r for r in repaired]
+                results += [self._repaired(result) for result in repaired]
             self.progress("writing the ledger")
             done = {r.state.oid: r.state for r in results if r.summary.held is None}
             schema_changes = _new_schema_changes(results, before)
             archive.ledger.close_backfill(batch, done, [oid for oid in done if oid in whole], schema_changes)
         files = {**files, **{oid: [f for f in whole_files if oid in f.changes] for oid in whole}}
         return backfill_summary(archive, batch.number, batch.last_commit_lsn, results, files, reasons, plan.skipped)
+
+    def _repaired(self, result: TableResult) -> TableResult:
+        """The result of a table in which the rows of a range were set. Its mismatches stay: rows outside of the range
+        may still be wrong, and the range's own changes were counted when they were applied for the first time."""
+        before = self.batch.tables[result.state.oid]
+        if result.state.status == HELD:
+            return unchanged_result(result, self.batch.tables)
+        return replace(result, state=replace(result.state, mismatches=before.mismatches))
 
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive

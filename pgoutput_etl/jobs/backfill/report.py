@@ -11,6 +11,7 @@ from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
 from pgoutput_etl.load.summary import TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.condition import TableCondition, condition_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class BackfilledTable:
 class BackfillSummary:
     """batch: 0 if the ledger doesn't record the backfill. last_commit_lsn: the last commit that the tables have. files:
     number of files in the archive. not_built: one line for each table that can't be built from the archive as of this
-    commit. next: the commands for tables that are still held."""
+    commit. next: the commands for tables that are still held, or have another condition. conditions: of these tables;
+    empty for copies."""
 
     source: str
     batch: int
@@ -39,10 +41,11 @@ class BackfillSummary:
     skipped: tuple[str, ...] = ()
     next: tuple[NextCommand, ...] = ()
     not_built: tuple[str, ...] = ()
+    conditions: tuple[TableCondition, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        return quarantine_code(self.not_built, *(t.table.held for t in self.tables))
+        return quarantine_code(self.not_built, self.conditions, *(t.table.held for t in self.tables))
 
     def to_json(self) -> str:
         return summary_json(self, lsn=format_lsn(self.last_commit_lsn))
@@ -58,7 +61,7 @@ def print_backfill(summary: BackfillSummary, console: Console | None = None) -> 
     table = grid("table", ("rows", "files", "bytes", "version"), ("done", "at"), rows)
     heading = [] if summary.tables else ["Nothing to do: the archive has no changes of these tables."]
     unchanged = unchanged_lines((t.table for t in summary.tables), summary.skipped)
-    unchanged += [f"Not built: {line}" for line in summary.not_built]
+    unchanged += [*condition_lines(summary.conditions), *(f"Not built: {line}" for line in summary.not_built)]
     read = f"{len(summary.files_read):,} of {counted(summary.files, 'file')}, {counted(summary.bytes_read, 'byte')}"
     last = f"Read: {read}. As of LSN {format_lsn(summary.last_commit_lsn)}."
     print_parts([*heading, table, *unchanged, last], console)

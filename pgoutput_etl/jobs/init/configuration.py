@@ -62,6 +62,7 @@ def _source(landing: str, name: str, findings: ArchiveFindings) -> Iterator[str]
         yield "  gaps: refuse  # stops the run there; accept: if these files never existed"
     else:
         yield "  gaps: refuse  # the files are not numbered: a missing file of whole transactions can't be noticed"
+    yield "  snapshot: manual  # exit code 3 until the rows from before the archive are loaded; accept: there are none"
     yield ""
     yield "target:"
     yield "  root: ./warehouse  # a Delta table per PostgreSQL table, at <root>/<schema>/<table>"

@@ -13,6 +13,7 @@ from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
 from pgoutput_etl.load.summary import unchanged_lines
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.condition import TableCondition, condition_lines, consistency_line, excepted_tables
 
 _SHOWN = 20
 
@@ -79,8 +80,9 @@ class PlannedTable:
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
     """The next batch. batch: its number, or the last batch's if nothing is new. resumes: an earlier run began it and
-    died. vacated: paths that would be emptied. later_files: files of the same run's further batches. later_batches: the
-    number of these batches; None if only scanning the files would show it. next: the commands to run now."""
+    died. conditions: of all tables after the batch, without those that it would hold. vacated: paths that would be
+    emptied. later_files: files of the same run's further batches. later_batches: the number of these batches; None if
+    only scanning the files would show it. next: the commands to run now."""
 
     source: str
     batch: int
@@ -92,6 +94,7 @@ class PlanSummary:
     transactions: dict[str, int] = field(default_factory=dict)
     unknown_prepared: int = 0
     tables: tuple[PlannedTable, ...] = ()
+    conditions: tuple[TableCondition, ...] = ()
     waiting: tuple[PlannedTransaction, ...] = ()
     skipped: tuple[str, ...] = ()
     vacated: tuple[str, ...] = ()
@@ -107,7 +110,14 @@ class PlanSummary:
 
     @property
     def exit_code(self) -> int:
-        return quarantine_code(self.damages, self.refused_files, *(table.held for table in self.tables))
+        held = (table.held for table in self.tables)
+        return quarantine_code(self.damages, self.refused_files, self.conditions, *held)
+
+    @property
+    def excepted(self) -> dict[str, str]:
+        """By name, the tables that would not be consistent with the others, each with the reason in a word."""
+        held = {table.name: "held" for table in self.tables if table.held is not None}
+        return {**excepted_tables(self.conditions), **held}
 
     def to_json(self) -> str:
         return summary_json(self, lsn=format_lsn(self.last_commit_lsn))
@@ -161,6 +171,7 @@ def _remarks(plan: PlanSummary) -> list[str]:
         lines.append("≈: if the table has the rows that are updated and deleted, and none that are inserted.")
     for table in plan.tables:
         lines += _table_lines(table)
+    lines += condition_lines(plan.conditions)
     lines += _quarantine_lines(plan)
     lines += [*shortened(plan.files_not_read, _SHOWN, "files"), *plan.remarks]
     lines += unchanged_lines((), plan.skipped)
@@ -173,7 +184,7 @@ def _remarks(plan: PlanSummary) -> list[str]:
     if plan.accounts:
         lines.append(content_line(plan.content_bytes, plan.accounts))
     if plan.last_commit_lsn:
-        lines.append(f"Tables would be consistent through LSN {format_lsn(plan.last_commit_lsn)}.")
+        lines.append(consistency_line(plan.last_commit_lsn, plan.excepted, "would be"))
     return lines
 
 

@@ -3,7 +3,7 @@ table."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from pgoutput_etl.config.settings import Config, Target
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files
 from pgoutput_etl.inspection.report import kind_of_transaction
-from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch
+from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch, with_creations
 from pgoutput_etl.jobs.command_line import job_line
 from pgoutput_etl.jobs.next_commands import Findings, NextCommand, next_commands
 from pgoutput_etl.jobs.plan.effects import change_counts, count_effects
@@ -23,7 +23,8 @@ from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TableState
+from pgoutput_etl.targets.condition import Condition, TableCondition, conditions_of
+from pgoutput_etl.targets.plan import APPLIED, HeldTable, TableChanges, TableState, TableTask, complete_since
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 
 
@@ -37,10 +38,8 @@ def plan(spark: SparkSession, config: Config, progress: Progress = no_progress) 
     summary = _plan_next(run, backlog)
     refused = (*summary.refused_files, *backlog.listing.not_plain.values())
     summary = replace(summary, refused_files=refused)
-    held_before = (
-        () if backlog.last is None else [s.full_name for s in backlog.last.tables.values() if s.status == HELD]
-    )
-    return replace(summary, next=_next(config, summary, held_before))
+    known = () if backlog.last is None else conditions_of(backlog.last.tables.values(), config)
+    return replace(summary, next=_next(config, summary, known))
 
 
 def _plan_next(run: Run, backlog: Backlog) -> PlanSummary:
@@ -60,11 +59,12 @@ def _plan_next(run: Run, backlog: Backlog) -> PlanSummary:
     return replace(summary, later_files=later, later_batches=len(batch_files.later))
 
 
-def _next(config: Config, plan: PlanSummary, held_before: Collection[str]) -> tuple[NextCommand, ...]:
+def _next(config: Config, plan: PlanSummary, known: Sequence[TableCondition]) -> tuple[NextCommand, ...]:
     """The next commands. Problems that the ledger has are resolved as after a run; problems that this batch would add
-    are better resolved before it."""
+    are better resolved before it. known: the tables' conditions in the ledger."""
     held = {table.name: table.held for table in plan.tables if table.held is not None}
-    old = Findings({name: reason for name, reason in held.items() if name in held_before})
+    held_before = [condition.name for condition in known if condition.state is Condition.HELD]
+    old = Findings({name: reason for name, reason in held.items() if name in held_before}, conditions=known)
     if not plan.files and not plan.resumes:
         quarantined = plan.transactions.get(TransactionStatus.QUARANTINED.value, 0)
         return next_commands(
@@ -99,13 +99,14 @@ def _nothing_new(run: Run, last: Batch | None) -> PlanSummary:
     """Repeats what earlier runs quarantined, as apply does."""
     if last is None:
         return PlanSummary(run.config.source.name, 0, 0)
-    left = run.ledger.leftovers()
+    left, conditions = run.ledger.leftovers(), conditions_of(last.tables.values(), run.config)
     return PlanSummary(
         run.config.source.name,
         last.number,
         last.last_commit_lsn,
         transactions={TransactionStatus.QUARANTINED.value: left.transactions},
-        tables=tuple(_held_state(state) for state in last.tables.values() if state.status == HELD),
+        tables=tuple(_held_state(last.tables[c.oid]) for c in conditions if c.state is Condition.HELD),
+        conditions=conditions,
         damages=left.damages,
         refused_files=left.refused_files,
     )
@@ -145,6 +146,7 @@ def _explain(run: Run, plan: BatchPlan) -> PlanSummary:
         transactions={status.value: statuses.get(status.value, 0) for status in TransactionStatus},
         unknown_prepared=len(assembly.unknown_prepared),
         tables=tuple(sorted(tables, key=lambda table: (table.schema, table.table))),
+        conditions=_conditions(run, plan, held),
         waiting=tuple(PlannedTransaction(o.xid, kind_of_transaction(o), o.gid) for o in waiting),
         skipped=tuple(plan.tables.skipped),
         vacated=tuple(plan.tables.vacated),
@@ -155,6 +157,26 @@ def _explain(run: Run, plan: BatchPlan) -> PlanSummary:
         files_not_read=files.not_read(),
         remarks=_views_remark(run.config.target),
     )
+
+
+def _conditions(run: Run, plan: BatchPlan, held: Collection[int]) -> tuple[TableCondition, ...]:
+    """Of the tables that the batch would not hold. Nobody knows yet which of its changes will meet no row. held: OIDs
+    of tasks whose table it would hold."""
+    batch, lsn = plan.batch, plan.assembly.last_commit_lsn
+    left = {*held, *(table.oid for table in plan.tables.held)}
+    written = [_written(task, lsn) for task in plan.tables.tasks]
+    states = batch.tables | {state.oid: state for state in with_creations(run, batch, written)}
+    return conditions_of((state for oid, state in states.items() if oid not in left), run.config)
+
+
+def _written(task: TableTask, lsn: int) -> TableState:
+    """The table's state after the batch, as far as it follows from the plan."""
+    relation, before = task.shape.relation, task.state
+    key = tuple(task.shape.columns[i].name for i in task.shape.key)
+    found = None if before is None or task.changes.truncates else before.mismatches
+    new = TableState(task.oid, relation.namespace, relation.name, task.path, 0, lsn, APPLIED, None, relation, key)
+    since = complete_since(before, task.changes)
+    return replace(new, mode=task.mode, masks=task.masks, complete_since=since, mismatches=found)
 
 
 def _views_remark(target: Target) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pgoutput_etl.console import grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.load.summary import TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.condition import TableCondition, condition_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,7 +31,7 @@ class LoadedTable:
 class SnapshotSummary:
     """snapshot_lsn: the LSN of the loaded rows. last_commit_lsn: the commit through which all other tables are
     consistent. waits: the archive has not reached snapshot_lsn; the loaded tables are ahead of it. remarks: on the
-    server. repaired: only the rows that differed were loaded."""
+    server. repaired: only the rows that differed were loaded. conditions: of the loaded tables."""
 
     source: str
     batch: int
@@ -41,10 +42,11 @@ class SnapshotSummary:
     skipped: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     repaired: bool = False
+    conditions: tuple[TableCondition, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        return quarantine_code(*(t.table.held for t in self.tables))
+        return quarantine_code(self.conditions, *(t.table.held for t in self.tables))
 
     def to_json(self) -> str:
         return summary_json(self, lsn=format_lsn(self.snapshot_lsn))
@@ -59,7 +61,7 @@ def print_snapshot(summary: SnapshotSummary, console: Console | None = None) -> 
         text = f"{text}. The archive ends before it; its earlier changes will be skipped."
     else:
         text = f"{text}, and applied the archive's later changes."
-    print_parts([table, *unchanged, *summary.remarks, text], console)
+    print_parts([table, *unchanged, *condition_lines(summary.conditions), *summary.remarks, text], console)
 
 
 def _loaded(tables: Iterable[LoadedTable]) -> Table:

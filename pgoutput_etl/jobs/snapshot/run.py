@@ -48,6 +48,7 @@ from pgoutput_etl.schema.relation_history import (
     is_of_snapshot,
     snapshot_position,
 )
+from pgoutput_etl.targets.condition import conditions_of
 from pgoutput_etl.targets.location import scratch_folder
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
@@ -226,7 +227,8 @@ class _SnapshotLoad:
         archive.ledger.append_types(types, batch)
         archive.ledger.close_backfill(batch, done, list(done), [])
         discard(archive.spark, self.order.staged)
-        return self._summary(batch.number, results, loaded, changes, (*skipped, *plan.skipped))
+        summary = self._summary(batch.number, results, loaded, changes, (*skipped, *plan.skipped))
+        return replace(summary, conditions=conditions_of(done.values(), archive.config))
 
     def _at_new_paths(self, plan: TablePlan) -> list[TableTask]:
         """The tasks whose path no table has yet. Raises RunError if another table has it: the nightly job moves that
@@ -268,7 +270,8 @@ class _SnapshotLoad:
     def _equal(self, oid: int) -> TableResult:
         """The result of a table without a difference."""
         state = self.batch.tables[oid]
-        state = replace(state, last_commit_lsn=max(state.last_commit_lsn, self.order.through))
+        reached = max(state.last_commit_lsn, self.order.through)
+        state = replace(state, last_commit_lsn=reached, mismatches=None)
         place = (state.schema, state.table, state.path, state.version, state.rows or 0)
         return TableResult(state, TableSummary(*place, notes=("no difference",)))
 
@@ -307,7 +310,8 @@ class _SnapshotLoad:
             if repairs[relation.oid].ranges != ():
                 empty = TableChanges(relation.oid, runs=(RelationSpan(start, relation),), last_row=start)
                 changes[relation.oid] = counts.get(relation.oid, empty)
-        states = {oid: batch.tables[oid] for oid in changes}
+        # What was found against the rows before the repair is mended.
+        states = {oid: replace(batch.tables[oid], mismatches=None) for oid in changes}
         return make_plan(archive.config, history, changes, states, self._user_types(), named=batch.tables)
 
     def _new_relations(self) -> list[RelationEntry]:

@@ -14,10 +14,11 @@ import pyarrow.compute as pc
 from pgoutput_etl.jobs.status.report import Claim, HeldTable, OpenTransactions, Quarantine, UnfinishedBatch
 from pgoutput_etl.ledger.claims import newest
 from pgoutput_etl.ledger.reader import LedgerReader
-from pgoutput_etl.ledger.tables import erasure_of
+from pgoutput_etl.ledger.tables import erasure_of, table_state
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.relation_history import RelationHistory
-from pgoutput_etl.targets.plan import HELD, SKIPPED
+from pgoutput_etl.targets.condition import Condition, TableCondition
+from pgoutput_etl.targets.plan import SKIPPED, TableState
 from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import TORN, Leftovers
@@ -102,10 +103,14 @@ def unfinished(begun: Mapping[str, Any] | None, claim: Claim | None) -> Unfinish
     return UnfinishedBatch(begun["batch"], iso(begun["at"]), len(begun["files"] or ()), is_backfill, is_dead, erasure)
 
 
-def held_tables(last: Mapping[str, Any] | None) -> tuple[HeldTable, ...]:
-    tables = [t for t in (last or {}).get("tables") or () if t["status"] == HELD]
-    held = (HeldTable(t["schema"], t["table"], t["last_commit_lsn"] or 0, t["reason"] or "") for t in tables)
-    return tuple(sorted(held, key=lambda table: table.name))
+def table_states(last: Mapping[str, Any] | None) -> dict[int, TableState]:
+    """The tables after a batch, by OID."""
+    return {row["oid"]: table_state(row) for row in (last or {}).get("tables") or ()}
+
+
+def held_tables(conditions: Iterable[TableCondition]) -> tuple[HeldTable, ...]:
+    held = (condition for condition in conditions if condition.state is Condition.HELD)
+    return tuple(HeldTable(table.schema, table.table, table.lsn, table.reason) for table in held)
 
 
 def complete_since(last: Mapping[str, Any] | None) -> dict[str, str]:

@@ -45,7 +45,10 @@ def write_page(status: Status, path: str) -> None:
 def page(status: Status) -> str:
     """HTML."""
     words = verdict(status)
-    facts_of = facts_card("Status", [*facts(status), ("Tables", f"{status.tables:,}")])
+    counted = [("Tables", f"{status.tables:,}")]
+    if status.consistency is not None:
+        counted.append(("Consistent", status.consistency.removesuffix(".")))
+    facts_of = facts_card("Status", [*facts(status), *counted])
     parts = (
         header(status.source, words, not status.problems, f"As of {clock(status.at)}"),
         stack([facts_of]),
@@ -58,12 +61,14 @@ def page(status: Status) -> str:
 
 
 def _attention(status: Status) -> list[str]:
-    """Held tables, quarantine, and the commands to run."""
+    """Tables with a condition, quarantine, and the commands to run."""
     cards = []
-    if status.held:
-        rows = [(held.name, format_lsn(held.lsn), held.reason) for held in status.held]
-        heads = ("table", "complete through", "reason")
-        cards.append(card("Held tables", table(heads, rows, words=(2,))))
+    if status.conditions:
+        rows = [(c.name, c.state.value, format_lsn(c.lsn), c.reason) for c in status.conditions[:_SHOWN_TABLES]]
+        heads = ("table", "state", "applied through", "reason")
+        more = len(status.conditions) - _SHOWN_TABLES
+        rest = note(f"{more:,} more tables are in these states." if more > 0 else "")
+        cards.append(card("Tables that are not consistent", table(heads, rows, words=(1, 3)) + rest))
     set_aside = status.quarantine
     lines = [f"In quarantine: {line}" for line in set_aside.ranges]
     lines += [f"Not applied: {line}" for line in set_aside.refused_files]

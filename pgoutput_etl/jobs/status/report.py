@@ -14,6 +14,13 @@ from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
 from pgoutput_etl.landing.selection import LEFT_UNREAD
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.condition import (
+    Condition,
+    TableCondition,
+    condition_lines,
+    consistency_line,
+    excepted_tables,
+)
 
 _SHOWN_LINES = 10
 
@@ -128,9 +135,10 @@ class Night:
 class Status:
     """at: the time of the report; all times are ISO 8601. batch: the last finished one, None before the first.
 
-    last_commit_lsn: the commit through which all tables are consistent, except those that are held. complete_since: by
-    table, the point from which it has all rows, such as `snapshot at 0/1AE7B70`; `first change at …` means that rows
-    from before it are missing, if there were any. next: the commands to run, most urgent first. nights: the last ones
+    last_commit_lsn: the commit through which all tables are consistent, except those with a condition and those that
+    are ahead. ahead: by table, the LSN of a snapshot that the archive has not reached yet. complete_since: by table,
+    the point from which it has all rows, such as `snapshot at 0/1AE7B70`; `first change at …` means that rows from
+    before it are missing, if there were any. next: the commands to run, most urgent first. nights: the last ones
     with a batch, oldest first.
     """
 
@@ -149,6 +157,8 @@ class Status:
     open: OpenTransactions = OpenTransactions()
     quarantine: Quarantine = Quarantine()
     held: tuple[HeldTable, ...] = ()
+    conditions: tuple[TableCondition, ...] = ()
+    ahead: dict[str, int] = field(default_factory=dict)
     complete_since: dict[str, str] = field(default_factory=dict)
     next: tuple[NextCommand, ...] = ()
     nights: tuple[Night, ...] = ()
@@ -157,8 +167,9 @@ class Status:
     def problems(self) -> tuple[str, ...]:
         """The reasons for an exit code other than 0, a few words for each."""
         set_aside = self.quarantine
+        tables = Counter(condition.state for condition in self.conditions)
         counts = (
-            (len(self.held), "table held", "tables held"),
+            *((tables[state], f"table {state.value}", f"tables {state.value}") for state in Condition),
             (len(set_aside.ranges), "unreadable range of bytes", "unreadable ranges of bytes"),
             (set_aside.transactions, "transaction in quarantine", "transactions in quarantine"),
             (len(set_aside.refused_files), "file refused", "files refused"),
@@ -178,6 +189,13 @@ class Status:
     @property
     def lsn(self) -> str | None:
         return None if self.last_commit_lsn is None else format_lsn(self.last_commit_lsn)
+
+    @property
+    def consistency(self) -> str | None:
+        """One sentence: the commit through which tables are consistent, and the tables that are not."""
+        if self.last_commit_lsn is None:
+            return None
+        return consistency_line(self.last_commit_lsn, excepted_tables(self.conditions, self.ahead))
 
     def to_json(self) -> str:
         return summary_json(self, lsn=self.lsn, problems=self.problems)
@@ -254,13 +272,12 @@ def print_status(status: Status, console: Console | None = None) -> None:
     rows = [(table.name, (format_lsn(table.lsn),), (table.reason,)) for table in status.held]
     lines = [f"{status.source}: {verdict(status)}."]
     lines += [f"{title}: {text}." for title, text in facts(status)]
+    lines += condition_lines(status.conditions)
     set_aside = status.quarantine
     lines += shortened([f"In quarantine: {line}" for line in set_aside.ranges], _SHOWN_LINES, "ranges")
     lines += shortened([f"Not applied: {line}" for line in set_aside.refused_files], _SHOWN_LINES, "files")
     lines += shortened([f"Not applied: {path}{LEFT_UNREAD}" for path in set_aside.unread_files], _SHOWN_LINES, "files")
-    if status.lsn is not None:
-        scope = "All other tables" if status.held else "All tables"
-        lines.append(f"{scope} are consistent through LSN {status.lsn}.")
+    lines += filter(None, [status.consistency])
     table = grid("held table", ("complete through",), ("reason",), rows)
     print_parts([*lines, table], console)
     print_parts(next_lines(status.next), console, soft_wrap=True)

@@ -20,6 +20,7 @@ from pgoutput_etl.jobs.status.ledger_state import (
     open_transactions,
     quarantine,
     table_count,
+    table_states,
     unfinished,
     utc,
 )
@@ -28,6 +29,8 @@ from pgoutput_etl.jobs.status.report import Status, UnfinishedBatch
 from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.landing.selection import LEFT_UNREAD
 from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.targets.condition import conditions_of
+from pgoutput_etl.targets.plan import snapshots_ahead
 
 
 def status(config: Config, request: StatusRequest, now: datetime | None = None) -> Status:
@@ -46,14 +49,16 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
         waiting = pool.submit(open_transactions, reader, batches.last, batches.since)
         counts = pool.submit(file_counts, reader, recent[0]["batch"]) if recent else None
         folder = LandingFolder.of(listing.result(), index.result())
-        committed = commit_time(batches.last)
+        committed, states = commit_time(batches.last), table_states(batches.last)
+        lsn = 0 if batches.last is None else batches.last["last_commit_lsn"] or 0
+        conditions = conditions_of(states.values(), config)
         age = None if committed is None else (now - committed).total_seconds()
         found = Status(
             config.source.name,
             iso(now),
             batch=None if batches.last is None else batches.last["batch"],
             finished=None if batches.last is None else iso(batches.last["at"]),
-            last_commit_lsn=None if batches.last is None else batches.last["last_commit_lsn"] or None,
+            last_commit_lsn=lsn or None,
             last_commit_time=None if committed is None else iso(committed),
             commit_age_seconds=None if age is None else round(age, 3),
             is_stale=_is_stale(age, request.max_age),
@@ -63,7 +68,9 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
             waiting=folder.waiting,
             open=waiting.result(),
             quarantine=replace(set_aside.result(), refused_files=folder.refused, unread_files=folder.unread),
-            held=held_tables(batches.last),
+            held=held_tables(conditions),
+            conditions=conditions,
+            ahead=snapshots_ahead(states, lsn),
             complete_since=complete_since(batches.last),
             nights=nights(recent, {} if counts is None else counts.result()),
         )
@@ -98,5 +105,7 @@ def _next(config: Config, found: Status) -> tuple[NextCommand, ...]:
         damages=set_aside.ranges,
         quarantined_transactions=set_aside.transactions,
         refused_files=(*set_aside.refused_files, *(path + LEFT_UNREAD for path in set_aside.unread_files)),
+        ahead=found.ahead,
+        conditions=found.conditions,
     )
     return (*steps, *next_commands(config, findings))

@@ -15,6 +15,8 @@ from pgoutput_etl.config.settings import (
     Metrics,
     Mode,
     OnError,
+    OnMissingRow,
+    Snapshots,
     Source,
     SourceDatabase,
     State,
@@ -32,7 +34,7 @@ SMALLEST = "source: {name: shop, landing: ./in}\ntarget: {root: ./out}\n"
 SALT = "hunter2 and twelve bytes more"
 ENVIRON = {"SECRET": "hunter2", "FOUR": "4", "YES": "true", "EMPTY": "", "LONG": SALT, SALT_VARIABLE: SALT}
 EVERYTHING = """
-source: {name: shop-1.a_b, landing: "s3a://landing/shop/*.gz", framing: pgcopy}
+source: {name: shop-1.a_b, landing: "s3a://landing/shop/*.gz", framing: pgcopy, snapshot: accept}
 target: {root: s3a://lake/}
 state: {root: ./ledger}
 tables:
@@ -45,6 +47,7 @@ tables:
     cluster_by: [id]
     properties: {delta.checkpointInterval: 7, team.owner: crm}
     comment: Customers
+    on_missing_row: hold
 types: {"public.posint": int4}
 merge: {max_transactions: 1000, parallel_tables: 2}
 on_error: fail
@@ -93,7 +96,7 @@ def test_what_is_left_out_has_a_default() -> None:
 
 def test_every_key_is_read() -> None:
     assert load(EVERYTHING) == Config(
-        source=Source("shop-1.a_b", "s3a://landing/shop/*.gz", Framing.PGCOPY),
+        source=Source("shop-1.a_b", "s3a://landing/shop/*.gz", Framing.PGCOPY, snapshot=Snapshots.ACCEPT),
         target=Target("s3a://lake/", None),
         state=State("./ledger"),
         tables=(
@@ -107,6 +110,7 @@ def test_every_key_is_read() -> None:
                 cluster_by=("id",),
                 properties={"delta.checkpointInterval": "7", "team.owner": "crm"},
                 comment="Customers",
+                on_missing_row=OnMissingRow.HOLD,
                 column_rules={"email": ColumnRule(ColumnAction.HASH, Salt(SALT.encode())), "note": DROP},
             ),
         ),
@@ -375,6 +379,8 @@ def test_a_file_that_is_not_utf_8_is_refused(encoding: str) -> None:
         ("source: {name: 'a/b', landing: x}\ntarget: {root: x}", "source.name: expected only letters, digits"),
         ("source: {name: 5, landing: x}\ntarget: {root: x}", "source.name: expected a string (in quotes)"),
         ("source: {name: x, landing: x, framing: y}\ntarget: {root: x}", "source.framing: expected one of auto, "),
+        (SMALLEST.replace("./in", "./in, snapshot: no"), "source.snapshot: expected one of manual, auto, accept"),
+        (SMALLEST + "tables: [{match: x, on_missing_row: no}]", "on_missing_row: expected one of report, hold, ignore"),
         ("source: {name: x, landing: x}", "target: missing: expected root or catalog"),
         ("source: {name: x, landing: x}\ntarget: x", "target: expected a mapping"),
         ("source: {name: x, landing: x}\ntarget: {root: x, catalog: y}", "target: expected root or catalog, not both"),

@@ -15,6 +15,8 @@ from pgoutput_etl.errors import ArchiveError, RunError, SequenceError
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.jobs.next_commands import ONLY_ON_SERVER, Findings, inspected, next_commands, next_lines
 from pgoutput_etl.landing.selection import LEFT_UNREAD
+from pgoutput_etl.targets.condition import Condition, TableCondition
+from pgoutput_etl.targets.plan import WAS_SKIPPED
 from pgoutput_etl.transactions.cutoff import TORN
 from tools.error_sites import sites
 
@@ -28,6 +30,11 @@ def config(tmp_path: Path) -> Config:
     return load_config(str(path))
 
 
+INCOMPLETE = TableCondition(1, "public", "t", Condition.INCOMPLETE, "why", 100)
+PAST = TableCondition(2, "public", "past", Condition.INCOMPLETE, "why", 100, mode="history")
+DIVERGED = TableCondition(3, "public", "d", Condition.DIVERGED, "why", 100, can_be_repaired=True)
+BAG = TableCondition(4, "public", "bag", Condition.DIVERGED, "why", 100)
+SERVER = "--jdbc jdbc:postgresql://HOST:5432/DATABASE"
 STATES = {
     "held": (Findings({"public.t": "the column name '_pg_x' is reserved"}), ["backfill --from-quarantine"]),
     "only on the server": (
@@ -41,6 +48,12 @@ STATES = {
     "other content": (Findings({}, refused_files=["a.bin was read before"]), ["apply "]),
     "no Prepare": (Findings({}, commits_without_prepare=["transaction 7"]), ["apply --set source.gaps=accept"]),
     "ahead": (Findings({}, ahead={"a.b": 16, "a.c": 32}), ["apply "]),
+    "incomplete": (Findings({}, conditions=[INCOMPLETE, PAST]), [f"snapshot --tables public.past,public.t {SERVER} "]),
+    "diverged": (
+        Findings({}, conditions=[DIVERGED, BAG]),
+        [f"snapshot --tables public.d {SERVER} --repair ", f"snapshot --tables public.bag {SERVER} "],
+    ),
+    "no longer skipped": (Findings({"public.t": WAS_SKIPPED}), ["backfill --tables public.t "]),
     "nothing": (Findings({}), []),
 }
 
@@ -67,6 +80,21 @@ def test_a_command_stands_once_with_all_reasons(config: Config) -> None:
     assert "left unread" in step.reason
     assert next_lines([step]) == ["Next:", f"  {step.reason}", f"    {step.command}"]
     assert next_lines([]) == []
+
+
+def test_a_snapshot_that_drops_history_says_so(config: Config) -> None:
+    [plain] = next_commands(config, Findings({}, conditions=[INCOMPLETE]))
+    assert plain.reason.startswith("1 table is incomplete: set `source.snapshot: accept` if it has no earlier rows")
+    assert plain.reason.endswith("which replaces the table:")
+    [dropping] = next_commands(config, Findings({}, conditions=[PAST]))
+    assert dropping.reason.endswith("which replaces the table; it drops what mode history kept:")
+
+
+def test_the_configured_server_stands_in_the_command(tmp_path: Path) -> None:
+    path, url = tmp_path / "shop.yaml", "jdbc:postgresql://db:5432/shop"
+    path.write_text(f"source: {{name: shop, landing: ./landing, jdbc: '{url}'}}\ntarget: {{root: ./warehouse}}\n")
+    [step] = next_commands(load_config(str(path)), Findings({}, conditions=[DIVERGED]))
+    assert f"--jdbc {url} --repair" in step.command
 
 
 def test_the_json_has_reasons_and_commands(config: Config) -> None:

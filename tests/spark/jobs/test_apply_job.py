@@ -33,7 +33,7 @@ def test_standard_output_has_only_the_json_summary(tmp_path: Path, landing: Path
     config = tmp_path / "job.yaml"
     lines, prometheus = tmp_path / "runs.jsonl", tmp_path / "shop.prom"
     config.write_text(
-        f"source: {{name: shop, landing: '{landing}'}}\ntarget: {{root: '{tmp_path / 'out'}'}}\n"
+        f"source: {{name: shop, landing: '{landing}', snapshot: accept}}\ntarget: {{root: '{tmp_path / 'out'}'}}\n"
         f"metrics: {{json: '{lines}', prometheus: '{prometheus}'}}\n"
         "spark: {spark.sql.shuffle.partitions: 1, spark.sql.adaptive.enabled: false}\n"
     )

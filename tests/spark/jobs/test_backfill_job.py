@@ -40,7 +40,8 @@ def test_the_summary_as_text_and_as_json(tmp_path: Path, landing: Path) -> None:
     first = transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b"))
     (landing / "0.bin").write_bytes(copydata([*first, *transaction(2, 0x200, update("1", "aa"))]))
     config = tmp_path / "job.yaml"
-    config.write_text(f"source: {{name: shop, landing: '{landing}'}}\ntarget: {{root: '{tmp_path / 'out'}'}}\n")
+    source = f"{{name: shop, landing: '{landing}', snapshot: accept}}"
+    config.write_text(f"source: {source}\ntarget: {{root: '{tmp_path / 'out'}'}}\n")
     submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[1]"]
     assert run(*submit, ROOT / "jobs/apply.py", "--config", config).returncode == 0
 

@@ -139,7 +139,7 @@ def test_sigterm_ends_it_after_the_batch_that_it_is_in(nights: Nights) -> None:
     assert "SIGTERM: stopping after the current batch" in steps
     assert [batch.batch for batch in batches] == [1]
     assert (report.batches, report.last) == (1, batches[0])
-    assert report.line() == "Stopped after 1 batch; tables are consistent through LSN 0/100."
+    assert report.line() == "Stopped after 1 batch. All tables are consistent through LSN 0/100."
     assert [row[0] for row in nights.values("t")] == ["1"]
     assert nights.job.run().batch == 2
 
@@ -172,7 +172,8 @@ def test_a_batch_is_one_line_of_text_or_json(nights: Nights) -> None:
 @pytest.mark.soak
 def test_the_command_follows_until_sigterm(tmp_path: Path, landing: Path) -> None:
     config = tmp_path / "job.yaml"
-    config.write_text(f"source: {{name: shop, landing: '{landing}'}}\ntarget: {{root: '{tmp_path / 'out'}'}}\n")
+    source = f"{{name: shop, landing: '{landing}', snapshot: accept}}"
+    config.write_text(f"source: {source}\ntarget: {{root: '{tmp_path / 'out'}'}}\n")
     script, job = str(ROOT / "spark-submit.sh"), str(ROOT / "jobs/apply.py")
     command = [script, "--master=local[1]", job, "--config", str(config)]
     follower = subprocess.Popen([*command, "--follow", "1s", "--json", "--quiet"], stdout=subprocess.PIPE, text=True)

@@ -31,7 +31,7 @@ END_OF_CASE = "end of case"
 ENDED = re.compile(rf"{END_OF_CASE} (\S+) (\d+)\n")
 
 CONFIG = """
-source: {{name: {name}, landing: '{folder}/landing-{name}'}}
+source: {{name: {name}, landing: '{folder}/landing-{name}', snapshot: accept}}
 target: {{root: '{folder}/{name}'}}
 merge: {{parallel_tables: 4}}
 metrics: {{json: '{folder}/metrics.jsonl', prometheus: '{folder}/metrics.prom'}}

@@ -493,7 +493,7 @@ def test_tables_ahead_of_the_archive_are_reported(nights: Nights) -> None:
 
     assert (summary.last_commit_lsn, summary.ahead) == (0x200, {"public.t": 0x300})
     assert "Ahead, by a snapshot as of LSN 0/300: public.t" in summary_text(summary)
-    assert "All other tables are consistent through LSN 0/200." in summary_text(summary)
+    assert "All tables but public.t (ahead) are consistent through LSN 0/200." in summary_text(summary)
     tables = tables_at(nights.job.spark, ledger, "test")
     assert (tables.lsn, tables.ahead) == (0x200, {"public.t": 0x2FF})
     assert nights.night(transaction(3, 0x400, insert("2", "b"))).ahead == {}

@@ -434,7 +434,7 @@ def configured(tmp_path: Path, landing: Path, **settings: str) -> Path:
         **settings,
     }
     config.write_text(
-        f"source: {{name: shop, landing: '{landing}'}}\ntarget: {{catalog: spark_catalog}}\n"
+        f"source: {{name: shop, landing: '{landing}', snapshot: accept}}\ntarget: {{catalog: spark_catalog}}\n"
         f"state: {{root: '{tmp_path / 'ledger'}'}}\nspark: {json.dumps(spark)}\n"
     )
     return config

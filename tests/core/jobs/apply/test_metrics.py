@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,9 +30,18 @@ from pgoutput_etl.jobs.apply.metrics import (
 )
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.targets.condition import Condition, TableCondition
+from pgoutput_etl.targets.mismatches import Mismatches
 
 NOW = datetime(2026, 3, 1, 2, 13, tzinfo=timezone.utc)
 COMMIT = (NOW - timedelta(minutes=2) - datetime(2000, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)
+
+
+ODD = 'odd "\\\n'
+CONDITIONS = (
+    TableCondition(1, "public", ODD, Condition.HELD, "why", 0x100),
+    TableCondition(2, "public", "t", Condition.DIVERGED, "why", 0x200, mismatches=Mismatches(3, 1, 0x180, 7)),
+)
 
 
 def summary(batch: int, *tables: TableSummary) -> RunSummary:
@@ -50,18 +60,19 @@ def summary(batch: int, *tables: TableSummary) -> RunSummary:
         accounts={"applied": 90, "aborted": 10},
         logical_messages={"transactional": 4, "others": 1},
         last_commit_time=COMMIT,
+        conditions=CONDITIONS,
     )
 
 
 TABLE = TableSummary("public", "t", "/x/t", 3, rows=10, inserted=7, updated=2, deleted=1)
-HELD = TableSummary("public", 'odd "\\\n', "/x/o", 0, held="why")
+HELD = TableSummary("public", ODD, "/x/o", 0, held="why")
 RUN = run_metrics([summary(1, TABLE), summary(2, HELD, TABLE)], {"look": 0.5, "write": 2.0}, 3.5, NOW)
 
 TEXT = """\
 # HELP pgoutput_etl_run_timestamp_seconds When the run ended, in seconds since 1970.
 # TYPE pgoutput_etl_run_timestamp_seconds gauge
 pgoutput_etl_run_timestamp_seconds{source="shop"} 1772331180.0
-# HELP pgoutput_etl_run_exit_code 0 done, 1 failed, 2 wrong configuration, 3 done with quarantine.
+# HELP pgoutput_etl_run_exit_code 0 done, 1 failed, 2 wrong configuration, 3 done with problems.
 # TYPE pgoutput_etl_run_exit_code gauge
 pgoutput_etl_run_exit_code{source="shop"} 3.0
 # HELP pgoutput_etl_run_duration_seconds How long the run took.
@@ -111,6 +122,14 @@ pgoutput_etl_table_rows{source="shop",schema="public",table="t"} 10.0
 # TYPE pgoutput_etl_table_held gauge
 pgoutput_etl_table_held{source="shop",schema="public",table="odd \\"\\\\\\n"} 1.0
 pgoutput_etl_table_held{source="shop",schema="public",table="t"} 0.0
+# HELP pgoutput_etl_table_state 1 for each table that is held, diverged, or incomplete.
+# TYPE pgoutput_etl_table_state gauge
+pgoutput_etl_table_state{source="shop",schema="public",table="odd \\"\\\\\\n",state="held"} 1.0
+pgoutput_etl_table_state{source="shop",schema="public",table="t",state="diverged"} 1.0
+# HELP pgoutput_etl_table_mismatches Changes that contradict its rows.
+# TYPE pgoutput_etl_table_mismatches gauge
+pgoutput_etl_table_mismatches{source="shop",schema="public",table="odd \\"\\\\\\n",state="held"} 0.0
+pgoutput_etl_table_mismatches{source="shop",schema="public",table="t",state="diverged"} 4.0
 # HELP pgoutput_etl_last_commit_lsn LSN of the archive's last commit, as a number.
 # TYPE pgoutput_etl_last_commit_lsn gauge
 pgoutput_etl_last_commit_lsn{source="shop"} 28212080.0
@@ -164,6 +183,8 @@ def test_a_json_line_has_all_metrics() -> None:
         "schema": "public", "table": "t", "rows": 10, "inserted": 14, "updated": 4, "deleted": 2, "held": False,
     }  # fmt: skip
     assert line["at"] == "2026-03-01T02:13:00+00:00"
+    assert line["conditions"][1] == {"schema": "public", "table": "t", "state": "diverged", "mismatches": 4}
+    assert "why" not in RUN.to_json()
 
 
 def test_the_exit_code_is_the_worst_of_all_batches() -> None:
@@ -173,6 +194,14 @@ def test_the_exit_code_is_the_worst_of_all_batches() -> None:
     report = json.loads(RunReport([torn, whole]).to_json())
     assert (report["exit_code"], report["batch"], report["damages"]) == (EXIT_QUARANTINE, 8, [])
     assert [batch["exit_code"] for batch in report["batches"]] == [EXIT_QUARANTINE, EXIT_DONE]
+
+
+def test_a_condition_that_a_later_batch_ended_does_not_count() -> None:
+    incomplete = replace(summary(1, TABLE), conditions=CONDITIONS[1:])
+    complete = replace(summary(2, TABLE), conditions=())
+    assert (incomplete.exit_code, RunReport([incomplete, complete]).exit_code) == (EXIT_QUARANTINE, EXIT_DONE)
+    assert RunReport([complete, incomplete]).exit_code == EXIT_QUARANTINE
+    assert run_metrics([incomplete, complete], {}, 1.0, NOW).conditions == ()
 
 
 def test_a_run_that_found_nothing_new_reports_its_lag() -> None:

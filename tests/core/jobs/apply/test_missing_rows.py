@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from pgoutput_etl.config.settings import Mode, TableRule
-from pgoutput_etl.jobs.apply.missing_rows import _may_be_loaded
+from pgoutput_etl.config.settings import Mode, Snapshots, TableRule
+from pgoutput_etl.jobs.apply.missing_rows import _may_be_loaded, load_missing_rows
 from pgoutput_etl.schema.contract import OnChange, SchemaContract
 from pgoutput_etl.targets.plan import CompleteSince, Since
 from tests.core.targets.test_planner import CONFIG, state_of
@@ -33,6 +34,13 @@ def test_a_mirror_that_is_known_from_its_first_change_on() -> None:
 )
 def test_tables_that_a_snapshot_would_harm_or_not_help(state: object) -> None:
     assert not _may_be_loaded(state, CONFIG)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("snapshots", [Snapshots.MANUAL, Snapshots.ACCEPT])
+def test_only_auto_loads_anything(snapshots: Snapshots) -> None:
+    config = replace(CONFIG, source=replace(CONFIG.source, snapshot=snapshots))
+    session: Any = None  # nothing is asked of it
+    assert load_missing_rows(session, config, lambda _: None) is None
 
 
 @pytest.mark.parametrize("rule", [{"skip": True}, {"on_schema_change": SchemaContract(add=OnChange.HOLD)}])

@@ -17,6 +17,7 @@ from pgoutput_etl.jobs.plan.report import (
     PlanSummary,
     print_plan,
 )
+from pgoutput_etl.targets.condition import Condition, TableCondition
 
 ROWS = {"I": 3, "U": 1, "D": 0, "T": 0}
 NEW = PlannedTable("public", "new", "out/public/new", ROWS, 3, 0, 0, is_exact=True, is_new=True, has_key=False)
@@ -60,7 +61,7 @@ def printed(plan: PlanSummary) -> str:
         "≈2",
         "Kept as text beside the column, in public.old\\x1b[2J: 4 values of day that date can't hold (date).",
         "Would wait for its end: transaction 7 (gid-7), prepared.",
-        "Tables would be consistent through LSN 0/200.",
+        "All tables would be consistent through LSN 0/200.",
         "Nothing was written.",
     ],
 )
@@ -73,6 +74,16 @@ def test_a_table_that_would_be_held_gives_exit_code_3() -> None:
     assert (WHOLE.exit_code, held.exit_code) == (0, 3)
     assert "Would not be changed: public.t: it can't" in printed(held)
     assert json.loads(held.to_json())["exit_code"] == 3
+    assert "All tables but public.t (held) would be consistent through LSN 0/200." in printed(held)
+
+
+def test_a_table_that_would_be_incomplete_gives_exit_code_3() -> None:
+    plan = replace(WHOLE, conditions=(TableCondition(1, "public", "new", Condition.INCOMPLETE, "why", 0x200),))
+    assert plan.exit_code == 3
+    text = printed(plan)
+    assert "Incomplete: earlier rows, if there were any, are missing: public.new." in text
+    assert "All tables but public.new (incomplete) would be consistent through LSN 0/200." in text
+    assert json.loads(plan.to_json())["conditions"][0]["state"] == "incomplete"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def table(oid: int, name: str, schema: str = "public", columns: tuple[str, ...] 
     """A row of the ledger for a table with the column id and others of type text."""
     described = (RelationColumn(True, "id", INT4, -1), *(RelationColumn(False, c, TEXT, -1) for c in columns))
     relation = Relation(None, oid, schema, name, ReplicaIdentity.DEFAULT, described)
-    row = state(oid, name, 5, schema, lsn=0x1AE7B70)
+    row = state(oid, name, 5, 0x1AE7B70, schema=schema)
     kept = {"relation": json.dumps(relation_row(relation)), "retired": "[]", "key": ["id"], "types": []}
     return {**row, "path": f"/lake/{schema}/{name}", "mode": "mirror", "uses": "{}", **kept, **other}
 

@@ -26,6 +26,8 @@ from pgoutput_etl.landing.fingerprint import LandedFile
 from pgoutput_etl.ledger.claims import LEASE
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.machine import Process
+from pgoutput_etl.targets.mismatches import Mismatches
+from pgoutput_etl.targets.plan import CompleteSince, Since
 from pgoutput_etl.timestamps import parse_duration
 from pgoutput_etl.transactions.cutoff import TORN
 from tests.support.small_ledger import SmallLedger, state
@@ -264,8 +266,59 @@ def test_held_tables_have_their_commit_reason_and_command(ledger: SmallLedger) -
     assert report.next[0].command.endswith("--from-quarantine")
     text = printed(report)
     assert text.startswith("shop: 1 table held.\n")
-    assert "All other tables are consistent through LSN 0/200." in text
+    assert "All tables but public.odd (held) are consistent through LSN 0/200." in text
     assert "0/100" in text
+
+
+FIRST, SNAPSHOT = CompleteSince(Since.FIRST_CHANGE, 0x80), CompleteSince(Since.SNAPSHOT, 0x90)
+
+
+def test_diverged_and_incomplete_tables_have_their_reason_and_command(ledger: SmallLedger) -> None:
+    found_at = Mismatches(3, 1, 0x180, 741)
+    tables = [
+        state(1, "t", 5, complete_since=SNAPSHOT),
+        state(2, "odd", 5, complete_since=SNAPSHOT, mismatches=found_at),
+        state(3, "part", 5, complete_since=FIRST),
+    ]
+    ledger.finish(1, NIGHT, 0x200, tables)
+    report = found(ledger)
+    assert [(c.name, c.state.value, c.mismatches) for c in report.conditions] == [
+        ("public.odd", "diverged", found_at),
+        ("public.part", "incomplete", None),
+    ]
+    assert (report.exit_code, report.held) == (3, ())
+    assert [step.command.split(" --tables ")[1] for step in report.next] == [
+        "public.odd --jdbc jdbc:postgresql://HOST:5432/DATABASE --repair",
+        "public.part --jdbc jdbc:postgresql://HOST:5432/DATABASE",
+    ]
+    text = printed(report)
+    assert text.startswith("shop: 1 table diverged; 1 table incomplete.\n")
+    assert "Diverged: public.odd: 3 UPDATEs or DELETEs met no row and 1 change gave" in text
+    assert "Incomplete: earlier rows, if there were any, are missing: public.part." in text
+    assert "All tables but public.odd (diverged), public.part (incomplete) are consistent through LSN 0/200." in text
+    fields = json.loads(report.to_json())
+    assert [(c["table"], c["state"]) for c in fields["conditions"]] == [("odd", "diverged"), ("part", "incomplete")]
+    assert fields["problems"] == ["1 table diverged", "1 table incomplete"]
+
+
+def test_what_the_configuration_accepts_is_no_problem(ledger: SmallLedger) -> None:
+    incomplete, diverged = state(1, "t", 5, complete_since=FIRST), state(2, "odd", 5, mismatches=Mismatches(0, 1, 1, 7))
+    ledger.finish(1, NIGHT, 0x200, [incomplete])
+    accepted = found(ledger, None, "source.snapshot=accept")
+    assert (found(ledger).exit_code, accepted.exit_code, accepted.conditions) == (3, 0, ())
+    assert "All tables are consistent through LSN 0/200." in printed(accepted)
+    ledger.finish(2, NIGHT, 0x300, [diverged])
+    assert found(ledger, None, "source.snapshot=accept").exit_code == 3
+    for rule in ("on_missing_row: ignore", "skip: true"):
+        assert found(ledger, None, f"tables=[{{match: public.odd, {rule}}}]").exit_code == 0
+
+
+def test_a_table_that_is_ahead_is_not_consistent_with_the_others(ledger: SmallLedger) -> None:
+    ledger.finish(1, NIGHT, 0x200, [state(1, "t", 5), state(2, "new", 5, lsn=0x2FF, complete_since=SNAPSHOT)])
+    report = found(ledger)
+    assert (report.ahead, report.exit_code) == ({"public.new": 0x300}, 0)
+    assert "All tables but public.new (ahead) are consistent through LSN 0/200." in printed(report)
+    assert "land the archive through LSN 0/300" in report.next[0].reason
 
 
 def test_a_refused_file_counts_until_it_is_put_right(ledger: SmallLedger) -> None:

@@ -1,0 +1,55 @@
+"""Reads the settings of a table's columns: masks, and the origins of columns that the archive leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
+from pgoutput_etl.config.yaml_file import Node
+
+# Values in `columns` that declare a column's origin where the archive leaves it open (schema/diff.py)
+ADDED, RENAMED_FROM = "added", "renamed_from"
+
+_UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), ADDED: None}
+
+_COLUMN_ACTIONS = "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name} or added"
+
+
+def column_setting(node: Node) -> tuple[str | Mapping[str, str], ColumnRule | None]:
+    """The column's setting without the salt, and its rule if it is masked."""
+    if not isinstance(node.value, dict):
+        setting = node.text(_COLUMN_ACTIONS)
+        if setting not in _UNARY_RULES:
+            raise node.error(f"expected {_COLUMN_ACTIONS}")
+        return setting, _UNARY_RULES[setting]
+    keys = node.section("hash", "salt", "redact", RENAMED_FROM)
+    given = {name: keys[name] for name in ("hash", "redact", RENAMED_FROM) if keys[name].value is not None}
+    if not given or {"hash", "redact"} <= given.keys():
+        raise node.error(f"expected {_COLUMN_ACTIONS}")
+    settings = {name: argument.text("the argument of this action") for name, argument in given.items()}
+    if "hash" not in settings and keys["salt"].value is not None:
+        raise keys["salt"].error("expected only with hash")
+    if "redact" in settings:
+        return settings, ColumnRule(ColumnAction.REDACT, text=settings["redact"])
+    if "hash" not in settings:
+        return settings, None
+    if settings["hash"] != "sha256":
+        raise keys["hash"].error("expected sha256")
+    return settings, ColumnRule(ColumnAction.HASH, _salt(keys["hash"], keys["salt"]))
+
+
+def _salt(hash_node: Node, node: Node) -> Salt:
+    """Reads the salt from the environment, because more people read the file than should know a secret."""
+    if node.value is None:
+        if SALT_VARIABLE not in node.environ:
+            raise hash_node.error(f"expected a salt in the environment variable {SALT_VARIABLE}, which is not set")
+        text, source = node.environ[SALT_VARIABLE], hash_node
+        origin = f"the environment variable {SALT_VARIABLE}: "
+    else:
+        text, source, origin = node.text("${NAME}, a salt from the environment"), node, ""
+        if not node.is_secret:
+            raise node.error("expected ${NAME}: a salt comes from the environment, never from a file")
+    secret = text.encode("utf-8", "surrogateescape")
+    if len(secret) < LEAST_SALT:
+        raise source.error(f"{origin}expected a salt of {LEAST_SALT} bytes or more")
+    return Salt(secret)

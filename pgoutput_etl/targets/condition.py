@@ -1,0 +1,150 @@
+"""What is known against a table: one list of states, for summaries, metrics, `status`, and the manifest.
+
+docs/states.md has the list for users, with the command that mends each state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pgoutput_etl.config.settings import Config, Mode, OnMissingRow, Snapshots, TableRule
+from pgoutput_etl.console import counted, shortened
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.mismatches import Mismatches
+from pgoutput_etl.targets.plan import APPLIED, CompleteSince, Since, TableState, may_lack_rows
+
+_SHOWN_TABLES, _SHOWN_NAMES, _EXCEPTED_NAMES = 10, 8, 3
+
+_CAUSES = (
+    "Likely causes: another program has changed the Delta table, a landed file is missing, or the server changed rows "
+    "without sending them"
+)
+
+_PROOF = {Since.SNAPSHOT: "a snapshot", Since.CREATION: "its creation", Since.TRUNCATE: "a TRUNCATE"}
+
+
+class Condition(str, Enum):
+    """The state of a table that is not known to equal the server's. A table has the first of these that holds.
+
+    HELD: no later commit is applied. DIVERGED: changes contradict the table's rows, although it has all rows that the
+    archive begins with. INCOMPLETE: rows from before the archive's first change are missing, or may be. Diverged and
+    incomplete tables are applied further.
+    """
+
+    HELD = "held"
+    DIVERGED = "diverged"
+    INCOMPLETE = "incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class TableCondition:
+    """A table and its state. reason: without values of rows. lsn: the table has every commit through this one.
+    mismatches: those that the reason counts. can_be_repaired: `snapshot --repair` takes the table."""
+
+    oid: int
+    schema: str
+    table: str
+    state: Condition
+    reason: str
+    lsn: int
+    mode: str = Mode.MIRROR.value
+    can_be_repaired: bool = False
+    mismatches: Mismatches | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+def conditions_of(states: Iterable[TableState], config: Config) -> tuple[TableCondition, ...]:
+    """The conditions of the tables that have one, by name."""
+    snapshots = config.source.snapshot
+    found = (condition_of(state, snapshots, config.rule_for(state.schema, state.table)) for state in states)
+    return tuple(sorted(filter(None, found), key=lambda condition: condition.name))
+
+
+def condition_of(state: TableState, snapshots: Snapshots, rule: TableRule) -> TableCondition | None:
+    """rule: the table's. None if nothing is known against the table.
+
+    None, too, for a table that the configuration skips, because nobody expects its rows to be right; for one that has
+    no Delta table; and for a displaced one: nobody reads it under its name, and no job loads it again. A held table
+    has changes that are applied nowhere, so it counts even if it is displaced or was never written.
+    """
+    if rule.skip:
+        return None
+    if state.status != APPLIED:  # or it was skipped, and is not any longer: the next batch holds it
+        return _condition(state, Condition.HELD, state.reason or "")
+    if not state.is_readable:
+        return None
+    is_counted = rule.on_missing_row is not OnMissingRow.IGNORE and state.mode is not Mode.APPEND
+    found, since = state.mismatches if is_counted else None, state.complete_since
+    is_complete = since is not None and not may_lack_rows(state)
+    if found is not None and (found.doubled or (found.missing and is_complete)):
+        return _condition(state, Condition.DIVERGED, _divergence(found, since), found)
+    if snapshots is Snapshots.ACCEPT or not (found or may_lack_rows(state)):
+        return None
+    return _condition(state, Condition.INCOMPLETE, _incompleteness(found, since), found)
+
+
+def _condition(
+    state: TableState, condition: Condition, reason: str, mismatches: Mismatches | None = None
+) -> TableCondition:
+    is_repairable = state.is_complete and state.mode is Mode.MIRROR and bool(state.key) and not state.masks
+    place = (state.oid, state.schema, state.table, condition, reason, state.last_commit_lsn)
+    return TableCondition(*place, state.mode.value, is_repairable, mismatches)
+
+
+def _divergence(found: Mismatches, since: CompleteSince | None) -> str:
+    although = ""
+    if since is not None and since.kind in _PROOF:
+        although = f", although the table has all rows since {_PROOF[since.kind]} at LSN {format_lsn(since.lsn)}"
+    return f"{_counts(found)}{although}; {_first(found)}. {_CAUSES}"
+
+
+def _incompleteness(found: Mismatches | None, since: CompleteSince | None) -> str:
+    start = "the archive" if since is None else f"its first change at LSN {format_lsn(since.lsn)}"
+    if found is None:
+        return f"rows from before {start} are missing, if there were any"
+    return f"rows from before {start} are missing: {_counts(found)}; {_first(found)}"
+
+
+def _counts(found: Mismatches) -> str:
+    missing = f"{counted(found.missing, 'UPDATE or DELETE', 'UPDATEs or DELETEs')} met no row"
+    doubled = f"{counted(found.doubled, 'change')} gave a row the key of another row"
+    return " and ".join(text for count, text in ((found.missing, missing), (found.doubled, doubled)) if count)
+
+
+def _first(found: Mismatches) -> str:
+    which = "it was" if found.total == 1 else "the first was"
+    return f"{which} in transaction {found.xid}, committed at LSN {format_lsn(found.commit_lsn)}"
+
+
+def condition_lines(conditions: Sequence[TableCondition]) -> list[str]:
+    """Lines for a summary, without held tables. Tables that only may lack rows share a line."""
+    proven = [condition for condition in conditions if condition.mismatches is not None]
+    lines = shortened([f"{c.state.capitalize()}: {c.name}: {c.reason}" for c in proven], _SHOWN_TABLES, "tables")
+    unproven = [c.name for c in conditions if c.state is Condition.INCOMPLETE and c.mismatches is None]
+    if unproven:
+        lines.append(f"Incomplete: earlier rows, if there were any, are missing: {named(unproven)}.")
+    return lines
+
+
+def named(names: Sequence[str], limit: int = _SHOWN_NAMES) -> str:
+    """The first names, and the number of the others."""
+    more = len(names) - limit
+    return f"{', '.join(names[:limit])} and {more:,} more" if more > 0 else ", ".join(names)
+
+
+def excepted_tables(conditions: Iterable[TableCondition], ahead: Iterable[str] = ()) -> dict[str, str]:
+    """By name, why tables are not known to be consistent with the others. ahead: by a snapshot."""
+    return {**dict.fromkeys(ahead, "ahead"), **{c.name: c.state.value for c in conditions}}
+
+
+def consistency_line(lsn: int, excepted: Mapping[str, str], verb: str = "are") -> str:
+    """excepted: the tables that are not known to be consistent, each with the reason in a word."""
+    scope = "All tables"
+    if excepted:
+        scope += f" but {named([f'{name} ({why})' for name, why in sorted(excepted.items())], _EXCEPTED_NAMES)}"
+    return f"{scope} {verb} consistent through LSN {format_lsn(lsn)}."
