@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.config.settings import Config, Gaps, load_config
+from pgoutput_etl.config.settings import Config, Gaps, Snapshots, load_config
 from pgoutput_etl.jobs.init import command
 from pgoutput_etl.jobs.init.command import COMMAND
 from pgoutput_etl.jobs.init.configuration import configuration, quoted, source_name
@@ -78,6 +78,8 @@ def test_the_facts_of_an_archive(tmp_path: Path) -> None:
     text = out.read_text(encoding="utf-8")
     config = loaded(text, tmp_path)
     assert (config.source.framing, config.source.gaps, config.tables) == (Framing.COPYDATA, Gaps.REFUSE, ())
+    assert config.source.snapshot is Snapshots.MANUAL
+    assert "\n  snapshot: manual  # exit code 3 until the rows from before the archive are loaded" in text
     assert "\n#   public.pk2: key [a, b]\n" in text
     assert "\n#   public.fullri: REPLICA IDENTITY FULL\n" in text
     assert "\n#   public.nothing_ins: no key: " in text
