@@ -67,18 +67,18 @@ def complete_chains(events: pa.RecordBatch) -> pa.Array:
 
 class _Chains:
     """Chains in the order of keys. op, ended: the first change's letter, and whether the last change ends the row.
-    numbers: by field of CHAIN; last_lsn: of the last change."""
+    numbers: by field of CHAIN; last: commit LSN and xid of the last change."""
 
-    def __init__(self, op: Any, ended: Flags, numbers: dict[str, Integers], last_lsn: Integers) -> None:
-        self.op, self.ended, self.numbers, self.last_lsn = op, ended, numbers, last_lsn
+    def __init__(self, op: Any, ended: Flags, numbers: dict[str, Integers], last: tuple[Integers, Integers]) -> None:
+        self.op, self.ended, self.numbers, self.last = op, ended, numbers, last
         self.totals: dict[str, Integers] = {}
 
     @classmethod
     def of(cls, events: pa.RecordBatch, order: Integers) -> _Chains:
         last = one_letter(events.column("_op"))[order]
         chains, count = events.column("_chain"), events.num_rows
-        op, lsn = last, events.column("_lsn").to_numpy(zero_copy_only=False)[order]
-        numbers = {"lsn": lsn, "xid": events.column("_xid").to_numpy(zero_copy_only=False)[order]}
+        op, (lsn, xid) = last, (events.column(name).fill_null(-1).to_numpy()[order] for name in ("_lsn", "_xid"))
+        numbers = {"lsn": lsn, "xid": xid}
         numbers |= {name: np.zeros(count, np.int64) for name in _NUMBERS[2:]}
         if chains.null_count < count:
             is_known = chains.is_valid().to_numpy(zero_copy_only=False)[order]
@@ -86,13 +86,16 @@ class _Chains:
             for name, own in numbers.items():
                 stored = pc.struct_field(chains, name).fill_null(0).to_numpy(zero_copy_only=False)[order]
                 numbers[name] = np.where(is_known, stored, own)
-        return cls(op, np.isin(last, _letters(ENDING)), numbers, lsn)
+        return cls(op, np.isin(last, _letters(ENDING)), numbers, (lsn, xid))
 
     def contradictions(self, is_same: Flags) -> tuple[Flags, Flags]:
         """Chains that presume a row that the one before has ended, and those that give a row the key of another row.
         is_same: a chain has the key of the one before."""
-        was_ended, was_lsn = np.roll(self.ended, 1), np.roll(self.last_lsn, 1)
-        is_twice = (self.op == ord(INSERTED)) & (self.numbers["lsn"] == was_lsn)
+        was_ended, (was_lsn, was_xid) = np.roll(self.ended, 1), (np.roll(numbers, 1) for numbers in self.last)
+        is_together = (
+            (self.numbers["lsn"] == was_lsn) & (self.numbers["xid"] == was_xid) & (was_xid >= 0)
+        )  # no snapshot's row
+        is_twice = (self.op == ord(INSERTED)) & is_together
         missing = is_same & was_ended & np.isin(self.op, _letters(PRESUMING))
         return missing, is_same & ~was_ended & ((self.op == ord(MOVED_IN)) | is_twice)
 

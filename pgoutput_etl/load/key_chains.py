@@ -18,9 +18,11 @@ def chain_of_key() -> Column:
 
 
 def _folded(events: Column) -> Column:
-    """The chain of a key's events in order. `last`, `at`: operation and commit LSN of the last event."""
+    """The chain of a key's events in order. `last`, `last_lsn`, `last_xid`: operation, commit LSN and xid of the last
+    event."""
     none, zero = F.lit(None).cast("long"), F.lit(0).cast("long")
-    fields = {"missing": zero, "doubled": zero, "bad_lsn": none, "bad_xid": none, "at": none, "lsn": none, "xid": none}
+    unknown = ("bad_lsn", "bad_xid", "last_lsn", "last_xid", "lsn", "xid")
+    fields = {"missing": zero, "doubled": zero, **dict.fromkeys(unknown, none)}
     text = F.lit(None).cast("string")
     start = F.struct(*(value.alias(name) for name, value in fields.items()), text.alias("op"), text.alias("last"))
     folded = F.aggregate(events, start, _with_event)
@@ -32,7 +34,7 @@ def _with_event(chain: Column, event: Column) -> Column:
     op, lsn, xid = (F.coalesce(own[name], event[f"_{name}"]) for name in ("op", "lsn", "xid"))
     is_first, has_ended = chain["last"].isNull(), chain["last"].isin(*ENDING)
     is_missing = ~is_first & has_ended & op.isin(*PRESUMING)
-    is_twice = (op == INSERTED) & (lsn == chain["at"])
+    is_twice = (op == INSERTED) & (lsn == chain["last_lsn"]) & (xid == chain["last_xid"])
     is_doubled = ~is_first & ~has_ended & ((op == MOVED_IN) | is_twice)
     is_bad = F.coalesce(is_missing | is_doubled, F.lit(False))
     zero = F.lit(0).cast("long")
@@ -45,5 +47,6 @@ def _with_event(chain: Column, event: Column) -> Column:
         for name, value in (("lsn", lsn), ("xid", xid))
     }
     begun = {name: F.when(is_first, value).otherwise(chain[name]) for name, value in (("lsn", lsn), ("xid", xid))}
-    fields = {**counts, **firsts, "at": event["_lsn"], **begun, "op": F.when(is_first, op).otherwise(chain["op"])}
+    last = {"last_lsn": event["_lsn"], "last_xid": event["_xid"]}
+    fields = {**counts, **firsts, **last, **begun, "op": F.when(is_first, op).otherwise(chain["op"])}
     return F.struct(*(value.alias(name) for name, value in fields.items()), event["_op"].alias("last"))

@@ -43,7 +43,7 @@ class FrameChanges:
 
         return write
 
-    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> None:
+    def compared(self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None) -> None:
         """Nothing is recorded."""
 
     def _rows_after(self, stored: DataFrame | None, task: TableTask, span: SchemaSpan) -> DataFrame:

@@ -61,7 +61,7 @@ class RepairChanges:
 
         return write
 
-    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> None:
+    def compared(self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None) -> None:
         """The events were made from the table's rows."""
 
 

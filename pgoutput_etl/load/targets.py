@@ -52,8 +52,11 @@ class Changes(Protocol):
         """Everything about the write of a schema span that changes no table."""
         ...
 
-    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> Mismatches | None:
-        """The mismatches of the span's changes with the rows of the table's version before them; None: no rows."""
+    def compared(
+        self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None
+    ) -> Mismatches | None:
+        """The mismatches of the span's changes with the rows before them. version: that has these rows; None for the
+        table's newest."""
         ...
 
 
@@ -153,13 +156,11 @@ def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: 
 
 @dataclass(frozen=True, slots=True)
 class DeltaChanges:
-    """event_filter: selects the events to apply. are_new: the target doesn't have the events yet; rows that it has
-    already contradict nothing."""
+    """event_filter: selects the events to apply."""
 
     spark: SparkSession
     source: ChangeSource
     event_filter: Callable[[DataFrame, TableShape], DataFrame] = _all_events
-    are_new: bool = True
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         if task.mode is Mode.MIRROR:
@@ -167,9 +168,9 @@ class DeltaChanges:
             events = replace(events, frame=self.event_filter(events.frame, span.shape))
 
             def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-                write_events = partial(merge.write, self.spark, task.path, span.shape, events, before, commit, rows)
-                result = retried(task.path, write_events)
-                return result if self.are_new else replace(result, mismatches=None)
+                return retried(
+                    task.path, lambda: merge.write(self.spark, task.path, span.shape, events, before, commit, rows)
+                )
 
             return write
         log = self.source.event_log(task, span)
@@ -181,11 +182,11 @@ class DeltaChanges:
 
         return write_in_mode
 
-    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> Mismatches | None:
-        if not self.are_new:
-            return None
-        shape = span.shape
-        stored = None if version is None else tagged_target(self.spark, task.path, shape.columns, version)
+    def compared(
+        self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None
+    ) -> Mismatches | None:
+        shape, has_rows = span.shape, before is TargetRows.ROWS
+        stored = tagged_target(self.spark, task.path, shape.columns, version) if has_rows else None
         if task.mode is Mode.MIRROR:
             return merge.compared(shape, self.source.events(task, span), stored)
         if task.mode is Mode.APPEND:
@@ -225,7 +226,7 @@ class DeltaTargets:
     def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> DeltaChanges:
         assert isinstance(rows, SparkRows)
         event_filter = _all_events if commits is None else partial(_events_of_changed_rows, commits)
-        return DeltaChanges(self.spark, ChangeRows(rows.frame), event_filter, are_new=commits is None)
+        return DeltaChanges(self.spark, ChangeRows(rows.frame), event_filter)
 
     def exists(self, place: str) -> bool:
         return is_delta_table(self.spark, place)

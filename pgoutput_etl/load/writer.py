@@ -10,7 +10,7 @@ from functools import partial
 from pyspark.errors import PySparkException
 
 from pgoutput_etl.config.column_rules import masks_in_words
-from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.config.settings import Config, Mode, OnMissingRow
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError, RunError, TableError, during, own_lines
 from pgoutput_etl.identifiers import tag_of
@@ -198,8 +198,8 @@ class Writer:
         for number, span in enumerate(task.spans):
             written_at = done.get(f"changes:{number}")
             if written_at is not None:
-                before = written_at - 1 if _has_rows(task, number) else None
-                mismatches = added(mismatches, changes.compared(task, span, before))
+                found = changes.compared(task, span, _rows_before_span(task, number), written_at - 1)
+                mismatches = added(mismatches, found)
             if number < reached or written_at is not None:
                 continue  # the columns may have changed since
             if span.migration is not None and f"columns:{number}" not in done:
@@ -222,10 +222,20 @@ class Writer:
     def _write_span(self, changes: Changes, task: TableTask, number: int, rows: int | None) -> WriteResult:
         """rows: target row count, or None if unknown."""
         span, commit = task.spans[number], self.commit(task.oid, f"changes:{number}")
-        before = TargetRows.ROWS if _has_rows(task, number) else TargetRows.NOTHING
+        before = _rows_before_span(task, number)
+        self._refuse_mismatches(changes, task, span, before)
         write = changes.prepared(task, span)
         self.check_claim()
         return write(before, commit, rows)
+
+    def _refuse_mismatches(self, changes: Changes, task: TableTask, span: SchemaSpan, before: TargetRows) -> None:
+        """Raises TableError if the table's rule holds it rather than applying changes that contradict its rows."""
+        relation = task.shape.relation
+        if self.config.rule_for(relation.namespace, relation.name).on_missing_row is not OnMissingRow.HOLD:
+            return
+        found = changes.compared(task, span, before)
+        if found is not None:
+            raise TableError(f"on_missing_row is hold, and {found}. The archive lacks rows that only the server has")
 
     def _restore(self, task: TableTask, step: str) -> None:
         """Restores the table's version from before the batch, unless the batch begins by overwriting the table."""
@@ -286,6 +296,10 @@ class Writer:
         """table: its OID, or "left" for paths that no table uses any more."""
         application = f"pgoutput_etl:{self.batch.ledger_id}:{table}"
         return DeltaTransaction(application, step, self.batch.number, self.last_commit_lsn)
+
+
+def _rows_before_span(task: TableTask, number: int) -> TargetRows:
+    return TargetRows.ROWS if _has_rows(task, number) else TargetRows.NOTHING
 
 
 def _has_rows(task: TableTask, number: int) -> bool:

@@ -262,20 +262,20 @@ def fragment_outcomes(assembly: Assembly) -> dict[FragmentId, Outcome]:
 
 
 class KeyedRows:
-    """A table with a key. by_key: the event that wrote each row, with unchanged values filled in. last_lsn: the commit
-    LSN of each key's last event. mismatches: of the events applied so far."""
+    """A table with a key. by_key: the event that wrote each row, with unchanged values filled in. last: commit LSN and
+    xid of each key's last event. mismatches: of the events applied so far."""
 
     def __init__(self, shape: TableShape) -> None:
         self.shape = shape
         self.by_key: dict[_Key, Row] = {}
         self.moving: Row | None = None
-        self.last_lsn: dict[_Key, int] = {}
+        self.last: dict[_Key, tuple[int, int | None]] = {}
         self.mismatches: Mismatches | None = None
 
     def apply(self, event: Row) -> None:
         key = self.key(event)
         self.mismatches = added(self.mismatches, self._mismatch(key, event))
-        self.last_lsn[key] = event["_lsn"]
+        self.last[key] = (event["_lsn"], event["_xid"])
         match event["_op"]:
             case "D":
                 self.by_key.pop(key, None)
@@ -288,7 +288,8 @@ class KeyedRows:
 
     def _mismatch(self, key: _Key, event: Row) -> Mismatches | None:
         op, is_there = event["_op"], key in self.by_key
-        is_twice = op == INSERTED and self.last_lsn.get(key) == event["_lsn"]
+        is_together = event["_xid"] is not None and self.last.get(key) == (event["_lsn"], event["_xid"])
+        is_twice = op == INSERTED and is_together
         if not is_there and op in PRESUMING:
             return Mismatches(1, 0, event["_lsn"], event["_xid"])
         if is_there and (op == MOVED_IN or is_twice):
@@ -315,7 +316,7 @@ class KeyedRows:
 
     def clear(self) -> None:
         self.by_key.clear()
-        self.last_lsn.clear()
+        self.last.clear()
         self.mismatches = None
 
     def put(self, event: Row) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pgoutput_etl.config.settings import Config, Mode, OnMissingRow, Snapshots, TableRule
-from pgoutput_etl.console import counted, shortened
+from pgoutput_etl.console import shortened
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import APPLIED, CompleteSince, Since, TableState, may_lack_rows
@@ -99,26 +99,15 @@ def _condition(
 def _divergence(found: Mismatches, since: CompleteSince | None) -> str:
     although = ""
     if since is not None and since.kind in _PROOF:
-        although = f", although the table has all rows since {_PROOF[since.kind]} at LSN {format_lsn(since.lsn)}"
-    return f"{_counts(found)}{although}; {_first(found)}. {_CAUSES}"
+        although = f". The table has all rows since {_PROOF[since.kind]} at LSN {format_lsn(since.lsn)}"
+    return f"{found}{although}. {_CAUSES}"
 
 
 def _incompleteness(found: Mismatches | None, since: CompleteSince | None) -> str:
     start = "the archive" if since is None else f"its first change at LSN {format_lsn(since.lsn)}"
     if found is None:
         return f"rows from before {start} are missing, if there were any"
-    return f"rows from before {start} are missing: {_counts(found)}; {_first(found)}"
-
-
-def _counts(found: Mismatches) -> str:
-    missing = f"{counted(found.missing, 'UPDATE or DELETE', 'UPDATEs or DELETEs')} met no row"
-    doubled = f"{counted(found.doubled, 'change')} gave a row the key of another row"
-    return " and ".join(text for count, text in ((found.missing, missing), (found.doubled, doubled)) if count)
-
-
-def _first(found: Mismatches) -> str:
-    which = "it was" if found.total == 1 else "the first was"
-    return f"{which} in transaction {found.xid}, committed at LSN {format_lsn(found.commit_lsn)}"
+    return f"rows from before {start} are missing: {found}"
 
 
 def condition_lines(conditions: Sequence[TableCondition]) -> list[str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pgoutput_etl.console import counted
+from pgoutput_etl.lsn import format_lsn
+
 
 @dataclass(frozen=True, slots=True)
 class Mismatches:
@@ -18,6 +21,14 @@ class Mismatches:
     @property
     def total(self) -> int:
         return self.missing + self.doubled
+
+    def __str__(self) -> str:
+        missing = f"{counted(self.missing, 'UPDATE or DELETE', 'UPDATEs or DELETEs')} met no row"
+        doubled = f"{counted(self.doubled, 'change')} gave a row the key of another row"
+        counts = [text for count, text in ((self.missing, missing), (self.doubled, doubled)) if count]
+        first = "it was" if self.total == 1 else "the first was"
+        where = f"{first} in transaction {self.xid}, committed at LSN {format_lsn(self.commit_lsn)}"
+        return f"{' and '.join(counts)}; {where}"
 
 
 def added(first: Mismatches | None, second: Mismatches | None) -> Mismatches | None:

@@ -59,8 +59,10 @@ class SimChanges:
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         return partial(self.targets.write_span, task.path, span.shape, self._events(task, span))
 
-    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> Mismatches | None:
-        return self.targets.compared(task.path, span.shape, self._events(task, span), version)
+    def compared(
+        self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None
+    ) -> Mismatches | None:
+        return self.targets.compared(task.path, span.shape, self._events(task, span), before, version)
 
     def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]:
         return events_in(self.blocks, self.statuses, window_of(task, span, self.cutoffs), span.shape)
@@ -75,18 +77,12 @@ class SimArchivedChanges:
     commits: tuple[int, int] | None
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
-        write = partial(self.targets.write_span, task.path, span.shape, self._events(task, span))
-        if self.commits is None:
-            return write
+        return partial(self.targets.write_span, task.path, span.shape, self._events(task, span))
 
-        def write_again(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-            return replace(write(before, commit, rows), mismatches=None)
-
-        return write_again
-
-    def compared(self, task: TableTask, span: SchemaSpan, version: int | None) -> Mismatches | None:
-        events = self._events(task, span)
-        return None if self.commits else self.targets.compared(task.path, span.shape, events, version)
+    def compared(
+        self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None
+    ) -> Mismatches | None:
+        return self.targets.compared(task.path, span.shape, self._events(task, span), before, version)
 
     def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]:
         window = window_of(task, span, {})
@@ -230,9 +226,11 @@ class SimTargets:
         self._commit(place, commit, apply, kind, (counts[0], counts[1], counts[2]))
         return replace(self.last_result(place, commit), mismatches=mismatches[0])
 
-    def compared(self, place: str, shape: TableShape, events: list[Row], version: int | None) -> Mismatches | None:
-        rows = () if version is None else self.writer.storage.table(place).read(version).rows
-        return _applied(shape, rows, events).mismatches
+    def compared(
+        self, place: str, shape: TableShape, events: list[Row], before: TargetRows, version: int | None
+    ) -> Mismatches | None:
+        stored = self._newest(place) if version is None else self.writer.storage.table(place).read(version)
+        return _applied(shape, () if before is TargetRows.NOTHING else stored.rows, events).mismatches
 
     def _commit(
         self,

@@ -118,7 +118,7 @@ CAUSES = (
 )
 THREE = "3 UPDATEs or DELETEs met no row"
 TRANSACTION = "in transaction 741, committed at LSN 0/200"
-ALTHOUGH = ", although the table has all rows since a snapshot at LSN 0/90"
+ALTHOUGH = ". The table has all rows since a snapshot at LSN 0/90"
 EARLIER = "rows from before its first change at LSN 0/100 are missing"
 
 
@@ -127,7 +127,7 @@ EARLIER = "rows from before its first change at LSN 0/100 are missing"
     [
         (
             state(COMPLETE[0], Mismatches(3, 2, 0x200, 741)),
-            f"{THREE} and 2 changes gave a row the key of another row{ALTHOUGH}; the first was {TRANSACTION}. {CAUSES}",
+            f"{THREE} and 2 changes gave a row the key of another row; the first was {TRANSACTION}{ALTHOUGH}. {CAUSES}",
         ),
         (state(None, DOUBLED), f"1 change gave a row the key of another row; it was {TRANSACTION}. {CAUSES}"),
         (state(FIRST, MISSING), f"{EARLIER}: {THREE}; the first was {TRANSACTION}"),
@@ -188,7 +188,7 @@ def test_tables_that_only_may_lack_rows_share_a_line() -> None:
 def test_proven_conditions_have_a_line_each() -> None:
     lines = condition_lines(conditions(12, COMPLETE[0], MISSING))
     assert len(lines) == 11
-    assert lines[0].startswith("Diverged: public.t00: 3 UPDATEs or DELETEs met no row, although")
+    assert lines[0].startswith("Diverged: public.t00: 3 UPDATEs or DELETEs met no row; the first was")
     assert lines[-1] == "… and 2 more tables"
     [line] = condition_lines(conditions(1, FIRST, MISSING))
     assert line.startswith("Incomplete: public.t00: rows from before its first change at LSN 0/100 are missing: 3 UPD")

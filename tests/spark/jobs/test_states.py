@@ -102,7 +102,7 @@ def test_a_diverged_table_is_named_until_it_is_rebuilt(nights: Nights) -> None:
     second = nights.night(transaction(2, 0x200, update("1", "aa")))
     for summary in (second, nights.job.run()):
         assert (states(summary), summary.exit_code) == ({"t": "diverged"}, EXIT_QUARANTINE)
-        assert "Diverged: public.t: 2 UPDATEs or DELETEs met no row, although" in summary_text(summary)
+        assert "Diverged: public.t: 2 UPDATEs or DELETEs met no row; the first was" in summary_text(summary)
     assert nights.values("t") == [("1", "aa"), ("2", "b")], "it is applied further"
     assert nights.job.run("tables=[{match: public.t, on_missing_row: ignore}]").exit_code == EXIT_DONE
 
@@ -113,6 +113,21 @@ def test_a_diverged_table_is_named_until_it_is_rebuilt(nights: Nights) -> None:
     assert states(nights.job.run()) == {"t": "diverged"}
     rebuilt = nights.job.backfill(OF_T)
     assert (rebuilt.exit_code, rebuilt.next, states(nights.job.run())) == (EXIT_DONE, (), {})
+
+
+def test_a_change_of_a_missing_row_is_applied_or_holds_the_table(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(), truncate(), insert("1", "a")))
+    nights.land(transaction(2, 0x200, update("2", "b")))
+    holding = nights.job.run("tables=[{match: public.t, on_missing_row: hold}]")
+    [reason] = held(holding).values()
+    assert reason.startswith("on_missing_row is hold, and 1 UPDATE or DELETE met no row; it was in transaction 2, ")
+    assert " snapshot --config " in holding.next[0].command
+    assert nights.values("t") == [("1", "a")]
+
+    assert nights.job.backfill(OF_T).exit_code == EXIT_QUARANTINE
+    [condition] = nights.job.run().conditions
+    assert (condition.state, condition.mismatches) == (Condition.DIVERGED, Mismatches(1, 0, 0x200, 2))
+    assert nights.values("t") == [("1", "a"), ("2", "b")]
 
 
 @pytest.mark.parametrize("ranges", [None, ()], ids=["different", "equal"])
