@@ -13,6 +13,7 @@ set search_path = '';
 select current_setting('server_version_num')::int >= 180000 as is_18,
        current_setting('server_version_num')::int >= 170000 as is_17,
        current_setting('server_version_num')::int >= 150000 as is_15,
+       current_setting('server_version_num')::int >= 120000 as is_12,
        exists (select from pg_roles where rolname = 'landing') as has_role,
        exists (select from pg_publication where pubname = 'etl') as has_publication,
        exists (select from pg_replication_slots where slot_name = :'slot') as has_slot,
@@ -72,6 +73,36 @@ from pg_roles r where r.rolname = 'landing' \gset
 \else
 \echo 'The role landing can''t replicate: ALTER ROLE landing REPLICATION'
 \set is_ready false
+\endif
+
+-- Settings of the database and the role that change the text of values for receivers without shop.env's PGOPTIONS and
+-- PGCLIENTENCODING. A role's settings overrule the database's, and those for this database overrule those for all.
+with inherited as (
+    select distinct on (lower(split_part(c.text, '=', 1))) lower(split_part(c.text, '=', 1)) as name,
+           substr(c.text, strpos(c.text, '=') + 1) as value
+    from pg_db_role_setting s, unnest(s.setconfig) as c (text)
+    where s.setrole in (0, (select r.oid from pg_roles r where r.rolname = 'landing'))
+      and s.setdatabase in (0, (select d.oid from pg_database d where d.datname = current_database()))
+    order by lower(split_part(c.text, '=', 1)), s.setrole = 0, s.setdatabase = 0
+), rules (name, usual, pattern, suitable, harm) as (values
+    ('extra_float_digits', case when :'is_12'::boolean then '1' else '0' end,
+     case when :'is_12'::boolean then '[123]' else '3' end, '3',
+     'floats are rounded, and keys that differ only in later digits become one row'),
+    ('DateStyle', 'ISO', 'iso( *,.*)?', 'ISO', 'tables with dates or times are held'),
+    ('IntervalStyle', 'postgres', 'postgres', 'postgres', 'tables with intervals are held'),
+    ('bytea_output', 'hex', 'hex', 'hex', 'tables with bytea are held'),
+    ('client_encoding', 'UTF8', 'utf-?8|unicode', 'UTF8', 'tables with other characters than ASCII are held')
+)
+select count(*) > 0 as has_other_settings,
+       coalesce(string_agg(format('Without the PGOPTIONS and PGCLIENTENCODING of shop.env, %s, because of %s = %s: '
+           'ALTER ROLE landing IN DATABASE %s SET %s = %s', r.harm, r.name,
+           regexp_replace(coalesce(i.value, r.usual), '[[:cntrl:]]', '?', 'g'),
+           regexp_replace(quote_ident(current_database()), '[[:cntrl:]]', '?', 'g'), r.name, r.suitable), E'\n'), '')
+           as other_settings
+from rules r left join inherited i on i.name = lower(r.name)
+where coalesce(i.value, r.usual) !~* ('^(' || r.pattern || ')$') \gset
+\if :has_other_settings
+\echo :other_settings
 \endif
 
 -- Columns that a version doesn't have are absent from the row's JSON.

@@ -31,6 +31,14 @@ SESSION = (
     "WHERE name OPERATOR(pg_catalog.=) 'restrict_nonsystem_relation_kind')"
 )
 
+# The environment of a receiver, as in conf/landing/shop.env: the text of values, whatever database and role have set.
+RECEIVER_ENVIRONMENT = {
+    "PGCLIENTENCODING": "UTF8",
+    "PGOPTIONS": (
+        "-c DateStyle=ISO -c IntervalStyle=postgres -c bytea_output=hex -c TimeZone=UTC -c extra_float_digits=3"
+    ),
+}
+
 # Settings for a script with literals of such texts, within a transaction of psql.
 SCRIPT_SETTINGS = """SET LOCAL search_path = '';
 SET LOCAL client_encoding = 'UTF8';

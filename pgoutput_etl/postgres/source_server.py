@@ -7,17 +7,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pgoutput_etl.lsn import parse_lsn
 
-# to_jsonb omits columns that a version of PostgreSQL doesn't have.
+# to_jsonb omits columns that a version of PostgreSQL doesn't have. The order in `sender_settings` is PostgreSQL's own:
+# a role's settings overrule the database's, and those for this database overrule those for all.
 QUERY = """
 WITH published AS (
   SELECT p.schemaname, p.tablename, json_agg(json_build_object('name', p.pubname, 'columns', to_jsonb(p)->'attnames',
     'filter', to_jsonb(p)->>'rowfilter') ORDER BY p.pubname) AS publications
   FROM pg_catalog.pg_publication_tables p GROUP BY 1, 2
+), receivers AS (
+  SELECT current_user AS role UNION SELECT r.usename FROM pg_catalog.pg_stat_replication r
+  JOIN pg_catalog.pg_replication_slots s ON s.active_pid = r.pid WHERE s.database = current_database()
+), sender_settings AS (
+  SELECT DISTINCT ON (r.rolname, lower(split_part(c.text, '=', 1))) r.rolname AS role,
+    lower(split_part(c.text, '=', 1)) AS name, substr(c.text, strpos(c.text, '=') + 1) AS value
+  FROM pg_catalog.pg_roles r JOIN receivers ON receivers.role = r.rolname
+  JOIN pg_catalog.pg_db_role_setting s ON s.setrole IN (0, r.oid)
+    AND s.setdatabase IN (0, (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())),
+  unnest(s.setconfig) AS c(text)
+  ORDER BY r.rolname, lower(split_part(c.text, '=', 1)), s.setrole = 0, s.setdatabase = 0
 )
 SELECT json_build_object(
   'version', current_setting('server_version_num')::int,
@@ -32,6 +44,9 @@ SELECT json_build_object(
   'may_replicate', (SELECT rolsuper OR rolreplication FROM pg_catalog.pg_roles WHERE rolname = current_user)
     OR EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'rds_replication'
       AND pg_has_role(current_user, oid, 'member')),
+  'sender_settings', (SELECT coalesce(json_object_agg(o.role, o.settings), '{}'::json) FROM (SELECT r.role,
+    coalesce(json_object_agg(s.name, s.value) FILTER (WHERE s.name IS NOT NULL), '{}'::json) AS settings
+    FROM receivers r LEFT JOIN sender_settings s ON s.role = r.role GROUP BY r.role) o),
   'slots', (SELECT coalesce(json_agg(to_jsonb(s) ORDER BY s.slot_name), '[]'::json)
     FROM pg_catalog.pg_replication_slots s),
   'publications', (SELECT coalesce(json_agg(to_jsonb(p) ORDER BY p.pubname), '[]'::json)
@@ -137,7 +152,9 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class SourceServer:
-    """lsn: the end of its WAL. senders: connected WAL senders. may_replicate: the user may create a slot."""
+    """lsn: the end of its WAL. senders: connected WAL senders. may_replicate: the user may create a slot.
+    sender_settings: by role, of the user and the connected receivers, what role and database set, by name in lower
+    case."""
 
     version: int
     database: str
@@ -149,6 +166,7 @@ class SourceServer:
     max_senders: int
     senders: int
     may_replicate: bool
+    sender_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     slots: tuple[ReplicationSlot, ...] = ()
     publications: tuple[Publication, ...] = ()
     tables: tuple[SourceTable, ...] = ()

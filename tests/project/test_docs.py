@@ -13,6 +13,7 @@ import pytest
 
 from pgoutput_etl.config.column_rules import SALT_VARIABLE
 from pgoutput_etl.config.settings import SourceDatabase, load_config
+from pgoutput_etl.postgres.queries import RECEIVER_ENVIRONMENT
 from pgoutput_etl.targets.condition import Condition
 from tools import configuration_page, site_pages
 from tools.types_table import PAGE, page
@@ -199,3 +200,22 @@ def test_the_site_builds_and_refuses_a_broken_link(tmp_path: Path) -> None:
     with (tmp_path / "docs" / "verify.md").open("a", encoding="utf-8") as page:
         page.write("\n[nowhere](maintain.md#no-such-heading)\n")
     assert subprocess.run(build, cwd=tmp_path, capture_output=True, check=False).returncode != 0
+
+
+_READS_AS_TEXT = re.compile(r"pg_recvlogical .*--start|_binary_changes\(|\\copy .*FORMAT csv", re.DOTALL)
+
+
+def test_every_receiver_overrules_the_settings_of_database_and_role() -> None:
+    shop = (ROOT / "conf" / "landing" / "shop.env").read_text(encoding="utf-8")
+    settings = [
+        f'{name}="{value}"' if " " in value else f"{name}={value}" for name, value in RECEIVER_ENVIRONMENT.items()
+    ]
+    assert [line for line in shop.splitlines() if line.startswith(tuple(RECEIVER_ENVIRONMENT))] == settings
+    exports = [f"export {setting}" for setting in settings]
+    receivers = []
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        for block in re.findall(r"```sh\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+            if _READS_AS_TEXT.search(block):
+                assert {*exports} <= {*block.splitlines()}, path
+                receivers.append(path.name)
+    assert receivers == ["README.md", "getting-started.md", "landing.md", "snapshot.md"]

@@ -58,11 +58,21 @@ def test_the_query_describes_a_server(version: Any) -> None:
             create publication roots for table parts with (publish_via_partition_root);
             """
         )
+        server.psql(
+            """
+            alter database postgres set extra_float_digits = 0;
+            alter role reader set extra_float_digits = -1;
+            alter role reader in database postgres set extra_float_digits = 1;
+            alter role reader set datestyle = 'German, DMY';
+            """
+        )
         server.create_slot("etl")
         found = source(server, "reader")
         assert (found.version // 10_000, found.database, found.user) == (version, "postgres", "reader")
         assert (found.wal_level, found.max_slots, found.senders, found.may_replicate) == ("logical", 20, 0, False)
         assert source(server).may_replicate
+        assert found.sender_settings == {"reader": {"extra_float_digits": "1", "datestyle": "German, DMY"}}
+        assert source(server).sender_settings == {"postgres": {"extra_float_digits": "0"}}
         [slot] = found.slots
         assert (slot.name, slot.plugin, slot.database, slot.is_active) == ("etl", "pgoutput", "postgres", False)
         assert slot.why_lost is None
@@ -94,6 +104,7 @@ def test_a_lost_slot_and_a_slot_that_a_receiver_uses(version: Any, tmp_path: Pat
             while not (slots := {slot.name: slot for slot in source(server).slots})["used"].is_active:
                 assert time.monotonic() < deadline
             assert source(server).senders == 1
+            assert source(server, "reader").sender_settings.keys() == {"reader", "postgres"}, "of the receiver, too"
             assert not slots["lost"].is_active
             receiver.terminate()
         for _ in range(4):
@@ -130,7 +141,7 @@ def test_the_printed_commands_load_an_empty_target(
             for number, step in enumerate(report["steps"]):
                 server.psql(f"insert into t values ({1000 + number}, 'before step {number}')")
                 command = step["command"]
-                if command.startswith("pg_recvlogical "):
+                if " pg_recvlogical " in command:
                     command += " --status-interval=1 --fsync-interval=1"
                     receivers.append(subprocess.Popen(["bash", "-c", f"exec {command}"], cwd=ROOT))
                     continue
@@ -143,7 +154,7 @@ def test_the_printed_commands_load_an_empty_target(
                 receiver.terminate()
                 receiver.wait(timeout=60)
         assert [step["command"].split()[0] for step in report["steps"]] == [
-            *("psql", "psql", "pg_recvlogical", "./spark-submit.sh", "./spark-submit.sh")
+            *("psql", "psql", "env", "./spark-submit.sh", "./spark-submit.sh")
         ]
         with server.connect() as connection:
             expected = connection.execute("select id, v from t order by id").fetchall()

@@ -127,6 +127,34 @@ def test_a_role_that_cant_receive_is_reported(shop: Database) -> None:
     shop.psql("drop role rds_replication")
 
 
+def test_settings_that_change_values_are_reported(shop: Database) -> None:
+    def reported() -> list[str]:
+        done = shop.setup()
+        succeeds(done)
+        return [line for line in done.stdout.splitlines() if line.startswith("Without the PGOPTIONS")]
+
+    assert reported() == []
+    shop.psql("alter database shop set extra_float_digits = 0", "alter role landing set datestyle = 'German, DMY'")
+    rounded, held = reported()
+    assert "keys that differ only in later digits become one row, because of extra_float_digits = 0: " in rounded
+    assert "tables with dates or times are held, because of DateStyle = German, DMY: " in held
+    shop.psql(*(line.rpartition(": ")[2] for line in (rounded, held)))
+    assert reported() == [], "the printed statements overrule database and role"
+
+
+def test_the_readmes_receiver_overrules_settings_of_the_database(shop: Database) -> None:
+    shop.psql("create table f (id int primary key, x float8)", "create table k (x float8 primary key, v text)")
+    succeeds(shop.run(ONCE))
+    shop.psql("alter database shop set extra_float_digits = 0")
+    shop.psql(
+        "insert into f values (1, 0.1::float8 + 0.2)", "insert into k values (0.1::float8 + 0.2, 'a'), (0.3, 'b')"
+    )
+    succeeds(shop.run(EVERY_NIGHT.partition("./spark-submit.sh")[0]))
+    [file] = (shop.folder / "landing" / "shop").glob("*.bin")
+    rows = [[(row["x"], row.get("v")) for row in table.rows] for table in replayed([file]).tables().values()]
+    assert sorted(map(sorted, rows)) == [[(0.1 + 0.2, None)], [(0.3, "b"), (0.1 + 0.2, "a")]]
+
+
 def test_a_slot_of_another_kind_or_database_is_reported(shop: Database) -> None:
     shop.psql("select pg_create_physical_replication_slot('etl')")
     other_name = "choose another name with -v slot= and SLOT="

@@ -16,6 +16,7 @@ from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.steps import DEFAULT_NAME, Commands, Step
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.queries import identifier
+from pgoutput_etl.postgres.sender_settings import unsuitable_settings
 from pgoutput_etl.postgres.source_server import ReplicationSlot, SourceServer, SourceTable
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
@@ -82,7 +83,8 @@ class Checklist:
     skips: Callable[[str, str], bool]
 
     def run(self) -> tuple[Check, ...]:
-        parts = (self._settings(), self._user(), self._publications(), self._tables(), self._slot(), self._position())
+        server = (self._settings(), self._user(), self._sender_settings())
+        parts = (*server, self._publications(), self._tables(), self._slot(), self._position())
         return tuple(check for part in parts for check in part)
 
     @property
@@ -146,6 +148,22 @@ class Checklist:
             self.commands.as_superuser(f"ALTER ROLE {identifier(user)} REPLICATION"),
         )
         yield Check(PROBLEM, "user", f"{user} lacks REPLICATION, so it can't export a snapshot", (step,))
+
+    def _sender_settings(self) -> Iterator[Check]:
+        """Notes, because nothing shows whether the receiver's environment overrules these settings."""
+        database = self.server.database
+        for role, settings in sorted(self.server.sender_settings.items()):
+            for found in unsuitable_settings(settings, self.server.version):
+                text = (
+                    f"{found.name} is {found.value!r} for {role} in {database}: unless the receiver's PGOPTIONS or "
+                    f"PGCLIENTENCODING says otherwise, {found.harm}"
+                )
+                alter = f"ALTER ROLE {identifier(role)} IN DATABASE {identifier(database)} SET {found.name}"
+                step = Step(
+                    "let the receiver's role print values as decoding expects them, then restart the receiver",
+                    self.commands.as_superuser(f"{alter} = {found.suitable}"),
+                )
+                yield Check(NOTE, "sender settings", text, (step,))
 
     def _publications(self) -> Iterator[Check]:
         existing = {publication.name: publication for publication in self.server.publications}

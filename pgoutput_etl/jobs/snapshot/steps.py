@@ -11,7 +11,7 @@ from posixpath import join
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
-from pgoutput_etl.postgres.queries import identifier, literal
+from pgoutput_etl.postgres.queries import RECEIVER_ENVIRONMENT, identifier, literal
 from pgoutput_etl.protocol.framing import Framing
 
 _SPECIAL = re.compile(r'["$`\\!]')  # within double quotes
@@ -78,7 +78,9 @@ class Commands:
         is_folder = "://" not in landing and not re.search(r"[*?\[{]", landing)
         file = join(landing, f"{source}-0000001.bin") if is_folder else f"{source}-0000001.bin"
         given = [word for option in options for word in ("-o", option)]
-        line = _line("pg_recvlogical", "-d", self._server, "--slot", slot, *given, "--start", "-f", file)
+        environment = (f"{name}={value}" for name, value in RECEIVER_ENVIRONMENT.items())
+        receiver = ("pg_recvlogical", "-d", self._server, "--slot", slot, *given, "--start", "-f", file)
+        line = _line("env", *environment, *receiver)
         where = "" if is_folder else f" and copy its file to {landing}"
         return Step(f"start landing{where}; docs/landing.md makes it a service with rotation", line)
 

@@ -16,6 +16,7 @@ from pgoutput_etl.config.settings import load_config
 from pgoutput_etl.jobs.snapshot.check_report import CheckReport, check_server, print_checks
 from pgoutput_etl.jobs.snapshot.checks import NOTE, PROBLEM, Check, Coverage, order_problem
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
+from pgoutput_etl.postgres.queries import RECEIVER_ENVIRONMENT
 from pgoutput_etl.postgres.source_server import Publication, ReplicationSlot, SourceServer, SourceTable
 
 URL = "jdbc:postgresql://db:5432/shop?user=etl&ssl=true"
@@ -92,6 +93,7 @@ def test_an_empty_server_gets_every_command_in_order(configuration: Path) -> Non
             "SELECT pg_catalog.pg_create_logical_replication_slot('etl', 'pgoutput')",
         ],
         [
+            *("env", "PGCLIENTENCODING=UTF8", f"PGOPTIONS={RECEIVER_ENVIRONMENT['PGOPTIONS']}"),
             *("pg_recvlogical", "-d", "postgresql://db:5432/shop?user=etl", "--slot", "etl"),
             *("-o", "proto_version=4", "-o", 'publication_names="etl"', "-o", "streaming=parallel"),
             *("--start", "-f", "./landing/shop-0000001.bin"),
@@ -99,6 +101,34 @@ def test_an_empty_server_gets_every_command_in_order(configuration: Path) -> Non
     ]
     assert [step.command.split("jobs/")[1][:8] for step in report.steps[5:]] == ["snapshot", "apply.py"]
     assert report.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "version", "name", "statement"),
+    [
+        ({"extra_float_digits": "0"}, 180_004, "extra_float_digits is '0'", "SET extra_float_digits = 3"),
+        ({"extra_float_digits": "-3"}, 120_000, "extra_float_digits is '-3'", "SET extra_float_digits = 3"),
+        ({}, 110_000, "extra_float_digits is '0'", "SET extra_float_digits = 3"),
+        ({"datestyle": "German, DMY"}, 180_004, "DateStyle is 'German, DMY'", "SET DateStyle = ISO"),
+        ({"intervalstyle": "iso_8601"}, 180_004, "IntervalStyle is 'iso_8601'", "SET IntervalStyle = postgres"),
+        ({"bytea_output": "escape"}, 180_004, "bytea_output is 'escape'", "SET bytea_output = hex"),
+        ({"client_encoding": "latin1"}, 180_004, "client_encoding is 'latin1'", "SET client_encoding = UTF8"),
+    ],
+)
+def test_settings_of_role_and_database_that_change_values_are_noted(
+    configuration: Path, settings: Mapping[str, str], version: int, name: str, statement: str
+) -> None:
+    report, [note] = checked(configuration, replace(SERVER, version=version, sender_settings={"landing": settings}))
+    assert (note.status, note.subject, report.exit_code) == (NOTE, "sender settings", 0)
+    assert note.text.startswith(f"{name} for landing in shop: ")
+    assert shlex.split(report.steps[0].command)[-1] == f'ALTER ROLE "landing" IN DATABASE "shop" {statement}'
+
+
+def test_suitable_settings_of_role_and_database_are_not_noted(configuration: Path) -> None:
+    usual = {"datestyle": "ISO, DMY", "timezone": "Asia/Kolkata", "client_encoding": "utf-8", "work_mem": "1GB"}
+    for version, digits in ((180_004, "1"), (120_000, "2"), (110_000, "3")):
+        settings = {"landing": {**usual, "extra_float_digits": digits}}
+        assert checked(configuration, replace(SERVER, version=version, sender_settings=settings))[1] == []
 
 
 def test_a_slot_from_before_its_publication_is_created_again(configuration: Path) -> None:
