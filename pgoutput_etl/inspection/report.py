@@ -10,6 +10,7 @@ from pgoutput_etl.console import counted
 from pgoutput_etl.errors import without_offset
 from pgoutput_etl.inspection.archive import Inspection
 from pgoutput_etl.inspection.file_scan import BIGGEST, FragmentTotals
+from pgoutput_etl.inspection.float_digits import rounding_remark
 from pgoutput_etl.inspection.message_lines import as_lsn, as_time
 from pgoutput_etl.inspection.report_model import (
     ArchiveReport,
@@ -19,7 +20,7 @@ from pgoutput_etl.inspection.report_model import (
     TransactionReport,
     VersionReport,
 )
-from pgoutput_etl.inspection.server_settings import FORMAT
+from pgoutput_etl.inspection.server_settings import FORMAT, ROUNDED
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.relation_history import RelationEntry
@@ -235,5 +236,10 @@ def _remarks(inspection: Inspection) -> list[str]:
         f"{inspection.paths[number]}: incomplete after offset {scan.consumed:,}: {without_offset(scan.tail)}"
         for number, scan in sorted(inspection.scans.items())
         if scan.tail is not None
+    ]
+    lines += [
+        rounding_remark(inspection.paths[number])
+        for number, inspected in sorted(inspection.inspections.items())
+        if inspected.settings[ROUNDED]
     ]
     return [*lines, *inspection.remarks]

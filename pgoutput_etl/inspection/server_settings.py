@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.inspection.float_digits import DigitCounts
 from pgoutput_etl.protocol.decoder import decode, read_tuple
 from pgoutput_etl.protocol.messages import Relation, TupleData
 from pgoutput_etl.scan.message_row import HEAD
@@ -31,6 +32,10 @@ _TEXT, _BINARY = ord("t"), ord("b")
 
 FORMAT, OTHER = "values", "other"
 
+FLOAT_DIGITS = "extra_float_digits"
+
+ROUNDED = (FLOAT_DIGITS, "0 or less")
+
 
 SettingsSample = Counter[tuple[str, str]]  # number of values by (setting, value of the setting)
 
@@ -41,10 +46,18 @@ def sample_settings(batches: Iterable[pa.RecordBatch]) -> SettingsSample:
     rows = list(batches)
     relations = _relations(rows)
     sample: SettingsSample = Counter()
+    digits = DigitCounts()
     for oid, ordinal, new in _first_tuples(rows):
         entries = relations.get(oid, [])
         index = bisect_right(entries, ordinal, key=lambda entry: entry[0])
-        _add_settings(sample, new, entries[index - 1][1] if index else None)
+        relation = entries[index - 1][1] if index else None
+        _add_settings(sample, new, relation)
+        if relation is not None:
+            digits.add(relation, new)
+    if digits.beyond:
+        sample[FLOAT_DIGITS, "1 or more"] = digits.beyond
+    elif digits.show_rounding:
+        sample[ROUNDED] = digits.at_limit
     return sample
 
 

@@ -49,7 +49,8 @@ class NextCommand:
 @dataclass(frozen=True, slots=True)
 class Findings:
     """The data that a run could not apply. held: reasons by table. ahead: LSNs of snapshots by table. conditions: of
-    tables; those of held ones count only in `held`."""
+    tables; those of held ones count only in `held`. swapped: names of tables that other tables seem to be renamed
+    to."""
 
     held: Mapping[str, str]
     damages: Collection[str] = ()
@@ -58,12 +59,13 @@ class Findings:
     commits_without_prepare: Collection[str] = ()
     ahead: Mapping[str, int] | None = None
     conditions: Collection[TableCondition] = ()
+    swapped: Collection[str] = ()
 
 
 def next_commands(config: Config, findings: Findings) -> tuple[NextCommand, ...]:
     """Each command once, in the order in which to run them."""
     reasons: dict[str, list[str]] = {}
-    for reason, job in (*_steps(findings), *_mending_steps(findings.conditions, config.source.jdbc or SERVER)):
+    for reason, job in (*_steps(findings), *_mending_steps(findings, config.source.jdbc or SERVER)):
         line = jdbc_job_line if "--jdbc" in job else job_line
         reasons.setdefault(line(config, *job), []).append(reason)
     return tuple(NextCommand(" ".join(parts), command) for command, parts in reasons.items())
@@ -119,8 +121,11 @@ def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield f"{_are(len(findings.ahead), 'ahead')}: land the archive through LSN {last}, then run:", APPLY
 
 
-def _mending_steps(conditions: Iterable[TableCondition], server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """For tables that differ from the server's although they are applied. server: its JDBC URL."""
+    conditions = findings.conditions
+    if findings.swapped:
+        yield _SWAPPED, _snapshot(sorted(findings.swapped), server)
     diverged = [condition for condition in conditions if condition.state is Condition.DIVERGED]
     repairable = sorted(condition.name for condition in diverged if condition.can_be_repaired)
     if repairable:
@@ -200,6 +205,11 @@ _EARLIER_ROWS = (
 )
 
 _NO_LONGER_SKIPPED = "the configuration no longer skips it. Rebuild it, or skip it again:"
+
+_SWAPPED = (
+    "Other tables seem to be renamed to these, which nothing in the archive shows. Set PGUSER and PGPASSWORD, replace "
+    "HOST and DATABASE, and load a snapshot:"
+)
 
 _ACCEPTED = "columns changed, and on_schema_change waits for you. Accept the new columns, which rebuilds the table:"
 

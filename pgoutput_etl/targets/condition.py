@@ -126,9 +126,13 @@ def named(names: Sequence[str], limit: int = _SHOWN_NAMES) -> str:
     return f"{', '.join(names[:limit])} and {more:,} more" if more > 0 else ", ".join(names)
 
 
-def excepted_tables(conditions: Iterable[TableCondition], ahead: Iterable[str] = ()) -> dict[str, str]:
-    """By name, why tables are not known to be consistent with the others. ahead: by a snapshot."""
-    return {**dict.fromkeys(ahead, "ahead"), **{c.name: c.state.value for c in conditions}}
+def excepted_tables(
+    conditions: Iterable[TableCondition], ahead: Iterable[str] = (), swapped: Iterable[str] = ()
+) -> dict[str, str]:
+    """By name, why tables are not known to be consistent with the others. ahead: by a snapshot. swapped: other tables
+    seem to be renamed to these."""
+    named = {**dict.fromkeys(ahead, "ahead"), **dict.fromkeys(swapped, "possibly replaced")}
+    return {**named, **{c.name: c.state.value for c in conditions}}
 
 
 def consistency_line(lsn: int, excepted: Mapping[str, str], verb: str = "are") -> str:

@@ -44,9 +44,9 @@ class RunSummary:
     table, the LSN of a snapshot that the archive has not reached yet. first_seen: by new table, the LSN of its first
     change; the table lacks earlier rows, if any existed. conditions: of all tables of the source after the batch, not
     only of those that it changed. added_columns: new columns of existing tables; older rows lack a column's DEFAULT, if
-    it has one. next: the commands that resolve the conditions, quarantined or refused data, and tables that are ahead.
-    unpublished: why views and manifest show an earlier batch. columns: those of each written
-    table, by the table's name; for lineage, not for JSON.
+    it has one. swaps: by table, why others seem to be renamed to it. next: the commands that resolve the conditions,
+    quarantined or refused data, swaps, and tables that are ahead. unpublished: why views and manifest show an earlier
+    batch. columns: those of each written table, by the table's name; for lineage, not for JSON.
     """
 
     source: str
@@ -76,6 +76,7 @@ class RunSummary:
     first_seen: dict[str, int] = field(default_factory=dict)
     conditions: tuple[TableCondition, ...] = ()
     added_columns: tuple[str, ...] = ()
+    swaps: dict[str, str] = field(default_factory=dict)
     next: tuple[NextCommand, ...] = ()
     unpublished: str | None = None
     columns: Mapping[str, tuple[TargetColumn, ...]] = field(default_factory=dict)
@@ -83,12 +84,12 @@ class RunSummary:
     @property
     def exit_code(self) -> int:
         set_aside = (self.damages, self.refused_files, self.commits_without_prepare, self.unpublished)
-        return quarantine_code(*set_aside, self.conditions)
+        return quarantine_code(*set_aside, self.conditions, self.swaps)
 
     @property
     def excepted(self) -> dict[str, str]:
         """By name, the tables that are not known to be consistent with the others, each with the reason in a word."""
-        return excepted_tables(self.conditions, self.ahead)
+        return excepted_tables(self.conditions, self.ahead, self.swaps)
 
     def lag(self, now: datetime) -> float | None:
         """Seconds since the archive's last commit; None if no commit is known."""
@@ -155,6 +156,7 @@ def _missing_rows(summary: RunSummary) -> list[str]:
 def _remarks(summary: RunSummary) -> list[str]:
     lines = unchanged_lines(summary.tables, ())
     lines += [f"Ahead, by a snapshot as of LSN {format_lsn(lsn)}: {table}" for table, lsn in summary.ahead.items()]
+    lines += [f"Possibly replaced: {swap}." for swap in summary.swaps.values()]
     lines += _missing_rows(summary)
     lines += [f"In quarantine: {damage}" for damage in summary.damages]
     if summary.quarantined_transactions:

@@ -21,6 +21,7 @@ from pgoutput_etl.schema.diff import ChangeKind
 from pgoutput_etl.targets.columns import TargetColumn, target_columns
 from pgoutput_etl.targets.condition import Condition, conditions_of
 from pgoutput_etl.targets.plan import TableState, may_lack_rows, snapshots_ahead
+from pgoutput_etl.targets.swaps import swap_remarks
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 
 
@@ -60,6 +61,7 @@ def summarize(
         first_seen=_first_seen(batch, results),
         conditions=conditions_of(states.values(), run.config),
         added_columns=_added_columns(batch, results),
+        swaps=swap_remarks(states),
         columns={result.state.full_name: _columns(run.config, result) for result in results if result.columns},
     )
     return _with_next(run.config, summary)
@@ -121,6 +123,7 @@ def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSumm
         refused_files=left.refused_files,
         last_commit_time=None if last.state is None else last.state.get("last_commit_ts"),
         ahead=snapshots_ahead(last.tables, last.last_commit_lsn),
+        swaps=swap_remarks(last.tables),
         unpublished=run.ledger.unpublished,
     )
     return _with_next(run.config, summary)
@@ -132,7 +135,7 @@ def _held(state: TableState) -> TableSummary:
 
 def found_nothing(last: RunSummary) -> RunSummary:
     """The summary of a look that finds nothing new. last: the summary of the batch or look before it."""
-    kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "conditions")
+    kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "conditions", "swaps")
     held = tuple(table for table in last.tables if table.held is not None)
     left = {name: getattr(last, name) for name in (*kept, "next", "unpublished")}
     return RunSummary(last.source, last.batch, 0, 0, last.last_commit_lsn, tables=held, **left)
@@ -153,6 +156,7 @@ def _with_next(config: Config, summary: RunSummary) -> RunSummary:
         summary.commits_without_prepare,
         summary.ahead,
         summary.conditions,
+        summary.swaps,
     )
     return replace(summary, next=next_commands(config, findings))
 

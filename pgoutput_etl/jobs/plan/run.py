@@ -13,16 +13,19 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.config.settings import Config, Target
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files
+from pgoutput_etl.inspection.float_digits import rounding_remark
 from pgoutput_etl.inspection.report import kind_of_transaction
 from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch, with_creations
 from pgoutput_etl.jobs.command_line import job_line
 from pgoutput_etl.jobs.next_commands import Findings, NextCommand, next_commands
 from pgoutput_etl.jobs.plan.effects import change_counts, count_effects
 from pgoutput_etl.jobs.plan.report import PlannedFile, PlannedTable, PlannedTransaction, PlanSummary
+from pgoutput_etl.jobs.plan.rounded_floats import files_with_rounded_floats
 from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.masking.unmasked_copies import unmasked_copies
 from pgoutput_etl.targets.condition import Condition, TableCondition, conditions_of
 from pgoutput_etl.targets.plan import APPLIED, HeldTable, TableChanges, TableState, TableTask, complete_since
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
@@ -155,7 +158,7 @@ def _explain(run: Run, plan: BatchPlan) -> PlanSummary:
         damages=tuple(plan.damages()),
         refused_files=files.refused(),
         files_not_read=files.not_read(),
-        remarks=_views_remark(run.config.target),
+        remarks=_remarks(run, plan),
     )
 
 
@@ -177,6 +180,12 @@ def _written(task: TableTask, lsn: int) -> TableState:
     new = TableState(task.oid, relation.namespace, relation.name, task.path, 0, lsn, APPLIED, None, relation, key)
     since = complete_since(before, task.changes)
     return replace(new, mode=task.mode, masks=task.masks, complete_since=since, mismatches=found)
+
+
+def _remarks(run: Run, plan: BatchPlan) -> tuple[str, ...]:
+    rounded = (rounding_remark(plan.path_of(number)) for number in files_with_rounded_floats(plan.rows))
+    written = (task.oid for task in plan.tables.tasks)
+    return (*unmasked_copies(run.config, plan.assembly.relations, written), *rounded, *_views_remark(run.config.target))
 
 
 def _views_remark(target: Target) -> tuple[str, ...]:

@@ -61,7 +61,7 @@ def page(status: Status) -> str:
 
 
 def _attention(status: Status) -> list[str]:
-    """Tables with a condition, quarantine, and the commands to run."""
+    """Tables with a condition, quarantine, tables that seem to be replaced, and the commands to run."""
     cards = []
     if status.conditions:
         rows = [(c.name, c.state.value, format_lsn(c.lsn), c.reason) for c in status.conditions[:_SHOWN_TABLES]]
@@ -75,6 +75,8 @@ def _attention(status: Status) -> list[str]:
     lines += [f"Left unread, although later files were read: {path}" for path in set_aside.unread_files]
     if lines:
         cards.append(card("Not applied", bullets(lines)))
+    if status.swaps:
+        cards.append(card("Possibly replaced", bullets([*status.swaps.values()])))
     if status.next:
         cards.append(card("Next", f"<pre>{text_lines(next_lines(status.next)[1:])}</pre>"))
     return cards

@@ -138,8 +138,8 @@ class Status:
     last_commit_lsn: the commit through which all tables are consistent, except those with a condition and those that
     are ahead. ahead: by table, the LSN of a snapshot that the archive has not reached yet. complete_since: by table,
     the point from which it has all rows, such as `snapshot at 0/1AE7B70`; `first change at …` means that rows from
-    before it are missing, if there were any. next: the commands to run, most urgent first. nights: the last ones
-    with a batch, oldest first.
+    before it are missing, if there were any. swaps: by table, why others seem to be renamed to it. next: the commands
+    to run, most urgent first. nights: the last ones with a batch, oldest first.
     """
 
     source: str
@@ -160,6 +160,7 @@ class Status:
     conditions: tuple[TableCondition, ...] = ()
     ahead: dict[str, int] = field(default_factory=dict)
     complete_since: dict[str, str] = field(default_factory=dict)
+    swaps: dict[str, str] = field(default_factory=dict)
     next: tuple[NextCommand, ...] = ()
     nights: tuple[Night, ...] = ()
 
@@ -174,6 +175,7 @@ class Status:
             (set_aside.transactions, "transaction in quarantine", "transactions in quarantine"),
             (len(set_aside.refused_files), "file refused", "files refused"),
             (len(set_aside.unread_files), "file left unread", "files left unread"),
+            (len(self.swaps), "table possibly replaced", "tables possibly replaced"),
         )
         problems = [f"{count:,} {one if count == 1 else many}" for count, one, many in counts if count]
         if self.is_stale:
@@ -195,7 +197,7 @@ class Status:
         """One sentence: the commit through which tables are consistent, and the tables that are not."""
         if self.last_commit_lsn is None:
             return None
-        return consistency_line(self.last_commit_lsn, excepted_tables(self.conditions, self.ahead))
+        return consistency_line(self.last_commit_lsn, excepted_tables(self.conditions, self.ahead, self.swaps))
 
     def to_json(self) -> str:
         return summary_json(self, lsn=self.lsn, problems=self.problems)
@@ -277,6 +279,7 @@ def print_status(status: Status, console: Console | None = None) -> None:
     lines += shortened([f"In quarantine: {line}" for line in set_aside.ranges], _SHOWN_LINES, "ranges")
     lines += shortened([f"Not applied: {line}" for line in set_aside.refused_files], _SHOWN_LINES, "files")
     lines += shortened([f"Not applied: {path}{LEFT_UNREAD}" for path in set_aside.unread_files], _SHOWN_LINES, "files")
+    lines += [f"Possibly replaced: {swap}." for swap in status.swaps.values()]
     lines += filter(None, [status.consistency])
     table = grid("held table", ("complete through",), ("reason",), rows)
     print_parts([*lines, table], console)

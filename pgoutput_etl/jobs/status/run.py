@@ -31,6 +31,7 @@ from pgoutput_etl.landing.selection import LEFT_UNREAD
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.targets.condition import conditions_of
 from pgoutput_etl.targets.plan import snapshots_ahead
+from pgoutput_etl.targets.swaps import swap_remarks
 
 
 def status(config: Config, request: StatusRequest, now: datetime | None = None) -> Status:
@@ -72,6 +73,7 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
             conditions=conditions,
             ahead=snapshots_ahead(states, lsn),
             complete_since=complete_since(batches.last),
+            swaps=swap_remarks(states),
             nights=nights(recent, {} if counts is None else counts.result()),
         )
     seems_dead = found.unfinished is not None and found.unfinished.is_dead
@@ -107,5 +109,6 @@ def _next(config: Config, found: Status) -> tuple[NextCommand, ...]:
         refused_files=(*set_aside.refused_files, *(path + LEFT_UNREAD for path in set_aside.unread_files)),
         ahead=found.ahead,
         conditions=found.conditions,
+        swapped=found.swaps,
     )
     return (*steps, *next_commands(config, findings))
