@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, tag_of
 from pgoutput_etl.spark.connect import is_connect
-from pgoutput_etl.spark.platform import SuppressConditions
+from pgoutput_etl.spark.platform import SuppressConditions, is_platform_session
 
 _NO_TABLE = {
     "DELTA_TABLE_NOT_FOUND",
@@ -119,6 +119,16 @@ def folder_of(spark: SparkSession, place: str) -> str:
     if not is_catalog_place(place):
         return place
     return str(delta_table(spark, place).detail().select("location").collect()[0][0])
+
+
+def remove_table(spark: SparkSession, path: str) -> bool:
+    """Deletes the folder of a table that no catalog has. Returns False where Hadoop's file system can't be called."""
+    if is_connect(spark) or is_platform_session():
+        return False
+    session = cast(Any, spark)
+    folder = session._jvm.org.apache.hadoop.fs.Path(path)
+    folder.getFileSystem(session._jsc.hadoopConfiguration()).delete(folder, True)
+    return True
 
 
 def delta_table(spark: SparkSession, place: str) -> DeltaTable:

@@ -55,6 +55,11 @@ class SimTableUpkeep:
     def vacuum(self, hours: int) -> None:
         self.writer.vacuum(self.path, hours)
 
+    def remove(self) -> str | None:
+        commits = self.writer.storage.table(self.path).commits
+        self.writer.storage.write(self.writer.process, f"remove {self.path}", commits.clear)
+        return None
+
     def commits_since_checkpoint(self) -> int | None:
         return 0
 

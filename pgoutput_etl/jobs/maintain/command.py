@@ -1,8 +1,8 @@
 """Keeps a source's Delta tables and its ledger fast and small. Changes nothing without --execute.
 
 Compacts small files (OPTIMIZE), removes files that no recent version needs (VACUUM), writes checkpoints of the Delta
-logs, and deletes obsolete rows of the ledger. May run beside the nightly job; steps that would not be safe then are
-skipped and reported.
+logs, deletes obsolete rows of the ledger, and removes displaced tables. May run beside the nightly job; steps that
+would not be safe then are skipped and reported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=30,
         metavar="N",
-        help="keep obsolete ledger rows for N days (default: %(default)s)",
+        help="keep obsolete ledger rows and displaced tables for N days (default: %(default)s)",
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pgoutput_etl.errors import ConfigError
 
-STEPS = ("retention", "optimize", "vacuum", "checkpoint")
+STEPS = ("retention", "displaced", "optimize", "vacuum", "checkpoint")
 
 MIN_KEEP_DAYS = 7  # Delta's own limit, which stays in force
 
@@ -14,7 +14,7 @@ MIN_KEEP_DAYS = 7  # Delta's own limit, which stays in force
 @dataclass(frozen=True, slots=True)
 class MaintainRequest:
     """only: some of STEPS. keep_days: age at which VACUUM removes unused files. ledger_keep_days: age at which obsolete
-    ledger rows are deleted."""
+    ledger rows are deleted, and displaced tables removed, but not before keep_days."""
 
     tables: tuple[str, ...] = ("*",)
     only: tuple[str, ...] = STEPS

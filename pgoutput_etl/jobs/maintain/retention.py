@@ -15,10 +15,13 @@ an earlier commit can no longer be distinguished from another server's, and coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from posixpath import basename
+
+from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.targets.swaps import suspected_swaps
 
 SMALL_FILE = 128 << 20
 
@@ -39,6 +42,20 @@ class RetentionRule:
     table: str
     column: str
     before: int
+
+
+def obsolete_copies(states: Mapping[int, TableState], before: Mapping[int, TableState]) -> list[TableState]:
+    """The displaced tables that may be removed: displaced long ago and not changed since. The newest one of each name
+    stays if a suspected swap rests on it. states: now; before: long enough ago."""
+    displaced = [
+        state
+        for state in states.values()
+        if state.is_displaced and state.is_complete and state.version >= 0 and state.last_row is not None
+    ]
+    newest = {state.full_name: state.oid for state in sorted(displaced, key=lambda state: state.last_row or ())}
+    evidence = {newest.get(swap.newcomer) for swap in suspected_swaps(states)}
+    then = {oid: (state.path, state.last_row) for oid, state in before.items()}
+    return [s for s in displaced if then.get(s.oid) == (s.path, s.last_row) and s.oid not in evidence]
 
 
 def last_batch_before(batches: Iterable[tuple[int, datetime]], end: datetime) -> int:

@@ -11,7 +11,7 @@ input records it before VACUUM removes anything, so `ledger.as_of` and the next 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -29,8 +29,10 @@ from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.retention import (
     APPENDED_TO,
     LEAST_COMMITS,
+    FileCounts,
     RetentionRule,
     last_batch_before,
+    obsolete_copies,
     retention_rules,
     zorder_columns,
 )
@@ -97,15 +99,20 @@ class _Maintenance:
     moved: dict[int, TableState] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)  # names of tables that another program has changed
     missing: list[str] = field(default_factory=list)
+    removed: set[int] = field(default_factory=set)  # OIDs of displaced tables
 
     def run(self) -> MaintainSummary:
-        targets = [] if self.why_skipped is not None else self._targets()
+        chosen = [] if self.why_skipped is not None else self._chosen()
+        copies = self._obsolete_copies(chosen) if "displaced" in self.request.only else []
+        targets = self._targets(state for state in chosen if state not in copies)
         compacted = self._side_by_side("checking", targets, _name, self._compact_target)
-        if self.moved:
+        removed = self._side_by_side("removing", copies, _name_of_copy, self._remove)
+        if self.moved or self.removed:
             self.check_claim()
             self.progress("recording the tables' new versions")
-            self.ledger.close_backfill(self.batch, self.moved, [], [])
-        tables = self._side_by_side("cleaning", compacted, lambda table: table.name, self._finish)
+            tables_left = {oid: state for oid, state in self.batch.tables.items() if oid not in self.removed}
+            self.ledger.close_backfill(replace(self.batch, tables=tables_left), self.moved, [], [])
+        tables = [*self._side_by_side("cleaning", compacted, lambda table: table.name, self._finish), *removed]
         rules = {rule.table: rule for rule in self._rules()}
         existing = [name for name in LEDGER_TABLES if self.upkeep.ledger_table(name).exists()]
 
@@ -114,7 +121,7 @@ class _Maintenance:
 
         tables += self._side_by_side("maintaining", existing, lambda name: f"ledger: {name}", maintain_ledger)
         remarks = (*self.missing, *(() if self.why_skipped is None else (self.why_skipped,)))
-        number = self.batch.number if self.moved else 0
+        number = self.batch.number if self.moved or self.removed else 0
         return MaintainSummary(self.ledger.source, self.request.execute, number, tuple(tables), remarks)
 
     def _side_by_side(
@@ -122,23 +129,45 @@ class _Maintenance:
     ) -> list[MaintainedTable]:
         return self.upkeep.pool(verb, self.progress).map(tables, name, work)
 
-    def _targets(self) -> list[list[TableState]]:
+    def _chosen(self) -> list[TableState]:
+        """The tables that the request names, and those that share a Delta table with one of them."""
+        written = [state for state in self.last.tables.values() if state.path and state.version >= 0]
+        patterns = self.request.tables if written else [pattern for pattern in self.request.tables if pattern != "*"]
+        matches = matching_names(patterns, {state.full_name for state in written}, "the ledger")
+        places = {table_of(state.path) for state in written if state.full_name in matches}
+        return [state for state in written if table_of(state.path) in places]
+
+    def _targets(self, chosen: Iterable[TableState]) -> list[list[TableState]]:
         """By Delta table, the PostgreSQL tables whose rows it has."""
-        names = {
-            oid: f"{state.schema}.{state.table}"
-            for oid, state in self.last.tables.items()
-            if state.path and state.version >= 0
-        }
-        patterns = self.request.tables if names else [pattern for pattern in self.request.tables if pattern != "*"]
-        matches = matching_names(patterns, set(names.values()), "the ledger")
         targets: dict[str, list[TableState]] = {}
-        for state in (self.last.tables[oid] for oid in names):
+        for state in chosen:
             targets.setdefault(table_of(state.path), []).append(state)
-        chosen = [states for states in targets.values() if any(state.full_name in matches for state in states)]
-        existing = [states for states in chosen if self.upkeep.table(states[0].path).exists()]
-        missing = (state for states in chosen if states not in existing for state in states)
+        existing = [states for states in targets.values() if self.upkeep.table(states[0].path).exists()]
+        missing = (state for states in targets.values() if states not in existing for state in states)
         self.missing += [f"{state.full_name}: no table exists at {state.path}" for state in missing]
         return existing
+
+    def _obsolete_copies(self, chosen: Sequence[TableState]) -> list[TableState]:
+        """Readers of earlier moments reach back keep_days, so that no moment needs these."""
+        if not any(state.is_displaced for state in chosen):
+            return []
+        days = max(self.request.keep_days, self.request.ledger_keep_days)
+        number = last_batch_before(self.ledger.done_at(), now(self.ledger.machine) - timedelta(days=days))
+        before = self.ledger.states_after(number) if number else {}
+        return [state for state in obsolete_copies(self.last.tables, before) if state in chosen]
+
+    def _remove(self, state: TableState) -> MaintainedTable:
+        """Removes the folder before the ledger forgets it: a run that dies in between leaves nothing behind."""
+        folder, name, nothing = self.upkeep.table(state.path), _name_of_copy(state), FileCounts(0, 0, 0, 0, 0, 0)
+        before = folder.measure(self._expiry) if folder.exists() else nothing
+        if not self.request.execute:
+            return MaintainedTable(name, state.path, before, steps=("remove",))
+        self.check_claim()
+        why = folder.remove()
+        if why is not None:
+            return MaintainedTable(name, state.path, before, before, left=(why,))
+        self.removed.add(state.oid)
+        return MaintainedTable(name, state.path, before, nothing, steps=("remove",))
 
     def _compact_target(self, states: Sequence[TableState]) -> MaintainedTable:
         """states: of the tables that share it, mostly one."""
@@ -239,6 +268,10 @@ class _Maintenance:
 
 
 _CONFLICT = "another run changed it at the same moment: skipped until the next maintenance"
+
+
+def _name_of_copy(state: TableState) -> str:
+    return f"{state.full_name} (displaced, OID {state.oid})"
 
 
 def _name(states: Sequence[TableState]) -> str:

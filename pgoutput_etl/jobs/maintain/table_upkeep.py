@@ -18,7 +18,7 @@ from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table
 from pgoutput_etl.ingest.binary_files import literal_paths
 from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, FileCounts, StoredFile, count_files
 from pgoutput_etl.spark.connect import is_connect
-from pgoutput_etl.spark.delta import delta_table, folder_of, is_delta_table, read_table
+from pgoutput_etl.spark.delta import delta_table, folder_of, is_delta_table, read_table, remove_table
 from pgoutput_etl.spark.delta_history import changes_files, own_operations
 from pgoutput_etl.spark.platform import is_platform_session
 from pgoutput_etl.spark.session import session_settings
@@ -118,6 +118,11 @@ class DeltaFolder:
                 return
             with _without_console(session):
                 delta_table(session, self.path).vacuum(hours)
+
+    def remove(self) -> str | None:
+        """Removes the table with all of its versions. Returns the reason if this Spark can't."""
+        is_removed = remove_table(self.spark, self.path)
+        return None if is_removed else f"this Spark can't remove a folder: remove {self.path} by other means"
 
     def commits_since_checkpoint(self) -> int | None:
         """Number of commits that a reader of the log replays; None if this Spark can't tell."""

@@ -47,6 +47,10 @@ class TableUpkeep(Protocol):
         """Removes files that no version of the last `hours` needs; Delta enforces its minimum."""
         ...
 
+    def remove(self) -> str | None:
+        """Removes the table with all of its versions. Returns the reason if this Spark can't."""
+        ...
+
     def commits_since_checkpoint(self) -> int | None:
         """Number of commits that a reader of the log replays; None if this Spark can't tell."""
         ...

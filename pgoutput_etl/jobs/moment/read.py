@@ -29,6 +29,7 @@ from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.writer import Writer, no_claim
 from pgoutput_etl.lsn import format_lsn, parse_lsn
 from pgoutput_etl.schema.table_shape import table_columns
+from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.planner import make_plan
 
@@ -170,7 +171,7 @@ class MomentReader:
         states = before.states
         oids = self._oids(patterns, states)
         ahead = archive.snapshots(oids - states.keys())
-        own = {oid: state for oid, state in states.items() if oid in oids}
+        own = {oid: state for oid, state in states.items() if oid in oids and not self._is_removed(state)}
         lacking = archive.cutoff_before(own, lsn).keys()
         started = {oid: state for oid, state in own.items() if state.is_complete and oid not in lacking}
         ends = {oid: state.last_commit_lsn for oid, state in started.items()} | dict.fromkeys(before.erased, 0)
@@ -181,6 +182,11 @@ class MomentReader:
         """The tables that ever had a name that matches. Raises ConfigError for a pattern that matches none."""
         names = self.archive.oids_by_name(states.values())
         return {oid for name in matching_names(patterns, names, "the archive") for oid in names[name]}
+
+    def _is_removed(self, state: TableState) -> bool:
+        """True for a displaced table that maintenance has removed: it had no change for longer than moments reach
+        back."""
+        return state.is_displaced and state.version >= 0 and not is_delta_table(self.archive.spark, state.path)
 
     def _stored(self, state: TableState) -> DataFrame:
         columns = table_columns(state.relation, state.retired, self.archive.user_types)

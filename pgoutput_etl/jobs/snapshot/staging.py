@@ -35,9 +35,8 @@ from pgoutput_etl.postgres.snapshot import ExportedSnapshot, export_snapshot, gi
 from pgoutput_etl.protocol.messages import Relation, Type
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
-from pgoutput_etl.spark.connect import frame, is_connect
-from pgoutput_etl.spark.delta import delta_table, is_delta_table
-from pgoutput_etl.spark.platform import is_platform_session
+from pgoutput_etl.spark.connect import frame
+from pgoutput_etl.spark.delta import delta_table, is_delta_table, remove_table
 from pgoutput_etl.targets.plan import BEFORE_FILES
 from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.transactions.outcome import TransactionStatus
@@ -231,12 +230,5 @@ def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:
 
 def discard(spark: SparkSession, path: str) -> None:
     """Removes staged rows. Deletes only the rows, not the folder, where Hadoop's file system can't be called."""
-    if not is_delta_table(spark, path):
-        return
-    if is_connect(spark) or is_platform_session():
+    if is_delta_table(spark, path) and not remove_table(spark, path):
         delta_table(spark, path).delete()
-        return
-    jvm = spark._jvm
-    assert jvm is not None
-    folder = jvm.org.apache.hadoop.fs.Path(path)
-    folder.getFileSystem(spark._jsc.hadoopConfiguration()).delete(folder, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from io import StringIO
 
@@ -21,10 +22,15 @@ from pgoutput_etl.jobs.maintain.retention import (
     StoredFile,
     count_files,
     last_batch_before,
+    obsolete_copies,
     retention_rules,
     zorder_columns,
 )
 from pgoutput_etl.spark.delta_history import is_as_recorded
+from pgoutput_etl.targets.plan import HELD, TableState
+from pgoutput_etl.targets.swaps import suspected_swaps
+from tests.core.targets.test_planner import state_of
+from tests.support.small_archives import table
 
 NOW = datetime(2026, 3, 31, tzinfo=timezone.utc)
 BEFORE, AFTER = FileCounts(12, 1200, 11, 40, 4000, 27), FileCounts(1, 1100, 0, 13, 2300, 0)
@@ -41,7 +47,7 @@ def printed(summary: MaintainSummary) -> str:
     [
         (MaintainRequest(keep_days=6), "--keep-days: expected 7 or more"),
         (MaintainRequest(ledger_keep_days=0), "--ledger-keep-days"),
-        (MaintainRequest(only=("vacuum", "drop")), "--only: expected some of retention, optimize, vacuum, checkpoint"),
+        (MaintainRequest(only=("vacuum", "drop")), "--only: expected some of retention, displaced, optimize, vacuum"),
         (MaintainRequest(only=()), "--only"),
     ],
 )
@@ -173,3 +179,31 @@ def test_the_report_has_counts_before_and_after() -> None:
         assert part in text
     assert "\x1b" not in text
     assert json.loads(summary.to_json())["tables"][0]["after"]["files"] == 1
+
+
+def named(oid: int, last_row: int, name: str = "t_new") -> TableState:
+    return replace(state_of(table(oid=oid, name=name)), oid=oid, last_row=(last_row, 0, 0))
+
+
+def displaced(oid: int, last_row: int) -> TableState:
+    return replace(named(oid, last_row), path=f"root/_pgoutput_etl/displaced/s/{oid}")
+
+
+def test_displaced_tables_that_have_not_changed_for_long_are_removed() -> None:
+    old, changed, recent, held = displaced(1, 10), displaced(2, 20), displaced(3, 30), displaced(4, 40)
+    held = replace(held, status=HELD)
+    holder = named(5, 50)
+    states = {state.oid: state for state in (old, changed, recent, held, holder)}
+    was_there = replace(recent, path="root/public/t_new")
+    before = {1: replace(old, version=1), 2: replace(changed, last_row=(5, 0, 0)), 3: was_there, 4: held, 5: holder}
+    assert obsolete_copies(states, before) == [old], "compaction made a new version"
+    assert obsolete_copies(states, {}) == []
+
+
+def test_the_newest_displaced_table_stays_while_a_swap_is_suspected() -> None:
+    still = named(1, 5, "t")
+    states = {state.oid: state for state in (still, displaced(2, 20), displaced(3, 30), named(4, 40))}
+    assert obsolete_copies(states, states) == [states[2]]
+    assert suspected_swaps({oid: state for oid, state in states.items() if oid != 2})
+    copied = {**states, 1: replace(still, last_row=(35, 0, 0))}
+    assert obsolete_copies(copied, copied) == [states[2], states[3]]
