@@ -47,6 +47,7 @@ STATES = {
     "left unread": (Findings({}, refused_files=[f"a.bin{LEFT_UNREAD}"]), ["backfill --from-quarantine"]),
     "other content": (Findings({}, refused_files=["a.bin was read before"]), ["apply "]),
     "no Prepare": (Findings({}, commits_without_prepare=["transaction 7"]), ["apply --set source.gaps=accept"]),
+    "swapped": (Findings({}, swapped={"a.b": "…"}), ["snapshot --tables a.b --jdbc "]),
     "ahead": (Findings({}, ahead={"a.b": 16, "a.c": 32}), ["apply "]),
     "incomplete": (Findings({}, conditions=[INCOMPLETE, PAST]), [f"snapshot --tables public.past,public.t {SERVER} "]),
     "diverged": (

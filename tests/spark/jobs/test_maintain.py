@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable
 
+import pgoutput_etl as pg
 from pgoutput_etl.errors import ConfigError, RunError, SequenceError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.maintain import retention
@@ -126,6 +127,29 @@ def test_small_tables_are_left_alone(nights: Nights) -> None:
     assert all(table.after == table.before for table in done.tables)
     assert (done.batch, nights.job.versions()) == (0, tables)
     assert nights.ledger("batches") == ledger
+
+
+def test_displaced_tables_are_removed_and_return_as_new_ones(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintain_run, "LEDGER_TABLES", ())
+    job, only = nights.job, replace(EXECUTE, only=("displaced",))
+    for oid in (1, 2):
+        nights.night(transaction(oid, 0x100 * oid, table(oid=oid), insert(str(oid), "v", oid=oid)))
+    folder = job.folder / "tables" / "_pgoutput_etl" / "displaced" / "test" / "1"
+    assert maintained(job, only).tables == (by_name(maintained(job, only), "public.t"),), "displaced just now"
+    monkeypatch.setattr(maintain_run, "last_batch_before", lambda _batches, _end: 2)
+    name = "public.t (displaced, OID 1)"
+    dry = maintained(job, replace(only, execute=False))
+    assert by_name(dry, name).steps == ("remove",)
+    assert folder.exists()
+    assert maintained(job, replace(only, tables=("public.t",))).batch == 3
+    assert not folder.exists()
+    assert {row["oid"] for row in nights.ledger("batches")[-1]["tables"]} == {2}
+    for lsn in (0x100, 0x200):
+        [row] = pg.read_at(job.spark, job.loaded(), lsn=lsn)["public.t"].collect()
+        assert row["id"] == str(lsn >> 8)
+    summary = nights.night(transaction(9, 0x900, table(oid=1, name="t_old"), insert("9", "v", oid=1)))
+    assert (nights.values("t_old"), nights.values("t")) == ([("9", "v")], [("2", "v")])
+    assert summary.first_seen == {"public.t_old": 0x900}, "earlier rows, if any, are missing"
 
 
 def at(minute: int) -> datetime:

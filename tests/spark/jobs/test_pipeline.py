@@ -68,6 +68,25 @@ def test_the_summary_names_what_may_lack_earlier_rows(nights: Nights) -> None:
         assert since == {"t": ("first change", 0x100), "u": ("truncate", 0x100)}, row["batch"]
 
 
+def test_a_table_that_others_seem_to_be_renamed_to_is_named(nights: Nights) -> None:
+    def loaded(oid: int, lsn: int) -> Messages:
+        return transaction(oid, lsn, table(oid=oid, name="t_new"), insert("1", f"load {oid}", oid=oid))
+
+    nights.night(transaction(1, 0x100, table(oid=1), insert("1", "load 1", oid=1)))
+    assert nights.night(loaded(2, 0x200)).exit_code == 0
+    summary = nights.night(loaded(3, 0x300))
+    text = summary_text(summary)
+    assert summary.exit_code == 3
+    assert "Possibly replaced: public.t has had no change since LSN 0/100, while tables named public.t_new" in text
+    assert "All other tables are consistent through LSN 0/300." in text
+    [command] = (step.command for step in summary.next)
+    assert "snapshot --tables public.t --jdbc" in command
+    again = nights.job.run()
+    assert (again.swaps, again.exit_code, again.next) == (summary.swaps, 3, summary.next), "nothing new"
+    written = nights.night(transaction(9, 0x400, insert("2", "written", oid=1)))
+    assert (written.swaps, written.exit_code) == ({}, 0)
+
+
 def test_a_missing_landing_folder_is_an_error_but_an_empty_one_is_not(nights: Nights) -> None:
     summary = nights.job.run()
     assert summary.exit_code == EXIT_DONE

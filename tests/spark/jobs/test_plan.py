@@ -219,3 +219,21 @@ def test_plans_of_real_archives(nights: Nights, slot: Path) -> None:
         assert_as_planned(expected, done)
         if done.batch == 1:
             assert_inspection_agrees(inspected(nights.job.landing), done)
+
+
+def test_rounded_floats_and_unmasked_copies_are_named_before_they_are_applied(nights: Nights) -> None:
+    floats = table("id", ("x", 701), ("y", 700), name="person")
+    copy = table("id", ("x", 701), ("y", 700), oid=2, name="person_new")
+    exact = [(str(n), repr(n / 7), f"{n / 7:.8g}") for n in range(1, 40)]
+    rounded = [(key, f"{float(x):.15g}", f"{float(y):.6g}") for key, x, y in exact]
+    nights.land(transaction(1, 0x100, floats, *(insert(*row) for row in exact)))
+    nights.land(transaction(2, 0x200, copy, *(insert(*row, oid=2) for row in rounded)))
+    masks = "tables=[{match: public.person, columns: {id: {hash: sha256, salt: 0123456789abcdef}}}]"
+    unmasked, second = planned(nights.job, masks).remarks
+    assert unmasked.startswith("public.person_new has the columns of public.person, but id would be stored without")
+    assert second.startswith(
+        f"file:{nights.job.landing}/001.copydata: no float has more digits than extra_float_digits"
+    )
+    assert planned(nights.job).remarks == (second,)
+    masks = "tables=[{match: public.person, columns: {x: redact, y: redact}}, {match: '*.person_new', skip: true}]"
+    assert planned(nights.job, masks).remarks == ()

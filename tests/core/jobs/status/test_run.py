@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from io import StringIO
 from pathlib import Path
@@ -25,11 +26,14 @@ from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.landing.fingerprint import LandedFile
 from pgoutput_etl.ledger.claims import LEASE
 from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.ledger.tables import table_row
 from pgoutput_etl.machine import Process
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since
 from pgoutput_etl.timestamps import parse_duration
 from pgoutput_etl.transactions.cutoff import TORN
+from tests.core.targets.test_planner import state_of
+from tests.support.small_archives import table
 from tests.support.small_ledger import SmallLedger, state
 
 ROOT = Path(__file__).parents[4]
@@ -89,6 +93,27 @@ def test_a_commit_older_than_the_limit_is_stale(ledger: SmallLedger, age: str, c
     ledger.finish(1, NIGHT, 0x100)
     report = found(ledger, StatusRequest(parse_duration(age)))
     assert (report.is_stale, report.exit_code) == (code == 3, code)
+
+
+def test_tables_that_others_seem_to_be_renamed_to(ledger: SmallLedger) -> None:
+    def stored(oid: int, name: str, lsn: int, folder: str = "public") -> dict[str, Any]:
+        path = f"{ledger.folder}/tables/{folder}/{oid}"
+        return table_row(
+            replace(state_of(table(oid=oid, name=name)), oid=oid, path=path, last_row=(lsn, 0, 0), last_commit_lsn=lsn)
+        )
+
+    copy = stored(2, "t_new", 0x20, "_pgoutput_etl/displaced/shop")
+    ledger.finish(1, NIGHT, 0x100, [stored(1, "t", 0x10), copy, stored(3, "t_new", 0x30)])
+    report = found(ledger)
+    assert (report.exit_code, report.problems) == (3, ("1 table possibly replaced",))
+    assert "Possibly replaced: public.t has had no change since LSN 0/10, while tables named public.t_new" in printed(
+        report
+    )
+    assert "All other tables are consistent" in printed(report)
+    [command] = (step.command for step in report.next)
+    assert "snapshot --tables public.t --jdbc" in command
+    ledger.finish(2, NIGHT, 0x200, [stored(1, "t", 0x110), copy, stored(3, "t_new", 0x30)])
+    assert found(ledger).exit_code == 0
 
 
 def test_no_commit_at_all_is_older_than_any_limit(ledger: SmallLedger) -> None:
