@@ -18,6 +18,7 @@ from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity, Type
 from tests.support.jobs import Nights, held, summary_text
 from tests.support.small_archives import (
     Change,
+    Messages,
     T,
     commit_prepared,
     copydata,
