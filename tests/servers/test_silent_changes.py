@@ -1,0 +1,161 @@
+"""Changes that a server makes without a word in the archive: what the jobs notice, and the tables that result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
+from pgoutput_etl.config.settings import TableRule
+from pgoutput_etl.masking.unmasked_copies import unmasked_copies
+from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.targets.swaps import suspected_swaps
+from tests.core.inspection.test_archive import inspected
+from tests.support.nights import Nights
+from tests.support.servers.postgres import Server
+
+pytestmark = pytest.mark.e2e
+LOAD = "create table {0}_new (like {0} including all); insert into {0}_new values ({1});"
+SWAP = "begin; drop table {0}; alter table {0}_new rename to {0}; commit;"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(18) as running:
+        yield running
+
+
+@dataclass(slots=True)
+class Archive:
+    """The changes of a slot of its own, one file per night."""
+
+    server: Server
+    folder: Path
+    files: list[Path] = field(default_factory=list)
+
+    def night(self, script: str) -> Path:
+        self.server.psql(script)
+        file = self.folder / f"{len(self.files):03}.bin"
+        self.server.recvlogical("silent", file, publications=["p"])
+        self.files.append(file)
+        return file
+
+    def rows(self, table: str) -> list[tuple[object, ...]]:
+        replay = Replay()
+        for file in self.files:
+            replay.add_file(str(file), file.read_bytes())
+        [found] = [found for found in replay.tables().values() if found.shape.relation.name == table]
+        names = [column.name for column in found.shape.columns]
+        return sorted((tuple(row[name] for name in names) for row in found.rows), key=repr)
+
+
+@pytest.fixture
+def archive(server: Server, tmp_path: Path) -> Iterator[Archive]:
+    server.psql("create publication p for all tables with (publish_generated_columns = stored)")
+    server.create_slot("silent")
+    yield Archive(server, tmp_path)
+    server.psql(
+        """
+        select pg_drop_replication_slot('silent');
+        drop publication p;
+        alter database postgres reset extra_float_digits;
+        drop schema public cascade;
+        create schema public;
+        """
+    )
+
+
+def test_floats_that_the_sender_rounds(archive: Archive) -> None:
+    insert = "insert into f select random()::float4, random(), array[random()], point(random(), 1) from pg_class"
+    exact = archive.night(f"create table f (a float4, b float8, c float8[], d point); {insert}")
+    rounded = archive.night(f"alter database postgres set extra_float_digits = 0; {insert}")
+    prices = archive.night("create table g (p float8); insert into g select n / 100.0 from generate_series(1, 999) n")
+    remarks = inspected([exact, rounded, prices]).remarks
+    assert [remark.partition(":")[0] for remark in remarks if "extra_float_digits" in remark] == [str(rounded)]
+
+
+def suspicions(archive: Archive, *scripts: str) -> list[tuple[str, str]]:
+    nights = Nights()
+    for script in scripts:
+        nights.night([archive.night(script).read_bytes()])
+    return [(swap.table, swap.newcomer) for swap in suspected_swaps(nights.states)]
+
+
+def test_tables_that_are_swapped_in(archive: Archive) -> None:
+    first = "create table t (id int primary key, v text); insert into t values (1, 'load 1')"
+    night = LOAD.format("t", "1, 'load'") + SWAP.format("t")
+    assert suspicions(archive, first, night, night) == [("public.t", "public.t_new")]
+
+
+def test_staging_tables_that_are_copied(archive: Archive) -> None:
+    first = "create table t (id int primary key, v text); insert into t values (1, 'load 1')"
+    load = LOAD.format("t", "1, 'load'")
+    copied = f"{load} truncate t; insert into t select * from t_new; drop table t_new"
+    assert suspicions(archive, first, copied, copied, copied, load) == []
+
+
+def test_a_copy_of_a_masked_table(archive: Archive) -> None:
+    nights = Nights()
+    for script in (
+        "create table person (id int primary key, email text); insert into person values (1, 'a@example.org')",
+        LOAD.format("person", "1, 'a@example.org'"),
+    ):
+        nights.night([archive.night(script).read_bytes()])
+    redacted = {"email": ColumnRule(ColumnAction.REDACT)}
+    rule = TableRule("public.person", columns={"email": "redact"}, column_rules=redacted)
+    config = replace(nights.config, tables=(rule,))
+    [line] = unmasked_copies(config, nights.replay.assembly.relations, nights.states)
+    assert line.startswith("public.person_new has the columns of public.person, but email would be stored")
+
+
+def test_columns_that_the_server_fills(archive: Archive) -> None:
+    archive.night("create table t (id int primary key); insert into t values (1), (2)")
+    archive.night("alter table t add s serial; alter table t add i int generated by default as identity;")
+    archive.night("insert into t values (3)")
+    assert archive.rows("t") == [(1, None, None), (2, None, None), (3, 3, 3)]
+
+
+def test_expressions_of_generated_columns(archive: Archive) -> None:
+    archive.night("create table t (id int primary key, g int generated always as (id * 2) stored)")
+    archive.night("insert into t values (1), (2)")
+    archive.night("alter table t alter g set expression as (id * 3); insert into t values (3)")
+    assert archive.rows("t") == [(1, 2), (2, 4), (3, 9)]
+    archive.night("alter table t alter g drop expression; update t set g = 7 where id = 2")
+    assert archive.rows("t") == [(1, 2), (2, 7), (3, 9)]
+
+
+def test_an_expression_of_an_unpublished_column_is_dropped(archive: Archive) -> None:
+    archive.server.psql("alter publication p set (publish_generated_columns = none)")
+    archive.night("create table t (id int primary key, g int generated always as (id * 2) stored)")
+    archive.night("insert into t values (1)")
+    archive.night("alter table t alter g drop expression; insert into t values (2, 5)")
+    assert archive.rows("t") == [(1, None), (2, 5)]
+
+
+def test_texts_that_change_in_values(archive: Archive) -> None:
+    archive.night(
+        """
+        create table a (); create type c as (a int, b text);
+        create table t (id int primary key, c c, r regclass);
+        create table b (c c, r regclass); alter table b replica identity full;
+        insert into t values (1, (1, 'x'), 'a'), (2, (2, 'y'), 'a'); insert into b select c, r from t;
+        """
+    )
+    archive.night("alter type c add attribute d int; alter table a rename to a2; update t set id = 3 where id = 2;")
+    assert archive.rows("t") == [(1, "(1,x)", "public.a"), (3, "(2,y,)", "public.a2")]
+    archive.night("update b set r = 0 where (c).a = 1; delete from b where (c).a = 2")
+    assert archive.rows("b") == [("(1,x)", "public.a"), ("(1,x,)", "-"), ("(2,y)", "public.a")]
+
+
+def test_an_unlogged_spell(archive: Archive) -> None:
+    archive.night("create table t (id int primary key, v text); insert into t values (1, 'a')")
+    archive.night(
+        """
+        alter table t set unlogged; insert into t values (2, 'b'), (3, 'c'), (4, 'd'); alter table t set logged;
+        update t set v = 'x' where id = 2; delete from t where id = 3;
+        """
+    )
+    assert archive.rows("t") == [(1, "a"), (2, "x")]
