@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.forget.report import ForgetSummary, ProofSummary
 from pgoutput_etl.jobs.forget.request import ForgetRequest
 from pgoutput_etl.jobs.forget.run import forget
@@ -23,6 +24,7 @@ from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.postgres.catalog import QUERY
 from pgoutput_etl.targets.plan import Since
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.support.jobs import Job
@@ -183,6 +185,37 @@ def test_a_server_by_jdbc_while_others_write(
         kinds = {state.table: state.complete_since.kind for state in last.tables.values() if state.complete_since}
         assert kinds["later"] is Since.CREATION
         assert {kinds[name] for name in TABLES} == {Since.SNAPSHOT}
+
+
+def test_the_snapshot_of_a_table_that_others_are_renamed_to(
+    spark: SparkSession, tmp_path: Path, landing: Path, server: Server
+) -> None:
+    job = Job(spark, tmp_path, landing)
+    load_and_swap = (
+        "create table prices_new (like prices including all); insert into prices_new values (1, {0}), ({0}, 0);"
+        "begin; drop table prices; alter table prices_new rename to prices; commit"
+    )
+    server.psql("create table prices (id int primary key, price int)")
+    server.create_slot("slot")
+
+    def night(number: int, script: str) -> RunSummary:
+        server.psql(script)
+        land(job, server, number)
+        return job.run()
+
+    codes = [night(0, "insert into prices values (1, 1)").exit_code]
+    codes += [night(number, load_and_swap.format(number)).exit_code for number in (2, 3)]
+    assert codes == [0, 0, 3]
+    server.copy_csv("public.prices", tmp_path / "prices.csv")
+    lsn = parse_lsn(server.current_lsn())
+    (tmp_path / "catalog.json").write_text(server.psql(QUERY))
+    load(job, "prices", lsn=lsn, files=str(tmp_path / "prices.csv"), catalog=str(tmp_path / "catalog.json"))
+    written = night(4, "insert into prices values (9, 9)")
+    assert (written.exit_code, written.swaps) == (0, {})
+    assert_equal(job, server, ["prices"])
+    assert night(5, load_and_swap.format(5)).exit_code == 0
+    swapped = night(6, load_and_swap.format(6))
+    assert (swapped.exit_code, [*swapped.swaps]) == (3, ["public.prices"])
 
 
 def test_a_run_loads_what_appeared_without_its_earlier_rows(
