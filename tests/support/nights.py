@@ -244,9 +244,13 @@ class Nights:
         self.methods[method] += 1
         return method, need_reduction(facts) or not only_inserts
 
-    def rows(self, oid: int) -> list[str]:
+    def events(self, oid: int) -> tuple[TableShape, list[Row]]:
+        """The events that wrote the table's rows, and their shape."""
         state = self.states[oid]
-        shape, rows = self._at(state.path, state.version)
+        return self._at(state.path, state.version)
+
+    def rows(self, oid: int) -> list[str]:
+        shape, rows = self.events(oid)
         return sorted(repr(target_row(row, shape)) for row in rows)
 
     def assert_as_replayed(self, keys: Mapping[str, tuple[str, ...]] | None = None) -> None:

@@ -1,0 +1,79 @@
+"""Changes that the messages do not say everything about: after every night, each table equals the server's or is named.
+
+All tables are complete, so that a wrong row is found, and not only that earlier rows may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.jobs import Job
+from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
+from tests.support.servers.postgres import Server, Version
+from tests.support.servers.sql_cases import SqlCase, all_cases
+from tests.support.verdicts import Verdict
+
+pytestmark = pytest.mark.e2e
+
+Servers = Callable[[Version], Server]
+
+# The cases with a table that differs from the server's without a word. A case that no longer has one fails.
+WRONG_IN_MEMORY: dict[str, str] = {}
+WRONG_THROUGH_THE_JOB: dict[str, str] = {}
+IN_CI = {"enum_key", "key_swap_key_last"}
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    """One server per version, started by the first case that needs it."""
+    started: list[Server] = []
+
+    @cache
+    def server(version: Version) -> Server:
+        started.append(Server(version))
+        return started[-1]
+
+    yield server
+    for running in started:
+        running.stop()
+
+
+def cases(wrong: dict[str, str], in_ci: set[str] | None = None) -> list[Any]:
+    parameters = []
+    for case in all_cases():
+        marks = [] if in_ci is None or case.name in in_ci else [pytest.mark.soak]
+        if case.name in wrong:
+            marks.append(pytest.mark.xfail(strict=True, raises=AssertionError, reason=wrong[case.name]))
+        parameters.append(pytest.param(case, id=case.name, marks=marks))
+    return parameters
+
+
+@pytest.mark.parametrize("case", cases(WRONG_IN_MEMORY))
+def test_a_case_in_memory(case: SqlCase, servers: Servers, tmp_path: Path, landing: Path) -> None:
+    assert_right_or_reported(case, servers, landing, in_memory(tmp_path, landing, case.rules))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", cases(WRONG_THROUGH_THE_JOB, IN_CI))
+def test_a_case_through_the_job(
+    case: SqlCase, servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
+) -> None:
+    job = Job(spark, tmp_path, landing, [f"tables={case.rules}"])
+    assert_right_or_reported(case, servers, landing, JobTarget(job))
+
+
+def assert_right_or_reported(case: SqlCase, servers: Servers, landing: Path, target: JudgedTarget) -> None:
+    for number, judgments in enumerate(case.judged_nights(servers(case.version), landing, target), start=1):
+        wrong = {
+            name: judgment.difference
+            for name, judgment in judgments.items()
+            if judgment.verdict is Verdict.OTHER or (judgment.difference and name in case.right)
+        }
+        assert wrong == {}, f"night {number}"
+        assert case.right <= judgments.keys()

@@ -1,0 +1,112 @@
+"""Applies a landing folder night by night, in memory or through the job on Spark, and reads the tables as texts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from pgoutput_etl.config.settings import load_config
+from pgoutput_etl.errors import PgoutputEtlError
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE, exit_code_of
+from pgoutput_etl.jobs.apply.report import RunReport
+from pgoutput_etl.jobs.verify.row_text import delta_texts, text_names
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.load.target_columns import current_rows
+from pgoutput_etl.replay.mirror import Row
+from pgoutput_etl.schema.table_shape import TableShape, table_columns
+from pgoutput_etl.targets.plan import HELD, TableState
+from pgoutput_etl.types import UserTypes
+from pgoutput_etl.types.canonical_text import ComparedColumn, texts_of
+from tests.support.jobs import Job
+from tests.support.nights import Nights
+from tests.support.verdicts import AppliedNight, AppliedTable, Text, reported_tables
+
+
+class JudgedTarget(Protocol):
+    def night(self) -> AppliedNight:
+        """Applies everything new in the landing folder."""
+
+
+def in_memory(folder: Path, landing: Path, rules: str) -> JudgedTarget:
+    """rules: the configuration's `tables`, as YAML."""
+    path = folder / "memory.yaml"
+    path.write_text(f"source: {{name: test, landing: '{landing}'}}\ntarget: {{root: root}}\n", encoding="utf-8")
+    return MemoryTarget(Nights(load_config(str(path), [f"tables={rules}"], {})), landing)
+
+
+@dataclass(slots=True)
+class MemoryTarget:
+    """Files that a failed night has left unread are read again by the next night, as the job does."""
+
+    nights: Nights
+    landing: Path
+    _read: set[Path] = field(default_factory=set)
+
+    def night(self) -> AppliedNight:
+        files = sorted(set(self.landing.iterdir()) - self._read)
+        try:
+            self.nights.night([file.read_bytes() for file in files])
+        except PgoutputEtlError as error:
+            return AppliedNight(exit_code_of(error), frozenset(), self._tables(), str(error))
+        self._read.update(files)
+        held = frozenset(state.full_name for state in self.nights.states.values() if state.status == HELD)
+        return AppliedNight(EXIT_QUARANTINE if held else EXIT_DONE, held, self._tables())
+
+    def _tables(self) -> dict[str, AppliedTable]:
+        readable = [state for state in self.nights.states.values() if state.is_readable]
+        return {state.full_name: _table_of(state, *self.nights.events(state.oid)) for state in readable}
+
+
+def _table_of(state: TableState, shape: TableShape, events: list[Row]) -> AppliedTable:
+    texts, columns = [], []
+    for i, column in enumerate(shape.columns):
+        if not column.retired:
+            printed = texts_of(column.type, pa.array([event[f"c{i}"] for event in events], column.type.arrow))
+            texts.append([event["_unrep"].get(column.name, text) for event, text in zip(events, printed, strict=True)])
+            columns.append(ComparedColumn(column.name, column.type))
+    rows = zip(*texts, strict=True) if columns else [()] * len(events)
+    return AppliedTable(state.relation, tuple(columns), tuple(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class JobTarget:
+    """The nightly job."""
+
+    job: Job
+
+    def night(self) -> AppliedNight:
+        try:
+            report = RunReport([self.job.run()])
+        except (PgoutputEtlError, PySparkException, Py4JJavaError) as error:
+            brief = f"{type(error).__name__}: {error}".partition("\n")[0]
+            return AppliedNight(exit_code_of(error), frozenset(), self._tables(), brief)
+        return AppliedNight(report.exit_code, reported_tables(json.loads(report.to_json())), self._tables())
+
+    def _tables(self) -> dict[str, AppliedTable]:
+        config = self.job.loaded()
+        ledger = DeltaLedger.of(self.job.spark, config)
+        last = ledger.last_batch()
+        if last is None:
+            return {}
+        types = DeltaArchive.of(self.job.spark, config, ledger, last).user_types
+        return {state.full_name: self._table(state, types) for state in last.tables.values() if state.is_readable}
+
+    def _table(self, state: TableState, types: UserTypes) -> AppliedTable:
+        described = table_columns(state.relation, state.retired, types)
+        masked = frozenset(state.masks)
+        compared = [column for column in described if not column.retired and column.name not in masked]
+        columns = tuple(ComparedColumn(column.name, column.type) for column in compared)
+        stored = current_rows(tagged_target(self.job.spark, state.path, described, state.version), state.mode)
+        texts = delta_texts(stored, columns).select(*text_names(len(columns))).toArrow()
+        rows: list[tuple[Text, ...]] = [()] * texts.num_rows
+        if columns:
+            rows = list(zip(*(column.to_pylist() for column in texts.columns), strict=True))
+        return AppliedTable(state.relation, columns, tuple(rows), masked)
