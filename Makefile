@@ -49,7 +49,7 @@ docs: $(venv)/.docs ## build the site into build/site; broken links are errors
 bench: java $(stamp) ## run the benchmarks: PARTS="decoding job" SCALE=0.1
 	$(venv)/bin/python -m benchmarks $(PARTS) --scale $(or $(SCALE),1)
 
-soak: java $(stamp) ## run the long tests that have not passed yet for this commit: SOAK=spark/long
+soak: java $(stamp) ## run the long tests that have not passed yet for this commit: SOAK=spark/long POSTGRES_SQL=…/src/test/regress/sql
 	$(venv)/bin/python -m tools.soak $(SOAK)
 
 simulate: $(stamp) ## run the simulation of nights that fail: SEEDS=100000 FIRST=0

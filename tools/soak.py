@@ -2,14 +2,18 @@
 
 `make soak` runs all of them, `make soak SOAK=spark/long` those below tests/spark/long. The ids of tests that passed are
 stored in build/soak, in one file per state of the sources; those tests are not run again for the same sources.
+
+Counts that tests record with the name COUNTS are added up, and printed as JSON.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +22,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "build" / "soak"
 _RECORD = "PGOUTPUT_ETL_SOAK_RECORD"  # a variable, as pytest's processes import this module as a plugin
+COUNTS = "counts"  # the name of a test's property: its value is a JSON object of numbers
 _failed: set[str] = set()
+_counts: Counter[str] = Counter()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -32,11 +38,19 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Records a test that passed. A skipped test runs again: the next run may have the programs that it needs."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return  # the main process gets the same report
+    if report.when == "call":
+        for name, value in report.user_properties:
+            _counts.update(json.loads(str(value)) if name == COUNTS else {})
     if not report.passed:
         _failed.add(report.nodeid)
     elif report.when == "teardown" and report.nodeid not in _failed:
         with Path(os.environ[_RECORD]).open("a", encoding="utf-8") as lines:
             lines.write(f"{report.nodeid}\n")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _counts:
+        terminalreporter.write_line(json.dumps(_counts))
 
 
 def state_of_sources() -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
 from pgoutput_etl.postgres.copy_format import text_rows
 from tests.support.servers.postgres import Server
@@ -16,7 +17,7 @@ from tests.support.verdicts import ServerTable, Text
 
 PUBLICATION = "p"
 
-# Truncates each new table, which proves to the job that the table is complete, and writes rows of CREATE TABLE AS again.
+# Truncates each new table, which proves to the job that the table is complete, and restores rows of CREATE TABLE AS.
 # An error, for example because a query still reads the table, must not end the statement that creates the table.
 _COMPLETE = """
 create schema judge;
@@ -114,22 +115,38 @@ def _copied(connection: psycopg.Connection[Any], query: bytes, width: int) -> li
 
 @contextmanager
 def judged_database(
-    server: Server, name: str, landing: Path, *, created: str = "", publication: str = "", **options: str
+    server: Server,
+    name: str,
+    landing: Path,
+    *,
+    created: str = "",
+    setup: str = "",
+    publication: str = "",
+    **options: str,
 ) -> Iterator[JudgedDatabase]:
     """A new database with a slot that is older than its tables, and a publication for all tables.
 
-    created: options of CREATE DATABASE. publication: the publication's options. options: pgoutput's.
+    created: options of CREATE DATABASE. setup: statements before the slot is created. publication: the publication's
+    options. options: pgoutput's.
     """
     server.psql(f'create database "{name}" {created}')
     server.database = name
     try:
         given = f"with ({publication})" if publication else ""
-        server.psql(f"{_COMPLETE} create publication {PUBLICATION} for all tables {given}")
+        server.psql(f"{setup} {_COMPLETE} create publication {PUBLICATION} for all tables {given}")
         server.create_slot(name)
-        try:
-            yield JudgedDatabase(server, name, landing, options)
-        finally:
-            with server.connect() as connection:
-                connection.execute("select pg_drop_replication_slot(%s)", (name,))
+        yield JudgedDatabase(server, name, landing, options)
     finally:
-        server.database = "postgres"
+        _drop(server, name)
+
+
+def _drop(server: Server, name: str) -> None:
+    with server.connect() as connection:
+        prepared = "select gid from pg_prepared_xacts where database = current_database()"
+        for (gid,) in connection.execute(prepared).fetchall():
+            connection.execute(sql.SQL("rollback prepared {}").format(sql.Literal(gid)))
+        connection.execute(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = current_database()"
+        )
+    server.database = "postgres"
+    server.psql(f'drop database "{name}" with (force)')

@@ -1,0 +1,91 @@
+"""PostgreSQL's own regression SQL, if POSTGRES_SQL names its folder: no table has a wrong row without a word.
+
+All tables have a primary key or REPLICA IDENTITY FULL. After each of two nights, each table equals the server's, is
+named by the job, or shows a limit that docs/schema-changes.md documents. `make soak` prints the counts as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.jobs import Job
+from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
+from tests.support.servers.postgres import Server
+from tests.support.servers.regression_sql import RegressionFile, create_template, regression_files, statements
+from tests.support.verdicts import Judgment, Verdict
+from tools.soak import COUNTS
+
+pytestmark = pytest.mark.e2e
+
+FILES = [pytest.param(file, id=file.path.stem) for file in regression_files()]
+Record = Callable[[str, object], None]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    [folder] = {file.path.parent for file in regression_files()}
+    with Server(version=16) as running:
+        create_template(running, tmp_path_factory.mktemp("template"), folder)
+        yield running
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_in_memory(
+    file: RegressionFile, server: Server, tmp_path: Path, landing: Path, record_property: Record
+) -> None:
+    assert_right_or_reported(file, server, tmp_path, in_memory(tmp_path, landing, "[]"), record_property)
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_through_the_job(
+    file: RegressionFile, server: Server, tmp_path: Path, landing: Path, spark: SparkSession, record_property: Record
+) -> None:
+    target = JobTarget(Job(spark, tmp_path, landing))
+    assert_right_or_reported(file, server, tmp_path, target, record_property)
+
+
+def assert_right_or_reported(
+    file: RegressionFile, server: Server, folder: Path, target: JudgedTarget, record_property: Record
+) -> None:
+    nights = file.judged_nights(server, folder, folder / "landing", target)
+    record_property(COUNTS, json.dumps(counted(nights)))
+    wrong = [
+        f"night {number}, {name}: {judgment.difference}"
+        for number, night in enumerate(nights, start=1)
+        for name, judgment in night.items()
+        if judgment.verdict is Verdict.OTHER
+    ]
+    assert wrong == [], "\n".join(wrong)
+
+
+def counted(nights: list[dict[str, Judgment]]) -> Counter[str]:
+    """Tables by their worst verdict; said_of_equal: equal tables that the job named."""
+    counts: Counter[str] = Counter({verdict.value: 0 for verdict in Verdict})
+    for name in {name for night in nights for name in night}:
+        judgments = [night[name] for night in nights if name in night]
+        verdicts = [judgment.verdict for judgment in judgments]
+        [worst, *_] = [v for v in (Verdict.OTHER, Verdict.REPORTED, Verdict.EQUAL) if v in verdicts]
+        counts[worst.value] += 1
+        counts["said_of_equal"] += any(j.is_reported and not j.difference for j in judgments)
+    return counts
+
+
+def test_a_script_is_divided_where_statements_end() -> None:
+    parts = [
+        "select ';' as \"a;b\", E'\\';', $$;$$, $f$;$$;$f$; ",
+        "-- a; comment\n/* ; */ create rule r as on insert to t do (select 1; select 2);",
+        "\ncopy t from stdin;\n1;\n2;\n\\.\n",
+        "\\if :x\nselect 1;\n\\endif\nselect 2;",
+        "create function f() begin atomic select 1; select 2; end;",
+        "\n",
+    ]
+    assert list(statements("".join(parts))) == parts
