@@ -81,8 +81,8 @@ def counted(nights: list[dict[str, Judgment]]) -> Counter[str]:
 
 def test_a_script_is_divided_where_statements_end() -> None:
     parts = [
-        "select ';' as \"a;b\", E'\\';', $$;$$, $f$;$$;$f$; ",
-        "-- a; comment\n/* ; */ create rule r as on insert to t do (select 1; select 2);",
+        "select ';' as \"a;b\", E'\\';', $$;$$, $f$;$$;$f$;",
+        " -- a; comment\n/* ; */ create rule r as on insert to t do (select 1; select 2);",
         "\ncopy t from stdin;\n1;\n2;\n\\.\n",
         "\\if :x\nselect 1;\n\\endif\nselect 2;",
         "create function f() begin atomic select 1; select 2; end;",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
@@ -27,7 +28,19 @@ from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn, texts_of
 from tests.support.jobs import Job
 from tests.support.nights import Nights
-from tests.support.verdicts import AppliedNight, AppliedTable, Text, reported_tables
+from tests.support.verdicts import AppliedNight, AppliedTable, Text
+
+
+def reported_tables(summary: Mapping[str, Any]) -> frozenset[str]:
+    """The tables that the job's summary, as JSON, names with a state other than consistent."""
+    if summary["exit_code"] != EXIT_QUARANTINE:
+        return frozenset()
+    return frozenset(f"{table['schema']}.{table['table']}" for table in summary["tables"] if table["held"] is not None)
+
+
+def reported_states(states: Iterable[TableState]) -> frozenset[str]:
+    """The tables that the job's summary would name for these states."""
+    return frozenset(state.full_name for state in states if state.status == HELD)
 
 
 class JudgedTarget(Protocol):
@@ -57,8 +70,8 @@ class MemoryTarget:
         except PgoutputEtlError as error:
             return AppliedNight(exit_code_of(error), frozenset(), self._tables(), str(error))
         self._read.update(files)
-        held = frozenset(state.full_name for state in self.nights.states.values() if state.status == HELD)
-        return AppliedNight(EXIT_QUARANTINE if held else EXIT_DONE, held, self._tables())
+        reported = reported_states(self.nights.states.values())
+        return AppliedNight(EXIT_QUARANTINE if reported else EXIT_DONE, reported, self._tables())
 
     def _tables(self) -> dict[str, AppliedTable]:
         readable = [state for state in self.nights.states.values() if state.is_readable]

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.protocol.messages import Relation
@@ -68,11 +67,12 @@ class Judgment:
     is_reported: bool
 
 
-def reported_tables(summary: Mapping[str, Any]) -> frozenset[str]:
-    """The tables that the job's summary, as JSON, names with a state other than consistent."""
-    if summary["exit_code"] != EXIT_QUARANTINE:
-        return frozenset()
-    return frozenset(f"{table['schema']}.{table['table']}" for table in summary["tables"] if table["held"] is not None)
+def is_unknown(night: AppliedNight, table: ServerTable) -> bool:
+    """True for a table that no reader finds and no change in the archive belongs to."""
+    known = {applied.relation.oid for applied in night.tables.values()}
+    return not (
+        night.exit_code not in (EXIT_DONE, EXIT_QUARANTINE) or table.oid in known or table.full_name in night.tables
+    )
 
 
 def judge(night: AppliedNight, tables: Iterable[ServerTable]) -> dict[str, Judgment]:

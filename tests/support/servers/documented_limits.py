@@ -17,6 +17,7 @@ from tests.support.verdicts import (
     Verdict,
     difference_in,
     difference_of,
+    is_unknown,
 )
 
 # Event triggers record the columns that the server changed without sending rows. Each table without a primary key gets
@@ -66,7 +67,7 @@ select distinct f.attrelid, a.attname, f.kind from limits.found f
 join pg_attribute a on (a.attrelid, a.attnum) = (f.attrelid, f.attnum) where not a.attisdropped
 """
 
-OLDER = "rows older than the slot"
+OLDER = "rows older than the slot, or than the table's first change"
 RENAMED = "table renamed and never written again"
 NO_ROW_SINCE = "a change reaches the Delta table with the first committed row after it"
 KINDS: Mapping[str, str] = {
@@ -85,7 +86,7 @@ class Limits:
 
     def of(self, server: ServerTable, night: AppliedNight) -> str:
         """The documented limit that explains the whole difference; empty if there is none."""
-        if server.oid in self.older:
+        if server.oid in self.older or is_unknown(night, server):
             return OLDER
         by_oid = {table.relation.oid: table for table in night.tables.values()}
         table = by_oid.get(server.oid)

@@ -80,7 +80,7 @@ class Server:
         return f"host={self.folder} port={self.port} user=postgres dbname={self.database}"
 
     def connect(self, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
-        return psycopg.connect(self.conninfo, autocommit=autocommit)
+        return psycopg.connect(self.conninfo, autocommit=autocommit, client_encoding="utf8")
 
     def psql(self, script: str, *, output: Path | None = None) -> str:
         """Run `script` with psql, each statement in its own transaction, and return its output, unaligned and bare.

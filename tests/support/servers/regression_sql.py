@@ -67,7 +67,7 @@ class PsqlSession:
         (folder / "results").mkdir()
         environment = {
             **os.environ,
-            "PG_ABS_SRCDIR": str(sql.parent.absolute()),
+            "PG_ABS_SRCDIR": str(sql.parent.parent.absolute()),
             "PG_ABS_BUILDDIR": str(folder),
             "PG_LIBDIR": str(database.server.programs.parent / "lib"),
             "PG_DLSUFFIX": ".so",

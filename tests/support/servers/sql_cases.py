@@ -17,7 +17,7 @@ from typing import cast
 from tests.support.judged_targets import JudgedTarget
 from tests.support.servers.judged_database import JudgedDatabase, judged_database
 from tests.support.servers.postgres import Server, Version
-from tests.support.verdicts import Judgment, judge
+from tests.support.verdicts import Judgment, is_unknown, judge
 
 CASES = Path(__file__).parents[2] / "cases"
 
@@ -45,13 +45,14 @@ class SqlCase:
         return judged_database(server, self.name, landing, created=created, publication=publication, **options)
 
     def judged_nights(self, server: Server, landing: Path, target: JudgedTarget) -> list[dict[str, Judgment]]:
-        """The judgments after each night, by schema.table."""
+        """The judgments after each night, by schema.table, of the tables that the archive knows."""
         nights = []
         with self.database(server, landing) as database:
             for statements in self.nights:
                 server.psql(statements)
                 database.land()
-                nights.append(judge(target.night(), database.tables()))
+                night = target.night()
+                nights.append(judge(night, [table for table in database.tables() if not is_unknown(night, table)]))
         return nights
 
 
