@@ -31,7 +31,7 @@ _CAUSES = {
     ),
     "the server sends no change when rows come or go": "rename_attach unlogged_toggle via_root_detach",
     "columns change their names or places, and the definition does not say how": (
-        "bag_never_sent drop_add_last key_swap_key_last rename_and_retype rename_then_add_declared "
+        "bag_never_sent bigint_key_swap drop_add_last key_swap_key_last rename_and_retype rename_then_add_declared "
         "rename_then_add_old_name shadow_column_declared swap_keep_old"
     ),
     "a table takes another's name without a row": "staging_swap staging_swap_masked",

@@ -51,6 +51,10 @@ class AppliedNight:
     tables: Mapping[str, AppliedTable]
     error: str = ""
 
+    @property
+    def is_finished(self) -> bool:
+        return self.exit_code in (EXIT_DONE, EXIT_QUARANTINE)
+
 
 class Verdict(Enum):
     EQUAL = "equal"
@@ -70,9 +74,7 @@ class Judgment:
 def is_unknown(night: AppliedNight, table: ServerTable) -> bool:
     """True for a table that no reader finds and no change in the archive belongs to."""
     known = {applied.relation.oid for applied in night.tables.values()}
-    return not (
-        night.exit_code not in (EXIT_DONE, EXIT_QUARANTINE) or table.oid in known or table.full_name in night.tables
-    )
+    return night.is_finished and table.oid not in known and table.full_name not in night.tables
 
 
 def judge(night: AppliedNight, tables: Iterable[ServerTable]) -> dict[str, Judgment]:
@@ -83,7 +85,7 @@ def judge(night: AppliedNight, tables: Iterable[ServerTable]) -> dict[str, Judgm
 def _judged(night: AppliedNight, table: ServerTable) -> Judgment:
     difference = difference_of(table, night.tables.get(table.full_name))
     is_reported = table.full_name in night.reported
-    if night.exit_code not in (EXIT_DONE, EXIT_QUARANTINE):
+    if not night.is_finished:
         return Judgment(Verdict.OTHER, f"exit code {night.exit_code}: {night.error}; {difference}", False)
     if not difference:
         return Judgment(Verdict.EQUAL, "", is_reported)

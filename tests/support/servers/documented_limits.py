@@ -67,6 +67,8 @@ select distinct f.attrelid, a.attname, f.kind from limits.found f
 join pg_attribute a on (a.attrelid, a.attnum) = (f.attrelid, f.attnum) where not a.attisdropped
 """
 
+_OLDER = b"select oid from limits.older"
+
 OLDER = "rows older than the slot, or than the table's first change"
 RENAMED = "table renamed and never written again"
 NO_ROW_SINCE = "a change reaches the Delta table with the first committed row after it"
@@ -83,6 +85,24 @@ class Limits:
 
     older: frozenset[int]
     changed: Mapping[int, Mapping[str, str]]
+
+    @classmethod
+    def found_in(cls, database: JudgedDatabase) -> Limits:
+        changed: dict[int, dict[str, str]] = {}
+        for oid, name, kind in database.query(_FOUND, 3):
+            changed.setdefault(int(oid or 0), {})[name or ""] = kind or ""
+        return cls(frozenset(int(oid or 0) for (oid,) in database.query(_OLDER, 1)), changed)
+
+    def applied(
+        self, judgments: Mapping[str, Judgment], night: AppliedNight, tables: Iterable[ServerTable]
+    ) -> dict[str, Judgment]:
+        """The judgments, with differences that a documented limit explains as reported."""
+        judged = dict(judgments)
+        for table in tables:
+            judgment = judged[table.full_name]
+            if judgment.verdict is Verdict.OTHER and night.is_finished and (limit := self.of(table, night)):
+                judged[table.full_name] = replace(judgment, verdict=Verdict.REPORTED, difference=limit)
+        return judged
 
     def of(self, server: ServerTable, night: AppliedNight) -> str:
         """The documented limit that explains the whole difference; empty if there is none."""
@@ -106,24 +126,3 @@ def _same_columns(server: ServerTable, table: AppliedTable) -> list[str]:
     """The columns whose name and type are those of the archive's last Relation message."""
     known = {column.name: column.type_oid for column in table.relation.columns}
     return [name for name, type_oid in zip(server.columns, server.types, strict=True) if known.get(name) == type_oid]
-
-
-def documented_limits(
-    database: JudgedDatabase, night: AppliedNight, tables: Iterable[ServerTable], judgments: Mapping[str, Judgment]
-) -> dict[str, Judgment]:
-    """The judgments, with differences that a documented limit explains as reported."""
-    limits = _limits(database)
-    judged = dict(judgments)
-    for table in tables:
-        judgment = judged[table.full_name]
-        if judgment.verdict is Verdict.OTHER and night.exit_code != 1 and (limit := limits.of(table, night)):
-            judged[table.full_name] = replace(judgment, verdict=Verdict.REPORTED, difference=limit)
-    return judged
-
-
-def _limits(database: JudgedDatabase) -> Limits:
-    changed: dict[int, dict[str, str]] = {}
-    for oid, name, kind in database.query(_FOUND, 3):
-        changed.setdefault(int(oid or 0), {})[name or ""] = kind or ""
-    older = frozenset(int(oid or 0) for (oid,) in database.query(b"select oid from limits.older", 1))
-    return Limits(older, changed)

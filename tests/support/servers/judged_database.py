@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,8 +75,8 @@ class JudgedDatabase:
         self._landed += 1
         self.server.recvlogical(self.name, path, publications=[PUBLICATION], **self.options)
 
-    def tables(self) -> list[ServerTable]:
-        """The published columns and rows of all published tables."""
+    def tables(self, skipped: Collection[int] = ()) -> list[ServerTable]:
+        """The published columns and rows of all published tables. skipped: OIDs of tables to leave out."""
         with self.server.connect() as connection:
             connection.execute(_SETTINGS)
             columns: dict[tuple[str, ...], list[tuple[str, int]]] = {}
@@ -84,7 +84,8 @@ class JudgedDatabase:
                 of_table = columns.setdefault(tuple(text or "" for text in table), [])
                 if name is not None and type_oid is not None:
                     of_table.append((name, int(type_oid)))
-            return [_read(connection, table, named) for table, named in columns.items()]
+            wanted = {table: named for table, named in columns.items() if int(table[0]) not in skipped}
+            return [_read(connection, table, named) for table, named in wanted.items()]
 
     def query(self, query: bytes, width: int) -> list[tuple[Text, ...]]:
         """The rows as texts, of a query with this number of columns."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Timer
 
 from tests.support.judged_targets import JudgedTarget
-from tests.support.servers.documented_limits import WATCH, documented_limits
+from tests.support.servers.documented_limits import WATCH, Limits
 from tests.support.servers.judged_database import JudgedDatabase, judged_database
 from tests.support.servers.postgres import Server
 from tests.support.verdicts import Judgment, judge
@@ -154,9 +154,11 @@ class RegressionFile:
 
 
 def _night(database: JudgedDatabase, target: JudgedTarget) -> dict[str, Judgment]:
+    """Tables that are older than the slot are judged once they have a change in the archive."""
     database.land()
-    tables, night = database.tables(), target.night()
-    return documented_limits(database, night, tables, judge(night, tables))
+    night, limits = target.night(), Limits.found_in(database)
+    tables = database.tables(skipped=limits.older - {table.relation.oid for table in night.tables.values()})
+    return limits.applied(judge(night, tables), night, tables)
 
 
 def _name_of(path: Path) -> str:
