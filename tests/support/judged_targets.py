@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from pgoutput_etl.config.settings import load_config
+from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE, exit_code_of
 from pgoutput_etl.jobs.apply.report import RunReport
@@ -23,7 +23,9 @@ from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.replay.mirror import Row
 from pgoutput_etl.schema.table_shape import TableShape, table_columns
-from pgoutput_etl.targets.plan import HELD, TableState
+from pgoutput_etl.targets.condition import conditions_of
+from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.targets.swaps import swap_remarks
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn, texts_of
 from tests.support.jobs import Job
@@ -35,12 +37,14 @@ def reported_tables(summary: Mapping[str, Any]) -> frozenset[str]:
     """The tables that the job's summary, as JSON, names with a state other than consistent."""
     if summary["exit_code"] != EXIT_QUARANTINE:
         return frozenset()
-    return frozenset(f"{table['schema']}.{table['table']}" for table in summary["tables"] if table["held"] is not None)
+    conditions = (f"{table['schema']}.{table['table']}" for table in summary["conditions"])
+    return frozenset((*conditions, *summary["swaps"]))
 
 
-def reported_states(states: Iterable[TableState]) -> frozenset[str]:
+def reported_states(states: Mapping[int, TableState], config: Config) -> frozenset[str]:
     """The tables that the job's summary would name for these states."""
-    return frozenset(state.full_name for state in states if state.status == HELD)
+    conditions = conditions_of(states.values(), config)
+    return frozenset((*(condition.name for condition in conditions), *swap_remarks(states)))
 
 
 class JudgedTarget(Protocol):
@@ -70,7 +74,7 @@ class MemoryTarget:
         except PgoutputEtlError as error:
             return AppliedNight(exit_code_of(error), frozenset(), self._tables(), str(error))
         self._read.update(files)
-        reported = reported_states(self.nights.states.values())
+        reported = reported_states(self.nights.states, self.nights.config)
         return AppliedNight(EXIT_QUARANTINE if reported else EXIT_DONE, reported, self._tables())
 
     def _tables(self) -> dict[str, AppliedTable]:

@@ -30,7 +30,17 @@ from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.schema.version_spans import RowPositions
-from pgoutput_etl.targets.plan import APPLIED, HELD, SKIPPED, HeldTable, TableState, TableTask, tables_ahead
+from pgoutput_etl.targets.mismatches import added
+from pgoutput_etl.targets.plan import (
+    APPLIED,
+    HELD,
+    SKIPPED,
+    HeldTable,
+    TableState,
+    TableTask,
+    complete_since,
+    tables_ahead,
+)
 from pgoutput_etl.targets.target_plan import TargetPlan, plan_targets
 from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, need_reduction, write_method
 from pgoutput_etl.transactions.assembly import Assembly
@@ -192,6 +202,7 @@ class Nights:
         stored = self.store.setdefault(task.path, StoredTable())
         has_rows = task.state is not None and task.changes.truncated_at is None
         current: list[Row] = []
+        mismatches = None if task.state is None or task.changes.truncates else task.state.mismatches
         if has_rows and task.state is not None:
             _, current = moved or self._at(task.state.path, task.state.version)
         for segment in task.spans:
@@ -207,6 +218,7 @@ class Nights:
             method, is_reduced = self._method(task, segment.shape, before, events)
             for event in events:
                 table.apply(event)
+            mismatches = added(mismatches, table.mismatches)
             current = list(table.events())
             if method is WriteMethod.APPEND or (method is WriteMethod.OVERWRITE and not is_reduced):
                 current = [*before, *events] if method is WriteMethod.APPEND else events
@@ -225,6 +237,8 @@ class Nights:
             task.retired,
             tuple(column.type.stored_as for column in task.shape.columns),
             last_row=task.changes.last_row or (None if task.state is None else task.state.last_row),
+            complete_since=complete_since(task.state, task.changes),
+            mismatches=mismatches,
         )
 
     def _method(

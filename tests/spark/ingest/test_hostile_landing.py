@@ -49,7 +49,7 @@ def sparse(path: Path) -> None:
         os.truncate(file.fileno(), 100 << 30)
 
 
-@pytest.mark.parametrize("make", [bomb, sparse])
+@pytest.mark.parametrize("make", [bomb, pytest.param(sparse, marks=pytest.mark.soak)])
 def test_tables_are_held_from_a_file_in_which_nothing_can_be_read(nights: Nights, make: object) -> None:
     assert callable(make)
     nights.land(first(), one(2, 200), name="a-2026-01-01.copydata")
@@ -97,7 +97,7 @@ def test_consecutive_numbers_show_that_no_table_depends_on_a_bomb(nights: Nights
     assert nights.values("t") == [("100", "x"), ("200", "x")]
 
 
-@pytest.mark.parametrize("lsn", [0x64 - 50, HUGE])
+@pytest.mark.parametrize("lsn", [0x64 - 50, pytest.param(HUGE, marks=pytest.mark.soak)])
 def test_the_tables_of_the_one_file_that_breaks_the_order_of_commits_are_held(nights: Nights, lsn: int) -> None:
     nights.night(first(), transaction(2, 200, other(), insert("200", "x", oid=OTHER)))
     nights.land(one(3, 300))
@@ -121,7 +121,7 @@ def test_the_tables_of_the_one_file_that_breaks_the_order_of_commits_are_held(ni
     assert nights.job.run().exit_code == EXIT_DONE
 
 
-@pytest.mark.parametrize("remedy", ["forged", "good"])
+@pytest.mark.parametrize("remedy", ["forged", pytest.param("good", marks=pytest.mark.soak)])
 def test_a_good_file_among_forged_ones_loses_no_rows(nights: Nights, remedy: str) -> None:
     """The file that breaks the order is the good one. Its table is held until somebody says which files are wrong."""
     nights.night(transaction(1, 90, table(), insert("90", "x")))
@@ -154,6 +154,7 @@ def test_a_resumed_batch_holds_the_same_tables(nights: Nights) -> None:
     assert nights.values("other") == [("200", "x")]
 
 
+@pytest.mark.soak
 def test_both_files_are_named_if_nothing_shows_which_is_wrong(nights: Nights) -> None:
     nights.night(first())
     hostile = nights.land(transaction(99, HUGE, insert("forged", "x")))
@@ -200,6 +201,7 @@ def test_the_printed_command_goes_on_without_a_file_and_it_is_not_forgotten(nigh
     assert nights.values("t") == [("100", "x"), ("150", "x"), ("200", "x")]
 
 
+@pytest.mark.soak
 def test_bytes_of_an_ignored_file_stay_in_the_accounts(nights: Nights) -> None:
     nights.land(first())
     garbage = nights.job.landing / "000-x.copydata"
@@ -248,6 +250,7 @@ def test_a_file_of_another_night_cant_be_ignored_by_part_of_its_name(nights: Nig
     assert (summary.exit_code, nights.values("t")) == (EXIT_DONE, [("100", "x")])
 
 
+@pytest.mark.soak
 def test_a_large_file_with_bytes_stops_the_run_because_it_can_be_split(nights: Nights) -> None:
     nights.land(first())
     (nights.job.landing / "001.copydata").write_bytes(copydata(one(2, 200)) * 100)

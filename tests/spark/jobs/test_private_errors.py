@@ -205,6 +205,7 @@ def test_the_log_has_the_task_and_the_class(cases: dict[str, Case]) -> None:
     assert WITHHELD.decode() in cases["die"].err
 
 
+@pytest.mark.soak
 def test_debug_shows_everything(sources: Sources) -> None:
     (case,) = sources.run([sys.executable], ["casts"], "--debug").values()
     assert (case.out, case.code) == ("", 1)

@@ -73,7 +73,7 @@ class JudgedDatabase:
         """Lands everything new as the archive's next file."""
         path = self.landing / f"{self._landed:03}.bin"
         self._landed += 1
-        self.server.recvlogical(self.name, path, publications=[PUBLICATION], **self.options)
+        self.server.recvlogical(self.name, path, publications=[PUBLICATION], proto_version=1, **self.options)
 
     def tables(self, skipped: Collection[int] = ()) -> list[ServerTable]:
         """The published columns and rows of all published tables. skipped: OIDs of tables to leave out."""
