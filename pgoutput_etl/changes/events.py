@@ -176,7 +176,7 @@ def _add_events(
             if (old_kind == "O" or column.is_key) and isinstance(row[i], _Unchanged):
                 row[i] = old_row[i]
     if shape.is_bag:
-        _add_bag_events(built, source, old_kind, old_row, row)
+        _add_bag_events(built, source, tag, old_kind, old_row, row)
         return
     old_key = None if old_row is None else _key(old_row, shape)
     if row is None:
@@ -193,8 +193,11 @@ def _add_events(
 
 
 def _add_bag_events(
-    built: _EventColumns, source: int, old_kind: str | None, old_row: _Row | None, row: _Row | None
+    built: _EventColumns, source: int, tag: str, old_kind: str | None, old_row: _Row | None, row: _Row | None
 ) -> None:
+    if tag == "U" and old_row is None:
+        # The server refuses such an UPDATE unless the table has a replica identity.
+        raise _RowError("an UPDATE without an old tuple in a table without a key: its key is never sent")
     retired: _Row = [None] * (len(built.shape.columns) - len(built.shape.relation.columns))
     if old_row is not None:
         if old_kind != "O":

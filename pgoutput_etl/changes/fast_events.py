@@ -144,7 +144,9 @@ def _letters(letters: pa.Array) -> Numbers:
 def _events_of_new(rows: pa.RecordBatch, shape: TableShape) -> _EventRows:
     indices = np.arange(rows.num_rows, dtype=np.int32)
     empty = np.empty(0, np.int32)
-    op = np.where((_letters(rows.column("tag")) == _I) | shape.is_bag, _I, _U)
+    op = np.where(_letters(rows.column("tag")) == _I, _I, _U)
+    if shape.is_bag and (op == _U).any():
+        raise UnsureError
     return _EventRows(True, indices, op, indices, empty, empty, empty, empty)
 
 
@@ -189,6 +191,8 @@ def _write_events(
         has_new, has_old = new[i] >= 0, old[i] >= 0
         is_full = old_kinds[i] == _O
         if (not has_new and not has_old) or (has_old and tags[i] == _I) or (has_old and is_bag and not is_full):
+            return -1
+        if is_bag and not has_old and tags[i] != _I:
             return -1
         moves = is_bag
         if has_old and has_new and not is_bag:
