@@ -77,7 +77,7 @@ def test_a_table_is_incomplete_until_a_snapshot_has_its_earlier_rows(nights: Nig
     assert (states(accepted), accepted.exit_code, accepted.next) == ({}, EXIT_DONE, ())
     assert "All tables are consistent through LSN 0/100." in summary_text(accepted)
 
-    assert load(nights, 0x100, [("1", "a"), ("2", "b")]).exit_code == EXIT_DONE
+    assert load(nights, 0x101, [("1", "a"), ("2", "b")]).exit_code == EXIT_DONE
     assert (states(nights.job.run(MANUAL)), manifest_state(nights)) == ({}, None)
     assert nights.values("t") == [("1", "a"), ("2", "b")]
 
@@ -135,7 +135,7 @@ def test_a_repair_mends_a_diverged_table(nights: Nights, ranges: tuple[()] | Non
     nights.night(transaction(1, 0x100, table(), truncate(), insert("1", "a")))
     contradict(nights)
     assert states(nights.job.run()) == {"t": "diverged"}
-    begin_repair(nights, 0x100, table(), [("1", "a"), ("2", "b")], ranges)
+    begin_repair(nights, 0x101, table(), [("1", "a"), ("2", "b")], ranges)
     assert nights.job.run().exit_code == EXIT_DONE
     assert nights.values("t") == [("1", "a"), ("2", "b")][: 1 if ranges == () else 2]
 
@@ -143,7 +143,7 @@ def test_a_repair_mends_a_diverged_table(nights: Nights, ranges: tuple[()] | Non
 def test_a_snapshot_and_a_truncate_mend_a_diverged_table(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), truncate(), insert("1", "a")))
     contradict(nights)
-    load(nights, 0x100, [("1", "a"), ("2", "b")])
+    load(nights, 0x101, [("1", "a"), ("2", "b")])
     assert nights.job.run().exit_code == EXIT_DONE
     contradict(nights)
     assert nights.job.run().exit_code == EXIT_QUARANTINE
