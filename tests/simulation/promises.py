@@ -70,7 +70,8 @@ class Holders:
 class Promises:
     """done: the last finished batch that was checked; newest: its row in the ledger. is_interrupted: a later batch was
     begun. tables: contents that were found right, by path and version. at_begin: the versions of all tables when each
-    batch began, by path."""
+    batch began, by path. removed: OIDs of displaced tables that maintenance removed; they return without their earlier
+    rows."""
 
     storage: Storage
     archive: Archive
@@ -82,6 +83,7 @@ class Promises:
     is_interrupted: bool = False
     tables: dict[tuple[str, int], Content] = field(default_factory=dict)
     at_begin: dict[int, dict[str, int]] = field(default_factory=dict)
+    removed: set[int] = field(default_factory=set)
 
     def after_step(self) -> None:
         if self.storage.changes == self.changes:
@@ -114,7 +116,8 @@ class Promises:
         names = []
         for state in () if self.newest is None else self.newest["tables"]:
             name = (state["schema"], state["table"])
-            is_wrong = state["version"] >= 0 and self._newest_content(state["path"]).is_foreign
+            is_written = state["version"] >= 0 and not _is_displaced(state)
+            is_wrong = is_written and self._newest_content(state["path"]).is_foreign
             if is_wrong and state["status"] == "applied" and expected.names.get(name) == state["oid"]:
                 names.append(".".join(name))
         return names
@@ -156,6 +159,7 @@ class Promises:
                 raise BrokenPromiseError(f"batch {number} has files")
         else:
             self._check_files(number, files, begun)
+        self._record_removed(row, before)
         if begun is None:
             self._check_same_rows(row, before)
         expected = self.archive.expected(self._reached(number))
@@ -164,7 +168,7 @@ class Promises:
         states = {state["oid"]: state for state in row["tables"]}
         for oid, rows in expected.tables.items():
             state = states.get(oid)
-            if rows is None:
+            if rows is None or oid in self.removed:
                 continue
             if state is None or state["status"] != "applied":
                 raise BrokenPromiseError(f"batch {number}: table {oid} is not applied: {state and state['reason']}")
@@ -175,6 +179,16 @@ class Promises:
                 raise BrokenPromiseError(f"batch {number}: {state['path']}: {found}")
         if begun is not None and begun["backfill"] is not None:
             self._check_rebuilt(number, BackfillOrder.from_json(begun["backfill"]), states)
+
+    def _record_removed(self, row: dict[str, Any], before: dict[str, Any] | None) -> None:
+        """Only displaced tables are removed: from storage first, and then from the ledger."""
+        kept = {state["oid"] for state in row["tables"]}
+        for state in () if before is None else before["tables"]:
+            is_gone = state["version"] >= 0 and self.storage.table(state["path"]).version < 0
+            if _is_displaced(state) and is_gone:
+                self.removed.add(state["oid"])
+            elif state["oid"] not in kept:
+                raise BrokenPromiseError(f"batch {row['batch']} has no table {state['oid']}")
 
     def _check_rebuilt(self, number: int, order: BackfillOrder, states: Mapping[int, dict[str, Any]]) -> None:
         """A rebuild replaces whatever another program has written."""
@@ -210,7 +224,12 @@ class Promises:
     def check_read(self, who: str, state: Mapping[str, Any], batch: int, content: Content) -> None:
         """Of a reader that reads while other processes work."""
         rows = self.archive.expected(self._reached(batch)).tables.get(state["oid"])
-        if rows is not None and not content.is_foreign and _rows_of(content) != rows:
+        if (
+            rows is not None
+            and state["oid"] not in self.removed
+            and not content.is_foreign
+            and _rows_of(content) != rows
+        ):
             raise BrokenPromiseError(f"{who}: other rows")
 
     def _check_rows(self, who: str, state: dict[str, Any], rows: Rows) -> None:
@@ -244,6 +263,10 @@ class Promises:
                 if _rows_of(content) != _rows_of(self.tables[place]):
                     raise BrokenPromiseError(f"{state['path']}, version {state['version']}, has changed")
                 self.tables[place] = content
+
+
+def _is_displaced(state: Mapping[str, Any]) -> bool:
+    return "/displaced/" in state["path"]
 
 
 def _rows_of(content: Content) -> Rows:
