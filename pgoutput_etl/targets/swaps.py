@@ -47,8 +47,10 @@ def suspected_swaps(states: Mapping[int, TableState]) -> tuple[SuspectedSwap, ..
             named.append(state)
     found: dict[str, SuspectedSwap] = {}
     for newcomer in named:
-        others = displaced[newcomer.full_name]
-        swaps = (_swap(table, newcomer, others) for table in named if others and _is_named_after(newcomer, table))
+        others = displaced.get(newcomer.full_name)
+        if others is None:
+            continue
+        swaps = (_swap(table, newcomer, others) for table in named if _is_named_after(newcomer, table))
         for swap in filter(None, swaps):
             found[swap.table] = max(swap, found.get(swap.table, swap), key=lambda swap: swap.displaced)
     return tuple(found[name] for name in sorted(found))
@@ -79,7 +81,7 @@ def _last_known(state: TableState) -> int | None:
 
 def _is_named_after(newcomer: TableState, table: TableState) -> bool:
     """True if the newcomer's name is the table's with an addition, and all columns of one are in the other, which may
-    have gained or lost some since."""
+    have gained or lost some since. In another schema, which may be another tenant's, it is not."""
     one, other = ({column.name for column in state.relation.columns} for state in (newcomer, table))
     is_named = is_named_after((newcomer.schema, newcomer.table), (table.schema, table.table))
-    return is_named and (one <= other or other <= one)
+    return is_named and newcomer.schema == table.schema and (one <= other or other <= one)
