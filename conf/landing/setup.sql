@@ -91,7 +91,8 @@ with inherited as (
     ('DateStyle', 'ISO', 'iso( *,.*)?', 'ISO', 'tables with dates or times are held'),
     ('IntervalStyle', 'postgres', 'postgres', 'postgres', 'tables with intervals are held'),
     ('bytea_output', 'hex', 'hex', 'hex', 'tables with bytea are held'),
-    ('client_encoding', 'UTF8', 'utf-?8|unicode', 'UTF8', 'tables with other characters than ASCII are held')
+    ('client_encoding', getdatabaseencoding()::text, 'utf-?8|unicode|sql_ascii', 'UTF8',
+     'other characters than ASCII are misread, or their tables are held')
 )
 select count(*) > 0 as has_other_settings,
        coalesce(string_agg(format('Without the PGOPTIONS and PGCLIENTENCODING of shop.env, %s, because of %s = %s: '

@@ -14,7 +14,7 @@ _FIRST_SHORTEST = 120_000  # the version from which extra_float_digits = 1, the 
 
 @dataclass(frozen=True, slots=True)
 class UnsuitableSetting:
-    """value: the one that role or database set, or the server's default. suitable: the one to set. harm: the reason."""
+    """value: the one that role or database set, or else the default. suitable: the one to set. harm: the reason."""
 
     name: str
     value: str
@@ -24,23 +24,29 @@ class UnsuitableSetting:
 
 _HELD = "tables with {} would be held"
 
+_FLOAT_DIGITS, _ENCODING = "extra_float_digits", "client_encoding"
+
 # Name, pattern of suitable values, the value to set, and the harm of another one.
 _RULES = (
+    (_FLOAT_DIGITS, "[123]", "3", "floats would be rounded, and keys that differ only in later digits become one row"),
     ("DateStyle", r"iso\b.*", "ISO", _HELD.format("dates or times")),
     ("IntervalStyle", "postgres", "postgres", _HELD.format("intervals")),
     ("bytea_output", "hex", "hex", _HELD.format("bytea")),
-    ("client_encoding", "utf-?8|unicode", "UTF8", _HELD.format("other characters than ASCII")),
+    (
+        _ENCODING,
+        "utf-?8|unicode|sql_ascii",
+        "UTF8",
+        "other characters than ASCII would be misread, or their tables held",
+    ),
 )
 
-_ROUNDED = "floats would be rounded, and keys that differ only in later digits would become one row"
 
-
-def unsuitable_settings(settings: Mapping[str, str], version: int) -> Iterator[UnsuitableSetting]:
-    """settings: what role and database set, by name in lower case. version: server_version_num."""
-    digits = settings.get("extra_float_digits", "0" if version < _FIRST_SHORTEST else "1")
-    if not re.fullmatch("3" if version < _FIRST_SHORTEST else "[123]", digits):
-        yield UnsuitableSetting("extra_float_digits", digits, "3", _ROUNDED)
+def unsuitable_settings(settings: Mapping[str, str], version: int, encoding: str) -> Iterator[UnsuitableSetting]:
+    """settings: what role and database set, by name in lower case. version: server_version_num. encoding: the
+    database's."""
+    usual = {_FLOAT_DIGITS: "0" if version < _FIRST_SHORTEST else "1", _ENCODING: encoding}
     for name, pattern, suitable, harm in _RULES:
-        value = settings.get(name.lower(), suitable)
-        if not re.fullmatch(pattern, value, re.IGNORECASE):
+        value = settings.get(name.lower(), usual.get(name, suitable))
+        wanted = "3" if name == _FLOAT_DIGITS and version < _FIRST_SHORTEST else pattern
+        if not re.fullmatch(wanted, value, re.IGNORECASE):
             yield UnsuitableSetting(name, value, suitable, harm)

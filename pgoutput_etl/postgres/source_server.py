@@ -44,6 +44,7 @@ SELECT json_build_object(
   'may_replicate', (SELECT rolsuper OR rolreplication FROM pg_catalog.pg_roles WHERE rolname = current_user)
     OR EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'rds_replication'
       AND pg_has_role(current_user, oid, 'member')),
+  'encoding', getdatabaseencoding(),
   'sender_settings', (SELECT coalesce(json_object_agg(o.role, o.settings), '{}'::json) FROM (SELECT r.role,
     coalesce(json_object_agg(s.name, s.value) FILTER (WHERE s.name IS NOT NULL), '{}'::json) AS settings
     FROM receivers r LEFT JOIN sender_settings s ON s.role = r.role GROUP BY r.role) o),
@@ -153,8 +154,8 @@ class SourceTable:
 @dataclass(frozen=True, slots=True)
 class SourceServer:
     """lsn: the end of its WAL. senders: connected WAL senders. may_replicate: the user may create a slot.
-    sender_settings: by role, of the user and the connected receivers, what role and database set, by name in lower
-    case."""
+    encoding: the database's. sender_settings: by role, of the user and the connected receivers, what role and database
+    set, by name in lower case."""
 
     version: int
     database: str
@@ -166,6 +167,7 @@ class SourceServer:
     max_senders: int
     senders: int
     may_replicate: bool
+    encoding: str = "UTF8"
     sender_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     slots: tuple[ReplicationSlot, ...] = ()
     publications: tuple[Publication, ...] = ()

@@ -71,6 +71,7 @@ def test_the_query_describes_a_server(version: Any) -> None:
         assert (found.version // 10_000, found.database, found.user) == (version, "postgres", "reader")
         assert (found.wal_level, found.max_slots, found.senders, found.may_replicate) == ("logical", 20, 0, False)
         assert source(server).may_replicate
+        assert found.encoding == "UTF8"
         assert found.sender_settings == {"reader": {"extra_float_digits": "1", "datestyle": "German, DMY"}}
         assert source(server).sender_settings == {"postgres": {"extra_float_digits": "0"}}
         [slot] = found.slots

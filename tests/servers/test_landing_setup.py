@@ -140,6 +140,11 @@ def test_settings_that_change_values_are_reported(shop: Database) -> None:
     assert "tables with dates or times are held, because of DateStyle = German, DMY: " in held
     shop.psql(*(line.rpartition(": ")[2] for line in (rounded, held)))
     assert reported() == [], "the printed statements overrule database and role"
+    shop.psql("create database latin template template0 encoding 'LATIN1' locale 'C'")
+    try:
+        assert "because of client_encoding = LATIN1: " in shop.setup("slot=latin", database="latin").stdout
+    finally:
+        shop.psql("select pg_drop_replication_slot('latin')", "drop database latin with (force)")
 
 
 def test_the_readmes_receiver_overrules_settings_of_the_database(shop: Database) -> None:

@@ -153,7 +153,7 @@ class Checklist:
         """Notes, because nothing shows whether the receiver's environment overrules these settings."""
         database = self.server.database
         for role, settings in sorted(self.server.sender_settings.items()):
-            for found in unsuitable_settings(settings, self.server.version):
+            for found in unsuitable_settings(settings, self.server.version, self.server.encoding):
                 text = (
                     f"{found.name} is {found.value!r} for {role} in {database}: unless the receiver's PGOPTIONS or "
                     f"PGCLIENTENCODING says otherwise, {found.harm}"

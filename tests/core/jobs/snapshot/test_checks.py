@@ -124,6 +124,15 @@ def test_settings_of_role_and_database_that_change_values_are_noted(
     assert shlex.split(report.steps[0].command)[-1] == f'ALTER ROLE "landing" IN DATABASE "shop" {statement}'
 
 
+def test_the_encoding_of_the_database_counts_unless_it_is_overruled(configuration: Path) -> None:
+    server = replace(SERVER, encoding="LATIN1", sender_settings={"landing": {}})
+    _, [note] = checked(configuration, server)
+    assert note.text.startswith("client_encoding is 'LATIN1' for landing in shop: ")
+    overruled = {"landing": {"client_encoding": "UTF8"}}
+    for suitable in (replace(server, sender_settings=overruled), replace(server, encoding="SQL_ASCII")):
+        assert checked(configuration, suitable)[1] == []
+
+
 def test_suitable_settings_of_role_and_database_are_not_noted(configuration: Path) -> None:
     usual = {"datestyle": "ISO, DMY", "timezone": "Asia/Kolkata", "client_encoding": "utf-8", "work_mem": "1GB"}
     for version, digits in ((180_004, "1"), (120_000, "2"), (110_000, "3")):
