@@ -159,12 +159,12 @@ class Promises:
                 raise BrokenPromiseError(f"batch {number} has files")
         else:
             self._check_files(number, files, begun)
-        self._record_removed(row, before)
         if begun is None:
             self._check_same_rows(row, before)
         expected = self.archive.expected(self._reached(number))
         if row["last_commit_lsn"] != expected.lsn:
             raise BrokenPromiseError(f"batch {number}: LSN {row['last_commit_lsn']}, expected {expected.lsn}")
+        self._record_removed(row, before)
         states = {state["oid"]: state for state in row["tables"]}
         for oid, rows in expected.tables.items():
             state = states.get(oid)

@@ -63,6 +63,7 @@ def test_an_inspection_names_the_file(tmp_path: Path) -> None:
     assert not report.is_damaged
 
 
-@pytest.mark.parametrize("folder", sorted(path for path in DATA.glob("*/v*") if path.is_dir()), ids=lambda p: p.name)
-def test_real_archives_have_exact_floats(folder: Path) -> None:
-    assert not any("extra_float_digits" in remark for remark in inspected(files_of(folder)).remarks)
+@pytest.mark.parametrize("slot", ["pg10/v1", "pg14/v1", "pg16/v4_parallel", "random16/v1"])
+def test_real_archives_have_exact_floats(slot: str) -> None:
+    report = inspected(files_of(DATA / slot))
+    assert "0 or less" not in report.settings.get("extra_float_digits", {})
