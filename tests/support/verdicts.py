@@ -64,11 +64,14 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgment:
-    """difference: from the server's table; empty if there is none. is_reported: also of tables without a difference."""
+    """rows: of the server. difference: from the server's table; empty if there is none. is_reported: the job names the
+    table, even without a difference. limit: the documented one that explains the difference."""
 
     verdict: Verdict
+    rows: int
     difference: str
     is_reported: bool
+    limit: str = ""
 
 
 def is_unknown(night: AppliedNight, table: ServerTable) -> bool:
@@ -84,12 +87,12 @@ def judge(night: AppliedNight, tables: Iterable[ServerTable]) -> dict[str, Judgm
 
 def _judged(night: AppliedNight, table: ServerTable) -> Judgment:
     difference = difference_of(table, night.tables.get(table.full_name))
-    is_reported = table.full_name in night.reported
+    is_reported, rows = table.full_name in night.reported, len(table.rows)
     if not night.is_finished:
-        return Judgment(Verdict.OTHER, f"exit code {night.exit_code}: {night.error}; {difference}", False)
+        return Judgment(Verdict.OTHER, rows, f"exit code {night.exit_code}: {night.error}; {difference}", False)
     if not difference:
-        return Judgment(Verdict.EQUAL, "", is_reported)
-    return Judgment(Verdict.REPORTED if is_reported else Verdict.OTHER, difference, is_reported)
+        return Judgment(Verdict.EQUAL, rows, "", is_reported)
+    return Judgment(Verdict.REPORTED if is_reported else Verdict.OTHER, rows, difference, is_reported)
 
 
 def difference_of(server: ServerTable, table: AppliedTable | None) -> str:

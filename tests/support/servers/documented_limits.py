@@ -69,14 +69,16 @@ join pg_attribute a on (a.attrelid, a.attnum) = (f.attrelid, f.attnum) where not
 
 _OLDER = b"select oid from limits.older"
 
-OLDER = "rows older than the slot, or than the table's first change"
+# The words of docs/schema-changes.md
+OLDER = "rows older than the slot"
 RENAMED = "table renamed and never written again"
-NO_ROW_SINCE = "a change reaches the Delta table with the first committed row after it"
+NO_ROW_SINCE = "with the first committed row after it"
 KINDS: Mapping[str, str] = {
     "default": "ADD COLUMN … DEFAULT",
-    "type": "other type change, or ALTER COLUMN … USING",
+    "type": "other type change",
     "value": "ALTER TYPE … RENAME VALUE",
 }
+LIMITS = (OLDER, RENAMED, NO_ROW_SINCE, *KINDS.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Limits:
         for table in tables:
             judgment = judged[table.full_name]
             if judgment.verdict is Verdict.OTHER and night.is_finished and (limit := self.of(table, night)):
-                judged[table.full_name] = replace(judgment, verdict=Verdict.REPORTED, difference=limit)
+                judged[table.full_name] = replace(judgment, verdict=Verdict.REPORTED, limit=limit)
         return judged
 
     def of(self, server: ServerTable, night: AppliedNight) -> str:
