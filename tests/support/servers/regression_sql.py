@@ -101,7 +101,7 @@ class PsqlSession:
             self.feed(f"\n\\! touch '{mark}'\n")
             until = time.monotonic() + 10
             while not mark.exists():
-                if self._process.poll() is not None or (time.monotonic() > until and self._is_idle()):
+                if self._process.poll() is not None or (time.monotonic() > until and self._is_idle(5)):
                     return False
                 time.sleep(0.01)
             if self._is_idle():
@@ -109,11 +109,12 @@ class PsqlSession:
             self.feed(next(rest, ""))
         return False
 
-    def _is_idle(self) -> bool:
-        """True outside of statements and transactions."""
+    def _is_idle(self, seconds: int = 0) -> bool:
+        """True if no statement runs and no transaction is open, for at least this long."""
         [(busy,)] = self._database.query(
-            b"select count(*) from pg_stat_activity where datname = current_database() and state <> 'idle' "
-            b"and pid <> pg_backend_pid() and backend_type = 'client backend'",
+            b"select count(*) from pg_stat_activity where datname = current_database() "
+            b"and pid <> pg_backend_pid() and backend_type = 'client backend' "
+            b"and (state <> 'idle' or clock_timestamp() < state_change + %d * interval '1 s')" % seconds,
             1,
         )
         return busy == "0"
