@@ -46,7 +46,7 @@ WRONG_THROUGH_THE_JOB = {
     **_WRONG,
     **dict.fromkeys(("cdf_rename", "reserved_names_cdf"), "one table stops the run"),
 }
-IN_CI = {"enum_key", "pk_only_generated"}
+IN_CI = {"binary_composite_of_domain", "enum_key", "pk_only_generated"}
 
 
 @pytest.fixture(scope="session")
