@@ -146,8 +146,10 @@ def test_texts_that_change_in_values(archive: Archive) -> None:
     )
     archive.night("alter type c add attribute d int; alter table a rename to a2; update t set id = 3 where id = 2;")
     assert archive.rows("t") == [(1, "(1,x)", "public.a"), (3, "(2,y,)", "public.a2")]
+    archive.night("alter type c drop attribute d; insert into t values (4, (4, 'z'), 'a2')")
+    assert archive.rows("t")[1:] == [(3, "(2,y,)", "public.a2"), (4, "(4,z)", "public.a2")]
     archive.night("update b set r = 0 where (c).a = 1; delete from b where (c).a = 2")
-    assert archive.rows("b") == [("(1,x)", "public.a"), ("(1,x,)", "-"), ("(2,y)", "public.a")]
+    assert archive.rows("b") == [("(1,x)", "-"), ("(1,x)", "public.a"), ("(2,y)", "public.a")]
 
 
 def test_an_unlogged_spell(archive: Archive) -> None:
