@@ -18,7 +18,7 @@ from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
 from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACED
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.contract import is_held_by_contract
-from pgoutput_etl.targets.condition import Condition, TableCondition
+from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.plan import WAS_SKIPPED
 from pgoutput_etl.transactions.cutoff import TORN
 
@@ -127,7 +127,7 @@ def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple
     conditions = findings.conditions
     if findings.swapped:
         yield _SWAPPED, _snapshot(sorted(findings.swapped), server)
-    diverged = [condition for condition in conditions if condition.state is Condition.DIVERGED]
+    diverged = [condition for condition in conditions if condition.state is ConditionKind.DIVERGED]
     repairable = sorted(condition.name for condition in diverged if condition.can_be_repaired)
     if repairable:
         repair = (*_snapshot(repairable, server), "--repair")
@@ -138,7 +138,7 @@ def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple
             f"{_are(len(replaced), 'diverged')}: find the cause, {_REPLACE}{_dropping(replaced)}",
             _snapshot(sorted(condition.name for condition in replaced), server),
         )
-    incomplete = [condition for condition in conditions if condition.state is Condition.INCOMPLETE]
+    incomplete = [condition for condition in conditions if condition.state is ConditionKind.INCOMPLETE]
     if incomplete:
         yield (
             f"{_are(len(incomplete), 'incomplete')}: {_EARLIER_ROWS}{_dropping(incomplete)}",

@@ -25,7 +25,7 @@ _CAUSES = (
 _PROOF = {Since.SNAPSHOT: "a snapshot", Since.CREATION: "its creation", Since.TRUNCATE: "a TRUNCATE"}
 
 
-class Condition(str, Enum):
+class ConditionKind(str, Enum):
     """The state of a table that is not known to equal the server's. A table has the first of these that holds.
 
     HELD: no later commit is applied. DIVERGED: changes contradict the table's rows, although it has all rows that the
@@ -46,7 +46,7 @@ class TableCondition:
     oid: int
     schema: str
     table: str
-    state: Condition
+    state: ConditionKind
     reason: str
     lsn: int
     mode: str = Mode.MIRROR.value
@@ -75,21 +75,21 @@ def condition_of(state: TableState, snapshots: Snapshots, rule: TableRule) -> Ta
     if rule.skip:
         return None
     if state.status != APPLIED:  # or it was skipped, and is not any longer: the next batch holds it
-        return _condition(state, Condition.HELD, state.reason or "")
+        return _condition(state, ConditionKind.HELD, state.reason or "")
     if not state.is_readable:
         return None
     is_counted = rule.on_missing_row is not OnMissingRow.IGNORE and state.mode is not Mode.APPEND
     found, since = state.mismatches if is_counted else None, state.complete_since
     is_complete = since is not None and not may_lack_rows(state)
     if found is not None and (found.doubled or (found.missing and is_complete)):
-        return _condition(state, Condition.DIVERGED, _divergence(found, since), found)
+        return _condition(state, ConditionKind.DIVERGED, _divergence(found, since), found)
     if snapshots is Snapshots.ACCEPT or not (found or may_lack_rows(state)):
         return None
-    return _condition(state, Condition.INCOMPLETE, _incompleteness(found, since), found)
+    return _condition(state, ConditionKind.INCOMPLETE, _incompleteness(found, since), found)
 
 
 def _condition(
-    state: TableState, condition: Condition, reason: str, mismatches: Mismatches | None = None
+    state: TableState, condition: ConditionKind, reason: str, mismatches: Mismatches | None = None
 ) -> TableCondition:
     is_repairable = state.is_complete and state.mode is Mode.MIRROR and bool(state.key) and not state.masks
     place = (state.oid, state.schema, state.table, condition, reason, state.last_commit_lsn)
@@ -114,7 +114,7 @@ def condition_lines(conditions: Sequence[TableCondition]) -> list[str]:
     """Lines for a summary, without held tables. Tables that only may lack rows share a line."""
     proven = [condition for condition in conditions if condition.mismatches is not None]
     lines = shortened([f"{c.state.capitalize()}: {c.name}: {c.reason}" for c in proven], _SHOWN_TABLES, "tables")
-    unproven = [c.name for c in conditions if c.state is Condition.INCOMPLETE and c.mismatches is None]
+    unproven = [c.name for c in conditions if c.state is ConditionKind.INCOMPLETE and c.mismatches is None]
     if unproven:
         lines.append(f"Incomplete: earlier rows, if there were any, are missing: {named(unproven)}.")
     return lines

@@ -14,7 +14,7 @@ import pytest
 from pgoutput_etl.config.column_rules import SALT_VARIABLE
 from pgoutput_etl.config.settings import SourceDatabase, load_config
 from pgoutput_etl.postgres.queries import RECEIVER_ENVIRONMENT
-from pgoutput_etl.targets.condition import Condition
+from pgoutput_etl.targets.condition import ConditionKind
 from tools import configuration_page, site_pages
 from tools.types_table import PAGE, page
 
@@ -83,7 +83,7 @@ def test_the_configuration_of_states_is_valid(tmp_path: Path) -> None:
 def test_the_page_of_states_has_every_state() -> None:
     text = (ROOT / "docs" / "states.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \*\*(\w+)\*\* \|", text, re.MULTILINE)
-    assert rows == [condition.value for condition in Condition]
+    assert rows == [condition.value for condition in ConditionKind]
 
 
 @pytest.mark.parametrize("page", ["ledger", "runbook"])

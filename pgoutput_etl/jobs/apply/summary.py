@@ -19,7 +19,7 @@ from pgoutput_etl.load.writer import TableResult
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.diff import ChangeKind
 from pgoutput_etl.targets.columns import TargetColumn, target_columns
-from pgoutput_etl.targets.condition import Condition, conditions_of
+from pgoutput_etl.targets.condition import ConditionKind, conditions_of
 from pgoutput_etl.targets.plan import TableState, may_lack_rows, snapshots_ahead
 from pgoutput_etl.targets.swaps import swap_remarks
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
@@ -107,7 +107,7 @@ def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSumm
     if last is None:
         return RunSummary(source, 0, 0, 0, 0, files_not_read=tuple(remarks))
     conditions = conditions_of(last.tables.values(), run.config)
-    held = tuple(_held(last.tables[table.oid]) for table in conditions if table.state is Condition.HELD)
+    held = tuple(_held(last.tables[table.oid]) for table in conditions if table.state is ConditionKind.HELD)
     left = run.ledger.leftovers()
     summary = RunSummary(
         source,

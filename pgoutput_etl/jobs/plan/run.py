@@ -26,7 +26,7 @@ from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.masking.unmasked_copies import unmasked_copies
-from pgoutput_etl.targets.condition import Condition, TableCondition, conditions_of
+from pgoutput_etl.targets.condition import ConditionKind, TableCondition, conditions_of
 from pgoutput_etl.targets.plan import APPLIED, HeldTable, TableChanges, TableState, TableTask, complete_since
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 
@@ -66,7 +66,7 @@ def _next(config: Config, plan: PlanSummary, known: Sequence[TableCondition]) ->
     """The next commands. Problems that the ledger has are resolved as after a run; problems that this batch would add
     are better resolved before it. known: the tables' conditions in the ledger."""
     held = {table.name: table.held for table in plan.tables if table.held is not None}
-    held_before = [condition.name for condition in known if condition.state is Condition.HELD]
+    held_before = [condition.name for condition in known if condition.state is ConditionKind.HELD]
     old = Findings({name: reason for name, reason in held.items() if name in held_before}, conditions=known)
     if not plan.files and not plan.resumes:
         quarantined = plan.transactions.get(TransactionStatus.QUARANTINED.value, 0)
@@ -108,7 +108,7 @@ def _nothing_new(run: Run, last: Batch | None) -> PlanSummary:
         last.number,
         last.last_commit_lsn,
         transactions={TransactionStatus.QUARANTINED.value: left.transactions},
-        tables=tuple(_held_state(last.tables[c.oid]) for c in conditions if c.state is Condition.HELD),
+        tables=tuple(_held_state(last.tables[c.oid]) for c in conditions if c.state is ConditionKind.HELD),
         conditions=conditions,
         damages=left.damages,
         refused_files=left.refused_files,

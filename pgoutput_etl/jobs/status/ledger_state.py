@@ -17,7 +17,7 @@ from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.tables import erasure_of, table_state
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.relation_history import RelationHistory
-from pgoutput_etl.targets.condition import Condition, TableCondition
+from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.plan import SKIPPED, TableState
 from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.assembly import Assembly
@@ -109,7 +109,7 @@ def table_states(last: Mapping[str, Any] | None) -> dict[int, TableState]:
 
 
 def held_tables(conditions: Iterable[TableCondition]) -> tuple[HeldTable, ...]:
-    held = (condition for condition in conditions if condition.state is Condition.HELD)
+    held = (condition for condition in conditions if condition.state is ConditionKind.HELD)
     return tuple(HeldTable(table.schema, table.table, table.lsn, table.reason) for table in held)
 
 

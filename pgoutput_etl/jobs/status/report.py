@@ -15,7 +15,7 @@ from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
 from pgoutput_etl.landing.selection import LEFT_UNREAD
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.condition import (
-    Condition,
+    ConditionKind,
     TableCondition,
     condition_lines,
     consistency_line,
@@ -170,7 +170,7 @@ class Status:
         set_aside = self.quarantine
         tables = Counter(condition.state for condition in self.conditions)
         counts = (
-            *((tables[state], f"table {state.value}", f"tables {state.value}") for state in Condition),
+            *((tables[state], f"table {state.value}", f"tables {state.value}") for state in ConditionKind),
             (len(set_aside.ranges), "unreadable range of bytes", "unreadable ranges of bytes"),
             (set_aside.transactions, "transaction in quarantine", "transactions in quarantine"),
             (len(set_aside.refused_files), "file refused", "files refused"),

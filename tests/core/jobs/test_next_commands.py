@@ -15,7 +15,7 @@ from pgoutput_etl.errors import ArchiveError, RunError, SequenceError
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.jobs.next_commands import ONLY_ON_SERVER, Findings, inspected, next_commands, next_lines
 from pgoutput_etl.landing.selection import LEFT_UNREAD
-from pgoutput_etl.targets.condition import Condition, TableCondition
+from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.plan import WAS_SKIPPED
 from pgoutput_etl.transactions.cutoff import TORN
 from tools.error_sites import sites
@@ -30,10 +30,10 @@ def config(tmp_path: Path) -> Config:
     return load_config(str(path))
 
 
-INCOMPLETE = TableCondition(1, "public", "t", Condition.INCOMPLETE, "why", 100)
-PAST = TableCondition(2, "public", "past", Condition.INCOMPLETE, "why", 100, mode="history")
-DIVERGED = TableCondition(3, "public", "d", Condition.DIVERGED, "why", 100, can_be_repaired=True)
-BAG = TableCondition(4, "public", "bag", Condition.DIVERGED, "why", 100)
+INCOMPLETE = TableCondition(1, "public", "t", ConditionKind.INCOMPLETE, "why", 100)
+PAST = TableCondition(2, "public", "past", ConditionKind.INCOMPLETE, "why", 100, mode="history")
+DIVERGED = TableCondition(3, "public", "d", ConditionKind.DIVERGED, "why", 100, can_be_repaired=True)
+BAG = TableCondition(4, "public", "bag", ConditionKind.DIVERGED, "why", 100)
 SERVER = "--jdbc jdbc:postgresql://HOST:5432/DATABASE"
 STATES = {
     "held": (Findings({"public.t": "the column name '_pg_x' is reserved"}), ["backfill --from-quarantine"]),

@@ -9,7 +9,7 @@ import pytest
 
 from pgoutput_etl.config.settings import Mode, OnMissingRow, Snapshots, TableRule
 from pgoutput_etl.targets.condition import (
-    Condition,
+    ConditionKind,
     TableCondition,
     condition_lines,
     condition_of,
@@ -34,7 +34,7 @@ def state(since: CompleteSince | None = COMPLETE[0], found: Mismatches | None = 
     return replace(state_of(table()), **values)  # type: ignore[arg-type]
 
 
-def of(table_state: TableState, snapshots: Snapshots = MANUAL, rule: TableRule = RULE) -> Condition | None:
+def of(table_state: TableState, snapshots: Snapshots = MANUAL, rule: TableRule = RULE) -> ConditionKind | None:
     found = condition_of(table_state, snapshots, rule)
     return None if found is None else found.state
 
@@ -45,14 +45,14 @@ def test_a_complete_table_is_consistent_until_a_change_contradicts_its_rows(
     since: CompleteSince, snapshots: Snapshots
 ) -> None:
     assert of(state(since), snapshots) is None
-    assert of(state(since, MISSING), snapshots) is Condition.DIVERGED
-    assert of(state(since, DOUBLED), snapshots) is Condition.DIVERGED
+    assert of(state(since, MISSING), snapshots) is ConditionKind.DIVERGED
+    assert of(state(since, DOUBLED), snapshots) is ConditionKind.DIVERGED
 
 
 @pytest.mark.parametrize("found", [None, MISSING])
 def test_a_table_known_from_its_first_change_on_is_incomplete_unless_that_is_accepted(found: Mismatches | None) -> None:
-    assert of(state(FIRST, found), MANUAL) is Condition.INCOMPLETE
-    assert of(state(FIRST, found), AUTO) is Condition.INCOMPLETE
+    assert of(state(FIRST, found), MANUAL) is ConditionKind.INCOMPLETE
+    assert of(state(FIRST, found), AUTO) is ConditionKind.INCOMPLETE
     assert of(state(FIRST, found), ACCEPT) is None
 
 
@@ -61,12 +61,12 @@ def test_a_table_known_from_its_first_change_on_is_incomplete_unless_that_is_acc
 def test_two_rows_with_one_key_contradict_each_other_in_any_table(
     since: CompleteSince | None, snapshots: Snapshots
 ) -> None:
-    assert of(state(since, DOUBLED), snapshots) is Condition.DIVERGED
+    assert of(state(since, DOUBLED), snapshots) is ConditionKind.DIVERGED
 
 
 def test_a_table_of_an_older_ledger_is_incomplete_only_if_a_change_proves_it() -> None:
     assert of(state(None)) is None
-    assert of(state(None, MISSING)) is Condition.INCOMPLETE
+    assert of(state(None, MISSING)) is ConditionKind.INCOMPLETE
     assert of(state(None, MISSING), ACCEPT) is None
 
 
@@ -74,22 +74,22 @@ def test_mismatches_that_the_rule_ignores_do_not_count() -> None:
     ignoring = replace(RULE, on_missing_row=OnMissingRow.IGNORE)
     assert of(state(found=MISSING), rule=ignoring) is None
     assert of(state(found=DOUBLED), rule=ignoring) is None
-    assert of(state(FIRST, MISSING), rule=ignoring) is Condition.INCOMPLETE
+    assert of(state(FIRST, MISSING), rule=ignoring) is ConditionKind.INCOMPLETE
     holding = replace(RULE, on_missing_row=OnMissingRow.HOLD)
-    assert of(state(found=MISSING), rule=holding) is Condition.DIVERGED
+    assert of(state(found=MISSING), rule=holding) is ConditionKind.DIVERGED
 
 
 def test_mode_append_has_no_rows_to_contradict() -> None:
     assert of(state(found=DOUBLED, mode=Mode.APPEND)) is None
-    assert of(state(FIRST, DOUBLED, mode=Mode.APPEND)) is Condition.INCOMPLETE
+    assert of(state(FIRST, DOUBLED, mode=Mode.APPEND)) is ConditionKind.INCOMPLETE
     for mode in (Mode.HISTORY, Mode.SOFT_DELETE):
-        assert of(state(found=MISSING, mode=mode)) is Condition.DIVERGED
+        assert of(state(found=MISSING, mode=mode)) is ConditionKind.DIVERGED
 
 
 @pytest.mark.parametrize("version", [7, -1])
 def test_a_held_table_is_only_held(version: int) -> None:
     held = condition_of(state(FIRST, DOUBLED, status=HELD, reason="why", version=version), MANUAL, RULE)
-    assert held == TableCondition(T, "public", "t", Condition.HELD, "why", 90)
+    assert held == TableCondition(T, "public", "t", ConditionKind.HELD, "why", 90)
 
 
 def test_a_table_that_the_configuration_skips_is_never_named() -> None:
@@ -102,14 +102,14 @@ def test_a_table_that_is_no_longer_skipped_lacks_commits() -> None:
     """The next batch holds it, but a run without new files has none."""
     found = condition_of(state(status=SKIPPED, reason=WAS_SKIPPED), ACCEPT, RULE)
     assert found is not None
-    assert (found.state, found.reason) == (Condition.HELD, WAS_SKIPPED)
+    assert (found.state, found.reason) == (ConditionKind.HELD, WAS_SKIPPED)
 
 
 def test_tables_that_nobody_reads_under_their_names_do_not_alarm() -> None:
     assert of(state(FIRST, DOUBLED, version=-1)) is None
     displaced = state(FIRST, DOUBLED, path=f"root/_pgoutput_etl/displaced/s/{T}")
     assert of(displaced) is None
-    assert of(replace(displaced, status=HELD)) is Condition.HELD, "changes of it are applied nowhere"
+    assert of(replace(displaced, status=HELD)) is ConditionKind.HELD, "changes of it are applied nowhere"
 
 
 CAUSES = (

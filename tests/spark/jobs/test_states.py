@@ -19,7 +19,7 @@ from pgoutput_etl.jobs.apply.summary import found_nothing
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.ledger.tables import SCHEMAS, table_row, table_state
-from pgoutput_etl.targets.condition import Condition
+from pgoutput_etl.targets.condition import ConditionKind
 from pgoutput_etl.targets.mismatches import Mismatches
 from tests.spark.jobs.test_snapshot import begin_repair, load
 from tests.support.jobs import Nights, held, summary_text
@@ -57,7 +57,7 @@ def manifest_state(nights: Nights) -> str | None:
 def test_a_table_is_incomplete_until_a_snapshot_has_its_earlier_rows(nights: Nights) -> None:
     nights.land(transaction(1, 0x100, table(), insert("2", "b")))
     planned = plan(nights.job.spark, nights.job.loaded(MANUAL))
-    assert ([c.state for c in planned.conditions], planned.exit_code) == ([Condition.INCOMPLETE], EXIT_QUARANTINE)
+    assert ([c.state for c in planned.conditions], planned.exit_code) == ([ConditionKind.INCOMPLETE], EXIT_QUARANTINE)
     assert plan(nights.job.spark, nights.job.loaded()).exit_code == EXIT_DONE
 
     first = nights.job.run(MANUAL)
@@ -126,7 +126,7 @@ def test_a_change_of_a_missing_row_is_applied_or_holds_the_table(nights: Nights)
 
     assert nights.job.backfill(OF_T).exit_code == EXIT_QUARANTINE
     [condition] = nights.job.run().conditions
-    assert (condition.state, condition.mismatches) == (Condition.DIVERGED, Mismatches(1, 0, 0x200, 2))
+    assert (condition.state, condition.mismatches) == (ConditionKind.DIVERGED, Mismatches(1, 0, 0x200, 2))
     assert nights.values("t") == [("1", "a"), ("2", "b")]
 
 

@@ -30,7 +30,7 @@ from pgoutput_etl.jobs.apply.metrics import (
 )
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.load.summary import TableSummary
-from pgoutput_etl.targets.condition import Condition, TableCondition
+from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.mismatches import Mismatches
 
 NOW = datetime(2026, 3, 1, 2, 13, tzinfo=timezone.utc)
@@ -39,8 +39,8 @@ COMMIT = (NOW - timedelta(minutes=2) - datetime(2000, 1, 1, tzinfo=timezone.utc)
 
 ODD = 'odd "\\\n'
 CONDITIONS = (
-    TableCondition(1, "public", ODD, Condition.HELD, "why", 0x100),
-    TableCondition(2, "public", "t", Condition.DIVERGED, "why", 0x200, mismatches=Mismatches(3, 1, 0x180, 7)),
+    TableCondition(1, "public", ODD, ConditionKind.HELD, "why", 0x100),
+    TableCondition(2, "public", "t", ConditionKind.DIVERGED, "why", 0x200, mismatches=Mismatches(3, 1, 0x180, 7)),
 )
 
 

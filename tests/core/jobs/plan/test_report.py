@@ -17,7 +17,7 @@ from pgoutput_etl.jobs.plan.report import (
     PlanSummary,
     print_plan,
 )
-from pgoutput_etl.targets.condition import Condition, TableCondition
+from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 
 ROWS = {"I": 3, "U": 1, "D": 0, "T": 0}
 NEW = PlannedTable("public", "new", "out/public/new", ROWS, 3, 0, 0, is_exact=True, is_new=True, has_key=False)
@@ -78,7 +78,7 @@ def test_a_table_that_would_be_held_gives_exit_code_3() -> None:
 
 
 def test_a_table_that_would_be_incomplete_gives_exit_code_3() -> None:
-    plan = replace(WHOLE, conditions=(TableCondition(1, "public", "new", Condition.INCOMPLETE, "why", 0x200),))
+    plan = replace(WHOLE, conditions=(TableCondition(1, "public", "new", ConditionKind.INCOMPLETE, "why", 0x200),))
     assert plan.exit_code == 3
     text = printed(plan)
     assert "Incomplete: earlier rows, if there were any, are missing: public.new." in text

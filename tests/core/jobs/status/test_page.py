@@ -16,7 +16,7 @@ from pgoutput_etl.jobs.next_commands import NextCommand
 from pgoutput_etl.jobs.status.charts import Chart, byte_count, duration_step, number, step_of
 from pgoutput_etl.jobs.status.page import page, write_page
 from pgoutput_etl.jobs.status.report import Night, NightTable, Quarantine, Status
-from pgoutput_etl.targets.condition import Condition, TableCondition
+from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 
 HOSTILE = "<script>alert('x')</script>\"&\u202e\x1b[31m"
 DAYS = [f"2026-02-{day:02}" for day in (1, 2, 3, 5, 28)]
@@ -45,7 +45,7 @@ REPORT = Status(
     last_commit_time="2026-02-28T01:59:00+00:00",
     tables=2,
     quarantine=Quarantine(10, 1, (f"/a/{HOSTILE}: 10 bytes at offset 0: {HOSTILE}",), (HOSTILE,), (HOSTILE,)),
-    conditions=(TableCondition(1, "public", HOSTILE, Condition.DIVERGED, HOSTILE, 0x100),),
+    conditions=(TableCondition(1, "public", HOSTILE, ConditionKind.DIVERGED, HOSTILE, 0x100),),
     next=(NextCommand(HOSTILE, f"job --config '{HOSTILE}'"),),
     nights=NIGHTS,
 )
