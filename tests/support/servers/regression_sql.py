@@ -26,7 +26,7 @@ from tests.support.verdicts import Judgment, judge
 SETUP = "test_setup.sql"  # creates the tables that many files use
 TEMPLATE = "judged_template"
 
-_PATIENCE = 300.0  # seconds for a file
+_PATIENCE = 300.0  # seconds for a night's statements
 _ATTEMPTS = 40  # statements after which a session may be outside of a transaction
 
 _TOKEN = re.compile(
@@ -85,10 +85,13 @@ class PsqlSession:
                 stderr=log,
             )
         self._timer = Timer(_PATIENCE, self._process.kill)
-        self._timer.start()
 
     def feed(self, text: str) -> None:
+        """Gives psql time from the first statements on until it pauses or ends."""
         assert self._process.stdin is not None
+        if not self._timer.is_alive():
+            self._timer = Timer(_PATIENCE, self._process.kill)
+            self._timer.start()
         with suppress(BrokenPipeError):  # the script may end psql
             self._process.stdin.write(text)
             self._process.stdin.flush()
@@ -105,6 +108,8 @@ class PsqlSession:
                     return False
                 time.sleep(0.01)
             if self._is_idle():
+                self._timer.cancel()
+                self._timer.join()
                 return True
             self.feed(next(rest, ""))
         return False
