@@ -129,7 +129,7 @@ _LONG = 4  # characters of a name that is no accidental part of another one
 
 def is_named_after(other: tuple[str, str], name: tuple[str, str]) -> bool:
     """True if a table's name is another one's with an addition before or after it (`t_new`, `new_t`), or is the same in
-    another schema. other, name: schema and table."""
+    another schema. `t15` is not `t1` with an addition, but another number. other, name: schema and table."""
     (schema, table), (base_schema, base) = other, name
     if table == base:
         return schema != base_schema
@@ -137,4 +137,6 @@ def is_named_after(other: tuple[str, str], name: tuple[str, str]) -> bool:
         table[len(base) :][:1] if table.startswith(base) else "",
         table[: -len(base)][-1:] if base and table.endswith(base) else "",
     )
+    if base[-1:].isdigit() and ends[0].isdigit():
+        return False
     return bool(base) and any(end and (len(base) >= _LONG or not end.isalnum()) for end in ends)

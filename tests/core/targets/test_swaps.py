@@ -114,6 +114,7 @@ def test_tables_of_another_schema_are_no_newcomers(name: str) -> None:
         ("t2", "t", False),
         ("text", "t", False),
         ("person2026", "person", True),
+        ("itest15", "itest1", False),
         ("oldperson", "person", True),
         ("person", "person_new", False),
         ("person", "person", False),
