@@ -229,8 +229,10 @@ class SimTargets:
     def compared(
         self, place: str, shape: TableShape, events: list[Row], before: TargetRows, version: int | None
     ) -> Mismatches | None:
+        if before is TargetRows.NOTHING:
+            return _applied(shape, (), events).mismatches
         stored = self._newest(place) if version is None else self.writer.storage.table(place).read(version)
-        return _applied(shape, () if before is TargetRows.NOTHING else stored.rows, events).mismatches
+        return _applied(shape, stored.rows, events).mismatches
 
     def _commit(
         self,

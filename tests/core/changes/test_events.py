@@ -202,7 +202,9 @@ FINE = insert("1", "1", "1")
 @pytest.mark.parametrize(
     ("shape", "change", "wrong"),
     [
-        (shape_of(BAG), update("1", TOAST, "w"),
+        (shape_of(BAG), update("1", "v", "w"),
+         "an UPDATE without an old tuple in a table without a key: its key is never sent"),
+        (shape_of(BAG), insert("1", TOAST, "w"),
          "unchanged TOAST in a table without a key: nothing says which row has the value"),
         (shape_of(BAG), delete("1", None, None), "a key-only old tuple in a table without a key"),
         (shape_of(KEYED), update("1", TOAST, "w"), "column 'v' is unchanged TOAST where none was counted"),
@@ -210,7 +212,7 @@ FINE = insert("1", "1", "1")
          "column 'id' of the key is unchanged TOAST, and no old tuple has it"),
         (shape_of(KEYED), insert("1", "a"), "a tuple of 2 columns where Relation describes 3"),
     ],
-    ids=["u in a bag", "key in a bag", "u not counted", "u in the key", "width"],
+    ids=["key not sent", "u in a bag", "key in a bag", "u not counted", "u in the key", "width"],
 )  # fmt: skip
 def test_an_invalid_row_is_refused(shape: TableShape, change: Change, wrong: str) -> None:
     assert refusal(shape, FINE, change) == f"file 7, offset 200: public.t: {wrong}"

@@ -70,6 +70,7 @@ def events_of(
         old = [event[2] if len(event) > 2 else None for event in events]
         data[f"f{i}"] = load_text(target.columns[i].type, old).array
     data["_unrep"] = [entries or None for entries in noted]
+    data["_chain"] = [None] * len(events)
     schema = target.event_schema()
     arrays = [data[f.name] if isinstance(data[f.name], pa.Array) else pa.array(data[f.name], f.type) for f in schema]
     return TableEvents(spark.createDataFrame(pa.table(arrays, schema=schema)))
