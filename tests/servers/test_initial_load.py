@@ -97,17 +97,19 @@ def test_the_query_describes_a_server(version: Any) -> None:
 def test_a_lost_slot_and_a_slot_that_a_receiver_uses(version: Any, tmp_path: Path) -> None:
     limits = {"max_slot_wal_keep_size": "1MB", "wal_keep_size": "0", "min_wal_size": "32MB", "max_wal_size": "32MB"}
     with Server(version, limits) as server:
-        server.psql(f"{TABLES} create publication p for all tables;")
+        server.psql(f"{TABLES} create publication p for all tables; create role reader;")
         server.create_slot("lost")
         server.create_slot("used")
         with server.start_recvlogical("used", tmp_path / "used.bin", publications=["p"]) as receiver:
             deadline = time.monotonic() + 60
             while not (slots := {slot.name: slot for slot in source(server).slots})["used"].is_active:
-                assert time.monotonic() < deadline
-            assert source(server).senders == 1
-            assert source(server, "reader").sender_settings.keys() == {"reader", "postgres"}, "of the receiver, too"
-            assert not slots["lost"].is_active
+                if time.monotonic() > deadline:
+                    receiver.kill()
+                    pytest.fail("the receiver does not start")
+            senders, settings = source(server).senders, source(server, "reader").sender_settings
             receiver.terminate()
+        assert (senders, slots["lost"].is_active) == (1, False)
+        assert settings.keys() == {"reader", "postgres"}, "of the receiver, too"
         for _ in range(4):
             server.psql("insert into t select max(id) + 1 from t; select pg_switch_wal(); checkpoint;")
         assert {slot.why_lost is not None for slot in source(server).slots if slot.name == "lost"} == {True}
