@@ -20,15 +20,13 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED
 from pgoutput_etl.scan.message_row import one_letter
-from pgoutput_etl.schema.table_shape import CHAIN
+from pgoutput_etl.schema.table_shape import CHAIN, CHAIN_NUMBERS
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 # The operations of changes that presume a row under their key, and of changes after which there is none.
 PRESUMING, ENDING = (UPDATED, DELETED, MOVED_OUT), (DELETED, MOVED_OUT)
-
-_NUMBERS = ("lsn", "xid", "missing", "doubled", "bad_lsn", "bad_xid")
 
 
 def with_chains(events: pa.RecordBatch, order: Integers, key: Integers, kept: Flags) -> pa.RecordBatch:
@@ -79,7 +77,7 @@ class _Chains:
         chains, count = events.column("_chain"), events.num_rows
         op, (lsn, xid) = last, (events.column(name).fill_null(-1).to_numpy()[order] for name in ("_lsn", "_xid"))
         numbers = {"lsn": lsn, "xid": xid}
-        numbers |= {name: np.zeros(count, np.int64) for name in _NUMBERS[2:]}
+        numbers |= {name: np.zeros(count, np.int64) for name in CHAIN_NUMBERS[2:]}
         if chains.null_count < count:
             is_known = chains.is_valid().to_numpy(zero_copy_only=False)[order]
             op = np.where(is_known, one_letter(pc.struct_field(chains, "op"))[order], last)
@@ -92,9 +90,8 @@ class _Chains:
         """Chains that presume a row that the one before has ended, and those that give a row the key of another row.
         is_same: a chain has the key of the one before."""
         was_ended, (was_lsn, was_xid) = np.roll(self.ended, 1), (np.roll(numbers, 1) for numbers in self.last)
-        is_together = (
-            (self.numbers["lsn"] == was_lsn) & (self.numbers["xid"] == was_xid) & (was_xid >= 0)
-        )  # no snapshot's row
+        is_together = (self.numbers["lsn"] == was_lsn) & (self.numbers["xid"] == was_xid)
+        is_together &= was_xid >= 0  # a snapshot's row has no xid
         is_twice = (self.op == ord(INSERTED)) & is_together
         missing = is_same & was_ended & np.isin(self.op, _letters(PRESUMING))
         return missing, is_same & ~was_ended & ((self.op == ord(MOVED_IN)) | is_twice)
@@ -110,7 +107,7 @@ class _Chains:
         for n in np.flatnonzero(is_bad).tolist():
             numbers["bad_lsn"][n], numbers["bad_xid"][n] = self._first_bad(starts[n], firsts[n], bad)
         ops = [chr(code) for code in self.op[starts].tolist()]
-        fields = [ops, *(numbers[name] for name in _NUMBERS)]
+        fields = [ops, *(numbers[name] for name in CHAIN_NUMBERS)]
         masks = [~is_bad if field.name.startswith("bad_") else None for field in CHAIN]
         made = zip(fields, CHAIN, masks, strict=True)
         arrays = [pa.array(values, field.type, mask=mask) for values, field, mask in made]

@@ -39,7 +39,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
     is_empty = before is TargetRows.NOTHING
     match write_method(WriteFacts(has_key=False, is_empty=is_empty, only_inserts=not delete_count)):
         case WriteMethod.OVERWRITE:
-            missing = missing_in_bag(with_sequence(events.frame), shape, None) if delete_count else None
+            missing = missing_in_bag(deletes, shape, None) if delete_count else None
             return replace(initialize(spark, path, rows, shape.layout), not_found=delete_count, mismatches=missing)
         case WriteMethod.APPEND:
             return append(spark, path, rows)
@@ -48,7 +48,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
             if not result.not_found:
                 return result
             stored = tagged_target(spark, path, shape.columns, result.version - 1)
-            return replace(result, mismatches=missing_in_bag(with_sequence(events.frame), shape, stored))
+            return replace(result, mismatches=missing_in_bag(deletes, shape, stored))
 
 
 def _inserts_and_deletes(net: DataFrame, shape: TableShape) -> tuple[DataFrame, DataFrame]:

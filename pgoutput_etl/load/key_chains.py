@@ -7,8 +7,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.events import INSERTED, MOVED_IN
 from pgoutput_etl.changes.key_chains import ENDING, PRESUMING
-
-_LONGS = ("lsn", "xid", "missing", "doubled", "bad_lsn", "bad_xid")
+from pgoutput_etl.schema.table_shape import CHAIN_NUMBERS
 
 
 def chain_of_key() -> Column:
@@ -26,7 +25,7 @@ def _folded(events: Column) -> Column:
     text = F.lit(None).cast("string")
     start = F.struct(*(value.alias(name) for name, value in fields.items()), text.alias("op"), text.alias("last"))
     folded = F.aggregate(events, start, _with_event)
-    return F.struct(*(folded[name].alias(name) for name in ("op", *_LONGS)))
+    return F.struct(*(folded[name].alias(name) for name in ("op", *CHAIN_NUMBERS)))
 
 
 def _with_event(chain: Column, event: Column) -> Column:

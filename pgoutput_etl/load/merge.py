@@ -23,6 +23,7 @@ from pgoutput_etl.load.mismatches import (
     merged,
     mismatches_with,
     missing_in_bag,
+    net_deletes,
 )
 from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
 from pgoutput_etl.load.rewrite import SMALL_ROWS, awaited, net_merge, rewrite, small_table
@@ -135,7 +136,7 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -
 def compared(shape: TableShape, events: TableEvents, stored: DataFrame | None) -> Mismatches | None:
     """The mismatches of the events with the rows before them. stored: None if there were none."""
     if shape.is_bag:
-        return missing_in_bag(with_sequence(events.frame), shape, stored)
+        return missing_in_bag(net_deletes(with_sequence(events.frame), shape), shape, stored)
     net = events.frame if events.is_net else net_rows(with_sequence(events.frame), shape)
     return mismatches_with(net, shape, stored)
 
@@ -174,4 +175,6 @@ def _merge(
         return write_result(spark, path)
 
     with temporarily(spark, settings):
+        if events.are_plain:
+            return merge()
         return merged(net, shape, partial(tagged_target, spark, path, shape.columns), merge)

@@ -29,7 +29,7 @@ from pgoutput_etl.load.net_effect import (
     rows_with_content,
     with_sequence,
 )
-from pgoutput_etl.load.row_states import EventLog
+from pgoutput_etl.load.row_states import EventLog, next_truncate, truncates_of
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.mismatches import Mismatches
@@ -135,14 +135,13 @@ def mismatches_in_log(events: EventLog, shape: TableShape, stored: DataFrame | N
     changes = with_sequence(events.frame)
     current = None if stored is None else current_rows(stored, mode)
     if events.has_truncates:
-        last = changes.agg(F.max(F.when(F.col("_op") == TRUNCATED, F.col("_seq"))).alias("_truncate"))
-        cut = changes.where(F.col("_op") != TRUNCATED).crossJoin(F.broadcast(last))
-        is_after = F.col("_truncate").isNull() | (F.col("_seq") > F.col("_truncate"))
-        if changes.where(F.col("_op") == TRUNCATED).limit(1).count():
-            current = None
-        changes = cut.where(is_after).drop("_truncate")
+        truncates = F.broadcast(truncates_of(changes))
+        kept = changes.where(F.col("_op") != TRUNCATED).crossJoin(truncates).where(next_truncate().isNull())
+        changes = kept.drop("_truncates")
+        if current is not None:
+            current = current.join(truncates.where(F.size("_truncates") == 0), F.lit(True), "left_semi")
     if shape.is_bag:
-        return missing_in_bag(changes, shape, current)
+        return missing_in_bag(net_deletes(changes, shape), shape, current)
     keyed = changes.groupBy(*keyed_columns(event_key_parts(shape))).agg(
         chain_of_key().alias("_chain"),
         *(F.first(f"c{i}").alias(f"c{i}") for i in shape.key),
@@ -151,16 +150,19 @@ def mismatches_in_log(events: EventLog, shape: TableShape, stored: DataFrame | N
     return mismatches_with(keyed, shape, current)
 
 
-def missing_in_bag(events: DataFrame, shape: TableShape, stored: DataFrame | None) -> Mismatches | None:
-    """The DELETEs, also those of UPDATEs, of rows that neither the target nor the batch has. events: with `_seq`."""
-    deletes = net_of_bag(events, shape).where(F.col("_op") != INSERTED)
-    content = event_content(shape)
+def net_deletes(events: DataFrame, shape: TableShape) -> DataFrame:
+    """The DELETEs of a bag, also those of UPDATEs, of rows that the batch doesn't have. events: with `_seq`."""
+    return net_of_bag(events, shape).where(F.col("_op") != INSERTED)
+
+
+def missing_in_bag(deletes: DataFrame, shape: TableShape, stored: DataFrame | None) -> Mismatches | None:
+    """Compares DELETEs of rows in the target with its rows before them. deletes: of `net_deletes`. stored: None if
+    there were no rows."""
     in_order = Window.partitionBy("gone").orderBy("_seq")
-    ranked = deletes.withColumn("gone", content).withColumn("rank", F.row_number().over(in_order))
+    ranked = deletes.withColumn("gone", event_content(shape)).withColumn("rank", F.row_number().over(in_order))
     if stored is not None:
         rows = rows_with_content(stored, shape).groupBy("content").agg(F.count("*").alias("copies"))
         ranked = ranked.join(rows, F.col("gone") == F.col("content"), "left")
         ranked = ranked.where(F.col("copies").isNull() | (F.col("rank") > F.col("copies")))
-    zero = F.lit(0).cast("long")
     first = {"first_lsn": F.min("_lsn"), "first_xid": F.min_by("_xid", "_lsn")}
-    return _aggregated(ranked, {"missing": F.count("*"), "doubled": F.coalesce(F.sum(zero), zero), **first})
+    return _aggregated(ranked, {"missing": F.count("*"), "doubled": F.lit(0), **first})

@@ -32,6 +32,7 @@ from pgoutput_etl.targets.plan import (
     TableState,
     TableTask,
     complete_since,
+    mismatches_left,
     others_at,
 )
 
@@ -152,8 +153,7 @@ class Writer:
         columns = (relation, key, task.retired, types)
         known = self.batch.tables.get(task.oid)  # a rebuild has no state of its own before
         snapshot, last_row = (None, None) if before is None else (before.snapshot, before.last_row)
-        stays = None if before is None or task.changes.truncates else before.mismatches
-        mismatches = added(stays, written.mismatches)
+        mismatches = added(mismatches_left(before, task.changes), written.mismatches)
         latest = (snapshot, task.changes.last_row or last_row, complete_since(known, task.changes), mismatches)
         state = TableState(task.oid, *place, applied_to, status, reason, *columns, rows, task.mode, task.masks, *latest)
         effects = (written.inserted, written.updated, written.deleted)

@@ -18,8 +18,8 @@ UNREPRESENTABLE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string(
 
 # The changes of a key that an event stands for (changes/key_chains.py): operation, commit LSN and xid of the first one;
 # the numbers of contradictions among them, and commit LSN and xid of the first contradiction.
-_OF_CHAIN = ("lsn", "xid", "missing", "doubled", "bad_lsn", "bad_xid")
-CHAIN = pa.struct([("op", pa.string()), *((name, pa.int64()) for name in _OF_CHAIN)])
+CHAIN_NUMBERS = ("lsn", "xid", "missing", "doubled", "bad_lsn", "bad_xid")
+CHAIN = pa.struct([("op", pa.string()), *((name, pa.int64()) for name in CHAIN_NUMBERS)])
 
 
 @dataclass(frozen=True, slots=True)

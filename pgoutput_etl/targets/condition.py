@@ -131,8 +131,8 @@ def excepted_tables(
 ) -> dict[str, str]:
     """By name, why tables are not known to be consistent with the others. ahead: by a snapshot. swapped: other tables
     seem to be renamed to these."""
-    named = {**dict.fromkeys(ahead, "ahead"), **dict.fromkeys(swapped, "possibly replaced")}
-    return {**named, **{c.name: c.state.value for c in conditions}}
+    others = {**dict.fromkeys(ahead, "ahead"), **dict.fromkeys(swapped, "possibly replaced")}
+    return {**others, **{c.name: c.state.value for c in conditions}}
 
 
 def consistency_line(lsn: int, excepted: Mapping[str, str], verb: str = "are") -> str:

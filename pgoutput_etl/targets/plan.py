@@ -243,6 +243,11 @@ def complete_since(before: TableState | None, changes: TableChanges) -> Complete
     return CompleteSince(Since.FIRST_CHANGE, changes.runs[0].start[0])
 
 
+def mismatches_left(before: TableState | None, changes: TableChanges) -> Mismatches | None:
+    """Those that these changes leave to a table: a truncate ends them. before: the table's state."""
+    return None if before is None or changes.truncates else before.mismatches
+
+
 def may_lack_rows(state: TableState) -> bool:
     """True if the table lacks the rows from before its first change in the archive, if there were any."""
     return state.complete_since is not None and state.complete_since.kind is Since.FIRST_CHANGE

@@ -39,7 +39,8 @@ _WRONG = {name: cause for cause, names in _CAUSES.items() for name in names.spli
 WRONG_IN_MEMORY = {
     **_WRONG,
     **dict.fromkeys(
-        ("partition_keys_only_on_leaves", "pk_only_generated"), "only the job holds a table with its reason"
+        ("full_on_root_only", "partition_keys_only_on_leaves", "pk_only_generated"),
+        "only the job holds a table with its reason",
     ),
 }
 WRONG_THROUGH_THE_JOB = {

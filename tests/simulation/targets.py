@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -50,11 +51,10 @@ def _applied(shape: TableShape, rows: Iterable[Row], events: Iterable[Row]) -> K
 
 
 @dataclass(frozen=True, slots=True)
-class SimChanges:
+class _SpanChanges(ABC):
+    """targets.Changes, from the events of a schema span."""
+
     targets: SimTargets
-    blocks: list[Block]
-    statuses: StatusLookup
-    cutoffs: Mapping[int, Cutoff]
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         return partial(self.targets.write_span, task.path, span.shape, self._events(task, span))
@@ -63,26 +63,27 @@ class SimChanges:
         self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None
     ) -> Mismatches | None:
         return self.targets.compared(task.path, span.shape, self._events(task, span), before, version)
+
+    @abstractmethod
+    def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SimChanges(_SpanChanges):
+    blocks: list[Block]
+    statuses: StatusLookup
+    cutoffs: Mapping[int, Cutoff]
 
     def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]:
         return events_in(self.blocks, self.statuses, window_of(task, span, self.cutoffs), span.shape)
 
 
 @dataclass(frozen=True, slots=True)
-class SimArchivedChanges:
+class SimArchivedChanges(_SpanChanges):
     """commits: as targets.Targets.archived_changes."""
 
-    targets: SimTargets
     rows: SimRows
     commits: tuple[int, int] | None
-
-    def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
-        return partial(self.targets.write_span, task.path, span.shape, self._events(task, span))
-
-    def compared(
-        self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None
-    ) -> Mismatches | None:
-        return self.targets.compared(task.path, span.shape, self._events(task, span), before, version)
 
     def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]:
         window = window_of(task, span, {})

@@ -39,6 +39,7 @@ from pgoutput_etl.targets.plan import (
     TableState,
     TableTask,
     complete_since,
+    mismatches_left,
     tables_ahead,
 )
 from pgoutput_etl.targets.target_plan import TargetPlan, plan_targets
@@ -202,7 +203,7 @@ class Nights:
         stored = self.store.setdefault(task.path, StoredTable())
         has_rows = task.state is not None and task.changes.truncated_at is None
         current: list[Row] = []
-        mismatches = None if task.state is None or task.changes.truncates else task.state.mismatches
+        mismatches = mismatches_left(task.state, task.changes)
         if has_rows and task.state is not None:
             _, current = moved or self._at(task.state.path, task.state.version)
         for segment in task.spans:

@@ -27,7 +27,15 @@ from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.masking.unmasked_copies import unmasked_copies
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition, conditions_of
-from pgoutput_etl.targets.plan import APPLIED, HeldTable, TableChanges, TableState, TableTask, complete_since
+from pgoutput_etl.targets.plan import (
+    APPLIED,
+    HeldTable,
+    TableChanges,
+    TableState,
+    TableTask,
+    complete_since,
+    mismatches_left,
+)
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 
 
@@ -176,7 +184,7 @@ def _written(task: TableTask, lsn: int) -> TableState:
     """The table's state after the batch, as far as it follows from the plan."""
     relation, before = task.shape.relation, task.state
     key = tuple(task.shape.columns[i].name for i in task.shape.key)
-    found = None if before is None or task.changes.truncates else before.mismatches
+    found = mismatches_left(before, task.changes)
     new = TableState(task.oid, relation.namespace, relation.name, task.path, 0, lsn, APPLIED, None, relation, key)
     since = complete_since(before, task.changes)
     return replace(new, mode=task.mode, masks=task.masks, complete_since=since, mismatches=found)

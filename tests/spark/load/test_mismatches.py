@@ -8,7 +8,6 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.load import change_source, rewrite
 from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
 from tests.support.jobs import Job
@@ -25,6 +24,7 @@ from tests.support.small_archives import (
     truncate,
     update,
 )
+from tests.support.ways_of_writing import PARAMETERS, write_as
 
 pytestmark = pytest.mark.spark
 
@@ -41,8 +41,6 @@ TABLES = {
     )
 }
 RULES = ", ".join(f"{{match: 'public.*_{mode}', mode: {mode}}}" for mode in MODES[1:])
-# The most bytes of a table that is rewritten, of changes typed on the driver, and of changes in one task.
-HOW = {"merged": (-1, 1 << 20, 1 << 26), "rewritten": (1 << 22, 1 << 20, 1 << 26), "exchanged": (-1, -1, 1000)}
 
 
 def relation(oid: int) -> Change:
@@ -85,15 +83,12 @@ def night(number: int, random: Random) -> list[PgoutputMessage]:
     return messages
 
 
-@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.soak] * (how != "merged")) for how in HOW])
+@pytest.mark.parametrize("how", PARAMETERS)
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.soak] * (seed > 1)) for seed in range(1, 6)])
 def test_the_job_finds_what_the_replay_finds(
     seed: int, how: str, spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_table, on_driver, in_one_task = HOW[how]
-    monkeypatch.setattr(rewrite, "_SMALL_BYTES", small_table)
-    monkeypatch.setattr(change_source, "DRIVER_TABLE_BYTES", on_driver)
-    monkeypatch.setattr(change_source, "SINGLE_TASK_BYTES", in_one_task)
+    write_as(how, monkeypatch)
     random, job, replay = Random(seed), Job(spark, tmp_path, landing, [f"tables=[{RULES}]"]), Replay()
     for number in range(3):
         content = copydata(night(number, random), 0x1000000 * (number + 1))

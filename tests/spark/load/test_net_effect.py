@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.changes.events import INSERTED, ROW_SCHEMA, events
-from pgoutput_etl.load import change_source, history, merge, rewrite
 from pgoutput_etl.load import commit as merge_commit
+from pgoutput_etl.load import history, merge
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.protocol.messages import OldTupleKind, PgoutputMessage, Relation, ReplicaIdentity, Truncate, Update
@@ -41,6 +41,7 @@ from tests.support.small_archives import (
     truncate,
     update,
 )
+from tests.support.ways_of_writing import PARAMETERS, write_as
 
 pytestmark = pytest.mark.spark
 
@@ -229,19 +230,12 @@ def assert_same_rows(job: Job, replay: Replay, keys: Mapping[str, tuple[str, ...
         assert have == want, f"{name}: too many {sorted(have - want)[:3]}, missing {sorted(want - have)[:3]}"
 
 
-# By name: the most bytes of a table that is rewritten, of changes typed on the driver, and of changes in one task.
-HOW = {"rewritten": (1 << 22, 1 << 20, 1 << 26), "merged": (-1, 1 << 20, 1 << 26), "exchanged": (-1, -1, 1000)}
-
-
-@pytest.mark.parametrize("how", [pytest.param(how, marks=[pytest.mark.soak] * (how != "merged")) for how in HOW])
+@pytest.mark.parametrize("how", PARAMETERS)
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.soak] * (seed > 1)) for seed in range(1, 12)])
 def test_random_histories_night_after_night(
     seed: int, how: str, spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    small_table, on_driver, in_one_task = HOW[how]
-    monkeypatch.setattr(rewrite, "_SMALL_BYTES", small_table)
-    monkeypatch.setattr(change_source, "DRIVER_TABLE_BYTES", on_driver)
-    monkeypatch.setattr(change_source, "SINGLE_TASK_BYTES", in_one_task)
+    write_as(how, monkeypatch)
     random = Random(seed)
     files = _cut(random_history(random, 120), random, 2)
     job = Job(spark, tmp_path, landing, ["tables=[{match: public.configured, key: [id]}]"])
