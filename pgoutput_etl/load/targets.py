@@ -143,10 +143,6 @@ class Targets(WrittenTargets, Protocol):
         ...
 
 
-def _all_events(events: DataFrame, _: TableShape) -> DataFrame:
-    return events
-
-
 def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: TableShape) -> DataFrame:
     """All events of keys that have an event within these commits; their net effect is the row's current state."""
     within = events.where(F.col("_lsn").between(*commits))
@@ -156,16 +152,18 @@ def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: 
 
 @dataclass(frozen=True, slots=True)
 class DeltaChanges:
-    """event_filter: selects the events to apply."""
+    """event_filter: selects the events that set rows of mirrored tables; without it, all changes follow the tables'
+    rows."""
 
     spark: SparkSession
     source: ChangeSource
-    event_filter: Callable[[DataFrame, TableShape], DataFrame] = _all_events
+    event_filter: Callable[[DataFrame, TableShape], DataFrame] | None = None
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         if task.mode is Mode.MIRROR:
             events = self.source.events(task, span)
-            events = replace(events, frame=self.event_filter(events.frame, span.shape))
+            if self.event_filter is not None:
+                events = replace(events, frame=self.event_filter(events.frame, span.shape))
 
             def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
                 return retried(
@@ -185,6 +183,8 @@ class DeltaChanges:
     def compared(
         self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None
     ) -> Mismatches | None:
+        if self.event_filter is not None:  # the table may have the rows after these changes, not those before
+            return None
         shape, has_rows = span.shape, before is TargetRows.ROWS
         stored = tagged_target(self.spark, task.path, shape.columns, version) if has_rows else None
         if task.mode is Mode.MIRROR:
@@ -225,7 +225,7 @@ class DeltaTargets:
 
     def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> DeltaChanges:
         assert isinstance(rows, SparkRows)
-        event_filter = _all_events if commits is None else partial(_events_of_changed_rows, commits)
+        event_filter = None if commits is None else partial(_events_of_changed_rows, commits)
         return DeltaChanges(self.spark, ChangeRows(rows.frame), event_filter)
 
     def exists(self, place: str) -> bool:

@@ -130,6 +130,14 @@ def test_a_change_of_a_missing_row_is_applied_or_holds_the_table(nights: Nights)
     assert nights.values("t") == [("1", "a"), ("2", "b")]
 
 
+def test_changes_of_a_range_are_not_compared_with_the_rows_after_them(nights: Nights) -> None:
+    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
+    load(nights, 0x101, [("1", "a"), ("2", "b")])
+    nights.night(transaction(2, 0x200, update("2", "bb")), transaction(3, 0x300, delete("2", None)))
+    ranged = nights.job.backfill(replace(OF_T, first_lsn=0x200), "tables=[{match: public.t, on_missing_row: hold}]")
+    assert ([t.how for t in ranged.tables], ranged.exit_code) == (["rows of the range"], EXIT_DONE)
+
+
 @pytest.mark.parametrize("ranges", [None, ()], ids=["different", "equal"])
 def test_a_repair_mends_a_diverged_table(nights: Nights, ranges: tuple[()] | None) -> None:
     nights.night(transaction(1, 0x100, table(), truncate(), insert("1", "a")))
