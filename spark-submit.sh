@@ -162,6 +162,10 @@ trap 'rm -rf "$work"' EXIT
 (cd "$here" && "$own_python" -m zipfile -c "$work/pgoutput_etl.zip" pgoutput_etl/)
 py_files=$(joined "$work/pgoutput_etl.zip,$py_files")
 
+# Java's names of files, and its digits in them; see pgoutput_etl/spark/jvm.py.
+[[ ${LC_ALL:-${LC_CTYPE:-${LANG-}}} =~ [Uu][Tt][Ff]-?8 ]] || export LC_ALL=C.UTF-8
+export SPARK_SUBMIT_OPTS="-Duser.language=en -Duser.country=US ${SPARK_SUBMIT_OPTS-}"
+
 log=$here/pgoutput_etl/spark/log4j2.properties spark_conf=${SPARK_CONF_DIR:-$SPARK_HOME/conf}
 if [[ -z $(ls "$spark_conf"/log4j2.{properties,yaml,yml,json,jsn,xml} 2>/dev/null) ]]; then
   # The first of the JVM's options, so that the command line and spark-defaults.conf take precedence.
@@ -172,7 +176,8 @@ fi
 java_options="${SPARK_SUBMIT_OPTS-} ${JAVA_TOOL_OPTIONS-} ${JDK_JAVA_OPTIONS-} ${spark[*]-} \
 $(configured spark.driver.extraJavaOptions) $(configured spark.driver.defaultJavaOptions)"
 if $little_work && [[ $java_options != *GC* ]]; then # see pgoutput_etl/spark/jvm.py
-  export SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC ${SPARK_SUBMIT_OPTS-}"
+  light="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+  export SPARK_SUBMIT_OPTS="$light ${SPARK_SUBMIT_OPTS-}"
 fi
 
 command=("$SPARK_HOME/bin/spark-submit" --conf spark.ui.showConsoleProgress=false --py-files "$py_files")

@@ -39,7 +39,7 @@ from pgoutput_etl.ledger.store import LedgerStore, Store
 from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransactions, open_fragments
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
-from pgoutput_etl.spark.platform import read_sql_as_it_stands
+from pgoutput_etl.spark.platform import check_digits, read_sql_as_it_stands
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.statistics import BatchStatistics
@@ -180,8 +180,9 @@ class DeltaLedger(Ledger):
         publisher: Publisher = NO_PUBLISHER,
         access: Access = PRIVATE,
     ) -> DeltaLedger:
-        """Raises ConfigError for a session that replaces variables in SQL text."""
+        """Raises ConfigError for a session that replaces variables in SQL text, or has other digits than 0 to 9."""
         read_sql_as_it_stands(spark)
+        check_digits(spark)
         return cls(LedgerStore(spark, root, source, access), publisher)
 
     @classmethod

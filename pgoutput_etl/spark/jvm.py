@@ -6,6 +6,7 @@ Its output has no row's values, unless the user wants them with --debug or has a
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,11 @@ _LOG_CONFIGURATION, _LOG_DETAIL = "log4j2.configurationFile", "pgoutput_etl.log"
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # the first of the JVM's options, so that all others take precedence
 
-_LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as in spark-submit.sh
+# As in spark-submit.sh. In other languages, Java may write digits of another script into names of files. Without the
+# second compiler, it would reserve so little memory for compiled code that ten small tables fill it.
+_LOCALE = "-Duser.language=en -Duser.country=US"
+_LIGHT = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
+_CHARACTERS = "LC_ALL"
 
 _JAVA_SETTINGS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 
@@ -51,7 +56,7 @@ def start_jvm(settings: Mapping[str, str], is_light: bool = False) -> None:
         return
     conf = SparkConf(loadDefaults=False).setAll([*settings.items()])
     try:
-        with _options(settings, is_light), _copied_output() as stderr:
+        with _environment(settings, is_light), _copied_output() as stderr:
             gateway = launch_gateway(conf, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise RunError(
@@ -62,24 +67,35 @@ def start_jvm(settings: Mapping[str, str], is_light: bool = False) -> None:
 
 
 @contextmanager
-def _options(settings: Mapping[str, str], is_light: bool) -> Iterator[None]:
-    """Configures Spark's log, unless the user's Spark has a configuration of it, and, for little work, the JVM's
-    compiler and collector, unless the user has chosen a collector."""
-    before = os.environ.get(_OPTIONS)
+def _environment(settings: Mapping[str, str], is_light: bool) -> Iterator[None]:
+    """Configures the JVM's language and characters; Spark's log, unless the user's Spark has a configuration of it; and
+    for little work, the compiler and collector, unless the user has chosen a collector."""
+    before = {name: os.environ.get(name) for name in (_OPTIONS, _CHARACTERS)}
     chosen = [*(settings.get(key, "") for key in _JAVA_SETTINGS), *(os.environ.get(key, "") for key in _JAVA_VARIABLES)]
+    options = [_LOCALE, before[_OPTIONS] or ""]
     if is_light and not any("GC" in text for text in chosen):
-        os.environ[_OPTIONS] = f"{_LIGHT} {before or ''}"
+        options.insert(0, _LIGHT)
     conf = Path(os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf")
     if _LOG.is_file() and not any((conf / f"log4j2.{suffix}").is_file() for suffix in _LOG_SUFFIXES):
-        detail = f"-D{_LOG_DETAIL}=full " if DEBUG in os.environ else ""
-        os.environ[_OPTIONS] = f'{detail}-D{_LOG_CONFIGURATION}="{_LOG}" {os.environ.get(_OPTIONS, "")}'
+        options.insert(0, f'-D{_LOG_CONFIGURATION}="{_LOG}"')
+        if DEBUG in os.environ:
+            options.insert(0, f"-D{_LOG_DETAIL}=full")
+    os.environ[_OPTIONS] = " ".join(options)
+    if not re.search("utf-?8", _characters(), re.IGNORECASE):
+        os.environ[_CHARACTERS] = "C.UTF-8"
     try:
         yield
     finally:
-        if before is None:
-            os.environ.pop(_OPTIONS, None)
-        else:
-            os.environ[_OPTIONS] = before
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _characters() -> str:
+    """The locale that decides how names of files are encoded."""
+    return next(filter(None, (os.environ.get(name) for name in (_CHARACTERS, "LC_CTYPE", "LANG"))), "")
 
 
 def guard_output() -> None:

@@ -120,6 +120,23 @@ def read_sql_as_it_stands(spark: SparkSession) -> None:
         )
 
 
+def check_digits(spark: SparkSession) -> None:
+    """Raises ConfigError if Java's language has digits of another script: Delta would write them into the names of its
+    log's files, where no other program finds them. A platform's own Java is trusted."""
+    if is_platform_session():
+        return
+    if is_connect(spark):
+        [row] = spark.sql("SELECT java_method('java.time.format.DecimalStyle', 'ofDefaultLocale')").collect()
+        zero = str(row[0]).partition("[")[2][:1]  # DecimalStyle[0+-.]
+    else:
+        zero = cast(Any, spark)._jvm.java.time.format.DecimalStyle.ofDefaultLocale().getZeroDigit()
+    if zero != "0":
+        raise ConfigError(
+            "the language of Spark's Java has other digits than 0 to 9, and Delta would use them in names of files: "
+            "start Spark with -Duser.language=en -Duser.country=US in spark.driver.extraJavaOptions"
+        )
+
+
 def marks_commits(spark: SparkSession) -> bool:
     """True if the session can give its commits Delta's transaction identifier, which makes them recognizable.
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.spark.platform import MARK, marks_commits, value_of
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, session_for_few_rows, session_settings
@@ -46,3 +51,33 @@ def test_checking_for_commit_marks_leaves_the_session_unchanged(spark: SparkSess
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda _: marks_commits(spark), range(40)))
     assert value_of(spark, MARK) is None
+
+
+def test_a_session_with_other_digits_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    java = cast(Any, spark)._jvm.java.util.Locale
+    before = java.getDefault()
+    java.setDefault(java.forLanguageTag("ar-EG"))
+    try:
+        with pytest.raises(ConfigError, match="the language of Spark's Java has other digits"):
+            DeltaLedger.at(spark, str(tmp_path / "ledger"), "shop")
+    finally:
+        java.setDefault(before)
+
+
+STARTED = """
+from pgoutput_etl.spark.session import end_session, start_session
+
+spark = start_session("a job", {"spark.ui.enabled": "false"}, is_light=True)
+java = spark._jvm.java
+print(java.time.format.DecimalStyle.ofDefaultLocale(), java.lang.System.getProperty("sun.jnu.encoding"))
+options = java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+print([option for option in options if option.startswith("-XX:ReservedCodeCacheSize")])
+end_session(spark)
+"""
+
+
+def test_java_has_ascii_digits_utf8_names_and_room_for_compiled_code() -> None:
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": "-Duser.language=ar -Duser.country=EG", "LC_ALL": "C"}
+    command = [sys.executable, "-c", STARTED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "DecimalStyle[0+-.] UTF-8\n['-XX:ReservedCodeCacheSize=240m']\n", done.stderr

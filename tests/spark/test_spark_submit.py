@@ -30,6 +30,8 @@ conf = spark.sparkContext.getConf()
 print("working", file=sys.stderr)
 print(*(spark.conf.get(f"spark.{name}") for name in ("sql.shuffle.partitions", "databricks.delta.snapshotPartitions")))
 print(sys.argv[2:], conf.get("spark.master"), conf.get("spark.before"), conf.get("spark.after"))
+java = spark._jvm.java
+print(java.time.format.DecimalStyle.ofDefaultLocale(), java.lang.System.getProperty("sun.jnu.encoding"))
 sys.exit(3)
 """
 
@@ -55,11 +57,14 @@ def test_a_job_gets_delta_code_and_arguments_and_returns_its_output(tmp_path: Pa
         *("--conf", "spark.sql.shuffle.partitions=3", "--conf", "spark.databricks.delta.snapshotPartitions=5"),
         *(job, tmp_path / "table", "--config", "a.yaml", "--conf", "spark.after=2", "--json"),
         *("--", "--master", "kept"),
+        JDK_JAVA_OPTIONS="-Duser.language=ar -Duser.country=EG",
+        LC_ALL="C",
     )
 
     assert done.returncode == 3, done.stderr
     settings = "3 4\n"  # spark-submit's setting, and the job's own
-    assert done.stdout == settings + "['--config', 'a.yaml', '--json', '--master', 'kept'] local[1] 1 2\n"
+    arguments = "['--config', 'a.yaml', '--json', '--master', 'kept'] local[1] 1 2\n"
+    assert done.stdout == settings + arguments + "DecimalStyle[0+-.] UTF-8\n"
     assert done.stderr.splitlines()[-1] == "working"
     assert "resolving dependencies" not in done.stderr
     assert (tmp_path / "table" / "_delta_log").is_dir()
