@@ -8,6 +8,11 @@
 # SPARK_HOME, else in ./.venv, else of python3. Exits with the job's exit code.
 set -euo pipefail
 
+# Streams that are closed: without this, other files would get their numbers.
+[[ -e /dev/fd/0 ]] || exec </dev/null
+[[ -e /dev/fd/1 ]] || exec >/dev/null
+[[ -e /dev/fd/2 ]] || exec 2>/dev/null
+
 # Spark's options that take a value.
 value_options=" --archives --class --conf -c --deploy-mode --driver-class-path --driver-cores --driver-java-options \
  --driver-library-path --driver-memory --exclude-packages --executor-cores --executor-memory --files --jars --keytab \
@@ -190,6 +195,7 @@ command=("$SPARK_HOME/bin/spark-submit" --conf spark.ui.showConsoleProgress=fals
 # JVM (such as Delta's VACUUM, on standard output) goes to standard error.
 mkfifo "$work/out" "$work/err" "$work/spark"
 cat <"$work/out" &
+output=$!
 cat <"$work/err" >&2 &
 "$own_python" -IS "$here/pgoutput_etl/spark/jvm_output.py" <"$work/spark" >&2 &
 exec 7>"$work/out" 8>"$work/err" 9>"$work/spark" # open until the end, even if Spark never opens them
@@ -231,5 +237,8 @@ while kill -0 "$submit" 2>/dev/null; do # a signal ends `wait` before Spark ends
 done
 echo over >&5
 exec 5>&- 7>&- 8>&- 9>&-
+copied=0
+wait "$output" || copied=$?
+((copied != 1 || status)) || status=1 # the report is lost, as on a full disk; a reader that ends early has other codes
 wait
 exit "$status"

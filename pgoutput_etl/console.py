@@ -105,7 +105,11 @@ def print_parts(parts: Iterable[str | Table], console: Console | None, soft_wrap
     """
     from rich.console import Console
 
-    console = console or Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    class Output(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # Rich would end the process
+
+    console = console or Output(width=None if sys.stdout.isatty() else 120, highlight=False)
     for part in parts:
         if isinstance(part, str):
             console.print(printable(part), markup=False, soft_wrap=soft_wrap)

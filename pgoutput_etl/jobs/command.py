@@ -17,6 +17,7 @@ from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_NEEDS_LITTLE_SPARK, EXIT_NEEDS_NO_SPARK, EXIT_NEEDS_SPARK, exit_code_of
 from pgoutput_etl.jobs.command_line import example_line, job_line
 from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
 from pgoutput_etl.timestamps import parse_duration, parse_time
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Command:
 
     def main(self, prog: str | None = None, arguments: Sequence[str] | None = None) -> int:
         """prog: the program's name in messages; arguments: sys.argv's if None."""
+        replace_closed_streams()
         parsed = self.parser(prog or f"jobs/{self.name}.py").parse_args(arguments)
         os.environ.pop(DEBUG, None)
         if parsed.debug:
@@ -137,10 +139,11 @@ def job_command(
         except PgoutputEtlError as error:
             print_error(error, job_line(config, *error.next_job) if error.next_job else None)
             return exit_code_of(error)
-        if arguments.json:
-            print(report.to_json())
-        else:
-            show(report)
+        with StandardOutput():
+            if arguments.json:
+                print(report.to_json())
+            else:
+                show(report)
         return report.exit_code
 
     def has_little_to_do(arguments: argparse.Namespace) -> bool:

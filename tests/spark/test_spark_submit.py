@@ -96,17 +96,20 @@ def test_a_missing_java_is_reported_in_one_line() -> None:
 
 
 RECORDS = '#!/bin/sh\necho "$(basename "$0")" >>"$CALLS"\n'
+SPARK_SUBMIT = f"""{RECORDS}[ "$DRIVER" ] || exit 5
+for option; do case $option in spark.pyspark.driver.python=*) exec "${{option#*=}}" "$DRIVER";; esac; done
+"""
 JAVA = f"{RECORDS}echo 'openjdk version \"17.0.1\"' >&2\n"
 
 
 @dataclass(frozen=True, slots=True)
 class NoSpark:
-    """A Java and a spark-submit that record their calls; spark-submit ends with 5."""
+    """A Java and a spark-submit that record their calls. spark-submit runs the driver in DRIVER, or ends with 5."""
 
     folder: Path
 
     def __post_init__(self) -> None:
-        for name, script in (("java", JAVA), ("spark-submit", f"{RECORDS}exit 5\n")):
+        for name, script in (("java", JAVA), ("spark-submit", SPARK_SUBMIT)):
             program = self.folder / "bin" / name
             program.parent.mkdir(exist_ok=True)
             program.write_text(script)
@@ -116,9 +119,12 @@ class NoSpark:
         for jar in ("spark-core_2.13-4.2.0.jar", "delta-spark.jar"):
             (jars / jar).touch()
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"SPARK_HOME": str(self.folder), "JAVA_HOME": str(self.folder), "CALLS": str(self.folder / "calls")}
+
     def submit(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        ours = {"SPARK_HOME": str(self.folder), "JAVA_HOME": str(self.folder), "CALLS": str(self.folder / "calls")}
-        return spark_submit(*arguments, **{**ours, **environment})
+        return spark_submit(*arguments, **{**self.environment, **environment})
 
     @property
     def calls(self) -> list[str]:
@@ -185,6 +191,23 @@ def test_a_mistake_is_reported_as_without_spark_submit(no_spark: NoSpark, tmp_pa
 def test_spark_starts_once_the_configuration_is_checked(no_spark: NoSpark, config: Path) -> None:
     done = no_spark.submit(job("apply"), "--config", config)
     assert (done.returncode, no_spark.calls) == (5, ["java", "spark-submit"]), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "status", "code"),
+    [("<&- >&- 2>&-", 0, 0), ("<&- >&- 2>&-", 3, 3), (">/dev/full", 0, 1), (">/dev/full", 3, 3), ("| true", 3, 3)],
+)
+def test_standard_output_may_be_closed_full_or_not_read(
+    no_spark: NoSpark, config: Path, tmp_path: Path, redirection: str, status: int, code: int
+) -> None:
+    driver = tmp_path / "driver.py"
+    printing = "from contextlib import suppress\nwith suppress(OSError): print('report' * 20_000, flush=True)\n"
+    driver.write_text(f"{printing}import os\nos._exit({status})\n")
+    shell = ["bash", "-c", f'"$@" {redirection}; exit "${{PIPESTATUS[0]}}"', "bash"]
+    command: list[str | Path] = [*shell, SCRIPT, job("apply"), "--config", config]
+    environment = {**os.environ, **no_spark.environment, "DRIVER": str(driver)}
+    done = subprocess.run(command, env=environment, timeout=120, check=False)
+    assert (done.returncode, no_spark.calls) == (code, ["java", "spark-submit"])
 
 
 @pytest.mark.parametrize("cluster", [["--deploy-mode", "cluster"], ["--properties-file", "FILE"]])

@@ -12,6 +12,7 @@ from pgoutput_etl.config.settings import Config, Metrics
 from pgoutput_etl.console import ProgressPrinter
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.command import interval, job_command, session
+from pgoutput_etl.standard_output import StandardOutput
 
 if TYPE_CHECKING:
     from pgoutput_etl.jobs.apply.follow import FollowReport
@@ -68,16 +69,18 @@ def _follow(arguments: argparse.Namespace, config: Config) -> FollowReport:
 def _print_json(batch: RunSummary) -> None:
     from pgoutput_etl.jobs.apply.follow import batch_json
 
-    print(batch_json(batch), flush=True)
+    with StandardOutput():
+        print(batch_json(batch))
 
 
 def _print_batch(batch: RunSummary) -> None:
     from pgoutput_etl.jobs.apply.follow import batch_line
     from pgoutput_etl.jobs.apply.report import print_summary
 
-    if batch.exit_code:
-        print_summary(batch)
-    print(batch_line(batch), flush=True)
+    with StandardOutput():
+        if batch.exit_code:
+            print_summary(batch)
+        print(batch_line(batch))
 
 
 def _print_report(report: Report) -> None:

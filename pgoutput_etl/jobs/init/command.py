@@ -19,6 +19,7 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.jobs.command import Command
 from pgoutput_etl.jobs.command_line import job_words
+from pgoutput_etl.standard_output import StandardOutput
 
 if TYPE_CHECKING:
     from pgoutput_etl.jobs.init.findings import ArchiveFindings
@@ -48,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     name = source_name(arguments.landing)
     text = configuration(arguments.landing, name, findings)
     if out is None:
-        sys.stdout.write(text)
+        with StandardOutput():
+            sys.stdout.write(text)
     else:
         _write(out, text, arguments.force)
         plan = shlex.join((*job_words("plan"), "--config", str(out)))

@@ -27,6 +27,7 @@ from pgoutput_etl.jobs.inspect.report import exit_code, print_report, report_jso
 from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.standard_output import StandardOutput
 from pgoutput_etl.timestamps import microseconds_of
 
 
@@ -117,13 +118,9 @@ def _inspect(arguments: argparse.Namespace) -> int:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    try:
-        code = _inspect(arguments)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of standard output closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
-    return code
+    with StandardOutput():
+        return _inspect(arguments)
+    return EXIT_FAILED  # the reader of standard output has ended
 
 
 COMMAND = Command(

@@ -16,6 +16,7 @@ from pgoutput_etl.identifiers import pattern_of, printable
 from pgoutput_etl.jobs.command import Command, session
 from pgoutput_etl.jobs.moment.arguments import add_moment
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.standard_output import StandardOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,8 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
     except PySparkException as error:
         print(f"can't read {arguments.table}: {error.getCondition()}", file=sys.stderr)
         return EXIT_FAILED
-    for line in output.getvalue().splitlines():
-        print(printable(line))
+    with StandardOutput():
+        for line in output.getvalue().splitlines():
+            print(printable(line))
     return 0
 
 
