@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
 from pgoutput_etl.config.column_settings import ADDED, RENAMED_FROM, column_setting
@@ -216,7 +217,7 @@ class Config:
     def rule_for(self, namespace: str, name: str) -> TableRule:
         """The first rule that matches; without one, the table is mirrored in full."""
         table = f"{namespace}.{name}"
-        return next((rule for rule in self.tables if fnmatchcase(table, rule.match)), TableRule("*"))
+        return next((rule for rule in self.tables if _matches(rule.match, table)), TableRule("*"))
 
 
 def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Config:
@@ -346,10 +347,16 @@ def _rules(node: Node, target: Target) -> tuple[TableRule, ...]:
     nodes = node.items("a list of rules")
     rules = tuple(_rule(rule, target) for rule in nodes)
     targets: dict[str, int] = {}
+    patterns: dict[str, int] = {}
+    wide: dict[str, int] = {}  # those that match more names than the pattern itself
     for i, rule in enumerate(rules):
-        earlier = next((n for n in range(i) if _matches_all_of(rules[n].match, rule.match)), None)
+        covering = (n for pattern, n in wide.items() if _matches_all_of(pattern, rule.match))
+        earlier = min((n for n in (patterns.get(rule.match), next(covering, None)) if n is not None), default=None)
         if earlier is not None:
             raise nodes[i].error(f"it never applies: tables[{earlier}] comes first and matches the same tables")
+        patterns[rule.match] = i
+        if "*" in rule.match and not {"?", "["}.intersection(rule.match):
+            wide[rule.match] = i
         if rule.rename is not None and targets.setdefault(rule.rename, i) != i:
             raise nodes[i].error(f"expected another `rename` than that of tables[{targets[rule.rename]}]")
     shared: dict[str, int] = {}
@@ -366,9 +373,18 @@ def _rules(node: Node, target: Target) -> tuple[TableRule, ...]:
 
 
 def _matches_all_of(pattern: str, other: str) -> bool:
-    """True if a pattern obviously matches every name that another pattern matches."""
-    is_plain = "?" not in pattern and "[" not in pattern + other
-    return pattern == other or (is_plain and fnmatchcase(other, pattern))
+    """True if a pattern with no other wildcard than `*` obviously matches every name that another pattern matches."""
+    return "[" not in other and _matches(pattern, other)
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Like fnmatchcase, which compiles the patterns of many rules again for every name."""
+    return _compiled(pattern).match(name) is not None
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern))
 
 
 def _rule(node: Node, target: Target) -> TableRule:

@@ -17,7 +17,7 @@ from pgoutput_etl.landing.fingerprint import FilePart
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claims import CLAIMED, Claim, Claims
 from pgoutput_etl.ledger.store import Store
-from pgoutput_etl.ledger.tables import erasure_of, file_statistics, table_row, table_state
+from pgoutput_etl.ledger.tables import FORMAT, check_format, erasure_of, file_statistics, table_row, table_state
 from pgoutput_etl.machine import now
 from pgoutput_etl.targets.plan import Since, TableState
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, time_of
@@ -25,7 +25,7 @@ from pgoutput_etl.transactions.outcome import ACCOUNTS
 
 _BATCH = (
     *("batch", "status", "ledger_id", "files", "last_commit_lsn", "state", "tables"),
-    *("backfill", "since", "settings"),
+    *("backfill", "since", "settings", "format"),
 )
 
 _CLAIM = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
@@ -65,7 +65,7 @@ class LedgerBatches:
 
     def last(self, known: int = 0) -> Batch | None:
         """The unfinished batch, if any, else the last finished one; None before the first batch. known: as in
-        `_numbers`."""
+        `_numbers`. Raises RunError for a ledger of a newer version."""
         numbers = self._numbers(known)
         if numbers is None:
             return None
@@ -74,6 +74,7 @@ class LedgerBatches:
         nothing: dict[str, Any] = {"state": None, "tables": [], "last_commit_lsn": 0, "since": 0}
         done = rows.get((last_done, "done"), nothing)
         row = rows[newest, "done" if newest == last_done else "begun"]
+        check_format(row)
         parts = {file["file"]: {k: v for k, v in file.items() if k != "file"} for file in row["files"] or ()}
         files = {number: FilePart(**part) for number, part in parts.items()}
         tables = {t["oid"]: table_state(t) for t in done["tables"] or []}
@@ -209,7 +210,7 @@ class LedgerBatches:
             return
         files = [{"file": number, **asdict(file)} for number, file in batch.files.items()]
         row = {"ledger_id": batch.ledger_id, "status": "begun", "at": now(self.store.machine), "files": files}
-        row |= {"backfill": batch.backfill, "settings": batch.settings}
+        row |= {"backfill": batch.backfill, "settings": batch.settings, "format": FORMAT}
         self.store.append_rows("batches", [row], batch.number, "begun")
         rows = self.store.rows("batches", ("status", "ledger_id", "files", "backfill"), batch.number, batch.number + 1)
         [stored] = [row for row in rows if row["status"] == "begun"]
@@ -230,7 +231,7 @@ class LedgerBatches:
         states = {table.oid: table for table in tables}
         row = {"ledger_id": batch.ledger_id, "status": "done", "at": now(self.store.machine)}
         row |= {"last_commit_lsn": last_commit_lsn, "state": json.dumps(state), "backfill": batch.backfill}
-        row |= {"tables": [table_row(table) for table in states.values()], "since": batch.since}
+        row |= {"tables": [table_row(table) for table in states.values()], "since": batch.since, "format": FORMAT}
         row |= {"metrics": None if metrics is None else json.dumps(metrics)}
         self.store.append_rows("batches", [row], batch.number, "done")
         return replace(batch, resumed=False, state=state, tables=states, last_commit_lsn=last_commit_lsn)

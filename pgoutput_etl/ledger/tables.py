@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.errors import RunError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
@@ -17,6 +18,10 @@ from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since, TableState
 from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.outcome import Outcome
+
+# Of the ledgers that this version writes. An older version refuses a newer number, so it grows with every change that
+# an older version would misread. 1, which is not recorded: version 0.1.0.
+FORMAT = 2
 
 _KINDS = {
     "string": pa.string(),
@@ -61,7 +66,8 @@ _KINDS |= {
 _SCHEMAS = {
     "batches": (
         "ledger_id string, batch long, status string, at timestamp, files file_parts, last_commit_lsn long, "
-        "state string, tables table_states, backfill string, since long, settings string, metrics string"
+        "state string, tables table_states, backfill string, since long, settings string, metrics string, "
+        "format long"
     ),
     "files": (
         "batch long, file long, path string, size long, modified timestamp, framing string, decompressed_size long, "
@@ -101,6 +107,16 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     **{table: pa.schema(_fields(f"source string, {columns}")) for table, columns in _SCHEMAS.items()},
     "open_transactions": pa.schema([*_fields("source string, batch long"), *MESSAGE_SCHEMA, *_fields("uses string")]),
 }
+
+
+def check_format(batch: Mapping[str, Any]) -> None:
+    """batch: a row of `batches`. Raises RunError if a newer version has begun it."""
+    number = batch.get("format") or 1
+    if number > FORMAT:
+        raise RunError(
+            f"the ledger has format {number}, and this version of pgoutput_etl knows formats up to {FORMAT}: run the "
+            "newer version that wrote it"
+        )
 
 
 @dataclass(frozen=True, slots=True)

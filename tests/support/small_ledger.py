@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from pgoutput_etl.config.settings import Config, load_config
-from pgoutput_etl.ledger.tables import SCHEMAS, table_row
+from pgoutput_etl.ledger.tables import FORMAT, SCHEMAS, table_row
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.targets.plan import APPLIED, HELD, TableState
 from pgoutput_etl.timestamps import microseconds_of, time_of
@@ -81,6 +81,7 @@ class SmallLedger:
         without: Iterable[str] = (),
         backfill: str | None = None,
         since: int = 0,
+        format: int = FORMAT,  # noqa: A002 # the column's name
         **state: Any,
     ) -> None:
         """The archive's last commit is a minute older than the batch's end."""
@@ -95,6 +96,7 @@ class SmallLedger:
             "state": json.dumps({**NOTHING_OPEN, "last_commit_lsn": lsn, "last_commit_ts": commit, **state}),
             "tables": list(tables),
             "metrics": None if metrics is None else json.dumps(metrics),
+            "format": format,
         }
         self.add("batches", row, without=without)
 

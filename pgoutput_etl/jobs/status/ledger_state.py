@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pgoutput_etl.jobs.status.report import Claim, HeldTable, OpenTransactions, Quarantine, UnfinishedBatch
 from pgoutput_etl.ledger.claims import newest
 from pgoutput_etl.ledger.reader import LedgerReader
-from pgoutput_etl.ledger.tables import erasure_of, table_state
+from pgoutput_etl.ledger.tables import check_format, erasure_of, table_state
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
@@ -24,7 +24,10 @@ from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import TORN, Leftovers
 from pgoutput_etl.types import UserTypes
 
-_BATCH = ("batch", "status", "at", "last_commit_lsn", "state", "tables", "since", "files", "backfill", "metrics")
+_BATCH = (
+    *("batch", "status", "at", "last_commit_lsn", "state", "tables", "since", "files", "backfill", "metrics"),
+    "format",
+)
 
 _CLAIM = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
 
@@ -48,12 +51,17 @@ class LedgerBatches:
 
     @classmethod
     def of(cls, reader: LedgerReader, after: datetime) -> LedgerBatches:
-        """after: batches before this time are left out, except for the last one."""
+        """after: batches before this time are left out, except for the last one.
+
+        Raises RunError for a ledger of a newer version.
+        """
         rows = reader.rows("batches", ("batch", "status", "at"))
         done = [row for row in rows if row["status"] == "done"]
         last = max((row["batch"] for row in done), default=0)
         recent = [row["batch"] for row in done if utc(row["at"]) >= after]
         full = reader.rows("batches", _BATCH, min([*recent, last])) if rows else []
+        for row in full:
+            check_format(row)
         begun = [row for row in full if row["status"] == "begun" and row["batch"] > last]
         finished = [row for row in full if row["status"] == "done"]
         return cls(sorted(finished, key=lambda row: row["batch"]), begun[0] if begun else None)

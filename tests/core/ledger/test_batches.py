@@ -17,7 +17,7 @@ from pgoutput_etl.ledger.claim_files import ClaimFiles
 from pgoutput_etl.ledger.local_append import append_once
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.store import Store
-from pgoutput_etl.ledger.tables import RowRange
+from pgoutput_etl.ledger.tables import FORMAT, RowRange
 from pgoutput_etl.transactions.assembly import NOTHING_OPEN
 
 
@@ -98,3 +98,15 @@ def test_a_batch_to_finish_is_the_last_one(tmp_path: Path) -> None:
     assert everything is not None
     assert (everything.number, everything.resumed, everything.last_commit_lsn) == (3, True, 200)
     assert known == everything
+
+
+def test_a_ledger_of_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path)
+    _ledger_of(store, 2)
+    assert {row["format"] for row in store.rows("batches", ("format",))} == {FORMAT}
+    with monkeypatch.context() as patched:
+        patched.setattr("pgoutput_etl.ledger.batches.FORMAT", FORMAT + 1)
+        batches = LedgerBatches(store)
+        batches.begin(Batch.after(batches.last(), {}))
+    with pytest.raises(RunError, match=f"the ledger has format {FORMAT + 1}, and this version .* up to {FORMAT}: run"):
+        LedgerBatches(store).last()

@@ -40,6 +40,8 @@ TABLES = {
         [(kind, mode) for kind in COLUMNS for mode in MODES if (kind, mode) != ("bag", "soft_delete")], 1
     )
 }
+# In every test run: each kind of table and each mode.
+QUICK = {("plain", "mirror"), ("toast", "soft_delete"), ("days", "history"), ("bag", "mirror")}
 RULES = ", ".join(f"{{match: 'public.*_{mode}', mode: {mode}}}" for mode in MODES[1:])
 
 
@@ -74,11 +76,11 @@ def nonsense(oid: int, random: Random) -> Change:
             return update(key, *values, old_key=(new_key, *nothing), oid=oid)
 
 
-def night(number: int, random: Random) -> list[PgoutputMessage]:
+def night(number: int, random: Random, tables: list[int]) -> list[PgoutputMessage]:
     messages: list[PgoutputMessage] = []
-    for n in range(12):
-        changes = [nonsense(oid, random) for oid in random.choices(list(TABLES), k=8)]
-        described = [] if number or n else [relation(oid) for oid in TABLES]
+    for n in range(len(tables)):
+        changes = [nonsense(oid, random) for oid in random.choices(tables, k=8)]
+        described = [] if number or n else [relation(oid) for oid in tables]
         messages += transaction(1000 + number * 100 + n, (number * 100 + n + 1) * 1000, *described, *changes)
     return messages
 
@@ -89,9 +91,10 @@ def test_the_job_finds_what_the_replay_finds(
     seed: int, how: str, spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_as(how, monkeypatch)
+    tables = [oid for oid in TABLES if seed > 1 or TABLES[oid] in QUICK]
     random, job, replay = Random(seed), Job(spark, tmp_path, landing, [f"tables=[{RULES}]"]), Replay()
-    for number in range(3):
-        content = copydata(night(number, random), 0x1000000 * (number + 1))
+    for number in range(2 if seed == 1 else 3):
+        content = copydata(night(number, random, tables), 0x1000000 * (number + 1))
         (landing / f"{number}.copydata").write_bytes(content)
         replay.add_file(f"{number}", content)
         job.run()

@@ -26,7 +26,7 @@ from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.landing.fingerprint import LandedFile
 from pgoutput_etl.ledger.claims import LEASE
 from pgoutput_etl.ledger.reader import LedgerReader
-from pgoutput_etl.ledger.tables import table_row
+from pgoutput_etl.ledger.tables import FORMAT, table_row
 from pgoutput_etl.machine import Process
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since
@@ -370,7 +370,7 @@ def test_a_file_left_unread_before_later_files_is_reported(ledger: SmallLedger) 
 
 
 def test_a_ledger_of_an_older_version_lacks_columns(ledger: SmallLedger) -> None:
-    old = ("metrics", "settings", "since", "backfill")
+    old = ("metrics", "settings", "since", "backfill", "format")
     ledger.finish(1, NIGHT - timedelta(days=1), 0x100, [state(1, "t", None)], without=old, last_commit_ts=None)
     columns = {"batch": 1, "file": 0, "path": "file:/gone/1.bin", "size": 10, "modified": NIGHT, "messages": {"B": 1}}
     later = ("status", "offset", "consumed", "prefix_hash", "distinctive", "varied", "head", "same_as", "unfinished")
@@ -385,6 +385,12 @@ def test_a_ledger_of_an_older_version_lacks_columns(ledger: SmallLedger) -> None
     first, second = found(ledger).nights
     assert (first.seconds, second.seconds, second.lag_seconds) == ({}, {"write": 2.0}, 60.0)
     assert second.tables[0].changed == 0
+
+
+def test_a_ledger_of_a_newer_version_is_refused(ledger: SmallLedger) -> None:
+    ledger.finish(1, NIGHT, 0x100, [], format=FORMAT + 1)
+    with pytest.raises(RunError, match=f"the ledger has format {FORMAT + 1}"):
+        found(ledger)
 
 
 def test_a_night_sums_the_batches_of_a_day(ledger: SmallLedger) -> None:
