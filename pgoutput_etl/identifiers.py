@@ -8,10 +8,13 @@ and the tag's columns and values in brackets. It stands for the rows with these 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from glob import escape
 from posixpath import normpath
 from urllib.parse import quote, unquote
+
+EXCLUDED = "!"  # begins a pattern of tables to leave out
 
 MAX_SEGMENT = 255  # bytes in the name of a file or folder
 
@@ -26,9 +29,22 @@ def printable(text: str) -> str:
 
 
 def pattern_of(name: str) -> str:
-    """A shell pattern for `--tables` that matches a table's name; a comma, which separates patterns, is any one
-    character."""
-    return escape(name).replace(",", "?")
+    """A shell pattern for `--tables` that matches a table's name; a comma, which separates patterns, and an exclamation
+    mark at the beginning are any one character."""
+    pattern = escape(name).replace(",", "?")
+    return f"?{pattern[1:]}" if pattern.startswith(EXCLUDED) else pattern
+
+
+def is_chosen(name: str, patterns: Sequence[str]) -> bool:
+    """True if a table's name matches a shell pattern of `--tables`, and none of those behind an exclamation mark.
+    Patterns that only exclude choose all other tables."""
+    chosen = [pattern for pattern in patterns if not pattern.startswith(EXCLUDED)] or ["*"]
+    excluded = [pattern.removeprefix(EXCLUDED) for pattern in patterns if pattern.startswith(EXCLUDED)]
+    return _matches_any(name, chosen) and not _matches_any(name, excluded)
+
+
+def _matches_any(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def quoted(name: str) -> str:

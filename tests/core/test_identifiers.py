@@ -16,8 +16,10 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identifiers import (
     MAX_SEGMENT,
     identifier,
+    is_chosen,
     is_within,
     path_segment,
+    pattern_of,
     printable,
     quoted,
     table_of,
@@ -165,3 +167,23 @@ def test_names_that_look_the_same_have_folders_of_their_own(name: str) -> None:
     others = {path_segment(other) for other in ("e\u0301", "\u00e9", "E\u0301", "x" * 63, "ž" * 31) if other != name}
     assert path_segment(name) not in others
     assert len(path_segment(name)) <= MAX_SEGMENT
+
+
+@pytest.mark.parametrize(
+    ("patterns", "chosen"),
+    [
+        (["a.*"], ["a.log_1", "a.t"]),
+        (["a.*", "!a.log_*"], ["a.t"]),
+        (["!*.log_*", "a.*", "b.log_2"], ["a.t"]),
+        (["!a.*"], ["!a.t", "b.log_2"]),
+        ([pattern_of("!a.t")], ["!a.t"]),
+    ],
+)
+def test_patterns_choose_tables_and_leave_tables_out(patterns: list[str], chosen: list[str]) -> None:
+    names = ["!a.t", "a.log_1", "a.t", "b.log_2"]
+    assert [name for name in names if is_chosen(name, patterns)] == chosen
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_pattern_chooses_its_name(name: str) -> None:
+    assert is_chosen(name, [pattern_of(name)])

@@ -362,7 +362,8 @@ def test_a_repair_writes_only_what_differs(
     assert job.run().exit_code == 0
     assert_equal(job, server, names)
 
-    bag = ["--config", str(job.config), "--tables", "public.bag", "--jdbc", url, "--repair"]
+    bag = ["--config", str(job.config), "--tables", "public.*", "--jdbc", url, "--repair"]
     refused = run(*submit, ROOT / "jobs/snapshot.py", *bag)
     assert refused.returncode == 2
     assert "--repair: not possible for public.bag: no run has written the table" in refused.stderr
+    assert "For the others: --tables 'public.*,!public.bag'" in refused.stderr

@@ -25,7 +25,9 @@ EXAMPLE = "./spark-submit.sh jobs/backfill.py --config conf/demo.yaml --tables '
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     tables = parser.add_mutually_exclusive_group(required=True)
-    tables.add_argument("--tables", type=words, metavar="PATTERN,…", help="schema.table, as shell patterns")
+    tables.add_argument(
+        "--tables", type=words, metavar="PATTERN,…", help="schema.table, as shell patterns; !PATTERN leaves out"
+    )
     tables.add_argument("--from-quarantine", action="store_true", help="rebuild all held tables")
     range_ends = (
         ("--from-lsn", "first_lsn", lsn, "LSN", "the range's first commit, such as 16/B374D848"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from fnmatch import fnmatchcase
 from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.identifiers import is_chosen
 from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.moment.request import Moment, only_commit
@@ -98,7 +98,7 @@ class TablesFound:
         """Those whose names match then, without displaced ones."""
 
         def is_wanted(state: TableState) -> bool:
-            return not state.is_displaced and any(fnmatchcase(state.full_name, pattern) for pattern in patterns)
+            return not state.is_displaced and is_chosen(state.full_name, patterns)
 
         held = {oid: state for oid, state in self.held.items() if is_wanted(state)}
         return TablesFound(tuple(found for found in self.rows if is_wanted(found[0])), held, self.ahead)

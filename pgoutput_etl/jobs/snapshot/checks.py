@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from pgoutput_etl.identifiers import EXCLUDED
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.steps import DEFAULT_NAME, Commands, Step
 from pgoutput_etl.lsn import format_lsn
@@ -203,8 +204,9 @@ class Checklist:
 
     def _tables(self) -> Iterator[Check]:
         for pattern in self.request.tables:
-            if not any(fnmatchcase(table.name, pattern) for table in self.server.tables):
-                yield Check(PROBLEM, "tables", f"the server has no table {pattern!r}")
+            name = pattern.removeprefix(EXCLUDED)
+            if not any(fnmatchcase(table.name, name) for table in self.server.tables):
+                yield Check(PROBLEM, "tables", f"the server has no table {name!r}")
         published = self.published
         names = {table.name for table in published}
         others = [t for t in self.wanted if t.name not in names and not t.is_root and not t.is_partition]

@@ -51,7 +51,13 @@ EXAMPLE = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--tables", type=words, required=True, metavar="PATTERN,…", help="schema.table, as shell patterns")
+    add(
+        "--tables",
+        type=words,
+        required=True,
+        metavar="PATTERN,…",
+        help="schema.table, as shell patterns; !PATTERN leaves out",
+    )
     side = parser.add_mutually_exclusive_group(required=True)
     side.add_argument("--jdbc", metavar="URL", help="a server; PGUSER and PGPASSWORD hold the credentials")
     for option, metavar, description in (

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from fnmatch import fnmatchcase
 from typing import ClassVar
 
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.identifiers import is_chosen
 from pgoutput_etl.postgres.catalog import relation_of, relation_row
 from pgoutput_etl.postgres.connection import check_url
 from pgoutput_etl.protocol.messages import Relation, Type
@@ -27,7 +27,7 @@ class RowFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """tables: shell patterns of schema.table.
+    """tables: shell patterns of schema.table, as for identifiers.is_chosen.
 
     jdbc: a server's URL. snapshot: the name of an exported snapshot as of `lsn`; without it the job exports one.
     files, format: files with the rows as of `lsn`. columns: of binary files. time: of `lsn`. catalog: a file with the
@@ -91,7 +91,7 @@ class SnapshotRequest:
 
     def wants(self, name: str) -> bool:
         """name: schema.table."""
-        return any(fnmatchcase(name, pattern) for pattern in self.tables)
+        return is_chosen(name, self.tables)
 
 
 class AutomaticRequest(SnapshotRequest):

@@ -6,6 +6,7 @@ Any later run can continue from the staged rows, whereas a server's snapshot end
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError, brief
+from pgoutput_etl.identifiers import EXCLUDED, pattern_of
 from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.snapshot.repair import TableComparison, why_not_repaired
@@ -100,9 +102,12 @@ class Staging:
         """Raises ConfigError if one of the tables can't be repaired."""
         states = self.archive.last.tables
         reasons = {t.full_name: why_not_repaired(self.spark, states.get(t.relation.oid)) for t in tables}
-        refused = [f"{name}: {why}" for name, why in reasons.items() if why is not None]
+        refused = {name: why for name, why in reasons.items() if why is not None}
         if refused:
-            raise ConfigError(f"--repair: not possible for {'; '.join(refused)}. Leave these tables out of --tables")
+            patterns = ",".join((*self.request.tables, *(EXCLUDED + pattern_of(name) for name in refused)))
+            others = f". For the others: --tables {shlex.quote(patterns)}" if len(refused) < len(tables) else ""
+            why = "; ".join(f"{name}: {why}" for name, why in refused.items())
+            raise ConfigError(f"--repair: not possible for {why}{others}")
         user_types = self._user_types(source.catalog.types)
         comparison = TableComparison(self.spark, source.server, user_types)
         repairs = {}
