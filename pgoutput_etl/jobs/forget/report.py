@@ -57,7 +57,7 @@ class ForgetSummary:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_QUARANTINE if self.left else EXIT_DONE
+        return EXIT_QUARANTINE if self.left and self.executed else EXIT_DONE
 
     def to_json(self) -> str:
         return summary_json(self)

@@ -15,7 +15,7 @@ import pytest
 
 from pgoutput_etl.changes.row_search import RowSearch
 from pgoutput_etl.errors import AnotherRunError, ArchiveError, ConfigError, RunError
-from pgoutput_etl.exit_codes import EXIT_QUARANTINE
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.forget import erase as erasing
 from pgoutput_etl.jobs.forget import landing as files
@@ -472,6 +472,8 @@ def test_a_file_with_another_name_and_a_link_are_no_proof(nights: Nights, tmp_pa
     (tmp_path / "elsewhere" / "9.copydata").write_bytes(path.read_bytes())
     link = nights.job.landing / "9.copydata"
     link.symlink_to(tmp_path / "elsewhere" / "9.copydata")
+    preview = forget(nights.job.spark, nights.job.loaded(), ForgetRequest(request_file(tmp_path, ERASE)))
+    assert (len(preview.left), preview.exit_code) == (1, EXIT_DONE), "nothing was to be erased yet"
     done = erase(nights, tmp_path, ERASE)
     assert nights.values("t") == [("2", "Bob")]
     proof = forget(nights.job.spark, nights.job.loaded(), ForgetRequest(request_file(tmp_path, ERASE), prove=True))
