@@ -91,9 +91,13 @@ def condition_of(state: TableState, snapshots: Snapshots, rule: TableRule) -> Ta
 def _condition(
     state: TableState, condition: ConditionKind, reason: str, mismatches: Mismatches | None = None
 ) -> TableCondition:
-    is_repairable = state.is_complete and state.mode is Mode.MIRROR and bool(state.key) and not state.masks
     place = (state.oid, state.schema, state.table, condition, reason, state.last_commit_lsn)
-    return TableCondition(*place, state.mode.value, is_repairable, mismatches)
+    return TableCondition(*place, state.mode.value, can_be_repaired(state), mismatches)
+
+
+def can_be_repaired(state: TableState) -> bool:
+    """True if `snapshot --repair` takes the table."""
+    return state.is_complete and state.mode is Mode.MIRROR and bool(state.key) and not state.masks
 
 
 def _divergence(found: Mismatches, since: CompleteSince | None) -> str:

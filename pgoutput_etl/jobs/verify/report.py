@@ -86,7 +86,7 @@ class VerifiedTable:
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
     """against: URL or path of the other side. last_commit_lsn: the commit as of which Delta was read. server_lsns: the
-    end of the server's WAL before and after the comparison. next_command: rebuilds the tables that differ."""
+    end of the server's WAL before and after the comparison. next_command: mends tables that differ."""
 
     source: str
     against: str
@@ -109,7 +109,7 @@ def print_verification(summary: VerifySummary, console: Console | None = None) -
     lines = [line for table in summary.tables for line in _table_lines(table)]
     print_parts([_verdict(summary), _grid(summary), *lines, *_server_lines(summary), *summary.remarks], console)
     if summary.next_command is not None:
-        print_parts(["Rebuild from the archive, unless later commits explain the differences:"], console)
+        print_parts(["Unless later commits explain the differences, run this, and verify again:"], console)
         print_parts([f"  {summary.next_command}"], console, soft_wrap=True)
 
 

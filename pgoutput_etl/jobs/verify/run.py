@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,8 +15,9 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.jobs.command import matching_names
-from pgoutput_etl.jobs.command_line import job_line
+from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
 from pgoutput_etl.jobs.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.jobs.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_commits_between
@@ -35,6 +36,7 @@ from pgoutput_etl.spark.delta import delta_table, is_delta_table
 from pgoutput_etl.spark.delta_history import is_as_recorded, operations_since
 from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.table_pool import TablePool
+from pgoutput_etl.targets.condition import can_be_repaired
 from pgoutput_etl.targets.modes import DELETED_COLUMN, VALID_TO_LSN, VALID_TO_TS
 from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
 from pgoutput_etl.transactions.outcome import TransactionStatus
@@ -98,9 +100,25 @@ def verify(
     remarks = baseline.remarks
     if request.at_lsn is None:
         remarks += tuple(remark for state in states if (remark := _foreign_changes(spark, state)) is not None)
-    differing = ",".join(f"{table.schema}.{table.table}" for table in tables if table.differing)
-    command = job_line(config, "backfill", "--tables", differing) if differing else None
+    differing = {table.name for table in tables if table.differing}
+    command = mending_command([state for state in states if state.full_name in differing], request, config)
     return VerifySummary(config.source.name, request.against, baseline.lsn, tuple(tables), lsns, remarks, command)
+
+
+def mending_command(differing: Sequence[TableState], request: VerifyRequest, config: Config) -> str | None:
+    """The command that mends the tables. With a server, if only some of them can be repaired, these: what the archive
+    lacks, only the server has."""
+    if not differing:
+        return None
+    if request.jdbc is None:
+        return job_line(config, "backfill", "--tables", _patterns(differing))
+    repairable = [state for state in differing if can_be_repaired(state)]
+    options = ("--tables", _patterns(repairable or differing), "--jdbc", request.jdbc)
+    return jdbc_job_line(config, "snapshot", *options, *(["--repair"] if repairable else []))
+
+
+def _patterns(states: Iterable[TableState]) -> str:
+    return ",".join(pattern_of(state.full_name) for state in states)
 
 
 def _foreign_changes(spark: SparkSession, state: TableState) -> str | None:
