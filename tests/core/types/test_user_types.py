@@ -154,7 +154,9 @@ def test_a_row_or_enum_named_like_an_extensions_type_is_refused_with_a_remedy(
         with pytest.raises(ValueTextError) as raised:
             load_values(column, [value])
         assert f'types: {{"app.{name}": text}}' in str(raised.value)
-    declared = user_type("app", f"_{name}" if is_array else name, **{f"app__{name}": "text"})
+    declared = column_type(
+        16400, -1, UserTypes({16400: ("app", f"_{name}" if is_array else name)}, {f"app.{name}": "text"})
+    )
     found = load(declared, b'{"%b"}' % text if is_array else text)
     assert found == [[text.decode()] if is_array else text.decode()]
     assert load_binary(declared, [sent]).array.to_pylist() == [["(1,2)"] if is_array else "(1,2)"]

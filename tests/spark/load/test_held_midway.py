@@ -164,8 +164,8 @@ def test_a_backfill_is_finished_under_its_configuration(nights: Nights) -> None:
 def test_an_enum_named_like_an_extensions_type_holds_its_table_until_it_is_declared(nights: Nights) -> None:
     """As PostgreSQL sends them: neither the Type message nor the column says that the type is an enum."""
     named = Type(None, 20_000, "app", "vector")
-    tables = [named, table("id", ("v", 20_000)), table("id", "w", oid=U, name="u")]
-    night = nights.night(transaction(1, 0x100, *tables, insert("1", "north"), insert("1", "x", oid=U)))
+    tables = (table("id", ("v", 20_000)), table("id", "w", oid=U, name="u"))
+    night = nights.night(transaction(1, 0x100, named, *tables, insert("1", "north"), insert("1", "x", oid=U)))
     assert night.exit_code == 3
     [(name, reason)] = held(night).items()
     assert name == "t"
