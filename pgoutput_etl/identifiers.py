@@ -47,6 +47,17 @@ def _matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def forms(name: str) -> frozenset[str]:
+    """Names of which Spark or Delta takes two for the same one have a form in common.
+
+    Spark compares names as Java's equalsIgnoreCase does, which maps each character to upper, then lower case, and by
+    their lower case, which may have more characters: `İd` is `id` to the one, and `i̇d`, with a combining dot, to the
+    other.
+    """
+    upper = (c if len(c.upper()) > 1 else c.upper() for c in name)
+    return frozenset(("".join(c.lower()[0] for c in upper), name.lower()))
+
+
 def quoted(name: str) -> str:
     """A column's name for Spark: `a.b` is one name, not field b of a."""
     return "`" + name.replace("`", "``") + "`"

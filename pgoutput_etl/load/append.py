@@ -67,8 +67,6 @@ def _as_target(events: DataFrame, shape: TableShape) -> DataFrame:
 def _unchanged(shape: TableShape) -> Column:
     """Names of the columns whose unchanged values were not sent; NULL instead of an empty array."""
     empty = F.array().cast("array<string>")
-    names = empty
-    for i in shape.toast:
-        name = F.array(F.lit(shape.columns[i].name))
-        names = F.concat(names, F.when(F.coalesce(F.col(f"u{i}"), F.lit(False)), name).otherwise(empty))
+    found = (F.when(F.col(f"u{i}"), F.array(F.lit(shape.columns[i].name))).otherwise(empty) for i in shape.toast)
+    names = F.concat(empty, *found)
     return F.when(F.size(names) > 0, names)

@@ -15,6 +15,7 @@ from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.load.layout import (
     StoredLayout,
     allow_names,
+    allow_overwrite,
     keeping_comments,
     lay_out,
     possible,
@@ -23,7 +24,7 @@ from pgoutput_etl.load.layout import (
 )
 from pgoutput_etl.load.shared_table import append_tagged, check_shared, own_rows, replace_tagged, restore_tagged
 from pgoutput_etl.load.table_writer import PROPERTIES, creating, writer_of
-from pgoutput_etl.schema.layout import NO_LAYOUT, Layout, Readers
+from pgoutput_etl.schema.layout import NO_LAYOUT, Layout, Readers, with_feed
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
 from pgoutput_etl.spark.delta_history import USER_METADATA, application_of, is_as_recorded, operations_since
 from pgoutput_etl.spark.delta_log import Commit, metrics_of, newest_commit
@@ -79,7 +80,7 @@ class WriteResult:
 
     not_found: deletes in a bag that matched no row, because the row is older than the slot or has values that were
     never sent. rows: the table's total, if the commit reports it. mismatches: of the changes with the rows before the
-    commit; None without any.
+    commit; None without any. remarks: on the table's layout.
     """
 
     version: int
@@ -89,13 +90,15 @@ class WriteResult:
     not_found: int = 0
     rows: int | None = None
     mismatches: Mismatches | None = None
+    remarks: tuple[str, ...] = ()
 
     def plus(self, later: WriteResult) -> WriteResult:
         inserted, updated = self.inserted + later.inserted, self.updated + later.updated
         deleted, not_found = self.deleted + later.deleted, self.not_found + later.not_found
         mismatches = added(self.mismatches, later.mismatches)
         rows = later.rows_after(self.rows)
-        return WriteResult(later.version, inserted, updated, deleted, not_found, rows, mismatches)
+        remarks = (*self.remarks, *later.remarks)
+        return WriteResult(later.version, inserted, updated, deleted, not_found, rows, mismatches, remarks)
 
     def rows_after(self, rows: int | None) -> int | None:
         """The table's total, given its total before the commit; None if unknown."""
@@ -135,6 +138,7 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
         allow_names(spark, path, rows.columns)
         layout, rows = stored.after_overwrite(layout), keeping_comments(rows, stored.comments)
     layout = possible(layout, rows.schema)
+    feed_stops = stored is not None and allow_overwrite(spark, path, stored, layout, rows.schema)
     writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
     if stored is None:
         writer = creating(writer, layout)
@@ -149,8 +153,11 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
             raise
         raise refused(path, error) from None
     result = write_result(spark, path)
+    layout = with_feed(layout, is_on=True) if feed_stops else layout
     if layout and lay_out(spark, path, layout).statements:
         result = replace(result, version=write_result(spark, path).version)
+    if feed_stops:
+        result = replace(result, remarks=(f"its change data feed begins anew with version {result.version}",))
     return result
 
 

@@ -6,7 +6,7 @@ made. Any other change rewrites all rows in a single commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, tag_of
+from pgoutput_etl.identifiers import forms, identifier, is_catalog_place, quoted, tag_of
 from pgoutput_etl.load.commit import DeltaTransaction, overwrite
-from pgoutput_etl.load.layout import allow_names, has_column_mapping, is_for_all_readers
+from pgoutput_etl.load.layout import allow_names, has_change_feed, has_column_mapping, is_for_all_readers
 from pgoutput_etl.load.shared_table import fields_of, tagged_target, unite_columns
 from pgoutput_etl.load.target_columns import (
     as_map,
@@ -64,8 +64,8 @@ def _recorded_metadata(spark: SparkSession, path: str) -> list[tuple[int, dict[s
 
 def evolve(
     spark: SparkSession, path: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode = Mode.MIRROR
-) -> None:
-    """Raises TableError if existing rows would lack a key."""
+) -> tuple[str, ...]:
+    """Returns remarks on the table's layout. Raises TableError if existing rows would lack a key."""
     needs_log_only = (
         _needs_log_only(migration)
         and _takes(spark, path, migration)
@@ -75,10 +75,10 @@ def evolve(
     if needs_log_only:
         # Recorded under a name of its own, because one of several statements doesn't complete the step.
         with session_settings(spark, replace(commit, step=f"{commit.step}:log").user_metadata()) as session:
-            _alter(session, path, migration)
-        return
+            return _alter(session, path, migration)
     with session_settings(spark, commit.settings()) as session:
-        overwrite(session, path, migrated(tagged_target(session, path, migration.before), migration, mode))
+        rows = migrated(tagged_target(session, path, migration.before), migration, mode)
+        return overwrite(session, path, rows).remarks
 
 
 def check_migration(target: Callable[[], DataFrame], migration: SchemaMigration, mode: Mode) -> None:
@@ -94,8 +94,12 @@ def _needs_log_only(migration: SchemaMigration) -> bool:
         return False
     before = [column.name for column in migration.before]
     pairs = zip(migration.after, migration.origins, strict=True)
-    introduced = {column.name.lower() for column, o in pairs if o is None or before[o] != column.name}
-    return introduced.isdisjoint(name.lower() for name in before)
+    introduced = (column.name for column, o in pairs if o is None or before[o] != column.name)
+    return not _forms(introduced) & _forms(before)
+
+
+def _forms(names: Iterable[str]) -> frozenset[str]:
+    return frozenset[str]().union(*map(forms, names))
 
 
 def _takes(spark: SparkSession, path: str, migration: SchemaMigration) -> bool:
@@ -126,10 +130,12 @@ def _has_entries(spark: SparkSession, path: str, names: list[str], mode: Mode) -
     return bool(entries.where(F.col("name").isin(*names)).limit(1).count())
 
 
-def _alter(spark: SparkSession, path: str, migration: SchemaMigration) -> None:
+def _alter(spark: SparkSession, path: str, migration: SchemaMigration) -> tuple[str, ...]:
+    """Returns remarks on the table's layout."""
+    had_feed = has_change_feed(spark, path)
     if tag_of(path):
         unite_columns(spark, path, fields_of(migration.after))
-        return
+        return _feed_ended(spark, path, had_feed)
     allow_names(spark, path, (column.name for column in migration.after))
     table = delta_table(spark, path)
     existing = {field.name: field.dataType for field in table.toDF().schema.fields}
@@ -137,6 +143,13 @@ def _alter(spark: SparkSession, path: str, migration: SchemaMigration) -> None:
     place = path if is_catalog_place(path) else table.detail().select("location").collect()[0][0]
     for clause in _clauses(migration, existing):  # SQL, because DeltaTable's API has no ALTER TABLE
         spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
+    return _feed_ended(spark, path, had_feed)
+
+
+def _feed_ended(spark: SparkSession, path: str, had_feed: bool) -> tuple[str, ...]:
+    if not had_feed or has_change_feed(spark, path):
+        return ()
+    return ("its change data feed has ended, because a column has a name that the feed needs itself",)
 
 
 def _clauses(migration: SchemaMigration, existing: Mapping[str, DataType]) -> Iterator[str]:

@@ -7,7 +7,7 @@ may change, its partitions and the comments of its columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from py4j.protocol import Py4JJavaError
@@ -28,13 +28,27 @@ from pyspark.sql.types import (
 
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, text_literal
-from pgoutput_etl.schema.layout import CHANGE_FEED, NOT_FOR_ALL, Layout, Readers, needs_column_mapping
+from pgoutput_etl.schema.layout import (
+    CHANGE_FEED,
+    INDEXED_NAMES,
+    NOT_FOR_ALL,
+    Layout,
+    Readers,
+    has_feed,
+    indexed,
+    needs_column_mapping,
+    reserved_by_feed,
+    with_feed,
+    with_indexed,
+)
 from pgoutput_etl.spark.conflicts import CONFLICTS
 from pgoutput_etl.spark.delta import delta_table, is_delta_table
 from pgoutput_etl.spark.delta_log import properties_of
 from pgoutput_etl.spark.session import temporarily
 
 _COLUMN_MAPPING = "delta.columnMapping.mode"
+
+_FEED_OFF = f"SET TBLPROPERTIES ('{CHANGE_FEED}' = 'false')"
 
 _COMMENT = "comment"  # as a property, it is the table's comment
 
@@ -101,13 +115,23 @@ def _unquoted(name: str) -> str:
     return name[1:-1].replace("``", "`") if name[:1] == name[-1:] == "`" else name
 
 
-def possible(layout: Layout, schema: StructType) -> Layout:
-    """The layout without partitions or clustering by columns that the rows lack, or have in an unfit type."""
+def possible(layout: Layout, schema: StructType, partitions: Iterable[str] = ()) -> Layout:
+    """The layout without partitions, clustering or statistics by columns that the rows lack, or have in an unfit type,
+    and without a change feed beside the feed's own columns. partitions: that the table has and keeps."""
     types = {field.name: field.dataType for field in schema}
     fits_partitions = all(_may_partition(types.get(name)) for name in layout.partition_by)
     fits_clusters = all(_has_statistics(types.get(name)) for name in layout.cluster_by)
     partition_by = layout.partition_by if fits_partitions else ()
-    return replace(layout, partition_by=partition_by, cluster_by=layout.cluster_by if fits_clusters else ())
+    if has_feed(layout.properties) and reserved_by_feed(types):
+        layout = with_feed(layout, is_on=False)
+    properties = with_indexed(layout.properties, _with_statistics(schema, {*partition_by, *partitions}))
+    cluster_by = layout.cluster_by if fits_clusters else ()
+    return replace(layout, partition_by=partition_by, cluster_by=cluster_by, properties=properties)
+
+
+def _with_statistics(schema: StructType, partitions: Collection[str]) -> list[str]:
+    """The columns that Delta can have statistics for."""
+    return [field.name for field in schema if _has_statistics(field.dataType) and field.name not in partitions]
 
 
 def _may_partition(data_type: DataType | None) -> bool:
@@ -147,19 +171,45 @@ def _not_for_all(properties: Mapping[str, str]) -> list[str]:
 
 
 def allow_names(spark: SparkSession, place: str, names: Iterable[str]) -> None:
-    """Gives the table column mapping if Delta wouldn't take one of the names otherwise.
-
-    The commit has no metadata: with those of the write that follows, a run that finishes this one would take the write
-    for done.
-    """
+    """Gives the table column mapping if Delta wouldn't take one of the names otherwise, and takes away its change feed
+    if the feed reserves one."""
+    names = list(names)
     if any(map(needs_column_mapping, names)) and not has_column_mapping(spark, place):
-        stored = StoredLayout.of(spark, place)
-        with temporarily(spark, {"spark.databricks.delta.commitInfo.userMetadata": ""}):
-            alter(spark, stored.place, f"SET TBLPROPERTIES ('{_COLUMN_MAPPING}' = 'name')")
+        _alter_beside(spark, place, f"SET TBLPROPERTIES ('{_COLUMN_MAPPING}' = 'name')")
+    if reserved_by_feed(names) and has_change_feed(spark, place):
+        _alter_beside(spark, place, _FEED_OFF)
+
+
+def allow_overwrite(spark: SparkSession, place: str, stored: StoredLayout, wanted: Layout, schema: StructType) -> bool:
+    """Takes from the table what keeps Delta from replacing its rows and columns: statistics for columns that the rows
+    lack, and the change feed, if columns go. stored: before `allow_names`. Returns whether the feed is to come back."""
+    listed = with_indexed(stored.layout.properties, _with_statistics(schema, wanted.partition_by))
+    if listed != stored.layout.properties:
+        left = ",".join((indexed(listed) or {}).values())
+        values = f"SET TBLPROPERTIES ('{INDEXED_NAMES}' = {text_literal(left)})"
+        _alter_beside(spark, place, values if left else f"UNSET TBLPROPERTIES ('{INDEXED_NAMES}')")
+    left_over = _typed_names(stored.schema) - _typed_names(schema)
+    if not left_over or not has_change_feed(spark, place) or not has_column_mapping(spark, place):
+        return False
+    # Delta refuses a commit that changes both: DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION.
+    _alter_beside(spark, place, _FEED_OFF)
+    return True
+
+
+def _typed_names(schema: StructType) -> set[tuple[str, str]]:
+    """Delta takes a column of another type for another column."""
+    return {(field.name, field.dataType.simpleString()) for field in schema}
+
+
+def _alter_beside(spark: SparkSession, place: str, clause: str) -> None:
+    """The commit has no metadata: with those of the write that follows, a run that finishes this one would take the
+    write for done."""
+    with temporarily(spark, {"spark.databricks.delta.commitInfo.userMetadata": ""}):
+        alter(spark, StoredLayout.of(spark, place).place, clause)
 
 
 def has_change_feed(spark: SparkSession, place: str) -> bool:
-    return _properties(spark, place).get(CHANGE_FEED, "").lower() == "true"
+    return has_feed(_properties(spark, place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +224,8 @@ class LayoutChanges:
 def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
     statements, changes, remarks = [], [], []
     has = stored.layout
-    stored_values = {name.lower(): value for name, value in has.properties.items()}  # Delta changes names' case
+    # Delta changes names' case.
+    stored_values = {name.lower(): value for name, value in {CHANGE_FEED: "false", **has.properties}.items()}
     properties = {name: value for name, value in wanted.properties.items() if stored_values.get(name.lower()) != value}
     if wanted.comment is not None and wanted.comment != has.comment:
         properties[_COMMENT] = wanted.comment
@@ -223,7 +274,7 @@ def lay_out(spark: SparkSession, place: str, wanted: Layout) -> LayoutChanges:
     A table that was moved out of a shared one lacks the tag's columns.
     """
     stored = StoredLayout.of(spark, place)
-    changes = layout_changes(stored, possible(wanted, stored.schema))
+    changes = layout_changes(stored, possible(wanted, stored.schema, stored.layout.partition_by))
     for statement in changes.statements:
         alter(spark, stored.place, statement)
     return changes

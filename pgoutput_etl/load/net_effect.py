@@ -30,8 +30,10 @@ from pgoutput_etl.load.target_columns import (
     no_entries,
     stored_value,
     unknown_entry,
+    with_entries,
 )
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.session import temporarily
 from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
 
 
@@ -95,15 +97,15 @@ def with_sent_values(shape: TableShape, begun: Column, event: str = "") -> dict[
     """An event's c0… and _unrep, with unchanged values filled in from `sent0…`, the newest `sent_value` of the key.
     `keep0…`: still unknown. begun: `_seq` of the event that began the current row. event: alias of the event."""
     columns = {f"c{i}": F.col(f"{event}c{i}") for i in range(len(shape.columns))}
-    unrepresentable = F.coalesce(F.col(f"{event}_unrep"), no_entries())
+    entries = []
     for i in shape.toast:
         value, unchanged = F.col(f"sent{i}"), F.col(f"{event}u{i}")
         # A value from before the current row took this key belonged to another row.
         carried = value.isNotNull() & (begun.isNull() | (value["_seq"] >= begun))
         columns[f"c{i}"] = F.when(unchanged & carried, value["value"]).otherwise(columns[f"c{i}"])
         columns[f"keep{i}"] = unchanged & ~carried
-        unrepresentable = F.concat(unrepresentable, F.when(unchanged & carried, value["odd"]).otherwise(no_entries()))
-    return {**columns, "_unrep": unrepresentable}
+        entries.append((unchanged & carried, value["odd"]))
+    return {**columns, "_unrep": with_entries(F.col(f"{event}_unrep"), entries)}
 
 
 def as_net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
@@ -153,6 +155,20 @@ def delete_events(keys: DataFrame, at: Mapping[str, Column], schema: StructType,
     return keys.select(*(values.get(f.name, missing).cast(f.dataType).alias(f.name) for f in schema.fields))
 
 
+# Spark infers filters from each pair of a plan's columns: minutes for some hundred of them, and nothing gained.
+_FOR_MANY_COLUMNS, _MANY = {"spark.sql.constraintPropagation.enabled": "false"}, 50
+
+
+def brings_unsent(shape: TableShape) -> Column:
+    """True for an event that moves a row to another key with values that were not sent."""
+    return (F.col("_op") == MOVED_IN) & _any(F.col(f"u{i}") for i in shape.toast)
+
+
+def _any(conditions: Iterable[Column]) -> Column:
+    """One expression, where `any_of` nests them: there may be one for each column."""
+    return F.array_contains(F.array(*conditions), True)
+
+
 def resolve_moves(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
     """Fills in the unchanged values that moved rows brought from the key they left.
 
@@ -160,56 +176,71 @@ def resolve_moves(events: DataFrame, shape: TableShape, target: DataFrame | None
     when it moved to the old key; otherwise the target's. An unknown value is NULL, with a NULL text in `_unrep`.
     target: its rows before this batch.
     """
-    for i in shape.toast:
-        events = _resolve_column(events, shape, i, target).localCheckpoint()
-    return events
+    if not shape.toast:
+        return events
+    with temporarily(events.sparkSession, _FOR_MANY_COLUMNS if len(shape.toast) > _MANY else {}):
+        return _resolved(events, shape, target)
 
 
-def _resolve_column(events: DataFrame, shape: TableShape, i: int, target: DataFrame | None) -> DataFrame:
-    links = _links(events, shape, i).localCheckpoint()
+def _resolved(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
+    links = _links(events, shape).localCheckpoint()
     while links.where(F.col("through").isNotNull()).limit(1).count():
-        links = _follow(links).localCheckpoint()
-    links = _from_target(links, shape, i, target)
-    answers = links.select(F.col("move").alias("_move"), "known", "value", "odd")
-    is_open = (F.col("_op") == MOVED_IN) & F.col(f"u{i}")
-    joined = events.join(answers, is_open & (F.col("_seq") == F.col("_move")), "left")
-    entries = F.when(F.col("known"), F.col("odd")).otherwise(unknown_entry(shape.columns[i].name))
-    own = F.coalesce(F.col("_unrep"), no_entries())
-    changed = {
-        f"c{i}": F.when(is_open, F.col("value")).otherwise(F.col(f"c{i}")),
-        f"u{i}": F.col(f"u{i}") & ~is_open,
-        "_unrep": F.when(is_open, F.concat(own, entries)).otherwise(F.col("_unrep")),
-    }
-    return joined.select(*(changed.get(name, F.col(name)).alias(name) for name in events.columns))
+        links = _follow(links, shape).localCheckpoint()
+    answers = _from_target(links, shape, target).drop(*_old_key(shape)).withColumnRenamed("move", "_move")
+    joined = events.join(answers, brings_unsent(shape) & (F.col("_seq") == F.col("_move")), "left")
+    changed: dict[str, Column] = {}
+    entries = []
+    for i in shape.toast:
+        is_open = (F.col("_op") == MOVED_IN) & F.col(f"u{i}")
+        changed[f"c{i}"] = F.when(is_open, F.col(f"value{i}")).otherwise(F.col(f"c{i}"))
+        changed[f"u{i}"] = F.col(f"u{i}") & ~is_open
+        entries.append((is_open & F.col(f"known{i}"), F.col(f"odd{i}")))
+        entries.append((is_open & ~F.col(f"known{i}"), unknown_entry(shape.columns[i].name)))
+    changed["_unrep"] = F.when(brings_unsent(shape), with_entries(F.col("_unrep"), entries)).otherwise(F.col("_unrep"))
+    return joined.select(*(changed.get(name, F.col(name)).alias(name) for name in events.columns)).localCheckpoint()
 
 
-def _links(events: DataFrame, shape: TableShape, i: int) -> DataFrame:
-    """For each move that leaves column i unchanged: `known` and `value` if an event under the old key sent the value,
-    `through` if that event is itself an unresolved move, and neither if the row is older than the batch."""
-    odd = entries_of(F.coalesce(F.col("_unrep"), no_entries()), shape.columns[i].name).alias("odd")
-    keys = [*(f"f{k}" for k in shape.key), "_from_unrep"]
-    unresolved = (F.col("_op") == MOVED_IN) & F.col(f"u{i}")
-    moves = events.where(unresolved).select(F.col("_seq").alias("move"), *keys)
-    sources = events.where(F.col("_op").isin(INSERTED, UPDATED, MOVED_IN) & (~F.col(f"u{i}") | unresolved)).select(
+def _links(events: DataFrame, shape: TableShape) -> DataFrame:
+    """For each move that leaves columns unchanged, for each TOAST column i: `known{i}`, `value{i}` and `odd{i}` if an
+    event under the old key sent the value, and `waits{i}` if the newest event with a value is itself a move that left
+    it unchanged, the one in `through`. Neither if the row is older than the batch. The values of columns that the move
+    sent mean nothing."""
+    keys = _old_key(shape)
+    moves = events.where(brings_unsent(shape)).select(F.col("_seq").alias("move"), *keys)
+    is_move = F.col("_op") == MOVED_IN
+    sources = events.where(F.col("_op").isin(INSERTED, UPDATED, MOVED_IN)).select(
         "_seq",
         *(part.alias(f"g{n}") for n, part in enumerate(event_key_parts(shape))),
-        F.col(f"c{i}").alias("value"),
-        odd,
-        unresolved.alias("unresolved"),
+        F.when(is_move, F.col("_seq")).alias("through"),
+        *(_source(i, is_move, shape).alias(f"source{i}") for i in shape.toast),
     )
     joined = moves.join(sources, _is_old_key(shape, "g") & (F.col("_seq") < F.col("move")), "left")
     newest = joined.groupBy("move").agg(
-        F.max(F.struct("_seq", "unresolved", "value", "odd")).alias("source"), *(F.first(k).alias(k) for k in keys)
+        *(F.first(name).alias(name) for name in keys),
+        # Every move to the old key is a source for each column: the only one to wait for is the newest.
+        F.max("through").alias("through"),
+        *(F.max(f"source{i}").alias(f"source{i}") for i in shape.toast),
     )
-    has_source = F.col("source._seq").isNotNull()
-    return newest.select(
-        "move",
-        *keys,
-        (has_source & ~F.col("source.unresolved")).alias("known"),
-        F.when(has_source & F.col("source.unresolved"), F.col("source._seq")).alias("through"),
-        F.col("source.value").alias("value"),
-        F.col("source.odd").alias("odd"),
-    )
+    columns: dict[str, Column] = {}
+    for i in shape.toast:
+        source = F.col(f"source{i}")
+        columns[f"known{i}"] = source.isNotNull() & ~source["waits"]
+        columns[f"waits{i}"] = source.isNotNull() & source["waits"]
+        columns |= {f"value{i}": source["value"], f"odd{i}": source["odd"]}
+    waits = _any(columns[f"waits{i}"] for i in shape.toast)
+    named = (column.alias(name) for name, column in columns.items())
+    return newest.select("move", *keys, F.when(waits, F.col("through")).alias("through"), *named)
+
+
+def _source(i: int, is_move: Column, shape: TableShape) -> Column:
+    """The value that an event has for a TOAST column: sent, or brought along by a move; NULL without either."""
+    odd = entries_of(F.coalesce(F.col("_unrep"), no_entries()), shape.columns[i].name).alias("odd")
+    source = F.struct("_seq", F.col(f"u{i}").alias("waits"), F.col(f"c{i}").alias("value"), odd)
+    return F.when(is_move | ~F.col(f"u{i}"), source)
+
+
+def _old_key(shape: TableShape) -> list[str]:
+    return [*(f"f{k}" for k in shape.key), "_from_unrep"]
 
 
 def _is_old_key(shape: TableShape, prefix: str) -> Column:
@@ -218,33 +249,41 @@ def _is_old_key(shape: TableShape, prefix: str) -> Column:
     return all_of(F.col(f"{prefix}{n}").eqNullSafe(part) for n, part in enumerate(parts))
 
 
-def _follow(links: DataFrame) -> DataFrame:
-    """Each move that depends on another move adopts that move's value or dependency. Every call halves the chains."""
-    keys = [name for name in links.columns if name[0] == "f"] + ["_from_unrep"]
+def _follow(links: DataFrame, shape: TableShape) -> DataFrame:
+    """Each move that waits for another move adopts that move's values, or waits for what that one waits for. Every call
+    halves the chains."""
     other = links.select(*(F.col(name).alias(f"o_{name}") for name in links.columns))
     joined = links.join(other, F.col("through") == F.col("o_move"), "left")
-    depends = F.col("through").isNotNull()
-    names = [*keys, "known", "through", "value", "odd"]
-    return joined.select("move", *(F.when(depends, F.col(f"o_{n}")).otherwise(F.col(n)).alias(n) for n in names))
+    columns: dict[str, Column] = {}
+    for i in shape.toast:
+        for name in (f"known{i}", f"waits{i}", f"value{i}", f"odd{i}"):
+            columns[name] = F.when(F.col(f"waits{i}"), F.col(f"o_{name}")).otherwise(F.col(name))
+    waits = _any(columns[f"waits{i}"] for i in shape.toast)
+    columns["through"] = F.when(waits, F.col("o_through"))
+    # If a value is still unknown when nothing waits any more, the row is older than the batch, and has the first key.
+    moved = F.col("through").isNotNull()
+    columns |= {name: F.when(moved, F.col(f"o_{name}")).otherwise(F.col(name)) for name in _old_key(shape)}
+    return joined.select(*(columns.get(name, F.col(name)).alias(name) for name in links.columns))
 
 
-def _from_target(links: DataFrame, shape: TableShape, i: int, target: DataFrame | None) -> DataFrame:
+def _from_target(links: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
     if target is None:
         return links
     stored = target.select(
         *(part.alias(f"t{n}") for n, part in enumerate(target_key_parts(shape))),
-        stored_value(shape.columns[i]).alias("t_value"),
-        entries_of(entries_of_target(), shape.columns[i].name).alias("t_odd"),
+        *(stored_value(shape.columns[i]).alias(f"t_value{i}") for i in shape.toast),
+        *(entries_of(entries_of_target(), shape.columns[i].name).alias(f"t_odd{i}") for i in shape.toast),
         F.lit(True).alias("t_exists"),
     )
-    joined = links.join(stored, ~F.col("known") & _is_old_key(shape, "t"), "left")
-    use = F.col("t_exists").isNotNull()
-    return joined.select(
-        "move",
-        (F.col("known") | use).alias("known"),
-        F.when(use, F.col("t_value")).otherwise(F.col("value")).alias("value"),
-        F.when(use, F.col("t_odd")).otherwise(F.col("odd")).alias("odd"),
-    )
+    is_open = _any(~F.col(f"known{i}") for i in shape.toast)
+    joined = links.join(stored, is_open & _is_old_key(shape, "t"), "left")
+    columns: dict[str, Column] = {}
+    for i in shape.toast:
+        known, use = F.col(f"known{i}"), ~F.col(f"known{i}") & F.col("t_exists").isNotNull()
+        columns[f"known{i}"] = known | F.col("t_exists").isNotNull()
+        for name in ("value", "odd"):
+            columns[f"{name}{i}"] = F.when(use, F.col(f"t_{name}{i}")).otherwise(F.col(f"{name}{i}"))
+    return joined.select("move", *(column.alias(name) for name, column in columns.items()))
 
 
 def target_key_parts(shape: TableShape, alias: str = "") -> list[Column]:

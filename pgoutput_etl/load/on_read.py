@@ -103,6 +103,13 @@ class FrameTargets:
     def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:  # noqa: ARG002
         return ()
 
-    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:  # noqa: ARG002
+    def evolve(
+        self,
+        place: str,
+        migration: SchemaMigration,
+        commit: DeltaTransaction,  # noqa: ARG002
+        mode: Mode,
+    ) -> tuple[str, ...]:
         check_migration(lambda: self.rows(place), migration, mode)
         self.written[place] = migrated(self.rows(place), migration, mode)
+        return ()

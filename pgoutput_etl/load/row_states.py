@@ -15,10 +15,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.event_log import TRUNCATED
-from pgoutput_etl.changes.events import DELETED, MOVED_IN, MOVED_OUT, UPDATED
+from pgoutput_etl.changes.events import DELETED, MOVED_OUT, UPDATED
 from pgoutput_etl.load.net_effect import (
     all_of,
-    any_of,
+    brings_unsent,
     delete_events,
     event_key_parts,
     resolve_moves,
@@ -28,7 +28,14 @@ from pgoutput_etl.load.net_effect import (
     with_sent_values,
     with_sequence,
 )
-from pgoutput_etl.load.target_columns import entries_of, entries_of_target, no_entries, stored_value, unknown_entry
+from pgoutput_etl.load.target_columns import (
+    entries_of,
+    entries_of_target,
+    no_entries,
+    stored_value,
+    unknown_entry,
+    with_entries,
+)
 from pgoutput_etl.schema.table_shape import TableShape
 
 
@@ -67,8 +74,7 @@ def key_names(shape: TableShape) -> list[str]:
 
 def _moves_unsent_values(changes: DataFrame, shape: TableShape) -> bool:
     """True if a row moves to another key with values that were not sent."""
-    is_unsent = any_of(F.col(f"u{i}") for i in shape.toast)
-    return bool(changes.where((F.col("_op") == MOVED_IN) & is_unsent).limit(1).count())
+    return bool(changes.where(brings_unsent(shape)).limit(1).count())
 
 
 def truncates_of(events: DataFrame) -> DataFrame:
@@ -108,10 +114,8 @@ def _filled_from_events(changes: DataFrame, shape: TableShape) -> DataFrame:
     keys = key_names(shape)
     until_now = Window.partitionBy(*keys).orderBy("_seq").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     begun = F.last(F.when(F.col("_op") != UPDATED, F.col("_seq")), ignorenulls=True).over(until_now)
-    filled = keyed.withColumn("_begun", begun)
-    for i in shape.toast:
-        last_sent = F.last(sent_value(i, shape), ignorenulls=True)
-        filled = filled.withColumn(f"sent{i}", last_sent.over(until_now))
+    sent = {f"sent{i}": F.last(sent_value(i, shape), ignorenulls=True).over(until_now) for i in shape.toast}
+    filled = keyed.withColumns({"_begun": begun, **sent})
     columns = with_sent_values(shape, F.col("_begun")) | {"_is_old": F.col("_begun").isNull()}
     others = ("_op", "_lsn", "_ts", "_xid", "_seq")
     return filled.select(*keys, *(column.alias(name) for name, column in columns.items()), *others)
@@ -137,7 +141,7 @@ def _filled_from_target(states: DataFrame, shape: TableShape, living: DataFrame 
         )
         same_key = all_of(F.col(f"t{n}").eqNullSafe(F.col(name)) for n, name in enumerate(key_names(shape)))
         joined = states.join(stored, F.col("_is_old") & same_key, "left")
-    unrepresentable = F.col("_unrep")
+    left: list[tuple[Column, Column]] = []
     changed: dict[str, Column] = {}
     for i in shape.toast:
         name = shape.columns[i].name
@@ -146,6 +150,6 @@ def _filled_from_target(states: DataFrame, shape: TableShape, living: DataFrame 
         if living is not None:
             changed[f"c{i}"] = F.when(is_open, F.col(f"s{i}")).otherwise(F.col(f"c{i}"))
             entries = F.when(is_known, entries_of(F.col("_stored_unrep"), name)).otherwise(entries)
-        unrepresentable = F.concat(unrepresentable, F.when(is_open, entries).otherwise(no_entries()))
-    changed["_unrep"] = unrepresentable
+        left.append((is_open, entries))
+    changed["_unrep"] = with_entries(F.col("_unrep"), left)
     return joined.select(*(changed.get(name, F.col(name)).alias(name) for name in states.columns))

@@ -7,7 +7,7 @@ the array of its entries, `_unrep`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -123,6 +123,15 @@ def unknown_entry(name: str) -> Column:
     return F.array(entry).cast(ENTRIES)
 
 
+def with_entries(entries: Column, added: Iterable[tuple[Column, Column]]) -> Column:
+    """Entries, or NULL, and others under their conditions. One expression: Spark's stack ends at some hundred nested
+    ones, and there may be one for each column."""
+    return F.concat(
+        F.coalesce(entries, no_entries()),
+        *(F.when(condition, others).otherwise(no_entries()) for condition, others in added),
+    )
+
+
 def entries_of(entries: Column, name: str) -> Column:
     return F.filter(entries, lambda entry: entry["key"] == F.lit(name))
 
@@ -152,11 +161,8 @@ def net_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
     toast = () if shape.is_bag else shape.toast
     if not toast:
         return target_values(shape, alias)
-    entries = F.coalesce(F.col(f"{alias}_unrep"), no_entries())
-    for i in toast:
-        unknown = F.when(F.col(f"{alias}keep{i}"), unknown_entry(shape.columns[i].name))
-        entries = F.concat(entries, unknown.otherwise(no_entries()))
-    return target_values(shape, alias, entries)
+    unknown = ((F.col(f"{alias}keep{i}"), unknown_entry(shape.columns[i].name)) for i in toast)
+    return target_values(shape, alias, with_entries(F.col(f"{alias}_unrep"), unknown))
 
 
 def updated_values(shape: TableShape) -> dict[str, Column]:
@@ -164,14 +170,13 @@ def updated_values(shape: TableShape) -> dict[str, Column]:
     sent = target_values(shape, "s.")
     if not shape.toast:
         return sent
-    entries = F.coalesce(F.col("s._unrep"), no_entries())
     kept: dict[str, Column] = {}
+    kept_entries = []
     for i in shape.toast:
         name, keep = shape.columns[i].name, F.col(f"s.keep{i}")
         kept[name] = F.when(keep, F.col(f"t.{quoted(name)}")).otherwise(sent[name])
-        own_entries = entries_of(entries_of_target("t."), name)
-        entries = F.concat(entries, F.when(keep, own_entries).otherwise(no_entries()))
-    return {**target_values(shape, "s.", entries), **kept}
+        kept_entries.append((keep, entries_of(entries_of_target("t."), name)))
+    return {**target_values(shape, "s.", with_entries(F.col("s._unrep"), kept_entries)), **kept}
 
 
 def selected(rows: DataFrame, values: Mapping[str, Column]) -> DataFrame:

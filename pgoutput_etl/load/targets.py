@@ -112,8 +112,8 @@ class WrittenTargets(Protocol):
         Raises RunError."""
         ...
 
-    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
-        """Changes the columns. Raises TableError if existing rows would lack a key."""
+    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
+        """Changes the columns. Returns remarks on the layout. Raises TableError if existing rows would lack a key."""
         ...
 
 
@@ -277,5 +277,5 @@ class DeltaTargets:
             changes = retried(place, lambda: lay_out(session, place, layout))
         return (*changes.changes, *changes.remarks)
 
-    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
-        retried(place, lambda: evolve(self.spark, place, migration, commit, mode))
+    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
+        return retried(place, lambda: evolve(self.spark, place, migration, commit, mode))

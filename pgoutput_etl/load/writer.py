@@ -157,7 +157,7 @@ class Writer:
         latest = (snapshot, task.changes.last_row or last_row, complete_since(known, task.changes), mismatches)
         state = TableState(task.oid, *place, applied_to, status, reason, *columns, rows, task.mode, task.masks, *latest)
         effects = (written.inserted, written.updated, written.deleted)
-        summary = TableSummary(*place, rows, *effects, (*_notes(task, written), *remarks), reason)
+        summary = TableSummary(*place, rows, *effects, (*_notes(task, written), *remarks, *written.remarks), reason)
         return TableResult(state, summary, task.schema_changes, columns=task.shape.columns)
 
     def _missing_reason(self, task: TableTask) -> str | None:
@@ -206,7 +206,7 @@ class Writer:
                 self.check_claim()
                 self.progress(f"changing the columns of {task.full_name}")
                 columns = self.commit(task.oid, f"columns:{number}")
-                self.targets.evolve(task.path, span.migration, columns, task.mode)
+                remarks += self.targets.evolve(task.path, span.migration, columns, task.mode)
             if span.shape.layout and _has_rows(task, number):  # an overwrite gives the table its layout itself
                 self.check_claim()
                 remarks += self.targets.lay_out(task.path, span.shape.layout, self.commit(task.oid, "layout"))

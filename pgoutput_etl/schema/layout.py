@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
+from pgoutput_etl.identifiers import forms
+
 CHANGE_FEED = "delta.enableChangeDataFeed"
+
+# The feed's own columns. Delta lets a table with a feed have them in other letter case, but then can't change its rows.
+_FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
+
+# Names the columns that Delta has statistics for.
+INDEXED_NAMES = "delta.dataSkippingStatsColumns"
 
 # Delta's table features that some readers refuse: tests/spark/load/test_readers.py
 NOT_FOR_ALL = ("typeWidening", "columnMapping", "deletionVectors", "v2Checkpoint")
@@ -42,3 +51,45 @@ class Layout:
 
 
 NO_LAYOUT = Layout()
+
+
+def has_feed(properties: Mapping[str, str]) -> bool:
+    return properties.get(CHANGE_FEED, "").lower() == "true"
+
+
+def reserved_by_feed(names: Iterable[str]) -> str | None:
+    """The first of these columns that a table with a change data feed can't have."""
+    reserved = frozenset[str]().union(*map(forms, _FEED_COLUMNS))
+    return next((name for name in names if reserved & forms(name)), None)
+
+
+def with_feed(layout: Layout, is_on: bool) -> Layout:
+    return replace(layout, properties={**layout.properties, CHANGE_FEED: str(is_on).lower()})
+
+
+_LISTED = re.compile(r"(?:[^,`]|`(?:[^`]|``)*`)+")
+
+
+def indexed(properties: Mapping[str, str]) -> dict[str, str] | None:
+    """By name, the columns that INDEXED_NAMES lists, as they are spelled there; None without this property."""
+    value = next((value for name, value in properties.items() if name.lower() == INDEXED_NAMES.lower()), None)
+    return None if value is None else {_listed(part.strip()): part.strip() for part in _LISTED.findall(value)}
+
+
+def _listed(part: str) -> str:
+    return part[1:-1].replace("``", "`") if len(part) > 1 and part[0] == part[-1] == "`" else part
+
+
+def with_indexed(properties: Mapping[str, str], fit: Collection[str]) -> Mapping[str, str]:
+    """The properties with statistics only for the columns in `fit`; without INDEXED_NAMES if it lists none of them."""
+    listed = indexed(properties) or {}
+    left = [part for name, part in listed.items() if is_among(name, fit)]
+    if len(left) == len(listed):
+        return properties
+    others = {name: value for name, value in properties.items() if name.lower() != INDEXED_NAMES.lower()}
+    return {**others, INDEXED_NAMES: ",".join(left)} if left else others
+
+
+def is_among(name: str, names: Collection[str]) -> bool:
+    """True if Delta takes the name for one of the names."""
+    return any(forms(name) & forms(other) for other in names)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.schema.layout import Layout, Readers, needs_column_mapping
+from pgoutput_etl.schema.layout import (
+    INDEXED_NAMES,
+    Layout,
+    Readers,
+    has_feed,
+    indexed,
+    is_among,
+    needs_column_mapping,
+    reserved_by_feed,
+    with_feed,
+    with_indexed,
+)
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.targets.modes import (
     DELETED_COLUMN,
@@ -19,9 +30,9 @@ from pgoutput_etl.targets.modes import (
 )
 from pgoutput_etl.types import Storage
 
-# Delta has statistics for so many columns unless one of these properties says otherwise.
+# Delta has statistics for so many columns unless this property or INDEXED_NAMES says otherwise.
 _INDEXED = 32
-_INDEXED_COUNT, _INDEXED_NAMES = "delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns"
+_INDEXED_COUNT = "delta.dataSkippingNumIndexedCols"
 
 _NOT_SCALAR = {UNREPRESENTABLE_COLUMN, OLD_KEY_COLUMN, UNCHANGED_COLUMN}
 
@@ -35,13 +46,39 @@ def fitting(layout: Layout, shape: TableShape, mode: Mode, tag: Iterable[str] = 
     if why is not None:
         layout = replace(layout, readers=Readers.SPARK)
         remarks.append(f"not for all readers: {why}")
+    reserved = reserved_by_feed(names) if has_feed(layout.properties) else None
+    if reserved is not None:
+        layout = with_feed(layout, is_on=False)
+        remarks.append(f"without the change data feed, which needs the name of column {reserved!r} itself")
     why = next(_why_not_partitioned(layout, shape, names), None)
     if why is not None:
-        return replace(layout, partition_by=()), (*remarks, f"not partitioned: {why}")
+        layout = replace(layout, partition_by=())
+        remarks.append(f"not partitioned: {why}")
+    partitions = {*layout.partition_by, *(() if layout.cluster_by else tag)}
+    unfit = dict(_without_statistics(layout, shape, names, partitions))
+    if unfit:
+        fit = [name for name in names if name not in partitions and _has_statistics(name, shape)]
+        layout = replace(layout, properties=with_indexed(layout.properties, fit))
+        remarks += [f"without statistics of column {name!r}: {why}" for name, why in unfit.items()]
     why = next(_why_not_clustered(layout, shape, names), None)
     if why is not None:
-        return replace(layout, cluster_by=()), (*remarks, f"not clustered: {why}")
+        layout = replace(layout, cluster_by=())
+        remarks.append(f"not clustered: {why}")
     return layout, tuple(remarks)
+
+
+def _without_statistics(
+    layout: Layout, shape: TableShape, names: Sequence[str], partitions: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """The columns that the layout wants statistics for, and why Delta refuses to have them."""
+    for listed in indexed(layout.properties) or ():
+        name = next((name for name in names if is_among(name, [listed])), None)
+        if name is None:
+            yield listed, "the table has no such column"
+        elif name in partitions:
+            yield listed, "the table is partitioned by it"
+        elif not _has_statistics(name, shape):
+            yield listed, "Delta has none for its type"
 
 
 def _why_not_for_all(shape: TableShape) -> Iterator[str]:
@@ -68,8 +105,8 @@ def _why_not_clustered(layout: Layout, shape: TableShape, names: Sequence[str]) 
             yield f"it has no column {name!r}"
         elif not _has_statistics(name, shape):
             yield f"column {name!r} has a type that Delta has no statistics for"
-        elif not _is_indexed(layout, names.index(name)):
-            yield f"column {name!r} is not among those that Delta has statistics for: name it in {_INDEXED_NAMES}"
+        elif not _is_indexed(layout, name, names.index(name)):
+            yield f"column {name!r} is not among those that Delta has statistics for: name it in {INDEXED_NAMES}"
 
 
 def _is_scalar(name: str, shape: TableShape) -> bool:
@@ -96,8 +133,9 @@ def _column(name: str, shape: TableShape) -> TableColumn | None:
     return next((column for column in shape.columns if column.name == name), None)
 
 
-def _is_indexed(layout: Layout, position: int) -> bool:
-    if _INDEXED_NAMES in layout.properties:
-        return True  # Delta refuses a name that is not among them
+def _is_indexed(layout: Layout, name: str, position: int) -> bool:
+    listed = indexed(layout.properties)
+    if listed is not None:
+        return is_among(name, listed)
     count = layout.properties.get(_INDEXED_COUNT, str(_INDEXED))
     return count == "-1" or not count.isdigit() or position < int(count)

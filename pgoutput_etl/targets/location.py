@@ -9,6 +9,7 @@ from pgoutput_etl.errors import ConfigError, TableError
 from pgoutput_etl.identifiers import (
     MAX_SEGMENT,
     catalog_place,
+    forms,
     is_catalog_place,
     is_within,
     may_be_in_catalog,
@@ -124,22 +125,17 @@ def check_names(shape: TableShape, mode: Mode, tag: Iterable[str] = ()) -> None:
     if not all(column.name for column in shape.columns):
         raise TableError("a column name is empty")
     names: dict[str, str] = {}
+    of_tag = frozenset[str]().union(*map(forms, tag))
     for name in (*tag, *(column.name for column in shape.columns), *added_columns(mode)):
-        other = names.get(_folded(name))
-        if other is not None and {_folded(column) for column in tag} & {_folded(name), _folded(other)}:
+        other = next((names[form] for form in sorted(forms(name)) if form in names), None)
+        if other is not None and of_tag & (forms(name) | forms(other)):
             raise TableError(f"the column name {name!r} is also in the tag: choose another name there")
         if other == name:
             where = "in every mode" if name in METADATA_COLUMNS else f"in mode {mode.value}"
             raise TableError(f"the column name {name!r} is reserved {where}")
         if other is not None:
             raise TableError(f"columns {other!r} and {name!r} differ only in case, which Delta ignores")
-        names[_folded(name)] = name
+        names |= dict.fromkeys(forms(name), name)
     for i in shape.key:
         if shape.columns[i].type.holds_variant:
             raise TableError(f"key column {shape.columns[i].name!r} would be a VARIANT, which can't be compared")
-
-
-def _folded(name: str) -> str:
-    """Equal for names that Spark considers equal: Java's equalsIgnoreCase maps characters to upper, then lower case."""
-    upper = (c if len(c.upper()) > 1 else c.upper() for c in name)
-    return "".join(c.lower()[0] for c in upper)

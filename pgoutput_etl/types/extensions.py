@@ -16,13 +16,14 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgoutput_etl.types import numbers
 from pgoutput_etl.types.arrays import load_lists
 from pgoutput_etl.types.binary import ValueReader
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, binary_array, convert_each
 from pgoutput_etl.types.shortest_float import shortest_float4
-from pgoutput_etl.types.strings import text_type, unchanged
+from pgoutput_etl.types.strings import text_type
 
 MAP_ENTRIES = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
@@ -35,6 +36,9 @@ _PAIRS = re.compile(rb"(?:%b(?:, %b)*)?" % (_PAIR, _PAIR), re.DOTALL)
 _ONE_PAIR = re.compile(rb"(?:, )?" + _STRING + rb"=>(?:(NULL)|" + _STRING + rb")", re.DOTALL)
 
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
+
+# EWKB begins with a byte order and a type, of which PostGIS has 17.
+_EWKB_HEAD, _EWKB_KINDS = 5, 17
 
 _FLOAT4 = numbers.TYPES[700](-1)
 
@@ -128,13 +132,38 @@ def load_geometry(column_type: ColumnType, values: Sequence[bytes | None]) -> Lo
 
 def _from_hex(text: bytes) -> bytes:
     try:
-        return binascii.unhexlify(text)
+        value = binascii.unhexlify(text)
     except binascii.Error:
         raise RefusedError("EWKB in pairs of hexadecimal digits") from None
+    return _checked(value)
+
+
+def _checked(value: bytes) -> bytes:
+    if not _begins_geometry(value[:_EWKB_HEAD]):
+        raise RefusedError("EWKB, with a byte order and a geometry's type at its beginning")
+    return value
+
+
+def _begins_geometry(head: bytes) -> bool:
+    """True for a byte order and the type of a geometry, without the flags for Z, M and SRID."""
+    if len(head) < _EWKB_HEAD or head[0] > 1:
+        return False
+    kind = int.from_bytes(head[1:], "little" if head[0] else "big")
+    return 0 < kind & 0x1FFFFFFF <= _EWKB_KINDS
 
 
 def geometry_text(value: bytes) -> bytes:
+    return printed_geometry(_checked(value))
+
+
+def printed_geometry(value: bytes) -> bytes:
     return value.hex().upper().encode()
+
+
+def fast_geometry(values: pa.Array, arrow: pa.DataType) -> pa.Array:
+    heads = pc.binary_slice(values, 0, _EWKB_HEAD).dictionary_encode()
+    begins = pa.array(map(_begins_geometry, heads.dictionary.to_pylist()), pa.bool_()).take(heads.indices)
+    return pc.if_else(begins, values, pa.scalar(None, arrow))
 
 
 def hstore_type(name: str) -> ColumnType:
@@ -148,8 +177,8 @@ def vector_type(name: str) -> ColumnType:
 
 
 def geometry_type(name: str) -> ColumnType:
-    text = geometry_text
-    return ColumnType(name, pa.binary(), False, load_geometry, text, unchanged, delimiter=b":", printer=text)
+    loaders = (load_geometry, geometry_text, fast_geometry)
+    return ColumnType(name, pa.binary(), False, *loaders, delimiter=b":", printer=printed_geometry)
 
 
 BY_NAME: Mapping[str, Callable[[str], ColumnType]] = {

@@ -33,7 +33,15 @@ from pgoutput_etl.types import (
     times,
     variants,
 )
-from pgoutput_etl.types.column import BinaryText, ColumnType, LoadedColumn, RefusedError, TypeTable
+from pgoutput_etl.types.column import (
+    BinaryText,
+    ColumnType,
+    LoadedColumn,
+    RefusedError,
+    TextLoader,
+    TypeTable,
+    ValueTextError,
+)
 from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, UserTypes, parse_type
 
 _TYPES: TypeTable = {
@@ -114,17 +122,62 @@ def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -
 
 
 def _scalar_type(name: str, full_name: str, user_types: UserTypes) -> ColumnType:
-    configured = user_types.configured.get(full_name, ranges.EXAMPLES.get(name))
+    configured = user_types.configured.get(full_name)
     if configured is not None:
         return _configured_type(full_name, configured, user_types)
+    if name in ranges.EXAMPLES:
+        return _by_name(_configured_type(full_name, ranges.EXAMPLES[name], user_types))
+    if name == "citext":
+        return _text_or_row(full_name, user_types)
     if name in extensions.BY_NAME:
-        return extensions.BY_NAME[name](full_name)
+        return _by_name(extensions.BY_NAME[name](full_name))
     return _other_type(full_name, user_types)
+
+
+def _by_name(known: ColumnType) -> ColumnType:
+    """The type that has this name in an extension. A user's enum or row may have it, too."""
+    takes_any_text = known.text_loader is strings.load_string  # also the texts of rows and enums
+    loader = known.text_loader if takes_any_text else LoaderByName(known.text_loader)
+    return replace(known, text_loader=loader, binary_text=TextByName(known.name, known.binary_text))
+
+
+def _another_type(name: str) -> str:
+    return f'; if {name} is not the type that has this name in an extension, declare it (types: {{"{name}": text}})'
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderByName:
+    """Loads the text of a type that is known only by its name, and says how to correct that."""
+
+    load: TextLoader
+
+    def __call__(self, column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+        try:
+            return self.load(column_type, values)
+        except ValueTextError as refused:
+            expected = refused.expected + _another_type(column_type.name)
+            raise ValueTextError(refused.index, refused.type_name, expected) from None
+
+
+@dataclass(frozen=True, slots=True)
+class TextByName:
+    """Prints the binary form of a type that is known only by its name, and says how to correct that."""
+
+    name: str
+    text_of: BinaryText
+
+    def __call__(self, value: bytes) -> bytes:
+        try:
+            return self.text_of(value)
+        except RefusedError as refused:
+            raise RefusedError(refused.expected + _another_type(self.name)) from None
 
 
 def _configured_type(full_name: str, text: str, user_types: UserTypes) -> ColumnType:
     """The type that the configuration declares for a user type, under the user type's name."""
     parsed = parse_type(text, BUILT_IN_OIDS)
+    if parsed.name == "text" and not parsed.is_array and not parsed.range_of:
+        return _text_or_row(full_name, user_types)
     if parsed.name in extensions.BY_NAME:
         result = extensions.BY_NAME[parsed.name](full_name)
     elif parsed.name == VARIANT:
@@ -141,6 +194,21 @@ def _configured_type(full_name: str, text: str, user_types: UserTypes) -> Column
 
 def _other_type(name: str, user_types: UserTypes) -> ColumnType:
     return strings.string_type(name, OtherText(name, user_types), fast_binary_label)
+
+
+def _text_or_row(name: str, user_types: UserTypes) -> ColumnType:
+    """A type whose binary form is its text, or an enum or a row."""
+    return strings.string_type(name, TextOrRow(OtherText(name, user_types)), fast_binary_label)
+
+
+@dataclass(frozen=True, slots=True)
+class TextOrRow:
+    """Prints a text, or a row: only a row has zero bytes."""
+
+    row: OtherText
+
+    def __call__(self, value: bytes) -> bytes:
+        return self.row(value) if b"\0" in value else value
 
 
 @dataclass(frozen=True, slots=True)

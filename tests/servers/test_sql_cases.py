@@ -43,10 +43,7 @@ WRONG_IN_MEMORY = {
         "only the job holds a table with its reason",
     ),
 }
-WRONG_THROUGH_THE_JOB = {
-    **_WRONG,
-    **dict.fromkeys(("cdf_rename", "reserved_names_cdf"), "one table stops the run"),
-}
+WRONG_THROUGH_THE_JOB = _WRONG
 IN_CI = {"binary_composite_of_domain", "enum_key", "pk_only_generated"}
 
 

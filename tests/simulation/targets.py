@@ -181,7 +181,7 @@ class SimTargets:
     def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         raise NotImplementedError("no simulated configuration has a layout")
 
-    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> None:
+    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         """In several commits without a transaction, which each look at what is left to do, or in one with it."""
         assert mode is Mode.MIRROR
         content = self._newest(place)
@@ -190,12 +190,13 @@ class SimTargets:
         rows = tuple(migrated_rows(content.rows, migration))
         if len(rows) % 2:
             self._commit(place, commit, lambda _: Content(None, rows, content.is_foreign), Kind.METADATA)
-            return
+            return ()
         metadata = asdict(replace(commit, step=f"{commit.step}:log"))
         if content.shape is not None:
             for number in range(_STATEMENTS):
                 after = Content(None, rows, content.is_foreign) if number == _STATEMENTS - 1 else content
                 self._alter(place, after, metadata)
+        return ()
 
     def _alter(self, place: str, after: Content, metadata: Mapping[str, Any]) -> None:
         self.writer.commit(place, lambda _: Commit("ALTER TABLE", Kind.METADATA, lambda _: after, None, metadata))

@@ -65,6 +65,47 @@ def test_a_column_beyond_those_with_statistics(properties: dict[str, str], fits:
 
 
 @pytest.mark.parametrize(
+    ("listed", "fits", "remarks"),
+    [
+        ("id, `N` ,at", "id, `N` ,at", []),
+        ("", "", []),
+        ("id,gone,b,y,n", "id,n", [("gone", "no such column"), ("b", "has none for"), ("y", "has none for")]),
+        ("`gone,too`,a", None, [("gone,too", "no such column"), ("a", "has none for")]),
+        ("`a``b,c`,id.x", "`a``b,c`", [("id.x", "no such column")]),
+    ],
+)
+def test_statistics_of_columns_that_a_table_lacks_or_delta_refuses(
+    listed: str, fits: str | None, remarks: list[tuple[str, str]]
+) -> None:
+    name = "delta.dataSkippingStatsColumns"
+    layout, found = fitting(Layout(properties={name: listed, "x.y": "z"}), shape_of("a`b,c"), Mode.MIRROR)
+    assert dict(layout.properties) == {"x.y": "z", **({} if fits is None else {name: fits})}
+    assert len(found) == len(remarks)
+    for remark, (column, why) in zip(found, remarks, strict=True):
+        assert remark.startswith(f"without statistics of column {column!r}: ")
+        assert why in remark
+
+
+def test_statistics_of_a_partition_column_and_clustering_without_statistics() -> None:
+    properties = {"delta.dataSkippingStatsColumns": "id,n"}
+    layout, remarks = fitting(Layout(partition_by=("n",), properties=properties), shape_of(), Mode.MIRROR)
+    assert layout == Layout(partition_by=("n",), properties={"delta.dataSkippingStatsColumns": "id"})
+    assert remarks == ("without statistics of column 'n': the table is partitioned by it",)
+    layout, remarks = fitting(Layout(cluster_by=("at",), properties=properties), shape_of(), Mode.MIRROR)
+    assert layout == Layout(properties=properties)
+    assert ["'at' is not among those that Delta has statistics for" in remark for remark in remarks] == [True]
+
+
+@pytest.mark.parametrize("name", ["_change_type", "_Commit_Version", "_COMMIT_TIMESTAMP"])
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_column_with_the_name_of_one_of_the_feed(name: str, is_on: bool) -> None:
+    properties = {"delta.enableChangeDataFeed": str(is_on).lower()}
+    layout, remarks = fitting(Layout(properties=properties), shape_of(name), Mode.MIRROR)
+    assert layout == Layout(properties={"delta.enableChangeDataFeed": "false"})
+    assert [name in remark for remark in remarks] == ([True] if is_on else [])
+
+
+@pytest.mark.parametrize(
     ("names", "remark"),
     [
         (("a b",), "not for all readers: the name of column 'a b' has a character"),

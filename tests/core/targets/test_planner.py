@@ -129,6 +129,7 @@ def test_new_configured_types_do_not_change_stored_values() -> None:
         (("id", "s", "\u017f"), "columns 's' and '\u017f' differ only in case, which Delta ignores"),
         (("id", "\u212a", "k"), "columns '\u212a' and 'k' differ only in case, which Delta ignores"),
         (("id", "i", "İ"), "columns 'i' and 'İ' differ only in case, which Delta ignores"),
+        (("id", "İ", "i\u0307"), "columns 'İ' and 'i\u0307' differ only in case, which Delta ignores"),
         (("id", ""), "a column name is empty"),
         (("id", "_PG_XID"), "columns '_PG_XID' and '_pg_xid' differ only in case, which Delta ignores"),
     ],

@@ -142,6 +142,45 @@ def test_a_geometry_is_stored_as_ewkb() -> None:
         load_text(column, [b"POINT(1 2)"])
 
 
+@pytest.mark.parametrize(("name", "text"), [("vector", b"(1,2)"), ("hstore", b"ok"), ("geometry", b"ab")])
+@pytest.mark.parametrize("is_array", [False, True])
+def test_a_row_or_enum_named_like_an_extensions_type_is_refused_with_a_remedy(
+    name: str, text: bytes, is_array: bool
+) -> None:
+    row = record((25, b"1"), (25, b"2"))
+    column = user_type("app", f"_{name}" if is_array else name)
+    sent = struct.pack(">iiIii", 1, 0, 16399, 1, 1) + sized(row) if is_array else row
+    for load_values, value in ((load_text, b'{"%b"}' % text if is_array else text), (load_binary, sent)):
+        with pytest.raises(ValueTextError) as raised:
+            load_values(column, [value])
+        assert f'types: {{"app.{name}": text}}' in str(raised.value)
+    declared = column_type(
+        16400, -1, UserTypes({16400: ("app", f"_{name}" if is_array else name)}, {f"app.{name}": "text"})
+    )
+    found = load(declared, b'{"%b"}' % text if is_array else text)
+    assert found == [[text.decode()] if is_array else text.decode()]
+    assert load_binary(declared, [sent]).array.to_pylist() == [["(1,2)"] if is_array else "(1,2)"]
+
+
+@pytest.mark.parametrize("column", [user_type("app", "citext"), user_type("app", "own", app__own="text")])
+def test_binary_text_may_be_a_row(column: ColumnType) -> None:
+    values = [record((25, b"a b"), (23, b"\0\0\0\2")), b"label", b"\x01 \n", None]
+    assert load_binary(column, values).array.to_pylist() == ['("a b",2)', "label", "\x01 \n", None]
+
+
+def test_the_beginning_of_a_geometry() -> None:
+    column = user_type("gis", "geometry")
+    heads = {"0101000000": True, "0000000011": True, "01020000E0": True, "0112000000": False, "0201000000": False}
+    for head, is_one in {**heads, "0100000000": False, "01010000": False}.items():
+        value = bytes.fromhex(head)
+        for load_values, sent in ((load_text, head.encode()), (load_binary, value)):
+            if is_one:
+                assert load_values(column, [sent, None]).array.to_pylist() == [value, None]
+                continue
+            with pytest.raises(ValueTextError, match="EWKB"):
+                load_values(column, [sent])
+
+
 def record(*fields: tuple[int, bytes | None]) -> bytes:
     return struct.pack(">i", len(fields)) + b"".join(
         struct.pack(">I", oid) + (struct.pack(">i", -1) if value is None else sized(value)) for oid, value in fields

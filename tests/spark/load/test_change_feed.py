@@ -13,12 +13,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.protocol.messages import ReplicaIdentity
-from tests.support.jobs import Job, Nights
+from tests.support.jobs import Job, Nights, held
 from tests.support.small_archives import Change, T, delete, delete_full, insert, table, transaction, truncate, update
 
 pytestmark = pytest.mark.spark
 
 BAG, PAST, GONE, LOG, BAG_PAST = 11, 12, 13, 14, 15
+INT4, DATE = 23, 1082
 NAMES = {T: "t", BAG: "bag", PAST: "past", GONE: "gone", LOG: "log", BAG_PAST: "bagpast"}
 BAGS = (BAG, BAG_PAST)
 RULES = (
@@ -127,6 +128,59 @@ def test_a_feed_that_is_turned_on_later_begins_with_the_next_batch(
     reader = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 2)
     changes = reader.load(str(nights.job.path("public", "t"))).collect()
     assert sorted(change["_change_type"] for change in changes) == ["update_postimage", "update_preimage"]
+
+
+def test_columns_that_a_feed_or_statistics_cannot_have(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    cdf, statistics = "match: '*', cdf: true", "properties: {delta.dataSkippingStatsColumns: 'id,d'}"
+    nights = Nights(Job(spark, tmp_path, landing, [f"tables=[{{{cdf}, {statistics}}}]"]))
+    audit, later, typed, renamed, other = 1, 2, 3, 4, 5
+    first = nights.night(
+        transaction(
+            1,
+            0x100,
+            *(table("id", "_Change_Type", oid=audit, name="audit"), insert("1", "i", oid=audit)),
+            *(table(oid=later, name="later"), insert("1", "a", oid=later)),
+            *(table("id", "d", "n", oid=typed, name="typed"), insert("1", "x", "5", oid=typed)),
+            table("id", ("d", DATE), "v", oid=renamed, name="renamed"),
+            *(insert("1", "infinity", "a", oid=renamed), insert("2", "2024-01-01", "b", oid=renamed)),
+            *(table(oid=other, name="other"), insert("1", "a", oid=other)),
+        )
+    )
+    assert {t.table: any("without the change data feed" in note for note in t.notes) for t in first.tables} == {
+        **dict.fromkeys(("later", "typed", "renamed", "other"), False),
+        "audit": True,
+    }
+    second = nights.night(
+        transaction(
+            2,
+            0x200,
+            *(table("id", "v", ("_commit_version", INT4), oid=later, name="later"), insert("2", "b", "5", oid=later)),
+            *(table("id", ("n", INT4), oid=typed, name="typed"), insert("2", "7", oid=typed)),
+            table("id", ("valid_until", DATE), "v", oid=renamed, name="renamed"),
+            *(delete("2", None, None, oid=renamed), insert("2", "b", oid=other), update("1", "b", oid=audit)),
+        )
+    )
+    notes = {t.table: "; ".join(t.notes) for t in second.tables}
+    assert not held(second)
+    assert "without the change data feed, which needs the name of column '_commit_version'" in notes["later"]
+    begun = {name: re.findall(r"feed begins anew with version (\d+)", notes[name]) for name in notes}
+    assert {name for name, versions in begun.items() if versions} == {"typed", "renamed"}
+    assert "without statistics of column 'd': the table has no such column" in notes["renamed"]
+
+    nights.job.overrides[:] = []  # a table that has a feed keeps it
+    rows = {"audit": ("3", "c"), "later": ("3", "c", "9"), "typed": ("3", "9"), "renamed": ("3", None, "c")}
+    oids = {"audit": audit, "later": later, "typed": typed, "renamed": renamed}
+    nights.night(transaction(3, 0x300, *(insert(*rows[name], oid=oids[name]) for name in rows)))
+    assert nights.values("audit") == [("1", "b"), ("3", "c")]
+    assert nights.values("later") == [("1", "a", None), ("2", "b", 5), ("3", "c", 9)]
+    assert nights.values("typed") == [("1", 5), ("2", 7), ("3", 9)]
+    assert nights.values("renamed") == [("1", None, "a"), ("3", None, "c")]
+    infinite = [row["_pg_unrepresentable"] for row in nights.job.rows("public", "renamed") if row["id"] == "1"]
+    assert infinite == [[("valid_until", "infinity")]]
+    for name, changes in (("typed", ["2 insert", "3 insert"]), ("renamed", ["2 delete", "3 insert"])):
+        reader = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", begun[name][0])
+        feed = reader.load(str(nights.job.path("public", name))).collect()
+        assert sorted(f"{change['id']} {change['_change_type']}" for change in feed) == changes
 
 
 @pytest.mark.soak

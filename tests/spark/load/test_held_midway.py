@@ -14,6 +14,7 @@ from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.targets import DeltaChanges, SpanWrite
+from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from tests.support.jobs import Nights, dying, held
@@ -158,3 +159,20 @@ def test_a_backfill_is_finished_under_its_configuration(nights: Nights) -> None:
     nights.land(transaction(2, 0x200, insert("3", "c")))
     assert nights.job.run("tables=[{match: public.other, mode: history}]").exit_code == 0
     assert nights.values("t") == [("1", "a"), ("2", "b"), ("3", "c")]
+
+
+def test_an_enum_named_like_an_extensions_type_holds_its_table_until_it_is_declared(nights: Nights) -> None:
+    """As PostgreSQL sends them: neither the Type message nor the column says that the type is an enum."""
+    named = Type(None, 20_000, "app", "vector")
+    tables = (table("id", ("v", 20_000)), table("id", "w", oid=U, name="u"))
+    night = nights.night(transaction(1, 0x100, named, *tables, insert("1", "north"), insert("1", "x", oid=U)))
+    assert night.exit_code == 3
+    [(name, reason)] = held(night).items()
+    assert name == "t"
+    assert 'declare it (types: {"app.vector": text})' in reason
+    assert "north" not in reason
+    assert nights.values("u") == [("1", "x")]
+    nights.job.overrides.append("types={app.vector: text}")
+    assert nights.job.backfill(OF_T).exit_code == 0
+    assert not held(nights.night(transaction(2, 0x200, insert("2", "south"))))
+    assert nights.values("t") == [("1", "north"), ("2", "south")]

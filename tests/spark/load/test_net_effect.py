@@ -24,7 +24,7 @@ from pgoutput_etl.protocol.messages import OldTupleKind, PgoutputMessage, Relati
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import frame
-from tests.support.jobs import Job
+from tests.support.jobs import Job, Nights
 from tests.support.modes_reference import table_histories
 from tests.support.small_archives import (
     TOAST,
@@ -278,6 +278,33 @@ def test_a_value_older_than_the_slot_is_unknown_until_sent(spark: SparkSession, 
         {("1", "aa", None, unknown), ("3", "c", None, unknown)},
         {("1", "aa", "now", "None"), ("3", "c", None, "None")},
     ]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["mirror", "history", "soft_delete", "append"])
+def test_many_columns_with_unchanged_values(spark: SparkSession, tmp_path: Path, landing: Path, mode: str) -> None:
+    """PostgreSQL's most columns. Spark's stack ends at some hundred nested expressions."""
+    long, short = [f"b{n}" for n in range(400)], [f"c{n}" for n in range(1199)]
+    nights = Nights(Job(spark, tmp_path, landing, [f"tables=[{{match: '*', mode: {mode}}}]"]))
+
+    def row(key: str, value: Value, text: str) -> list[Value]:
+        return [key, *(value for _ in long), *(text for _ in short)]
+
+    old_key = [[key, *(None for _ in (*long, *short))] for key in ("2", "3")]
+    first = [insert(*row("1", "Bone", "a")), insert(*row("2", "Btwo", "a"))]
+    nights.night(transaction(1, 0x100, table("id", *long, *short), *first))
+    moves = [update(*row("3", TOAST, "c"), old_key=old_key[0]), update(*row("4", TOAST, "d"), old_key=old_key[1])]
+    summary = nights.night(transaction(2, 0x200, update(*row("1", TOAST, "b")), *moves))
+    assert summary.exit_code == 0
+    rows = nights.job.rows("public", "t")
+    if mode == "append":
+        new = [found for found in rows if found["_pg_op"] == "U"]
+        assert [found["_pg_unchanged"] for found in new] == [long] * 3
+        return
+    current = [found for found in rows if found.get("_pg_valid_to_lsn") is None and not found.get("_pg_deleted")]
+    found = {found["id"]: {found[name] for name in long} | {found[name] for name in short} for found in current}
+    assert found == {"1": {"Bone", "b"}, "4": {"Btwo", "d"}}
+    assert {found["_pg_unrepresentable"] for found in current} == {None}
 
 
 NO_OPS = (
