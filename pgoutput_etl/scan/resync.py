@@ -138,8 +138,8 @@ def next_connection(data: bytes, framing: Framing, start: int, last: int, budget
 def _may_begin_connection(data: bytes, framing: Framing, position: int, near: int | None) -> bool:
     """True if data[position:] can be the first part of a new connection's first message.
 
-    The end of an LSN and the time after it can look like a Message, M with flags of 0. But read as an LSN, a time is far
-    from those of the archive, and the bytes of LSNs, times and xids are no prefix.
+    The end of an LSN and the time after it can look like a Message, M with flags of 0. But read as an LSN, a time is
+    far from those of the archive, and the bytes of LSNs, times and xids are no prefix.
     """
     start = position + MESSAGE_AT[framing]
     tag = data[start : start + 1]
@@ -196,7 +196,7 @@ def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: 
             if framing is Framing.COPYDATA and not _has_plausible_head(data, frame):
                 return run
             if frame.has_message:
-                message = decode(data[frame.start : frame.end], in_stream)
+                message = decode(data[frame.start : frame.end], in_stream, only_utf8=True)
                 if not _is_plausible(message):
                     return run
                 run.has_time |= data[frame.start] in _TAGS_WITH_TIME

@@ -105,8 +105,6 @@ def _unrepresentable_text(column_type: ColumnType, index: int, text: bytes) -> s
         if element.to_utc is not None:
             text = map_elements(text, element.delimiter, element.to_utc, element.delimiter) or text
         return text.decode()
-    except UnicodeDecodeError:
-        raise ValueTextError(index, column_type.name, "valid UTF-8") from None
     except RefusedError as refused:
         raise ValueTextError(index, column_type.name, _each(refused.expected)) from None
 

@@ -9,7 +9,6 @@ To add a type, add it to `TYPES` of its family's module, and its array to `array
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -33,7 +32,7 @@ from pgoutput_etl.types import (
     times,
     variants,
 )
-from pgoutput_etl.types.column import BinaryText, ColumnType, LoadedColumn, RefusedError, TypeTable
+from pgoutput_etl.types.column import BinaryText, ColumnType, RefusedError, TypeTable
 from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, UserTypes, parse_type
 
 _TYPES: TypeTable = {
@@ -75,6 +74,11 @@ def column_type(oid: int, typmod: int, user_types: UserTypes = NO_USER_TYPES) ->
     """The type of a column, from its Relation message ("OID of the column's data type", "type modifier of the column
     (atttypmod)", -1 if absent).
     """
+    found = _column_type(oid, typmod, user_types)
+    return replace(found, keeps_bytes=True, may_be_unrepresentable=True) if user_types.keeps_bytes else found
+
+
+def _column_type(oid: int, typmod: int, user_types: UserTypes) -> ColumnType:
     element_oid = arrays.ELEMENTS.get(oid)
     if element_oid is not None:
         return arrays.array_type(column_type(element_oid, typmod, user_types), element_oid)
@@ -214,12 +218,3 @@ def check_configured(name: str, text: str) -> None:
     is_decimal = pa.types.is_decimal(_TYPES[_NUMERIC](parsed.typmod).arrow)
     if name == "numeric" and (parsed.name != "numeric" or parsed.is_array or parsed.range_of or not is_decimal):
         raise ValueError("expected numeric(p,s) with p at most 38 and s from 0 to p")
-
-
-def load_text(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    """Load the values of one column, in text form as TupleData carries them ('t'); None is SQL's NULL.
-
-    Raises ValueTextError for the first value that PostgreSQL would not have printed for the type, and OverflowError for
-    2 GiB or more of values.
-    """
-    return column_type.text_loader(column_type, values)
