@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import counted
-from pgoutput_etl.errors import NOT_UTF8, ArchiveError
+from pgoutput_etl.errors import DECLARED, NOT_UTF8, ArchiveError
 from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
 from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACED
@@ -219,6 +219,8 @@ _NOT_UTF8 = (
     "server's database is not SQL_ASCII, set PGCLIENTENCODING=UTF8 for the receiver, and load a snapshot.) Rebuild:"
 )
 
+_UNDECLARED = "add the type to the configuration's `types`, as the reason says. Then rebuild:"
+
 _ACCEPTED = "columns changed, and on_schema_change waits for you. Accept the new columns, which rebuilds the table:"
 
 _WITHOUT_PREPARE = "If a file is missing, load snapshots of the tables that it changed. If none is, accept the commits:"
@@ -228,9 +230,14 @@ def _is_not_utf8(reason: str) -> bool:
     return NOT_UTF8 in reason
 
 
+def _is_undeclared(reason: str) -> bool:
+    return DECLARED in reason
+
+
 # Reasons for holding tables that are rebuilt from the archive, one by one, and what to do first
 _REBUILT_ALONE: tuple[tuple[Callable[[str], bool], str], ...] = (
     (_is_not_utf8, _NOT_UTF8),
+    (_is_undeclared, _UNDECLARED),
     (is_held_by_contract, _ACCEPTED),
     (WAS_SKIPPED.__eq__, _NO_LONGER_SKIPPED),
 )
@@ -241,4 +248,6 @@ def _are(tables: int, status: str) -> str:
 
 
 def _is_only_on_server(reason: str) -> bool:
-    return not _is_not_utf8(reason) and any(re.search(pattern, reason) for pattern in ONLY_ON_SERVER)
+    if _is_not_utf8(reason) or _is_undeclared(reason):
+        return False
+    return any(re.search(pattern, reason) for pattern in ONLY_ON_SERVER)

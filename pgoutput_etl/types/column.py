@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.errors import NOT_UTF8
+from pgoutput_etl.errors import DECLARED, NOT_UTF8
 
 
 class ValueTextError(ValueError):
@@ -90,6 +90,11 @@ def bounded(texts: Iterable[bytes]) -> Iterator[bytes]:
         if size > MAX_TEXT:
             raise RefusedError(f"a value of at most {MAX_TEXT:,} bytes of text")
         yield text
+
+
+def declare(type_name: str, declared: str) -> str:
+    """What is expected of a value whose type the archive does not describe, and how to describe it."""
+    return f'{DECLARED} (types: {{"{type_name}": {declared}}})'
 
 
 def no_binary_form(_value: bytes) -> bytes:
@@ -180,7 +185,7 @@ def load_text(column_type: ColumnType, values: Sequence[bytes | None]) -> Loaded
     if not odd:
         return column_type.text_loader(column_type, values)
     if not column_type.keeps_bytes:
-        raise ValueTextError(next(iter(odd)), column_type.name, NOT_UTF8)
+        raise ValueTextError(next(iter(odd)), column_type.name, NOT_UTF8) from None
     loaded = column_type.text_loader(column_type, [None if i in odd else text for i, text in enumerate(values)])
     return LoadedColumn(loaded.array, {**loaded.unrepresentable, **odd})
 
