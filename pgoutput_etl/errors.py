@@ -23,6 +23,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from typing import Any
 
+# What was expected of a text, in the reason for holding its table
+NOT_UTF8 = "UTF-8 (set client_encoding to UTF8 for the receiver, or on_invalid_text to keep in the table's rule)"
+
+# What was expected of a value whose type the archive does not describe
+DECLARED = "a type that is declared in the configuration"
+
 
 class PgoutputEtlError(Exception):
     """The base class of all exceptions that this package raises on purpose.

@@ -1,6 +1,9 @@
 """Quotes names from an archive for Spark expressions, paths, catalogs and terminals. Nothing else quotes names.
 
-PostgreSQL allows every character but NUL in a name. A Delta table's *place* is the path of its folder or, in a catalog,
+PostgreSQL allows every character but NUL in a name. A database in SQL_ASCII allows any other byte, too: here, a byte
+that is not UTF-8 is NUL and two digits, so that no other name has the same text.
+
+A Delta table's *place* is the path of its folder or, in a catalog,
 its name there, each part in backticks. A table that several sources share has one place per tag: the table's own place,
 and the tag's columns and values in brackets. It stands for the rows with these values.
 """
@@ -23,15 +26,36 @@ _IN_CATALOGS = re.compile(r"[A-Za-z0-9_]+")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-$")
 
 
+_NO_TEXT = re.compile("\0([0-9a-f]{2})")  # a byte of a name that is not UTF-8
+
+_LONE = "[\udc80-\udcff]"  # as Python reads such a byte
+
+
+def name_of(sent: bytes) -> str:
+    """A name as text, whatever its bytes are."""
+    return re.sub(_LONE, lambda byte: f"\0{ord(byte[0]) - 0xDC00:02x}", sent.decode("utf-8", "surrogateescape"))
+
+
+def bytes_of(name: str) -> bytes:
+    """The bytes of a name from `name_of`."""
+    return b"".join(bytes.fromhex(part) if i % 2 else part.encode() for i, part in enumerate(_NO_TEXT.split(name)))
+
+
+def is_utf8_name(name: str) -> bool:
+    """False for a name from `name_of` whose bytes are not UTF-8."""
+    return "\0" not in name
+
+
 def printable(text: str) -> str:
-    """Escapes control characters, including characters that reverse the direction of text."""
+    """Escapes control characters, including characters that reverse the direction of text, and bytes of names."""
+    text = _NO_TEXT.sub(r"\\x\1", text)
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def pattern_of(name: str) -> str:
-    """A shell pattern for `--tables` that matches a table's name; a comma, which separates patterns, and an exclamation
-    mark at the beginning are any one character."""
-    pattern = escape(name).replace(",", "?")
+    """A shell pattern for `--tables` that matches a table's name. A comma, which separates patterns, and an exclamation
+    mark at the beginning are any one character; so is each character of a byte that is not UTF-8."""
+    pattern = _NO_TEXT.sub("???", escape(name).replace(",", "?"))
     return f"?{pattern[1:]}" if pattern.startswith(EXCLUDED) else pattern
 
 

@@ -128,6 +128,10 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
         ),
         "hold",
     ),
+    "tables[].on_invalid_text": (
+        "for a value that is [not UTF-8](types.md#text-that-is-not-utf-8): `hold` the table, or `keep` the bytes",
+        "keep",
+    ),
     "tables[].cluster_by": ("columns to [cluster](layout.md) the table by, at most 4", ["customer_id", "created_at"]),
     "tables[].partition_by": ("columns to [partition](layout.md) the table by", ["region"]),
     "tables[].properties": (

@@ -23,7 +23,7 @@ from pgoutput_etl.schema.table_shape import CHAIN, TIMESTAMP, UNREPRESENTABLE, T
 from pgoutput_etl.schema.version_spans import NO_SCOPE, numbers_in_force
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.types import LoadedColumn, ValueTextError
-from pgoutput_etl.types.kernels.dispatch import BINARY, Numbers, UnsureError, are_texts, load_cells
+from pgoutput_etl.types.kernels.dispatch import BINARY, Numbers, UnsureError, load_cells
 
 # Rows per batch: as many as fit into the processor's caches.
 BATCH_ROWS = 8192
@@ -157,11 +157,6 @@ def _events_of_new_and_old(
     count = rows.num_rows
     tags, old_kinds = _letters(rows.column("tag")), _letters(rows.column("old_kind"))
     sent = np.array([column.is_key for column in shape.relation.columns], np.bool_)
-    if not shape.is_bag:
-        # `events` reads all columns of an old tuple, so it also refuses invalid text in unused ones.
-        read = np.flatnonzero(old.starts >= 0).astype(np.int32) + np.int32(count)
-        if not all(are_texts(tuples.cells(column, read)) for column in range(len(sent))):
-            raise UnsureError
     op, fills_all, only_key = (np.empty(2 * count, np.uint8) for _ in range(3))
     source, base, fill, before = (np.empty(2 * count, np.int32) for _ in range(4))
     key = np.array(shape.key, np.int64)

@@ -70,6 +70,13 @@ class OnMissingRow(Enum):
     IGNORE = "ignore"
 
 
+class OnInvalidText(Enum):
+    """The handling of text that is not UTF-8: its table is held, or the value's bytes are kept as unrepresentable."""
+
+    HOLD = "hold"
+    KEEP = "keep"
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One replication slot's archive. landing: a folder or a glob. origins: of the transactions to apply. jdbc: the
@@ -123,6 +130,7 @@ class TableRule:
     sources or tables share. tag: values by column that mark this table's rows there, with placeholders. cluster_by,
     partition_by, properties, comment, cdf (the change data feed): see `layout`. column_rules: of the masked columns.
     on_schema_change: the contract with the table's readers. on_missing_row: for changes that contradict its rows.
+    on_invalid_text: for values that are not UTF-8.
     """
 
     match: str
@@ -140,6 +148,7 @@ class TableRule:
     cdf: bool | None = None
     on_schema_change: SchemaContract = FOLLOW_ALL
     on_missing_row: OnMissingRow = OnMissingRow.REPORT
+    on_invalid_text: OnInvalidText = OnInvalidText.HOLD
     column_rules: Mapping[str, ColumnRule] = field(default_factory=dict)
 
     @property
@@ -389,7 +398,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def _rule(node: Node, target: Target) -> TableRule:
     layout = ("cluster_by", "partition_by", "properties", "comment", "cdf")
-    changes = ("on_schema_change", "on_missing_row")
+    changes = ("on_schema_change", "on_missing_row", "on_invalid_text")
     keys = node.section("match", "skip", "mode", "key", "columns", "rename", "into", "tag", *changes, *layout)
     nodes = keys["columns"].mapping()
     columns = {name: column_setting(column) for name, column in nodes.items()}
@@ -409,6 +418,7 @@ def _rule(node: Node, target: Target) -> TableRule:
         cdf=None if keys["cdf"].value is None else keys["cdf"].boolean(),
         on_schema_change=_contract(keys["on_schema_change"]),
         on_missing_row=keys["on_missing_row"].choice(OnMissingRow.REPORT),
+        on_invalid_text=keys["on_invalid_text"].choice(OnInvalidText.HOLD),
         column_rules={name: column_rule for name, (_, column_rule) in columns.items() if column_rule is not None},
     )
     check_layout(rule.layout, keys, target.readers)

@@ -6,13 +6,13 @@ docs/runbook.md has the same list.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import counted
-from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.errors import DECLARED, NOT_UTF8, ArchiveError
 from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
 from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACED
@@ -90,10 +90,9 @@ def next_lines(commands: Iterable[NextCommand]) -> list[str]:
 
 def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Reasons, each with a job and its options."""
-    from_server = sorted(name for name, reason in findings.held.items() if _is_only_on_server(reason))
-    by_contract = sorted(name for name, reason in findings.held.items() if is_held_by_contract(reason))
-    skipped = sorted(name for name, reason in findings.held.items() if reason == WAS_SKIPPED)
-    rebuilt = len(findings.held) - len(from_server) - len(by_contract) - len(skipped)
+    from_server = _held_by(findings, _is_only_on_server)
+    rebuilt_alone = {why: tables for is_held, why in _REBUILT_ALONE if (tables := _held_by(findings, is_held))}
+    rebuilt = len(findings.held) - len(from_server) - sum(map(len, rebuilt_alone.values()))
     left_unread = [file for file in findings.refused_files if file.endswith(LEFT_UNREAD)]
     unreadable = [file for file in findings.refused_files if file.endswith(HELD_FROM_HERE)]
     misplaced = [file for file in findings.refused_files if file.endswith(MISPLACED)]
@@ -111,15 +110,18 @@ def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
         yield _LEFT_UNREAD, REDRIVE
     if from_server:
         yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", _snapshot(from_server, SERVER)
-    if by_contract:
-        yield f"{_are(len(by_contract), 'held')}: {_ACCEPTED}", ("backfill", "--tables", _patterns(by_contract))
-    if skipped:
-        yield f"{_are(len(skipped), 'held')}: {_NO_LONGER_SKIPPED}", ("backfill", "--tables", _patterns(skipped))
+    for why, tables in rebuilt_alone.items():
+        yield f"{_are(len(tables), 'held')}: {why}", ("backfill", "--tables", _patterns(tables))
     if findings.commits_without_prepare:
         yield _WITHOUT_PREPARE, ACCEPT_GAP
     if findings.ahead:
         last = format_lsn(max(findings.ahead.values()))
         yield f"{_are(len(findings.ahead), 'ahead')}: land the archive through LSN {last}, then run:", APPLY
+
+
+def _held_by(findings: Findings, is_held: Callable[[str], bool]) -> list[str]:
+    """The tables that are held for such a reason."""
+    return sorted(name for name, reason in findings.held.items() if is_held(reason))
 
 
 def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -212,9 +214,33 @@ _SWAPPED = (
     "HOST and DATABASE, and load a snapshot:"
 )
 
+_NOT_UTF8 = (
+    "text is not UTF-8. Set `on_invalid_text: keep` in the table's rule, which keeps such values as bytes. (If the "
+    "server's database is not SQL_ASCII, set PGCLIENTENCODING=UTF8 for the receiver, and load a snapshot.) Rebuild:"
+)
+
+_UNDECLARED = "add the type to the configuration's `types`, as the reason says. Then rebuild:"
+
 _ACCEPTED = "columns changed, and on_schema_change waits for you. Accept the new columns, which rebuilds the table:"
 
 _WITHOUT_PREPARE = "If a file is missing, load snapshots of the tables that it changed. If none is, accept the commits:"
+
+
+def _is_not_utf8(reason: str) -> bool:
+    return NOT_UTF8 in reason
+
+
+def _is_undeclared(reason: str) -> bool:
+    return DECLARED in reason
+
+
+# Reasons for holding tables that are rebuilt from the archive, one by one, and what to do first
+_REBUILT_ALONE: tuple[tuple[Callable[[str], bool], str], ...] = (
+    (_is_not_utf8, _NOT_UTF8),
+    (_is_undeclared, _UNDECLARED),
+    (is_held_by_contract, _ACCEPTED),
+    (WAS_SKIPPED.__eq__, _NO_LONGER_SKIPPED),
+)
 
 
 def _are(tables: int, status: str) -> str:
@@ -222,4 +248,6 @@ def _are(tables: int, status: str) -> str:
 
 
 def _is_only_on_server(reason: str) -> bool:
+    if _is_not_utf8(reason) or _is_undeclared(reason):
+        return False
     return any(re.search(pattern, reason) for pattern in ONLY_ON_SERVER)

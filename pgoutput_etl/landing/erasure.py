@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pgoutput_etl.errors import FramingError
+from pgoutput_etl.identifiers import bytes_of
 from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.framing import Frame, Framing, frame_at
 from pgoutput_etl.protocol.messages import Delete, Insert, Message, PgoutputMessage, Update
@@ -76,7 +77,7 @@ def _rest_of(message: PgoutputMessage, frame: Frame) -> Message:
 def _encoded(message: Message) -> bytes:
     xid = b"" if message.xid is None else struct.pack(">I", message.xid)
     fixed = struct.pack(">BQ", message.transactional, message.lsn)
-    prefix = message.prefix.encode() + b"\0"
+    prefix = bytes_of(message.prefix) + b"\0"
     return b"M" + xid + fixed + prefix + _LENGTH.pack(len(message.content)) + message.content
 
 

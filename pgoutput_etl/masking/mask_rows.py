@@ -158,9 +158,9 @@ class MaskingPolicy:
 
 
 def spelled_alike(types: UserTypes) -> UserTypes:
-    """Types that print values as PostgreSQL does, whatever their configured target type."""
+    """Types that print values as PostgreSQL does, whatever their configured target type, and any bytes of text."""
     configured = {name: target for name, target in types.configured.items() if name not in _SPELLED_ALIKE}
-    return replace(types, configured=configured)
+    return replace(types, configured=configured, keeps_bytes=True)
 
 
 def _replaced(batch: pa.RecordBatch, places: Numbers, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:

@@ -4,8 +4,8 @@ It reads every message of protocol versions 1 to 4, and needs no configured vers
 is inside a stream segment, where I, U, D, T, R, Y and M begin with an xid: the caller passes that. The length of a
 Stream Abort shows whether it has the LSN and time of parallel streaming.
 
-Short reads, surplus bytes, unknown tags, kinds or flags, impossible counts, and text that is not UTF-8 raise WireError
-with offset, message and field.
+Short reads, surplus bytes, unknown tags, kinds or flags, and impossible counts raise WireError with offset, message and
+field. Text that is not UTF-8 makes no message unreadable: values are bytes here, and names are read by identifiers.py.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats"; src/backend/replication/logical/proto.c.
 """
@@ -32,12 +32,13 @@ _ABORT_WITH_LSN = 1 + 4 + 4 + 8 + 8
 _TUPLE_N, _TUPLE_U, _TUPLE_T, _TUPLE_B = b"nutb"
 
 
-def decode(data: bytes, in_stream: bool) -> PgoutputMessage:
-    """Decodes one whole message. in_stream: it is between Stream Start and Stream Stop.
+def decode(data: bytes, in_stream: bool, only_utf8: bool = False) -> PgoutputMessage:
+    """Decodes one whole message. in_stream: it is between Stream Start and Stream Stop. only_utf8: refuse other text,
+    where bytes are only taken for a message.
 
     Raises WireError with an offset from the first byte of `data`.
     """
-    reader = Reader(data)
+    reader = Reader(data, only_utf8=only_utf8)
     message = _read_message(reader, in_stream)
     reader.done()
     return message
@@ -192,7 +193,7 @@ def _tuple(reader: Reader, field: str) -> TupleData:
             size = reader.length(f"{field}[{i}].length")
             value = reader.raw(size, f"{field}[{i}].value")
             if kind == _TUPLE_T:
-                reader.text(reader.position - size, reader.position, f"{field}[{i}].value")
+                reader.check_text(reader.position - size, reader.position, f"{field}[{i}].value")
             values.append(value)
         else:
             raise reader.fail(f"{field}[{i}].kind", "one of n u t b", f"byte 0x{kind:02X}", begin)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from struct import Struct
 
 from pgoutput_etl.errors import WireError
+from pgoutput_etl.identifiers import name_of
 
 _Unpack = Callable[[bytes, int], tuple[int, ...]]
 
@@ -24,17 +25,20 @@ MAX_STRING = 8192
 class Reader:
     """Reads the fields of one message from data[start:end], in order.
 
-    Errors name the `message`, and count offsets from `start`.
+    Errors name the `message`, and count offsets from `start`. only_utf8: refuse other text.
     """
 
-    __slots__ = ("data", "end", "message", "position", "start")
+    __slots__ = ("data", "end", "message", "only_utf8", "position", "start")
 
-    def __init__(self, data: bytes, start: int = 0, end: int | None = None, message: str = "Message") -> None:
+    def __init__(
+        self, data: bytes, start: int = 0, end: int | None = None, message: str = "Message", only_utf8: bool = False
+    ) -> None:
         self.data = data
         self.start = start
         self.position = start
         self.end = len(data) if end is None else end
         self.message = message
+        self.only_utf8 = only_utf8
 
     def fail(self, field: str, expected: str, found: str, offset: int | None = None) -> WireError:
         """The error for a field at `offset` (by default the reader's position), for the caller to raise."""
@@ -99,7 +103,8 @@ class Reader:
         return size
 
     def string(self, field: str) -> str:
-        """A String of the protocol: UTF-8 that a NUL byte ends."""
+        """A String of the protocol, which a NUL byte ends, as a name: the server of a SQL_ASCII database sends any
+        bytes, and one that is asked for another encoding than UTF-8 those of that encoding."""
         begin = self.position
         end = min(self.end, begin + MAX_STRING)
         nul = self.data.find(b"\0", begin, end)
@@ -108,11 +113,14 @@ class Reader:
         if nul < 0:
             raise self.cut_short(field, "a NUL byte that ends the string", "the end of the message")
         self.position = nul + 1
-        return self.text(begin, nul, field)
+        self.check_text(begin, nul, field)
+        return name_of(self.data[begin:nul])
 
-    def text(self, begin: int, end: int, field: str) -> str:
+    def check_text(self, begin: int, end: int, field: str) -> None:
+        if not self.only_utf8:
+            return
         try:
-            return self.data[begin:end].decode()
+            self.data[begin:end].decode()
         except UnicodeDecodeError as error:
             raise self.fail(field, "UTF-8 text", "another byte sequence", begin + error.start) from None
 

@@ -15,6 +15,7 @@ from pgoutput_etl.errors import FramingError, WireError
 from pgoutput_etl.protocol import messages as pgoutput
 from pgoutput_etl.protocol.decoder import MESSAGE_TAGS, decode
 from pgoutput_etl.protocol.framing import Frame, Framing, frame_at, stands_in_stream
+from pgoutput_etl.protocol.reader import MAX_STRING
 
 _MAX_FRAMES = 16  # to read from one position; that many in a row are no accident
 
@@ -23,6 +24,13 @@ _CONVINCING_FRAMES = 4  # even if unreadable bytes follow them
 _TIMES = range(2**53)  # microseconds since 2000: up to the year 2285
 
 _LAST_LSN = 2**56
+
+_NEAR = 2**44  # bytes of WAL between an archive's LSNs: a server that keeps 16 TiB for a receiver has lost it
+
+# From the first byte of a frame to its message, and from there to the LSN of a message that begins a connection
+MESSAGE_AT = {Framing.RECVLOGICAL: 0, Framing.PGCOPY: 26, Framing.COPYDATA: 30, Framing.LENGTH_PREFIXED: 4}
+
+_LSN_AT = {b"B": 1, b"M": 2}
 
 _TAGS_WITH_TIME = b"BCbcKr"  # of the messages whose times _is_plausible checks
 
@@ -58,6 +66,10 @@ _BEGINS_CONNECTION = {
 }
 
 
+# A Message's prefix, or its first bytes
+_PREFIX = re.compile(rb"[^\0-\x1f\x7f]+(?:\0|\Z)|\Z")
+
+
 @dataclass(frozen=True, slots=True)
 class Resumption:
     """The position where whole messages begin again. in_stream: inside a stream segment."""
@@ -68,9 +80,11 @@ class Resumption:
 
 @dataclass(slots=True)
 class Budget:
-    """The number of bytes that all searches in a file may still read: any byte of a file can look like a beginning."""
+    """The number of bytes that all searches in a file may still read: any byte of a file can look like a beginning.
+    near: an LSN of the messages before, which those of a new connection are not far from."""
 
     left: int
+    near: int | None = None
 
     @classmethod
     def of(cls, data: bytes) -> Budget:
@@ -114,9 +128,42 @@ def next_connection(data: bytes, framing: Framing, start: int, last: int, budget
             return None
         run = follow(data, framing, position, False, last)
         budget.left -= _COST_OF_A_TRIAL + run.scanned_to - position
+        if run.frames == 0 and run.to_the_end and not _may_begin_connection(data, framing, position, budget.near):
+            continue
         if run.to_the_end or (run.is_convincing(framing) and run.end > last):
             return Resumption(position, False)
     return None
+
+
+def _may_begin_connection(data: bytes, framing: Framing, position: int, near: int | None) -> bool:
+    """True if data[position:] can be the first part of a new connection's first message.
+
+    The end of an LSN and the time after it can look like a Message, M with flags of 0. But read as an LSN, a time is
+    far from those of the archive, and the bytes of LSNs, times and xids are no prefix.
+    """
+    start = position + MESSAGE_AT[framing]
+    tag = data[start : start + 1]
+    if framing is Framing.COPYDATA:
+        return data[position + 6 : position + 14] == bytes(8) or _is_near(data[position + 6 : position + 14], near)
+    if tag not in _LSN_AT:
+        return True
+    lsn_at = start + _LSN_AT[tag]
+    rest = data[lsn_at + 8 : lsn_at + 8 + MAX_STRING]
+    if not _is_near(data[lsn_at : lsn_at + 8], near):
+        return False
+    return _least(rest[:8]) in _TIMES if tag == b"B" else _PREFIX.match(rest) is not None
+
+
+def _is_near(part: bytes, near: int | None) -> bool:
+    """True if these are the first bytes of an LSN that is near another one."""
+    if near is None:
+        return _least(part) < _LAST_LSN
+    return _least(part) < near + _NEAR and int.from_bytes(part.ljust(8, b"\xff"), "big") > max(near - _NEAR, 0)
+
+
+def _least(part: bytes) -> int:
+    """The least Int64 that begins with these bytes."""
+    return int.from_bytes(part.ljust(8, b"\0"), "big")
 
 
 @dataclass(slots=True)
@@ -149,7 +196,7 @@ def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: 
             if framing is Framing.COPYDATA and not _has_plausible_head(data, frame):
                 return run
             if frame.has_message:
-                message = decode(data[frame.start : frame.end], in_stream)
+                message = decode(data[frame.start : frame.end], in_stream, only_utf8=True)
                 if not _is_plausible(message):
                     return run
                 run.has_time |= data[frame.start] in _TAGS_WITH_TIME

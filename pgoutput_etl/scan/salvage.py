@@ -24,7 +24,7 @@ from pgoutput_etl.protocol.framing import (
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.scan.file_summary import Damage
 from pgoutput_etl.scan.message_row import STORED_TIMES
-from pgoutput_etl.scan.resync import Budget, Resumption, follow, next_connection, next_whole
+from pgoutput_etl.scan.resync import MESSAGE_AT, Budget, Resumption, follow, next_connection, next_whole
 
 # Messages that begin or end a transaction, or concern one as a whole, whatever is open before them
 _BEGIN_ANEW = frozenset(b"BSbcAKrp")
@@ -34,8 +34,6 @@ _CONTROL = frozenset(bytes((tag,)) for tag in b"BCSEbPcAKrpOMY")
 _CONTROL_SIZES = frozenset((1, 6, 9, 21, 25, 26, 30))  # of the control messages of fixed length
 
 _MAX_CONTROL_SIZE = 256  # of one control message, as an estimate
-
-_MESSAGE_AT = {Framing.RECVLOGICAL: 0, Framing.PGCOPY: 26, Framing.COPYDATA: 30, Framing.LENGTH_PREFIXED: 4}
 
 _ROW_TAG = re.compile(rb"[IUDTR]")
 
@@ -133,6 +131,7 @@ class SalvageReader:
             message, error = (None, None) if frame is None else self._decoded(frame, in_stream, held)
             if held is not None:
                 problem = refusal or error
+                budget.near = self._lsn_near(held)
                 inside = None if problem is None else self._inside(held[1], held_in_stream, budget)
                 if problem is not None and inside is not None:
                     if self.must_refuse():
@@ -162,6 +161,15 @@ class SalvageReader:
                 message, frame = held
             held, held_in_stream = (message, frame), in_stream
             in_stream = stands_in_stream(self.data[frame.start], in_stream)
+
+    def _lsn_near(self, held: Read) -> int | None:
+        """An LSN that those after a message are near, or None."""
+        message, frame = held
+        if isinstance(message, pgoutput.Begin):
+            return message.final_lsn
+        if isinstance(message, (pgoutput.Commit, pgoutput.StreamCommit, pgoutput.CommitPrepared)):
+            return message.commit_lsn
+        return self.announced_commit() or frame.lsn or None
 
     def _after(self, reached: ReadPosition) -> tuple[Iterator[Frame], Read | None]:
         """The frames from the position on; if the message there is valid, that message and the frames after it."""
@@ -269,7 +277,7 @@ def _framing_of_damaged(data: bytes) -> Framing | None:
     one message. None if there is no such framing."""
     resumed: list[tuple[int, Framing]] = []
     begins = first_framing(data)
-    for framing in _MESSAGE_AT:
+    for framing in MESSAGE_AT:
         whole = None if framing is Framing.PGCOPY else next_whole(data, framing, 1, False)
         if whole is None:
             continue
@@ -298,7 +306,7 @@ def damage_of(
     """The facts of a gap that the driver needs. may_end_with: True if a Prepare may end the fragment that is open at
     the gap."""
     extent = data[gap.offset : gap.end]
-    message = extent[_MESSAGE_AT[framing] :]
+    message = extent[MESSAGE_AT[framing] :]
     is_control = message[:1] in _CONTROL or len(message) in _CONTROL_SIZES
     return Damage(
         fragment=fragment,

@@ -13,6 +13,7 @@ from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
 from pgoutput_etl.schema.diff import Declared, Lineage, lineage
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableShape
+from pgoutput_etl.types.column import kept_bytes
 from pgoutput_etl.types.conversion import convert, is_unchanged, widens
 from pgoutput_etl.types.printing import print_text
 
@@ -131,13 +132,13 @@ def _column(
             return array.cast(new.arrow), unrepresentable
         case ValueChange.CONVERTED:
             texts = print_text(old, array)
+            unknown = {i: text for i, text in unrepresentable.items() if text is None or kept_bytes(text) is not None}
             for i, text in unrepresentable.items():
-                texts[i] = None if text is None else text.encode()
+                texts[i] = None if text is None or i in unknown else text.encode()
             loaded, uncertain = convert(old, new, texts)
-            if place in migration.key and uncertain:
+            if place in migration.key and (uncertain or unknown):
                 raise TableError(
                     f"the type of key column {migration.after[place].name!r} changed from {old.name} to {new.name}, "
                     "and the new form of its values is not certain"
                 )
-            unknown = {i: None for i, text in unrepresentable.items() if text is None}
             return loaded.array, {**loaded.unrepresentable, **unknown}

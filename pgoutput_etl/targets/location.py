@@ -11,6 +11,7 @@ from pgoutput_etl.identifiers import (
     catalog_place,
     forms,
     is_catalog_place,
+    is_utf8_name,
     is_within,
     may_be_in_catalog,
     path_segment,
@@ -19,6 +20,8 @@ from pgoutput_etl.identifiers import (
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, added_columns
+
+_SET_ENCODING = "set client_encoding to UTF8 for the receiver, or rename it on the server if the database is SQL_ASCII"
 
 
 def target_place(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> str:
@@ -91,6 +94,8 @@ def check_location(config: Config, relation: Relation, path: str) -> None:
     for part, name in zip(("schema", "table"), target_name(config, relation), strict=True):
         if not name:
             raise TableError(f"its {part} name is empty")
+        if not is_utf8_name(name):
+            raise TableError(f"its {part} name is not UTF-8: {_SET_ENCODING}")
         if is_catalog_place(path) and not may_be_in_catalog(name):
             raise TableError(
                 f"its {part} name {name!r} is not possible in a catalog, where names consist of letters, digits and _. "
@@ -124,6 +129,8 @@ def check_names(shape: TableShape, mode: Mode, tag: Iterable[str] = ()) -> None:
     the columns that mark the table's rows."""
     if not all(column.name for column in shape.columns):
         raise TableError("a column name is empty")
+    if not all(is_utf8_name(column.name) for column in shape.columns):
+        raise TableError(f"a column name is not UTF-8: {_SET_ENCODING}")
     names: dict[str, str] = {}
     of_tag = frozenset[str]().union(*map(forms, tag))
     for name in (*tag, *(column.name for column in shape.columns), *added_columns(mode)):

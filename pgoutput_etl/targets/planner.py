@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pgoutput_etl.config.column_rules import changed_masks
-from pgoutput_etl.config.settings import Config, Mode, TableRule
+from pgoutput_etl.config.settings import Config, Mode, OnInvalidText, TableRule
 from pgoutput_etl.errors import RunError, SequenceError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, is_within, pattern_of
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
@@ -250,6 +250,7 @@ class _Planner:
         chain = [*([] if before is None else [before]), *(run.relation for run in runs)]
         keys = {} if rule.key is None else _key_by_version(rule.key, chain, rule.lineage)
         versions = self.history.versions(case.oid)
+        types = replace(self.user_types, keeps_bytes=rule.on_invalid_text is OnInvalidText.KEEP)
         for run, end in zip(runs, [*(run.start for run in runs[1:]), None], strict=True):
             step: Lineage | None = None
             begins_empty = truncated_at is not None and not spans
@@ -266,7 +267,7 @@ class _Planner:
                 continue  # the truncate removes all of its rows
             retired = () if begins_empty else retired
             toast, key = (changes.unchanged, changes.moves_toast), keys.get(run.relation.columns)
-            shape = table_shape(run.relation, versions, key, *toast, self.user_types, retired)
+            shape = table_shape(run.relation, versions, key, *toast, types, retired)
             migration = None if begins_empty or columns is None or step is None else migration_to(columns, shape, step)
             if migration is not None and migration.changes_nothing:
                 migration = None

@@ -24,8 +24,8 @@ PostgreSQL would not have printed or sent it. Nothing is rounded or guessed.
 
 from __future__ import annotations
 
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, Storage, ValueTextError, load_binary
-from pgoutput_etl.types.registry import check_configured, column_type, load_text
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, Storage, ValueTextError, load_binary, load_text
+from pgoutput_etl.types.registry import check_configured, column_type
 from pgoutput_etl.types.user_types import NO_USER_TYPES, UserTypes
 
 __all__ = [

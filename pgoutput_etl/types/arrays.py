@@ -26,6 +26,7 @@ from pgoutput_etl.types.column import (
     ValueTextError,
     bounded,
     convert_each,
+    declare,
     load_binary,
 )
 
@@ -105,8 +106,6 @@ def _unrepresentable_text(column_type: ColumnType, index: int, text: bytes) -> s
         if element.to_utc is not None:
             text = map_elements(text, element.delimiter, element.to_utc, element.delimiter) or text
         return text.decode()
-    except UnicodeDecodeError:
-        raise ValueTextError(index, column_type.name, "valid UTF-8") from None
     except RefusedError as refused:
         raise ValueTextError(index, column_type.name, _each(refused.expected)) from None
 
@@ -138,8 +137,10 @@ def _elements_offset(text: bytes) -> int:
 
 
 def load_array_or_other(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    """Load a type known to be an array only by its name: text that is not an array is unrepresentable."""
-    return load_lists(column_type, values, partial(_list_elements_or_none, _grammar_of(column_type)))
+    """Load a type known to be an array only by its name, which text that is not an array disproves."""
+    assert isinstance(column_type.binary_text, ArrayText)
+    expected = declare(column_type.binary_text.own_name, "text")
+    return load_lists(column_type, values, partial(_list_elements_or_refuse, _grammar_of(column_type), expected))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +187,11 @@ def _list_elements(grammar: _Grammar, text: bytes) -> list[bytes | None] | None:
     return None
 
 
-def _list_elements_or_none(grammar: _Grammar, text: bytes) -> list[bytes | None] | None:
+def _list_elements_or_refuse(grammar: _Grammar, expected: str, text: bytes) -> list[bytes | None] | None:
     try:
         return _list_elements(grammar, text)
     except RefusedError:
-        return None
+        raise RefusedError(expected) from None
 
 
 def _unquoted(element: bytes) -> bytes | None:
@@ -315,15 +316,26 @@ class ArrayText:
     """Prints an array in binary form as array_out does.
 
     element_oid: None for a user type, which may have any OID. A known type behind the OID in the value takes precedence
-    over the array type's name: the elements may be of a domain, whose name doesn't reveal its base type.
+    over the array type's name: the elements may be of a domain, whose name doesn't reveal its base type. other: what a
+    type whose name begins with _ is if it is no array.
     """
 
     element: ColumnType
     element_oid: int | None
     text_of: TextLookup
+    other: ColumnType | None = None
+
+    @property
+    def own_name(self) -> str:
+        return f"{self.element.name}[]" if self.other is None else self.other.name
 
     def __call__(self, value: bytes) -> bytes:
-        array = _read_binary(value, self.element_oid)
+        try:
+            array = _read_binary(value, self.element_oid)
+        except RefusedError:
+            if self.other is None:
+                raise
+            return self.other.binary_text(value)
         if not array.elements:
             return b"{}"
         binary_text = self.text_of(array.element_oid) or self.element.binary_text
@@ -369,14 +381,16 @@ class ListsFromBinary:
         return array.elements if array.is_list and not has_other_type else None
 
 
-def array_type(element: ColumnType, element_oid: int | None, text_of: TextLookup = _unknown) -> ColumnType:
-    """element_oid: None for an array of a user type, recognized by its name alone (`_mood`)."""
+def array_type(
+    element: ColumnType, element_oid: int | None, text_of: TextLookup = _unknown, other: ColumnType | None = None
+) -> ColumnType:
+    """element_oid: None for an array of a user type, recognized by its name alone (`_mood`). other: see ArrayText."""
     return ColumnType(
         f"{element.name}[]",
         pa.list_(element.arrow),
         True,
         load_array if element_oid is not None else load_array_or_other,
-        ArrayText(element, element_oid, text_of),
+        ArrayText(element, element_oid, text_of, other),
         ListsFromBinary(element, element_oid, text_of),
         element=element,
     )

@@ -20,6 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.errors import DECLARED, NOT_UTF8
+
 
 class ValueTextError(ValueError):
     """A value is not what PostgreSQL prints or sends for its type, so it can't be read without guessing.
@@ -90,6 +92,11 @@ def bounded(texts: Iterable[bytes]) -> Iterator[bytes]:
         yield text
 
 
+def declare(type_name: str, declared: str) -> str:
+    """What is expected of a value whose type the archive does not describe, and how to describe it."""
+    return f'{DECLARED} (types: {{"{type_name}": {declared}}})'
+
+
 def no_binary_form(_value: bytes) -> bytes:
     raise RefusedError("a text value: the type's binary form can't be read without the server's catalog")
 
@@ -112,6 +119,7 @@ class ColumnType:
     delimiter: bytes = b","  # pg_type.typdelim: separates the elements in arrays of this type
     to_utc: ToUtc | None = None  # for types whose text depends on the sender's TimeZone
     printer: Printer | None = None  # for types that printing.py can't print by their Arrow type alone
+    keeps_bytes: bool = False  # text that is not UTF-8 is unrepresentable; otherwise it is refused
 
     @property
     def holds_variant(self) -> bool:
@@ -159,6 +167,46 @@ Fast: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
 Careful: TypeAlias = Callable[[bytes, pa.DataType], Any]
 
 
+_KEPT = "\\x"  # begins the text that stands for bytes; no value that a type can't represent is printed like this
+
+
+def kept_bytes(text: str) -> bytes | None:
+    """The bytes that an unrepresentable value's text stands for, a bytea in hex form; None for any other text."""
+    return bytes.fromhex(text.removeprefix(_KEPT)) if text.startswith(_KEPT) else None
+
+
+def load_text(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    """Load the values of one column, in text form as TupleData carries them ('t'); None is SQL's NULL.
+
+    Raises ValueTextError for the first value that PostgreSQL would not have printed for the type, and OverflowError for
+    2 GiB or more of values.
+    """
+    odd = _not_utf8(values)
+    if not odd:
+        return column_type.text_loader(column_type, values)
+    if not column_type.keeps_bytes:
+        raise ValueTextError(next(iter(odd)), column_type.name, NOT_UTF8) from None
+    loaded = column_type.text_loader(column_type, [None if i in odd else text for i, text in enumerate(values)])
+    return LoadedColumn(loaded.array, {**loaded.unrepresentable, **odd})
+
+
+def _not_utf8(values: Sequence[bytes | None]) -> dict[int, str]:
+    """The texts that are not UTF-8, by index, each as `kept_bytes` reads it."""
+    try:
+        binary_array(values).cast(pa.string())
+    except pa.ArrowInvalid:
+        return {i: f"{_KEPT}{text.hex()}" for i, text in enumerate(values) if text and not _is_utf8(text)}
+    return {}
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class TwoPathLoader:
     """Loads all texts by the fast path, and those that it leaves out, one by one, by the careful path."""
@@ -193,14 +241,14 @@ def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
     for 2 GiB or more of values, or more than MAX_TEXT bytes of text on the detour.
     """
     if column_type.fast_binary is None:
-        return column_type.text_loader(column_type, _texts_of(column_type, values))
+        return load_text(column_type, _texts_of(column_type, values))
     sent = binary_array(values)
     array = column_type.fast_binary(sent, column_type.arrow)
     if array.null_count == sent.null_count:
         return LoadedColumn(array, {})
     indices = pc.indices_nonzero(pc.and_(pc.is_null(array), pc.is_valid(sent))).to_pylist()
     try:
-        loaded = column_type.text_loader(column_type, _texts_of(column_type, [values[i] for i in indices]))
+        loaded = load_text(column_type, _texts_of(column_type, [values[i] for i in indices]))
     except ValueTextError as refused:
         raise ValueTextError(indices[refused.index], refused.type_name, refused.expected) from None
     array = replace_at(array, indices, loaded.array)

@@ -24,8 +24,7 @@ from typing import Final
 import pyarrow as pa
 
 from pgoutput_etl.types.arrays import element_of, map_elements
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError
-from pgoutput_etl.types.registry import load_text
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError, load_text
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
 
 _INTEGERS: Final = ("int2", "int4", "int8")

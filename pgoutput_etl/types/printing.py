@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_etl.types.arrays import array_text
-from pgoutput_etl.types.column import ColumnType, load_binary
+from pgoutput_etl.types.column import ColumnType, kept_bytes, load_binary, load_text
 from pgoutput_etl.types.datetime_format import date_text, timestamp_text, timestamptz_text
-from pgoutput_etl.types.registry import load_text
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
 
 _EPOCH = datetime(2000, 1, 1)  # noqa: DTZ001 - timestamps have no zone
@@ -66,5 +65,5 @@ def canonical_texts(column_type: ColumnType, values: Sequence[bytes | None], bin
     array = loaded.array
     texts: list[bytes | None] = array.cast(pa.binary()).to_pylist() if is_text else print_text(column_type, array)
     for i, text in loaded.unrepresentable.items():
-        texts[i] = text.encode()
+        texts[i] = kept_bytes(text) or text.encode()
     return texts

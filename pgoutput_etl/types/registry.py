@@ -41,6 +41,7 @@ from pgoutput_etl.types.column import (
     TextLoader,
     TypeTable,
     ValueTextError,
+    declare,
 )
 from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, UserTypes, parse_type
 
@@ -83,6 +84,11 @@ def column_type(oid: int, typmod: int, user_types: UserTypes = NO_USER_TYPES) ->
     """The type of a column, from its Relation message ("OID of the column's data type", "type modifier of the column
     (atttypmod)", -1 if absent).
     """
+    found = _column_type(oid, typmod, user_types)
+    return replace(found, keeps_bytes=True, may_be_unrepresentable=True) if user_types.keeps_bytes else found
+
+
+def _column_type(oid: int, typmod: int, user_types: UserTypes) -> ColumnType:
     element_oid = arrays.ELEMENTS.get(oid)
     if element_oid is not None:
         return arrays.array_type(column_type(element_oid, typmod, user_types), element_oid)
@@ -92,7 +98,7 @@ def column_type(oid: int, typmod: int, user_types: UserTypes = NO_USER_TYPES) ->
         return _named_type(*user_types.names[oid], typmod, user_types)
     if oid < arrays.FIRST_USER_OID:
         return strings.string_type(f"oid {oid}")
-    return _other_type(f"oid {oid}", user_types)
+    return _scalar_type("", f"oid {oid}", user_types)
 
 
 def _built_in_type(oid: int, typmod: int, user_types: UserTypes) -> ColumnType:
@@ -117,13 +123,13 @@ def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -
     if not is_configured and name[:1] == "_" and len(name) > 1 and name not in extensions.BY_NAME:
         # the element type is not an array, even if its name has another underscore: PostgreSQL has no arrays of arrays
         element = _scalar_type(name[1:], f"{namespace}.{name[1:]}", user_types)
-        return arrays.array_type(element, None, KnownElements(user_types))
+        return arrays.array_type(element, None, KnownElements(user_types), _other_type(full_name, user_types))
     return _scalar_type(name, full_name, user_types)
 
 
 def _scalar_type(name: str, full_name: str, user_types: UserTypes) -> ColumnType:
     configured = user_types.configured.get(full_name)
-    if configured is not None:
+    if configured is not None and not (configured == "text" and name[:1] == "_"):  # no array, whatever it is
         return _configured_type(full_name, configured, user_types)
     if name in ranges.EXAMPLES:
         return _by_name(_configured_type(full_name, ranges.EXAMPLES[name], user_types))
@@ -218,7 +224,10 @@ class KnownElements:
     user_types: UserTypes
 
     def __call__(self, oid: int) -> BinaryText | None:
-        return column_type(oid, -1, self.user_types).binary_text if oid in self.user_types.names else None
+        return column_type(oid, -1, self.user_types).binary_text if self._knows(oid) else None
+
+    def _knows(self, oid: int) -> bool:
+        return oid in self.user_types.names or f"oid {oid}" in self.user_types.configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,15 +248,14 @@ class OtherText:
             raise RefusedError(f"a row nested at most {MAX_ROWS_IN_ROWS} levels deep")
         if composites.is_record(value):
             return composites.record_text(value, self._field_text)
-        raise RefusedError(
-            "a recognizable enum, row or text; declare the type in the configuration "
-            f'(types: {{"{self.name}": …}}), or use a slot without binary'
-        )
+        raise RefusedError(declare(self.name, "…") + ", or a slot without binary")
 
     def _field_text(self, oid: int, field: bytes) -> bytes:
         nested = replace(self.user_types, row_depth=self.user_types.row_depth + 1)
         return column_type(oid, -1, nested).binary_text(field)
 
+
+_OID = re.compile(r"oid [1-9][0-9]{0,9}")  # a user type that no Type message names
 
 _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f]"
 
@@ -271,23 +279,15 @@ def is_text(value: bytes) -> bool:
 def check_configured(name: str, text: str) -> None:
     """Check an entry of the configuration's `types`; the ValueError's message is what was expected."""
     parsed = parse_type(text, BUILT_IN_OIDS)
-    if "." in name.strip("."):
+    if "." in name.strip(".") or _OID.fullmatch(name):
         return
     if name not in _CONFIGURABLE:
         near = get_close_matches(name, _CONFIGURABLE, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"expected the key schema.name of a user type or one of {', '.join(_CONFIGURABLE)}{hint}")
+        own = ", ".join(_CONFIGURABLE)
+        raise ValueError(f"expected the key schema.name or 'oid N' of a user type, or one of {own}{hint}")
     if name != "numeric" and (parsed.name != VARIANT or parsed.is_array):
         raise ValueError(f"expected {VARIANT}")
     is_decimal = pa.types.is_decimal(_TYPES[_NUMERIC](parsed.typmod).arrow)
     if name == "numeric" and (parsed.name != "numeric" or parsed.is_array or parsed.range_of or not is_decimal):
         raise ValueError("expected numeric(p,s) with p at most 38 and s from 0 to p")
-
-
-def load_text(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    """Load the values of one column, in text form as TupleData carries them ('t'); None is SQL's NULL.
-
-    Raises ValueTextError for the first value that PostgreSQL would not have printed for the type, and OverflowError for
-    2 GiB or more of values.
-    """
-    return column_type.text_loader(column_type, values)

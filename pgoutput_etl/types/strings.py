@@ -25,7 +25,6 @@ from pgoutput_etl.types.column import (
     LoadedColumn,
     RefusedError,
     TypeTable,
-    ValueTextError,
     always,
     binary_array,
     convert_each,
@@ -34,21 +33,8 @@ from pgoutput_etl.types.column import (
 )
 
 
-def load_string(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    texts = binary_array(values)
-    try:
-        return LoadedColumn(texts.cast(pa.string()), {})
-    except pa.ArrowInvalid:
-        first = next(index for index, text in enumerate(values) if not _is_utf8(text or b""))
-        raise ValueTextError(first, column_type.name, "valid UTF-8") from None
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+def load_string(_column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
+    return LoadedColumn(binary_array(values).cast(pa.string()), {})
 
 
 def string_type(

@@ -62,11 +62,13 @@ class UserTypes:
     names: type OID -> (namespace, name) from Type messages; for a domain, those of its base type.
     configured: the configuration's `types`: type name -> declared type.
     row_depth: number of rows around the value to be read.
+    keeps_bytes: see ColumnType.
     """
 
     names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
     row_depth: int = 0
+    keeps_bytes: bool = False
 
     @classmethod
     def of(cls, messages: Iterable[Type], configured: Mapping[str, str]) -> UserTypes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from io import StringIO
 from pathlib import PurePosixPath
 from urllib.parse import unquote
@@ -15,9 +16,12 @@ from pgoutput_etl.console import ProgressPrinter, print_error
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identifiers import (
     MAX_SEGMENT,
+    bytes_of,
     identifier,
     is_chosen,
+    is_utf8_name,
     is_within,
+    name_of,
     path_segment,
     pattern_of,
     printable,
@@ -102,6 +106,30 @@ def test_a_tagged_place_names_its_table_and_its_tag(table: str, value: str) -> N
         assert (table_of(place), tag_of(place)) == (place, {})
         assert tagged_place(place, {}) == place
         assert identifier(tagged) == identifier(place)
+
+
+sent_names = st.binary(max_size=63).filter(lambda sent: b"\0" not in sent)
+
+
+@given(sent_names, sent_names)
+@example(b"caf\xe9", b"caf\\xe9")
+@example(b"caf\xe9", "café".encode())
+@example(b"caf\xe9", b"cafe9")
+@example(b"\xed\xb3\xa9", b"\xe9")
+def test_names_of_any_bytes_differ_wherever_their_bytes_do(sent: bytes, other: bytes) -> None:
+    name = name_of(sent)
+    assert bytes_of(name) == sent
+    assert (name == name_of(other)) == (sent == other)
+    assert is_utf8_name(name) == (name.encode() == sent)
+    assert not set(printable(name)) & {"\0", "\x1b"}
+
+
+def test_a_byte_of_a_name_is_shown_as_its_digits_and_matched_by_any_character() -> None:
+    name = name_of(b"public.caf\xe9,1")
+    assert printable(name) == "public.caf\\xe9,1"
+    assert fnmatchcase(name, pattern_of(name))
+    assert "\0" not in pattern_of(name)
+    assert is_utf8_name(name_of("žluť".encode()))
 
 
 CONTROLS = "\x1b]8;;http://evil\x07 \x1b[2J \r \n \b \x9b31m \u202e \u2066 \u200b \ud800 \x7f"

@@ -12,6 +12,7 @@ from struct import pack
 
 from hypothesis import strategies as st
 
+from pgoutput_etl.identifiers import bytes_of
 from pgoutput_etl.protocol.messages import (
     Begin,
     BeginPrepare,
@@ -104,7 +105,7 @@ def _xid(xid: int | None) -> bytes:
 
 
 def _string(text: str) -> bytes:
-    return text.encode() + b"\0"
+    return bytes_of(text) + b"\0"
 
 
 def _namespace(name: str) -> bytes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.identifiers import name_of
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.types.canonical_text import ComparedColumn, canonical_texts
 
@@ -27,7 +28,7 @@ class ServerTable:
 
     @property
     def full_name(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return name_of(f"{self.schema}.{self.name}".encode("utf-8", "surrogateescape"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,34 +127,16 @@ def _int64(data: Bytes, at: int) -> int:
 
 
 @compiled
-def is_text(data: Bytes, begin: int, end: int) -> bool:
-    """True if data[begin:end] is UTF-8 (RFC 3629) without NUL."""
-    i = begin
-    while i < end:
-        a = _I64(data[_U64(i)])
-        i += 1
-        if 0 < a < 0x80:
-            continue
-        if a < 0xC2 or a > 0xF4:
-            return False
-        more = 1 if a < 0xE0 else 2 if a < 0xF0 else 3
-        if i + more > end:
-            return False
-        b = _I64(data[_U64(i)])
-        lowest = 0xA0 if a == 0xE0 else 0x90 if a == 0xF0 else 0x80
-        highest = 0x9F if a == 0xED else 0x8F if a == 0xF4 else 0xBF
-        if b < lowest or b > highest:
-            return False
-        for k in range(1, more):
-            if _I64(data[_U64(i + k)]) & 0xC0 != 0x80:
-                return False
-        i += more
-    return True
+def has_nul(data: Bytes, begin: int, end: int) -> bool:
+    for i in range(begin, end):  # noqa: SIM110 - numba has no any()
+        if data[_U64(i)] == 0:
+            return True
+    return False
 
 
 @inlined
 def _is_text_value(data: Bytes, begin: int, size: int) -> bool:
-    """is_text of data[begin:begin+size]. Fast for ASCII, as values mostly are short and ASCII."""
+    """True if data[begin:begin+size] has no NUL. Fast for ASCII, as values mostly are short and ASCII."""
     at, left = begin, size
     no_text = _U64(0)
     while left >= _BLOCK and at + _BLOCK <= len(data):
@@ -165,7 +147,7 @@ def _is_text_value(data: Bytes, begin: int, size: int) -> bool:
         no_text |= no_text_in_block(data, _U64(at)) & ((_ALL >> _U64(1)) >> _U64(_BLOCK - 1 - left))
     elif left:
         no_text = _ALL
-    return bool(no_text == _U64(0) or is_text(data, begin, begin + size))
+    return bool(no_text == _U64(0) or not has_nul(data, begin, begin + size))
 
 
 @compiled

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pgoutput_etl.jit import PADDING
-from pgoutput_etl.types.column import ColumnType, LoadedColumn, load_binary, replace_at
+from pgoutput_etl.types.column import ColumnType, LoadedColumn, load_binary, load_text, replace_at
 from pgoutput_etl.types.datetimes import load_date, load_timestamp, load_timestamptz
 from pgoutput_etl.types.documents import fast_binary_versioned
 from pgoutput_etl.types.identifiers import uuid_text
@@ -26,7 +26,6 @@ from pgoutput_etl.types.kernels import numbers as number_kernels
 from pgoutput_etl.types.kernels import texts as text_kernels
 from pgoutput_etl.types.numbers import load_bool, load_float, load_signed, load_unsigned
 from pgoutput_etl.types.numeric import load_decimal
-from pgoutput_etl.types.registry import load_text
 from pgoutput_etl.types.strings import fast_binary_string, load_bytea, load_string
 
 Numbers: TypeAlias = NDArray[Any]
@@ -90,14 +89,7 @@ def load_cells(column_type: ColumnType, cells: Cells) -> LoadedColumn:
     )
 
 
-def are_texts(cells: Cells) -> bool:
-    """True if all values in text form are UTF-8."""
-    return text_kernels.first_not_utf8(*cells._arguments()) < 0
-
-
 def _load_carefully(column_type: ColumnType, cells: Cells) -> LoadedColumn:
-    if not are_texts(cells):
-        raise UnsureError
     sizes = cells.sizes
     binary = (sizes >= 0) & (sizes & BINARY != 0)
     values = cells.to_arrow().to_pylist()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy
 
-from pgoutput_etl.jit import compiled, copy_bytes, inlined, load_word
+from pgoutput_etl.jit import compiled, copy_bytes, inlined
 from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH
 
 np: Any = numpy  # numpy's stubs don't cover numba's scalars
@@ -20,11 +20,7 @@ AS_TEXT, VERSIONED, UUID, NO_FORM, AS_IS, HEX = range(6)
 
 _UUID_TEXT = 36
 
-_HIGH_BITS = np.uint64(0x8080808080808080)
-
-_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-
-_0, _1, _8, _64 = (np.uint64(number) for number in (0, 1, 8, 64))
+_0, _1 = np.uint64(0), np.uint64(1)
 
 
 @compiled
@@ -57,26 +53,6 @@ def is_utf8(data: Any, begin: Any, end: Any) -> bool:
                 return False
         p += np.uint64(more)
     return True
-
-
-@compiled
-def first_not_utf8(data: Any, at: Any, size: Any, chosen: Any) -> int:
-    """The index of the first chosen value in text form that is not UTF-8, or -1."""
-    for i in range(chosen.shape[0]):
-        t = chosen[i]
-        if t < 0 or size[t] < 0 or size[t] & BINARY:
-            continue
-        begin = np.uint64(at[t])
-        end = begin + np.uint64(size[t])
-        p, non_ascii = begin, _0
-        while p + _8 <= end:
-            non_ascii |= load_word(data, p)
-            p += _8
-        if p < end:
-            non_ascii |= load_word(data, end - _8) & (_ALL << (_64 - (end - p) * _8))
-        if non_ascii & _HIGH_BITS != _0 and not is_utf8(data, begin, end):
-            return i
-    return -1
 
 
 @compiled

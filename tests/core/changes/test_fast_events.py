@@ -225,11 +225,36 @@ def test_rows_under_versions_of_several_files_and_scopes() -> None:
 
 
 @needs_kernels
-def test_text_that_no_event_contains_is_checked() -> None:
-    """In a table with a key, `events` reads all columns of an old tuple."""
+def test_text_that_is_not_utf8_is_refused_where_an_event_contains_it() -> None:
     old, new = TupleData(b"ttt", (b"1", b"\xff", b"w")), insert("1", "v", "w").new
-    made = assert_equal(rows_of([Row("U", "O", old, new, 1, None)]), shape_of(BAG, key=("id",)))
-    assert "UTF-8" in made.error
+    unused = assert_equal(rows_of([Row("U", "O", old, new, 1, None)]), shape_of(BAG, key=("id",)))
+    assert unused.events.num_rows == 1
+    used = assert_equal(rows_of([Row("U", "O", new, old, 1, None)]), shape_of(BAG, key=("id",)))
+    assert "column 'v': expected a text that is UTF-8 (set client_encoding to UTF8 for the receiver" in used.error
+
+
+@needs_kernels
+def test_text_that_is_not_utf8_is_kept_as_its_bytes() -> None:
+    """Also in a key, which is compared by its bytes."""
+    relation, history = table("id", "v", ("n", 23), ("a", 1009)), RelationHistory()
+    history.declare(relation, (0, 0), None)
+    shape = table_shape(relation, history.versions(T), None, user_types=UserTypes(keeps_bytes=True))
+
+    def values(*cells: bytes) -> TupleData:
+        return TupleData(b"t" * len(cells), cells)
+
+    old = TupleData(b"tnnn", (b"\xe9", None, None, None))
+    rows = [
+        Row("I", None, None, values(b"\xe9", b"caf\xe9", b"1", b"{a,\xe9}"), 1, None),
+        Row("U", "K", old, values(b"\\xe9", b"", b"2", b"{}"), 1, None),
+    ]
+    found = assert_equal(rows_of(rows), shape).events
+    texts = [[(entry["key"], entry["value"]) for entry in row or ()] for row in found.column("_unrep").to_pylist()]
+    assert texts == [[("id", "\\xe9"), ("v", "\\x636166e9"), ("a", "\\x7b612ce97d")], [("id", "\\xe9")], []]
+    assert found.column("c0").to_pylist() == [None, None, "\\xe9"]
+    assert found.column("_op").to_pylist() == ["I", "X", "V"]
+    number = assert_equal(rows_of([Row("I", None, None, values(b"a", b"b", b"\xb2", b"{}"), 1, None)]), shape).events
+    assert number.column("c2").null_count == 1
 
 
 @needs_kernels

@@ -297,7 +297,7 @@ def test_numbers_and_booleans_can_come_from_the_environment() -> None:
         ("types: {jsonb: text}", "types.jsonb: expected variant"),
         (
             "types: {hunter: int4}",
-            "types.hunter: expected the key schema.name of a user type or one of json, jsonb, numeric",
+            "types.hunter: expected the key schema.name or 'oid N' of a user type, or one of json, jsonb, numeric",
         ),
         ("spark: {1: b}", "spark: expected a mapping with strings as keys"),
         ("spark: {a: [b]}", "spark.a: expected a string, a number, true or false"),

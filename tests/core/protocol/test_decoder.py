@@ -182,23 +182,18 @@ REFUSED = [
     (f"70 01 {PREPARED_FIXED} 6700", False, 1, "Stream Prepare", "flags", "found 1"),
     (f"4B 01 {PREPARED_FIXED} 6700", False, 1, "Commit Prepared", "flags", "found 1"),
     (f"72 80 {LSN_HEX} {PREPARED_FIXED} 6700", False, 1, "Rollback Prepared", "flags", "found 128"),
-    (f"62 {PREPARED_FIXED} 67FF00", False, 30, "Begin Prepare", "gid", "UTF-8"),
     (f"62 {PREPARED_FIXED} 6767", False, 29, "Begin Prepare", "gid", "NUL byte"),
     (f"53 {XID_HEX} 02", False, 5, "Stream Start", "first_segment", "found 2"),
     (f"41 {XID_HEX} 00000007 {LSN_HEX}", False, 17, "Stream Abort", "abort_timestamp", "found 0"),
     (f"4D 02 {LSN_HEX} 00 00000000", False, 1, "Message", "flags", "found 2"),
     (f"4D 01 {LSN_HEX} 00 FFFFFFFF", False, 11, "Message", "length", "found -1"),
     (f"4D 01 {LSN_HEX} 00 7FFFFFFF 41", False, 15, "Message", "content", "expected 2147483647 bytes, found 1"),
-    (f"4F {LSN_HEX} 6F80 00", False, 10, "Origin", "name", "UTF-8"),
-    ("52 00000001 FF00 7000 64 0000", False, 5, "Relation", "namespace", "UTF-8"),
-    ("52 00000001 7300 70C300 64 0000", False, 8, "Relation", "name", "UTF-8"),
     ("52 00000001 7300 7000 78 0000", False, 9, "Relation", "replica_identity", "found byte 0x78"),
     ("52 00000001 7300 7000 FF 0000", False, 9, "Relation", "replica_identity", "found byte 0xFF"),
     ("52 00000001 7300 7000 64 0681", False, 10, "Relation", "columns", "found 1665"),
     ("52 00000001 7300 7000 64 0001", False, 12, "Relation", "columns[0].flags", "found 0"),
     ("52 00000001 7300 7000 64 0001 02 6100 00000017 FFFFFFFF", False, 12, "Relation", "columns[0].flags", "found 2"),
     ("52 00000001 7300 7000 64 0001 00 61", False, 13, "Relation", "columns[0].name", "NUL byte"),
-    ("59 00000001 7300 FE00", False, 7, "Type", "name", "UTF-8"),
     ("49 00000001 4B 0000", False, 5, "Insert", "new.kind", "found byte 0x4B"),
     ("49 00000001 4E FFFF", False, 6, "Insert", "columns", "found 65535"),
     ("49 00000001 4E 0002 6E 78", False, 9, "Insert", "new[1].kind", "found byte 0x78"),
@@ -206,7 +201,6 @@ REFUSED = [
     ("49 00000001 4E 0001 74 FFFFFFFF", False, 9, "Insert", "new[0].length", "found -1"),
     ("49 00000001 4E 0001 62 80000000", False, 9, "Insert", "new[0].length", "found -2147483648"),
     ("49 00000001 4E 0001 74 7FFFFFFF 61", False, 13, "Insert", "new[0].value", "expected 2147483647 bytes, found 1"),
-    ("49 00000001 4E 0001 74 00000003 6162ED", False, 15, "Insert", "new[0].value", "UTF-8"),
     ("49 FFFFFFFE 00000001 58", True, 9, "Insert", "new.kind", "found byte 0x58"),
     ("55 00000001 58", False, 5, "Update", "tuple.kind", "one of K O N, found byte 0x58"),
     ("55 00000001 4B 0000 4F 0000", False, 8, "Update", "new.kind", "found byte 0x4F"),
@@ -228,6 +222,26 @@ def test_refusal_names_offset_message_and_field(
         decode(bytes.fromhex(text), in_stream)
     assert str(raised.value).startswith(f"{message}.{field} at byte {offset}: expected ")
     assert words in str(raised.value)
+
+
+NOT_UTF8 = [
+    (f"62 {PREPARED_FIXED} 67FF00", False, 30, "Begin Prepare", "gid", "UTF-8"),
+    (f"4F {LSN_HEX} 6F80 00", False, 10, "Origin", "name", "UTF-8"),
+    ("52 00000001 FF00 7000 64 0000", False, 5, "Relation", "namespace", "UTF-8"),
+    ("52 00000001 7300 70C300 64 0000", False, 8, "Relation", "name", "UTF-8"),
+    ("59 00000001 7300 FE00", False, 7, "Type", "name", "UTF-8"),
+    ("49 00000001 4E 0001 74 00000003 6162ED", False, 15, "Insert", "new[0].value", "UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("text", "in_stream", "offset", "message", "field", "words"), NOT_UTF8)
+def test_text_that_is_not_utf8_is_refused_only_where_bytes_may_be_no_message(
+    text: str, in_stream: bool, offset: int, message: str, field: str, words: str
+) -> None:
+    with pytest.raises(WireError) as raised:
+        decode(bytes.fromhex(text), in_stream, only_utf8=True)
+    assert str(raised.value).startswith(f"{message}.{field} at byte {offset}: expected {words} text, ")
+    assert encode(decode(bytes.fromhex(text), in_stream)) == bytes.fromhex(text)
 
 
 def test_as_many_columns_as_a_tuple_can_have() -> None:

@@ -49,7 +49,8 @@ def test_a_string_ends_before_the_message_does() -> None:
 
 def test_text_that_is_not_utf8_is_refused_at_the_byte() -> None:
     with pytest.raises(WireError, match=r"Message\.name at byte 2: expected UTF-8 text"):
-        Reader(b"ab\xffd\0").string("name")
+        Reader(b"ab\xffd\0", only_utf8=True).string("name")
+    assert Reader(b"ab\xffd\0").string("name") == "ab\0ffd"
 
 
 @pytest.mark.parametrize("data", [b"\x80\0\0\0", b"\xff\xff\xff\xff"])

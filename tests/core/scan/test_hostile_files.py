@@ -314,3 +314,31 @@ def test_a_prepared_transaction_whose_end_is_lost_before_a_segment_whose_beginni
         fates = {outcome.gid: outcome.status for outcome in replay.assembly.open_outcomes()}
         assert fates == {"g": TransactionStatus.OPEN}
         assert {row["unit"] for row in replay.committed()} == {1}
+
+
+def _ends_like_a_message(time: int, xid: int) -> list[tuple[str, list[bytes]]]:
+    """Transactions whose Begin or Commit has the bytes M and 0 at the end of an LSN, and their second messages."""
+    lsn = 0x5656_4D00
+    begin, row = encode(Begin(lsn, time, xid)), encode(Insert(None, 16384, ROW))
+    commit = encode(Commit(lsn, lsn + 48, time))
+    other = lsn - 0x4D00 + 0x4CE0
+    late = [encode(Begin(other, time, xid)), row, encode(Commit(other, lsn, time))]
+    return [("Begin", [begin, b"?" + row[1:], row, commit]), ("Commit", [begin, row, commit]), ("end", late)]
+
+
+@pytest.mark.parametrize("framing", [Framing.RECVLOGICAL, Framing.COPYDATA, Framing.LENGTH_PREFIXED])
+@pytest.mark.parametrize("xid", [741, 0x6D_6E_6F_00, 0x6D_00_00_00])
+def test_an_lsn_that_ends_like_a_logical_message_is_no_torn_connection(framing: Framing, xid: int) -> None:
+    """The message is whole: only the next one is unreadable, wherever its file ends."""
+    time = 845_000_000_000_000
+    for name, messages in _ends_like_a_message(time, xid):
+        bad = 1 if name == "Begin" else len(messages)
+        if name != "Begin":
+            messages.append(b"?" + encode(Begin(0x5656_5000, time, 742))[1:])
+        for behind in ([], MESSAGES, MESSAGES * 3):
+            data = _in_framing(framing, [*messages, *behind])
+            begin = len(_in_framing(framing, messages[:bad]))
+            end = len(_in_framing(framing, messages[: bad + 1]))
+            scanned = scan_file("x.bin", 0, data, framing, salvages=True)
+            found = [(damage.offset, damage.size, damage.cut_short) for damage in scanned.summary.damages]
+            assert found == [(begin, end - begin, False)], (name, len(behind))

@@ -9,6 +9,7 @@ import pytest
 
 from pgoutput_etl.config.settings import Config, Mode, Source, State, TableRule, Target
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.identifiers import name_of
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.migration import ValueChange
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
@@ -121,6 +122,9 @@ def test_new_configured_types_do_not_change_stored_values() -> None:
     assert task_of(plan_of([relation], user_types=types)).shape.columns[1].type.stored_as == "int32"
 
 
+REMEDY = "set client_encoding to UTF8 for the receiver, or rename it on the server if the database is SQL_ASCII"
+
+
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
@@ -131,6 +135,7 @@ def test_new_configured_types_do_not_change_stored_values() -> None:
         (("id", "i", "İ"), "columns 'i' and 'İ' differ only in case, which Delta ignores"),
         (("id", "İ", "i\u0307"), "columns 'İ' and 'i\u0307' differ only in case, which Delta ignores"),
         (("id", ""), "a column name is empty"),
+        (("id", name_of(b"caf\xe9")), f"a column name is not UTF-8: {REMEDY}"),
         (("id", "_PG_XID"), "columns '_PG_XID' and '_pg_xid' differ only in case, which Delta ignores"),
     ],
 )
@@ -142,6 +147,7 @@ def test_column_names_that_a_delta_table_can_not_have_hold_the_table(columns: tu
     ("relation", "ledger", "reason"),
     [
         (table(name=""), "root/_pgoutput_etl", "its table name is empty"),
+        (table(name=name_of(b"caf\xe9")), "root/_pgoutput_etl", f"its table name is not UTF-8: {REMEDY}"),
         (
             table(name="\u202e" * 63),
             "root/_pgoutput_etl",

@@ -277,11 +277,13 @@ def test_a_malformed_binary_form_is_refused(sent: bytes) -> None:
     assert raised.value.index == 2
 
 
-def test_a_type_that_is_an_array_by_name_may_have_other_values() -> None:
+def test_a_type_that_is_an_array_by_name_is_refused_with_other_values() -> None:
     column = array_type(replace(column_type(TEXT, -1), binary_text=same), None)
-    loaded = load_text(column, [b"{a,NULL}", b"no array", b"(1,2)"])
-    assert loaded.array.to_pylist() == [["a", None], None, None]
-    assert loaded.unrepresentable == {1: "no array", 2: "(1,2)"}
+    assert load_text(column, [b"{a,NULL}"]).array.to_pylist() == [["a", None]]
+    for text in (b"no array", b"(1,2)"):
+        with pytest.raises(ValueTextError, match="not a type that is declared in the configuration") as raised:
+            load_text(column, [b"{a,NULL}", text])
+        assert raised.value.index == 1
     assert load_binary(column, [array_send([b"a"], 16400)]).array.to_pylist() == [["a"]]
     with pytest.raises(ValueTextError):
         load_binary(column, [array_send([b"a"], TEXT)])

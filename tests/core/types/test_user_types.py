@@ -374,3 +374,44 @@ def test_a_malformed_binary_range_is_refused(sent: bytes) -> None:
         load_binary(column_type(INT4RANGE, -1), [sent])
     with pytest.raises(ValueTextError):
         load_binary(column_type(4451, -1), [struct.pack(">i", 1) + sized(sent)])
+
+
+ENUM = 16400
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        (b"sad", b"sad"),
+        (b"(1,sad)", struct.pack(">i", 2) + struct.pack(">Iii", 23, 4, 1) + struct.pack(">Ii", 25, 3) + b"sad"),
+    ],
+)
+def test_a_type_whose_own_name_begins_with_an_underscore_is_no_array(text: bytes, sent: bytes) -> None:
+    """In either form, such a value is refused with an entry for the configuration, which reads it."""
+    names = {ENUM: ("public", "_mood")}
+    array = column_type(ENUM, -1, UserTypes(names))
+    for read, value in ((load_text, text), (load_binary, sent)):
+        with pytest.raises(ValueTextError) as refused:
+            read(array, [value])
+        assert refused.value.expected == 'a type that is declared in the configuration (types: {"public._mood": text})'
+    check_configured("public._mood", "text")
+    declared = column_type(ENUM, -1, UserTypes(names, {"public._mood": "text"}))
+    assert declared.arrow == pa.string()
+    for read, value in ((load_text, text), (load_binary, sent)):
+        assert read(declared, [value, None]).array.to_pylist() == [text.decode(), None]
+
+
+def test_a_domain_within_a_row_is_declared_by_its_oid() -> None:
+    """No Type message names it. The refusal's entry is accepted, for an element of an array as well."""
+    row = struct.pack(">i", 1) + struct.pack(">Iii", 16397, 4, 5)
+    array = struct.pack(">iiIii", 1, 0, 16398, 1, 1) + struct.pack(">i", len(row)) + row
+    names = {16398: ("public", "pair"), 16399: ("public", "_pair")}
+    for oid, sent, text in ((16398, row, "(5)"), (16399, array, "{(5)}")):
+        with pytest.raises(ValueTextError) as refused:
+            load_binary(column_type(oid, -1, UserTypes(names)), [sent])
+        assert '(types: {"oid 16397": …})' in refused.value.expected
+        check_configured("oid 16397", "int4")
+        declared = column_type(oid, -1, UserTypes(names, {"oid 16397": "int4"}))
+        assert str(load_binary(declared, [sent]).array[0]) in (text, "['(5)']")
+    with pytest.raises(ValueError, match="or 'oid N' of a user type"):
+        check_configured("oid x", "int4")

@@ -12,7 +12,9 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.cli import main
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINE
-from tests.support.jobs import Nights, held
+from pgoutput_etl.identifiers import name_of
+from pgoutput_etl.protocol.messages import Delete, Insert, OldTupleKind, TupleData, Type
+from tests.support.jobs import Nights, held, summary_text
 from tests.support.small_archives import insert, table, transaction
 
 pytestmark = pytest.mark.spark
@@ -61,6 +63,38 @@ def test_a_table_that_is_gone(nights: Nights) -> None:
     assert run(step.command) == EXIT_DONE
     assert nights.values("t") == [("1", "a"), ("2", "b")]
     assert nights.job.run().next == ()
+
+
+def test_text_that_is_not_utf8_and_a_type_that_is_no_array(nights: Nights) -> None:
+    """Each holds its table alone, and each command mends one."""
+    bad, name, mood = TupleData(b"tt", (b"1", b"caf\xe9")), name_of(b"caf\xe9"), Type(None, 16500, "public", "_mood")
+    texts = [table(oid=7, name="b"), Insert(None, 7, bad), insert("2", "x", oid=7)]
+    moods = [mood, table("id", ("m", 16500), oid=8, name="m"), insert("1", "sad", oid=8)]
+    named = [table(oid=9, name=name), insert("1", "n", oid=9)]
+    summary = nights.night(transaction(1, 100, table(), *texts, *moods, *named, insert("1", "a")))
+    assert (summary.exit_code, set(held(summary))) == (EXIT_QUARANTINE, {"b", "m", name})
+    assert nights.values("t") == [("1", "a")]
+    assert "client_encoding" in held(summary)["b"]
+    assert "client_encoding" in held(summary)[name]
+    assert r"public.caf\xe9" in summary_text(summary)
+    redrive, of_text, of_type = summary.next
+
+    rules = "tables: [{match: public.b, on_invalid_text: keep}]\ntypes: {public._mood: text}\n"
+    nights.job.config.write_text(nights.job.config.read_text() + rules)
+    assert run(of_text.command) == EXIT_DONE
+    assert run(of_type.command) == EXIT_DONE
+    assert nights.values("b") == [("1", None), ("2", "x")]
+    kept = [dict(row["_pg_unrepresentable"] or ()) for row in nights.job.rows("public", "b") if row["id"] == "1"]
+    assert kept == [{"v": r"\x636166e9"}]
+    assert nights.values("m") == [("1", "sad")]
+
+    later = [table(oid=9, name="cafe"), insert("2", "n", oid=9), Delete(None, 7, OldTupleKind.KEY, bad)]
+    nights.land(transaction(2, 200, table(oid=7, name="b"), *later, insert("2", "a")))
+    assert run(f"pgoutput-etl apply --config {nights.job.config}") == EXIT_QUARANTINE
+    assert run(redrive.command) == EXIT_DONE
+    assert nights.values("cafe") == [("1", "n"), ("2", "n")]
+    assert nights.values("b") == [("2", "x")]
+    assert nights.values("t") == [("1", "a"), ("2", "a")]
 
 
 def test_a_gap(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
