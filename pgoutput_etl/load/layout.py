@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, text_literal
 from pgoutput_etl.schema.layout import CHANGE_FEED, NOT_FOR_ALL, Layout, Readers, needs_column_mapping
 from pgoutput_etl.spark.conflicts import CONFLICTS
@@ -218,7 +218,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def lay_out(spark: SparkSession, place: str, wanted: Layout) -> LayoutChanges:
-    """Makes a commit for each statement that is needed. Raises RunError if Delta refuses one.
+    """Makes a commit for each statement that is needed. Raises TableError if Delta refuses one.
 
     A table that was moved out of a shared one lacks the tag's columns.
     """
@@ -249,7 +249,7 @@ def alter(spark: SparkSession, place: str, clause: str) -> None:
     except Py4JJavaError as error:  # as of DROP FEATURE
         if not clause.startswith(_DROP_FEATURE):
             raise
-        raise RunError(
+        raise TableError(
             f"Delta can't make {place} readable for all ({clause}: {_condition(error)}): set target.readers to "
             "spark, or build the table anew, in another place"
         ) from None
@@ -261,10 +261,10 @@ def _condition(error: Py4JJavaError) -> str:
     return found.group(1) if found else type(error).__name__
 
 
-def refused(place: str, error: PySparkException) -> RunError:
-    return RunError(
+def refused(place: str, error: PySparkException) -> TableError:
+    return TableError(
         f"Delta refuses the layout of {place} ({error.getCondition()}): correct cluster_by, partition_by or properties "
-        "in the configuration, and run again"
+        "in the configuration"
     )
 
 
