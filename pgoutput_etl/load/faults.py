@@ -22,7 +22,8 @@ _WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError:
 # Classes and conditions that other tables meet, too: of the JVM, the network, a Connect server, and a run that is being
 # stopped.
 _OF_ALL_TABLES = re.compile(
-    r"OutOfMemoryError|CANCELL?ED|\bInterrupted|ClosedByInterrupt|SparkConnectGrpcException|RetriesExceeded|SdkClient|"
+    r"OutOfMemoryError|CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND|CANCELL?ED|\bInterrupted|ClosedByInterrupt|"
+    r"SparkConnectGrpcException|RetriesExceeded|SdkClient|"
     r"\b(?:Connect|NoRouteToHost|Socket|SocketTimeout|UnknownHost|NoHttpResponse|SSL\w*)Exception"
 )
 

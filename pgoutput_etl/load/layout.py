@@ -11,7 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    PySparkException,
+    UnsupportedOperationException,
+)
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -37,6 +42,9 @@ from pgoutput_etl.spark.session import temporarily
 _COLUMN_MAPPING = "delta.columnMapping.mode"
 
 _COMMENT = "comment"  # as a property, it is the table's comment
+
+# Of a statement or a write that can't be carried out. Others are about what happened meanwhile.
+REFUSALS = (AnalysisException, IllegalArgumentException, UnsupportedOperationException)
 
 _FEATURE = "clustering"
 
@@ -244,7 +252,7 @@ def alter(spark: SparkSession, place: str, clause: str) -> None:
         spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
     except CONFLICTS:
         raise
-    except PySparkException as error:
+    except REFUSALS as error:
         raise refused(place, error) from None
     except Py4JJavaError as error:  # as of DROP FEATURE
         if not clause.startswith(_DROP_FEATURE):
