@@ -226,7 +226,7 @@ def another_program(path: Path) -> Iterator[threading.Event]:
     stopped = threading.Event()
 
     def run() -> None:
-        while not stopped.wait(0.05):
+        while not stopped.wait(0.1):
             with suppress(CommitFailedError):
                 OtherTable(path).update(updates={"v": "v"})
 
