@@ -114,13 +114,23 @@ def brief(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[str]:
-    """An exception of the JVM and its causes; fewer if the JVM has ended. Without pyspark, whose import takes a
-    second."""
+    return (_with_condition(name, java) for name, java in _java_causes(error))
+
+
+def _java_causes(error: BaseException) -> Iterator[tuple[str, Any]]:
+    """An exception of the JVM and its causes, with the names of their classes; fewer if the JVM has ended. Without
+    pyspark, whose import takes a second."""
     java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     with suppress(Exception):
         while java is not None:
-            yield _with_condition(re.split(r"[.$]", str(java.getClass().getName()))[-1], java)
+            yield re.split(r"[.$]", str(java.getClass().getName()))[-1], java
             java = java.getCause()
+
+
+def texts_of_storage(error: BaseException) -> list[str]:
+    """The texts of an error's causes in Java that are about files, which have no values of rows."""
+    storage = re.compile(r"(?:IO|FileNotFound|FileSystem|UncheckedIO)Exception")
+    return [str(java.getMessage()) for name, java in _java_causes(error) if storage.fullmatch(name)]
 
 
 def _with_condition(name: str, error: Any) -> str:

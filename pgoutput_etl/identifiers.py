@@ -10,6 +10,7 @@ and the tag's columns and values in brackets. It stands for the rows with these 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -130,6 +131,8 @@ def catalog_schema(catalog: str, place: str) -> tuple[str, str]:
     return schema.removeprefix(f"{prefix}_") if prefix else schema, table
 
 
+_ROOTED = re.compile(r"[/`]|[A-Za-z][A-Za-z0-9+.-]*:")
+
 _TAGGED = re.compile(r"(?P<table>.+)\[(?P<tag>\w+=[^][=,]+(?:,\w+=[^][=,]+)*)\]", re.DOTALL)
 
 
@@ -154,6 +157,19 @@ def table_of(place: str) -> str:
 
 def is_catalog_place(place: str) -> bool:
     return place.startswith("`")
+
+
+def is_relative(place: str) -> bool:
+    """True for a path that begins at a working folder: no URL, and no name in a catalog."""
+    return bool(place) and not _ROOTED.match(place)
+
+
+def absolute_place(place: str) -> str:
+    """A relative path as of this process's working folder; any other place as it is. Links stay as they are written.
+
+    Hadoop's readers begin relative paths at the JVM's working folder, and Delta's ALTER TABLE at the warehouse.
+    """
+    return os.path.abspath(place) if is_relative(place) else place  # noqa: PTH100 # Path keeps `..`
 
 
 def may_be_in_catalog(name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from fnmatch import translate
@@ -20,13 +20,15 @@ from pgoutput_etl.config.layout import check_layout, check_tag
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PRIVATE, Access
-from pgoutput_etl.identifiers import is_within
+from pgoutput_etl.identifiers import absolute_place, is_within
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.schema.contract import FOLLOW_ALL, OnChange, SchemaContract
 from pgoutput_etl.schema.layout import CHANGE_FEED, Layout, Readers
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
 
 _SERVER = re.compile(r"postgres://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
+
+_REMOTE = frozenset({"SPARK_REMOTE", "DATABRICKS_RUNTIME_VERSION"})
 
 _LITERAL = re.compile(r"(?:[^*?\[]|\[[*?\[]\])*")  # a shell pattern that matches a single name
 
@@ -230,27 +232,40 @@ class Config:
 
 
 def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Config:
-    """Loads the file at `path`; overrides ("target.root=…", as for --set) replace its values. Raises ConfigError.
+    """Loads the file at `path`; overrides ("target.root=…", as for --set) replace its values. Relative folders become
+    absolute, from this process's working folder. Raises ConfigError.
 
     An override names a key of the file or of a section, and everything after the section's dot is one key:
     spark.spark.sql.shuffle.partitions=8. Its value is YAML.
     """
-    root = read_node(path, overrides, os.environ if environ is None else environ)
+    environ = os.environ if environ is None else environ
+    root = read_node(path, overrides, environ)
     keys = root.section("source", "target", "state", "tables", "types", "merge", "on_error", "spark", "metrics")
-    source, target = _source(keys["source"]), _target(keys["target"])
+    spark = {name: node.setting() for name, node in keys["spark"].mapping().items()}
+    place = _as_written if _has_remote_folders(spark, environ) else absolute_place
+    source, target = _source(keys["source"], place), _target(keys["target"], place)
     return Config(
         source=source,
         target=target,
-        state=_state(keys["state"], target),
+        state=_state(keys["state"], target, place),
         tables=_rules(keys["tables"], target),
         types={name: _type(name, node) for name, node in keys["types"].mapping().items()},
         merge=_merge(keys["merge"]),
         on_error=keys["on_error"].choice(OnError.QUARANTINE),
-        spark={name: node.setting() for name, node in keys["spark"].mapping().items()},
+        spark=spark,
         secrets=frozenset(name for name, node in keys["spark"].mapping().items() if node.is_secret),
         metrics=_metrics(keys["metrics"]),
         options=_options(path, overrides),
     )
+
+
+def _has_remote_folders(spark: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    """True if relative paths begin at a folder of another machine: of a Spark Connect server, or of Databricks."""
+    return bool(spark.get("spark.remote")) or not environ.keys().isdisjoint(_REMOTE)
+
+
+def _as_written(place: str) -> str:
+    return place
 
 
 def _options(path: str, overrides: Sequence[str]) -> tuple[str, ...]:
@@ -259,12 +274,12 @@ def _options(path: str, overrides: Sequence[str]) -> tuple[str, ...]:
     return ("--config", path, *(word for override in repeated for word in ("--set", override)))
 
 
-def _source(node: Node) -> Source:
+def _source(node: Node, place: Callable[[str], str]) -> Source:
     keys = node.section("name", "landing", "framing", "gaps", "origins", "snapshot", "jdbc", "ignore")
     name = keys["name"].text("a name")
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
         raise keys["name"].error("expected only letters, digits, '_', '.' and '-'")
-    landing = keys["landing"].text("a folder or a glob")
+    landing = place(keys["landing"].text("a folder or a glob"))
     framing, gaps = keys["framing"].choice(Framing.AUTO), keys["gaps"].choice(Gaps.REFUSE)
     snapshots, jdbc = keys["snapshot"].choice(Snapshots.MANUAL), keys["jdbc"].optional_text("a server's JDBC URL")
     if jdbc is not None and not re.match(r"jdbc:postgresql:(?!.*[?&](?:ssl)?password=)", jdbc):
@@ -299,9 +314,10 @@ def _names(node: Node, items: str, item: str) -> tuple[str, ...]:
     return names
 
 
-def _target(node: Node) -> Target:
+def _target(node: Node, place: Callable[[str], str]) -> Target:
     keys = node.section("root", "catalog", "views", "readers")
     root, catalog = keys["root"].optional_text("a folder"), keys["catalog"].optional_text("a catalog's name")
+    root = None if root is None else place(root)
     target = Target(root, catalog, _views(keys["views"], catalog), keys["readers"].choice(Readers.SPARK))
     if target.root is None and target.catalog is None:
         raise node.error("missing: expected root or catalog")
@@ -329,14 +345,14 @@ def _views(node: Node, catalog: str | None) -> str | None:
     return prefix
 
 
-def _state(node: Node, target: Target) -> State:
+def _state(node: Node, target: Target, place: Callable[[str], str]) -> State:
     keys = node.section("root", "group")
     root, group = keys["root"], keys["group"].optional_text("the name of a group")
     if group is not None and _group_id(group) is None:
         raise keys["group"].error("expected a group of this machine")
     if root.value is None and target.root is not None:
         return State(f"{target.root.rstrip('/')}/_pgoutput_etl", group)
-    state = State(root.text("a folder (no default with target.catalog)"), group)
+    state = State(place(root.text("a folder (no default with target.catalog)")), group)
     if target.root is not None and is_within(target.root, state.root):
         raise root.error("expected a folder that does not contain target.root: a table could get the ledger's name")
     return state

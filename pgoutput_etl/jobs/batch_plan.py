@@ -136,7 +136,7 @@ def _plan_in_order(run: Run, batch: Batch, files: FileBatch, assembly: Assembly)
         refuse_other_settings(batch.settings, config, names, batch.number)
     targets = plan_targets(config, assembly, rows, batch.tables, ahead, path_of)
     if not batch.resumed:
-        refuse_existing_rows(run.targets, targets.tables)
+        refuse_existing_rows(run.targets, targets.tables, [*targets.tables.tasks])
     return BatchPlan(batch, files, rows, prior, targets, path_of)
 
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.identifiers import absolute_place
 from pgoutput_etl.lsn import format_lsn, parse_lsn
 from pgoutput_etl.spark.delta import is_delta_table, read_table
 from pgoutput_etl.targets.plan import APPLIED, SKIPPED
@@ -64,11 +65,11 @@ def batch_at(ends: Mapping[int, int], source: str, lsn: int | None = None) -> in
 def tables_in(states: Iterable[Mapping[str, Any]], state_root: str) -> list[tuple[str, Mapping[str, Any]]]:
     """The tables to read as of a batch, each with its name. states: the states of all its tables, as stored in the
     ledger."""
-    displaced = f"{state_root.rstrip('/')}/displaced/"  # another table has the name now
+    displaced = absolute_place(f"{state_root.rstrip('/')}/displaced") + "/"  # another table has the name now
     return [
         (f"{row['schema']}.{row['table']}", row)
         for row in states
-        if not row["path"].startswith(displaced) and (row["status"] != SKIPPED or row["version"] >= 0)
+        if not absolute_place(row["path"]).startswith(displaced) and (row["status"] != SKIPPED or row["version"] >= 0)
     ]
 
 

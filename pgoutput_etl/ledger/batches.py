@@ -77,7 +77,7 @@ class LedgerBatches:
         check_format(row)
         parts = {file["file"]: {k: v for k, v in file.items() if k != "file"} for file in row["files"] or ()}
         files = {number: FilePart(**part) for number, part in parts.items()}
-        tables = {t["oid"]: table_state(t) for t in done["tables"] or []}
+        tables = {t["oid"]: self._state(t) for t in done["tables"] or []}
         state = None if done["state"] is None else json.loads(done["state"])
         lsn = done["last_commit_lsn"]
         resumed, since = newest != last_done, done["since"] or 0
@@ -99,13 +99,13 @@ class LedgerBatches:
         batches = sorted(self.store.rows("batches", ("batch", "tables")), key=lambda row: row["batch"])
         tables = [table for row in batches for table in row["tables"] or ()]
         states = [table for table in tables if (table["oid"], table["version"]) == (oid, version)]
-        return table_state(states[-1]) if states else None
+        return self._state(states[-1]) if states else None
 
     def states_after(self, batch: int) -> dict[int, TableState]:
         """OID -> table state after a batch that is done."""
         rows = self.store.rows("batches", ("status", "tables"), batch, batch + 1)
         [tables] = [row["tables"] for row in rows if row["status"] == "done"]
-        return {table["oid"]: table_state(table) for table in tables}
+        return {table["oid"]: self._state(table) for table in tables}
 
     def states_at(self, lsn: int) -> StatesAt:
         """The tables as of the last batch up to a commit."""
@@ -118,7 +118,7 @@ class LedgerBatches:
         for row in done:
             tables = {table["oid"]: table for table in row["tables"] or ()}
             for oid in tables.keys() if row is done[0] else tables.keys() - states.keys():
-                state = table_state(tables[oid])
+                state = self._state(tables[oid])
                 if erasures.get(table_of(state.path), 0) > row["batch"]:
                     erased.add(oid)
                 elif state.last_commit_lsn <= lsn:
@@ -129,12 +129,15 @@ class LedgerBatches:
     def places(self, oids: Collection[int]) -> set[str]:
         """All places at which finished batches left these tables."""
         states = (state for state in self._all_states() if state["oid"] in oids)
-        return {state["path"] for state in states if state["path"] and state["version"] >= 0}
+        return {self.store.place(state["path"]) for state in states if state["path"] and state["version"] >= 0}
 
     def snapshots_of(self, oid: int) -> set[int]:
         """The LSNs of the snapshots that a table was loaded from."""
-        known = (table_state(state).complete_since for state in self._all_states() if state["oid"] == oid)
+        known = (self._state(state).complete_since for state in self._all_states() if state["oid"] == oid)
         return {since.lsn for since in known if since is not None and since.kind is Since.SNAPSHOT}
+
+    def _state(self, row: Mapping[str, Any]) -> TableState:
+        return table_state({**row, "path": self.store.place(row["path"])})
 
     def _all_states(self) -> Iterator[Mapping[str, Any]]:
         """The tables after every batch, as rows have them."""

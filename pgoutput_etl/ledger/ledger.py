@@ -170,6 +170,7 @@ class DeltaLedger(Ledger):
         super().__init__(store, *parts, publisher)
         self.spark, self.root, self.access = store.spark, store.root, store.access
         self.path, self.exists, self.read, self.read_before = store.path, store.exists, store.read, store.read_before
+        self.place = store.place
 
     @classmethod
     def at(

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.config.object_storage import Place
 from pgoutput_etl.file_access import PRIVATE, Access
+from pgoutput_etl.identifiers import absolute_place, is_relative
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
 from pgoutput_etl.ledger.private_folders import FOLDERS, TABLES, private_folders
@@ -59,6 +60,10 @@ class Store(ABC):
     @abstractmethod
     def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
         """See `claim_files.claim_files`."""
+
+    def place(self, recorded: str) -> str:
+        """A recorded place of a target. Older versions recorded relative paths."""
+        return recorded
 
     def private_folders(self) -> AbstractContextManager[None]:
         """Nobody else may read what the context writes into folders below the root for rows' values."""
@@ -116,6 +121,9 @@ class LedgerStore(Store):
 
     def path(self, table: str) -> str:
         return f"{self.root}/{table}"
+
+    def place(self, recorded: str) -> str:
+        return recorded if is_relative(self.root) else absolute_place(recorded)
 
     def exists(self, table: str) -> bool:
         if table not in self._existing and is_delta_table(self._quick, self.path(table)):

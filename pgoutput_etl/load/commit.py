@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from itertools import takewhile
 
-from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.load.layout import (
+    REFUSALS,
     StoredLayout,
     allow_names,
     allow_overwrite,
@@ -148,7 +148,7 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
         writer = writer.partitionBy(*layout.partition_by)
     try:
         save(writer, path)
-    except (AnalysisException, IllegalArgumentException) as error:
+    except REFUSALS as error:
         if not replace(layout, readers=Readers.SPARK):
             raise
         raise refused(path, error) from None

@@ -11,7 +11,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import (
+    AnalysisException,
+    IllegalArgumentException,
+    PySparkException,
+    UnsupportedOperationException,
+)
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -26,7 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, text_literal
 from pgoutput_etl.schema.layout import (
     CHANGE_FEED,
@@ -51,6 +56,9 @@ _COLUMN_MAPPING = "delta.columnMapping.mode"
 _FEED_OFF = f"SET TBLPROPERTIES ('{CHANGE_FEED}' = 'false')"
 
 _COMMENT = "comment"  # as a property, it is the table's comment
+
+# Of a statement or a write that can't be carried out. Others are about what happened meanwhile.
+REFUSALS = (AnalysisException, IllegalArgumentException, UnsupportedOperationException)
 
 _FEATURE = "clustering"
 
@@ -269,7 +277,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def lay_out(spark: SparkSession, place: str, wanted: Layout) -> LayoutChanges:
-    """Makes a commit for each statement that is needed. Raises RunError if Delta refuses one.
+    """Makes a commit for each statement that is needed. Raises TableError if Delta refuses one.
 
     A table that was moved out of a shared one lacks the tag's columns.
     """
@@ -295,12 +303,12 @@ def alter(spark: SparkSession, place: str, clause: str) -> None:
         spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
     except CONFLICTS:
         raise
-    except PySparkException as error:
+    except REFUSALS as error:
         raise refused(place, error) from None
     except Py4JJavaError as error:  # as of DROP FEATURE
         if not clause.startswith(_DROP_FEATURE):
             raise
-        raise RunError(
+        raise TableError(
             f"Delta can't make {place} readable for all ({clause}: {_condition(error)}): set target.readers to "
             "spark, or build the table anew, in another place"
         ) from None
@@ -312,10 +320,10 @@ def _condition(error: Py4JJavaError) -> str:
     return found.group(1) if found else type(error).__name__
 
 
-def refused(place: str, error: PySparkException) -> RunError:
-    return RunError(
+def refused(place: str, error: PySparkException) -> TableError:
+    return TableError(
         f"Delta refuses the layout of {place} ({error.getCondition()}): correct cluster_by, partition_by or properties "
-        "in the configuration, and run again"
+        "in the configuration"
     )
 
 

@@ -65,6 +65,9 @@ class FrameTargets:
     def rows(self, place: str) -> DataFrame:
         return self.written[place] if place in self.written else self.stored[place]
 
+    def is_running(self) -> bool:
+        return False  # nothing is written, so that an error of Spark's ends the read and holds no table
+
     def pool(self, tables: int) -> Executor:  # noqa: ARG002
         return ThreadPoolExecutor(1)
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.ingest.committed_rows import CommittedRows
+from pgoutput_etl.load.faults import FAULTS
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
@@ -104,9 +104,9 @@ class Rebuild:
             else:
                 try:
                     rebuilt.append(self._replace_table(result, by_oid[oid]))
-                except TableError as error:
+                except FAULTS as error:
                     task = replace(by_oid[oid], state=self.tables.get(oid))
-                    unchanged.append(self.writer.held(task, str(error)))
+                    unchanged.append(self.writer.held(task, self.writer.fault(error, f"replacing {task.full_name}")))
         for result in rebuilt:
             before = self.tables.get(result.state.oid)
             if before is not None and before.path in plan.vacated:

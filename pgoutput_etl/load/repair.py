@@ -56,7 +56,7 @@ class RepairChanges:
             return changes.prepared(task, span)
 
         def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-            deleted = retried(task.path, lambda: _delete(self.spark, task.path, ambiguous, span.shape, commit))
+            deleted = retried(lambda: _delete(self.spark, task.path, ambiguous, span.shape, commit))
             return deleted.plus(changes.prepared(task, span)(before, commit, deleted.rows_after(rows)))
 
         return write

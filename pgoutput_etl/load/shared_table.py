@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.errors import RunError, TableError
+from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, tag_of
 from pgoutput_etl.load.layout import (
     StoredLayout,
@@ -147,7 +147,7 @@ def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
                 table = StoredLayout.of(spark, place).place
                 for clause, _ in clauses:
                     alter(spark, table, clause)
-        except RunError:
+        except TableError:
             if _uniting(spark, place, columns) == clauses:  # no other source has added the columns meanwhile
                 raise
 

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
 from pgoutput_etl.ingest.rows import MessageRows
@@ -28,11 +28,11 @@ from pgoutput_etl.load.shared_table import check_shared, tagged_target
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.conflicts import again_after_conflict
+from pgoutput_etl.spark.conflicts import CONFLICTS, again_after_conflict
 from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
 from pgoutput_etl.spark.lost_rows import again_if_lost
 from pgoutput_etl.spark.platform import marks_commits
-from pgoutput_etl.spark.session import session_settings, writes_may_overlap
+from pgoutput_etl.spark.session import is_running, session_settings, writes_may_overlap
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff
@@ -67,6 +67,10 @@ class WrittenTargets(Protocol):
     @property
     def marks_commits(self) -> bool:
         """False if commits can't be recognized later, by their DeltaTransaction."""
+        ...
+
+    def is_running(self) -> bool:
+        """False once Spark has ended."""
         ...
 
     def pool(self, tables: int) -> Executor:
@@ -109,7 +113,7 @@ class WrittenTargets(Protocol):
 
     def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         """Gives an existing table what it lacks of the layout, and says what; also what only a rebuild can change.
-        Raises RunError."""
+        Raises TableError."""
         ...
 
     def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
@@ -166,9 +170,7 @@ class DeltaChanges:
                 events = replace(events, frame=self.event_filter(events.frame, span.shape))
 
             def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-                return retried(
-                    task.path, lambda: merge.write(self.spark, task.path, span.shape, events, before, commit, rows)
-                )
+                return retried(lambda: merge.write(self.spark, task.path, span.shape, events, before, commit, rows))
 
             return write
         log = self.source.event_log(task, span)
@@ -176,7 +178,7 @@ class DeltaChanges:
         def write_in_mode(before: TargetRows, commit: DeltaTransaction, _: int | None) -> WriteResult:
             settings = {**commit.settings(), **merge.for_size(self.spark, log.size)}
             with session_settings(self.spark, settings) as session:
-                return retried(task.path, lambda: _WRITERS[task.mode](session, task.path, span.shape, log, before))
+                return retried(lambda: _WRITERS[task.mode](session, task.path, span.shape, log, before))
 
         return write_in_mode
 
@@ -194,11 +196,16 @@ class DeltaChanges:
         return mismatches_in_log(self.source.event_log(task, span), shape, stored, task.mode)
 
 
-def retried(place: str, write: Callable[[], T]) -> T:
-    """Writes again if computed rows were lost, and in a shared table if another source's commit came first."""
-    if not tag_of(place):
-        return again_if_lost(write)
-    return again_after_conflict(lambda: again_if_lost(write))
+def retried(write: Callable[[], T]) -> T:
+    """Writes again if computed rows were lost, or if a commit of another program or source came first. Raises
+    TableError."""
+    try:
+        return again_after_conflict(lambda: again_if_lost(write))
+    except CONFLICTS as error:
+        raise TableError(
+            f"other writers changed the table during each attempt to write it ({type(error).__name__}): try again when "
+            "fewer of them are at work"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +219,9 @@ class DeltaTargets:
     @property
     def may_overlap(self) -> bool:
         return writes_may_overlap(self.spark)
+
+    def is_running(self) -> bool:
+        return is_running(self.spark)
 
     def pool(self, tables: int) -> Executor:
         return ThreadPoolExecutor(tables if self.may_overlap else 1)
@@ -264,18 +274,18 @@ class DeltaTargets:
     def move(
         self, old_place: str, old_version: int, place: str, commit: DeltaTransaction, task: TableTask | None = None
     ) -> None:
-        retried(place, lambda: delta_commit.move(self.spark, old_place, old_version, place, commit, task))
+        retried(lambda: delta_commit.move(self.spark, old_place, old_version, place, commit, task))
 
     def empty(self, place: str, commit: DeltaTransaction) -> None:
-        retried(place, lambda: delta_commit.empty(self.spark, place, commit))
+        retried(lambda: delta_commit.empty(self.spark, place, commit))
 
     def restore(self, place: str, version: int | None, commit: DeltaTransaction) -> None:
-        retried(place, lambda: delta_commit.restore(self.spark, place, version, commit))
+        retried(lambda: delta_commit.restore(self.spark, place, version, commit))
 
     def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         with session_settings(self.spark, commit.user_metadata()) as session:
-            changes = retried(place, lambda: lay_out(session, place, layout))
+            changes = retried(lambda: lay_out(session, place, layout))
         return (*changes.changes, *changes.remarks)
 
     def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
-        return retried(place, lambda: evolve(self.spark, place, migration, commit, mode))
+        return retried(lambda: evolve(self.spark, place, migration, commit, mode))

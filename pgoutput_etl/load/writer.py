@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-
-from pyspark.errors import PySparkException
 
 from pgoutput_etl.config.column_rules import masks_in_words
 from pgoutput_etl.config.settings import Config, Mode, OnMissingRow
 from pgoutput_etl.console import counted
-from pgoutput_etl.errors import ArchiveError, RunError, TableError, during, own_lines
+from pgoutput_etl.errors import RunError, TableError, during
 from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
+from pgoutput_etl.load.faults import FAULTS, SPARK_ERRORS, spark_fault, table_fault
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets
 from pgoutput_etl.schema.diff import SchemaChange
@@ -35,10 +35,6 @@ from pgoutput_etl.targets.plan import (
     mismatches_left,
     others_at,
 )
-
-# An error of a Spark worker about a file, whose path the worker doesn't know, or about rows.
-_WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>.*)")
-
 
 _OF_SPANS = ("changes:", "columns:")  # steps with the number of a schema span
 
@@ -63,17 +59,6 @@ def unchanged_result(outcome: TableResult, states: Mapping[int, TableState]) -> 
     return TableResult(state, replace(outcome.summary, path=state.path, version=state.version))
 
 
-def table_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
-    """Why a table can't be written, or None if the error isn't about the table's rows."""
-    if isinstance(error, TableError):
-        return str(error)
-    match = next(filter(None, map(_WORKER_ERROR.match, own_lines(error))), None)
-    if match is None:
-        return None
-    where = f"{path_of(int(match['file']))}: " if match["file"] else ""
-    return where + match["reason"]
-
-
 def no_claim() -> None:
     """The claim's check of a Writer whose tables no other run writes."""
 
@@ -84,7 +69,8 @@ class Writer:
 
     batch: if it is resumed, an earlier run may have written some tables. last_commit_lsn: the LSN through which tables
     are consistent after the batch. check_claim: runs before every write; raises RunError if another run has taken over.
-    path_of: a file's path by its number, for errors.
+    path_of: a file's path by its number, for errors. rereading: within the context, errors about files that were
+    scanned before end the run.
     """
 
     targets: WrittenTargets
@@ -94,9 +80,10 @@ class Writer:
     check_claim: Callable[[], None]
     path_of: Callable[[int], str]
     progress: Callable[[str], None]
+    rereading: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def write(self, plan: TablePlan, changes: Changes) -> list[TableResult]:
-        """Holds a table that fails because of its own rows; the others continue."""
+        """Holds a table that fails; the others continue."""
         results = [self._held(held) for held in plan.held]
         results += [self._passed_over(skipped) for skipped in plan.passed_over]
         tasks = []
@@ -105,8 +92,8 @@ class Writer:
             try:
                 self._move(task)
                 tasks.append(task)
-            except TableError as error:
-                results.append(self.held(task, str(error)))
+            except FAULTS as error:
+                results.append(self._hold_midway(task, self.fault(error, f"moving {task.full_name}")))
         with self.targets.pool(self.config.merge.parallel_tables) as pool:
             results += pool.map(partial(self._write_table, changes), tasks)
         occupied = {result.state.path for result in results}  # a table whose move failed is still at its old path
@@ -115,10 +102,25 @@ class Writer:
                 self.vacate(path)
         return results
 
+    def fault(self, error: Exception, step: str) -> str:
+        """Why the error holds the table that the step is about. Raises an error that ends the run."""
+        reason = table_fault(error, self.path_of)
+        if reason is not None:
+            return reason
+        fault = spark_fault(error, self.targets.is_running)
+        if fault is None:
+            raise error
+        logging.getLogger(__name__).warning("%s failed", step, exc_info=error)  # with its text if --debug is given
+        return str(fault)
+
     def vacate(self, path: str) -> None:
+        """If that fails, the path keeps rows that no table needs."""
         self.check_claim()
-        # Several places may be in one Delta table, which takes each step once.
-        self.targets.empty(path, self.commit("left", f"vacate {path}"))
+        try:
+            # Several places may be in one Delta table, which takes each step once.
+            self.targets.empty(path, self.commit("left", f"vacate {path}"))
+        except FAULTS as error:
+            self.fault(error, f"deleting the rows at {path}, which a table has left,")
 
     def _move(self, task: TableTask) -> None:
         """Raises TableError if the table is no longer at its old path."""
@@ -132,18 +134,16 @@ class Writer:
 
     def _write_table(self, changes: Changes, task: TableTask) -> TableResult:
         self.progress(f"writing {task.full_name}: {counted(task.changes.total, 'change')}")
+        step = f"writing {task.full_name}"
         try:
-            with during(f"writing {task.full_name}"):
+            with during(step), self.rereading():
                 written, remarks = self._commit_changes(changes, task)
-        except TableError as error:
-            return self._hold_midway(task, str(error))
-        except (ArchiveError, PySparkException) as error:
-            reason = table_fault(error, self.path_of) or self._missing_reason(task)
-            if reason is None:
-                raise
-            return self._hold_midway(task, reason)
+                rows = self._rows(task, written)
+        except FAULTS as error:
+            why = self.fault(error, step)
+            missing = self._missing_reason(task) if table_fault(error, self.path_of) is None else None
+            return self._hold_midway(task, missing or why)
         relation, before, cutoff = task.shape.relation, task.state, task.cutoff
-        rows = self._rows(task, written)
         place = (relation.namespace, relation.name, task.path, written.version)
         own_lsn = -1 if before is None else before.last_commit_lsn  # a snapshot may have brought the table further
         applied_to = max(self.last_commit_lsn, own_lsn) if cutoff is None else cutoff.lsn - 1
@@ -163,10 +163,12 @@ class Writer:
     def _missing_reason(self, task: TableTask) -> str | None:
         """The error's text if a table that was written before is gone."""
         try:
-            if task.state is not None:
+            if task.state is not None and task.moved_from is None:
                 self.targets.check_exists(task.path)
         except TableError as error:
             return str(error)
+        except SPARK_ERRORS as error:
+            self.fault(error, f"looking for {task.full_name}")
         return None
 
     def _rows(self, task: TableTask, written: WriteResult) -> int:
@@ -246,12 +248,18 @@ class Writer:
 
     def _hold_midway(self, task: TableTask, reason: str) -> TableResult:
         """Undoes the spans before the one that failed, and the move: the rows are still at the old path."""
+        try:
+            self._undo(task, reason)
+        except FAULTS as error:  # the rebuild that frees the table overwrites what is left
+            self.fault(error, f"undoing changes of {task.full_name}")
+        return self.held(task, reason)
+
+    def _undo(self, task: TableTask, reason: str) -> None:
         self._restore(task, _HELD + reason)
         is_new_here = task.moved_from is not None or bool(others_at(self.batch.tables, task))
         if is_new_here and task.path != task.way_out:
             self.check_claim()
             self.targets.empty(task.path, self.commit(task.oid, _HELD + reason))
-        return self.held(task, reason)
 
     def held(self, task: TableTask, reason: str) -> TableResult:
         return self._held(_held_for(task, reason))
@@ -286,10 +294,11 @@ class Writer:
         commit = self.commit(held.oid, _HELD + held.reason)
         try:
             self.targets.check_exists(state.path, state.version, commit)
-        except TableError:
+            self.targets.move(state.path, state.version, held.moves_to, commit)
+            version = self.targets.last_result(held.moves_to, commit).version
+        except FAULTS as error:  # a rebuild frees the table, with or without the rows
+            self.fault(error, f"moving {state.full_name}")
             return replace(state, path="", version=-1)
-        self.targets.move(state.path, state.version, held.moves_to, commit)
-        version = self.targets.last_result(held.moves_to, commit).version
         return replace(state, path=held.moves_to, version=version)
 
     def commit(self, table: int | str, step: str) -> DeltaTransaction:
@@ -307,23 +316,35 @@ def _has_rows(task: TableTask, number: int) -> bool:
     return number > 0 or (task.state is not None and task.changes.truncated_at is None)
 
 
-def refuse_existing_rows(targets: Targets, plan: TablePlan) -> None:
+def refuse_existing_rows(targets: Targets, plan: TablePlan, tasks: Iterable[TableTask]) -> None:
     """Raises RunError, before anything is written, if a new table's path has rows that the ledger doesn't know, or
-    something else than such a table."""
-    for task in plan.tasks:
+    something else than such a table. Holds a table of the plan if Spark can't read what is at its path. tasks: of the
+    plan."""
+    for task in tasks:
         try:
-            targets.check_free(task.path, is_new=task.state is None or task.moved_from is not None)
+            _refuse_existing_rows(targets, task)
         except TableError as error:  # nothing is written yet: rather a run that stops than a table that is held
             raise RunError(f"{task.full_name}: {error}") from None
-        # In a shared table, commits of the same source may have written rows with another tag.
-        was_here = not tag_of(task.path) and bool(task.moved_from) and bool(targets.applications(task.path))
-        is_new = task.state is None or (task.moved_from is not None and not was_here)
-        if is_new and not task.replaces and targets.has_rows(task.path):
-            raise RunError(
-                f"the table at {task.path} has rows and is not in the ledger, so {task.full_name} can't be created "
-                "there. If it is yours, move it away or change target; if the ledger was lost, remove the tables and "
-                "apply the archive from its beginning"
-            )
+        except SPARK_ERRORS as error:
+            fault = spark_fault(error, targets.is_running)
+            if fault is None:
+                raise
+            planned = next(other for other in plan.tasks if other.oid == task.oid)
+            plan.tasks.remove(planned)
+            plan.held.append(_held_for(planned, str(fault)))
+
+
+def _refuse_existing_rows(targets: Targets, task: TableTask) -> None:
+    targets.check_free(task.path, is_new=task.state is None or task.moved_from is not None)
+    # In a shared table, commits of the same source may have written rows with another tag.
+    was_here = not tag_of(task.path) and bool(task.moved_from) and bool(targets.applications(task.path))
+    is_new = task.state is None or (task.moved_from is not None and not was_here)
+    if is_new and not task.replaces and targets.has_rows(task.path):
+        raise RunError(
+            f"the table at {task.path} has rows and is not in the ledger, so {task.full_name} can't be created "
+            "there. If it is yours, move it away or change target; if the ledger was lost, remove the tables and "
+            "apply the archive from its beginning"
+        )
 
 
 def _unchanged_summary(held: HeldTable, after: TableState) -> TableSummary:

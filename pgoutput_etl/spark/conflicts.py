@@ -10,8 +10,6 @@ from typing import TypeVar
 
 from delta import exceptions
 
-from pgoutput_etl.errors import RunError
-
 T = TypeVar("T")
 
 # Raised when another commit wins; the write can be repeated at any time.
@@ -33,7 +31,7 @@ _LONGEST_PAUSE = 30.0
 
 
 def again_after_conflict(write: Callable[[], T]) -> T:
-    """The result of `write`, which is called up to ten times while other commits win.
+    """The result of `write`, which is called up to ten times while other commits win. Raises the last one's conflict.
 
     write: makes commits that carry a transaction identifier, or that make no difference when they are repeated.
     """
@@ -43,10 +41,4 @@ def again_after_conflict(write: Callable[[], T]) -> T:
         except CONFLICTS as error:
             logging.getLogger(__name__).info("another commit came first (%s): trying again", type(error).__name__)
             time.sleep(min(_PAUSE * 2**attempt, _LONGEST_PAUSE) * random.uniform(0.5, 1))
-    try:
-        return write()
-    except CONFLICTS as error:
-        raise RunError(
-            f"other writers changed a table during each of {_ATTEMPTS} attempts to write it ({type(error).__name__}): "
-            "run again, when fewer of them are at work"
-        ) from error
+    return write()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
 
 import pyspark
@@ -125,6 +125,15 @@ def end_session(spark: SparkSession) -> None:
     """Stops the session, except a platform's, which others may use."""
     if not is_platform_session():
         spark.stop()
+
+
+def is_running(spark: SparkSession) -> bool:
+    """False once Spark's Java process, or the Spark in it, has ended. A Connect server is not asked: a client whose
+    server has ended raises errors of its own."""
+    try:
+        return is_connect(spark) or not cast(Any, spark).sparkContext._jsc.sc().isStopped()
+    except Exception:  # noqa: BLE001 # py4j raises many kinds, and pyspark has no attributes then
+        return False
 
 
 def check_catalog(spark: SparkSession, catalog: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from pgoutput_etl.config.settings import Config, Mode, TableRule
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.identifiers import absolute_place, is_relative
 from pgoutput_etl.schema.contract import SchemaContract
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan, RelationVersions
 from pgoutput_etl.schema.version_spans import RowPositions, VersionSpan, relation_spans_of_rows, relation_spans_of_spans
@@ -103,6 +104,8 @@ def refuse_other_settings(
     if settings is None:
         return
     old, new = json.loads(settings), json.loads(settings_of(config))
+    if not is_relative(config.state.root):  # older versions recorded relative paths
+        old["target"]["root"] = absolute_place(old["target"]["root"] or "") or None
     differing = [name for name in ("target", "origins", "types") if old[name] != new[name]]
     before = replace(config, tables=tuple(_rule(rule) for rule in old["tables"]))
     changed = [name for name in tables if not _is_same_rule(before.rule_for(*name), config.rule_for(*name), may_skip)]

@@ -33,13 +33,15 @@ _CAUSES = {
     "a table takes another's name without a row": "staging_swap staging_swap_masked",
     "the key is not unique, at least between two changes": "soft_delete_key_change",
     "the sender rounds values": "float_digits",
-    "one table stops the run": "key_retype_uncertain",
 }
 _WRONG = {name: cause for cause, names in _CAUSES.items() for name in names.split()}
 WRONG_IN_MEMORY = {
     **_WRONG,
     **dict.fromkeys(
-        ("ascii_values", "full_on_root_only", "partition_keys_only_on_leaves", "pk_only_generated"),
+        (
+            *("ascii_values", "full_on_root_only", "key_retype_uncertain", "partition_keys_only_on_leaves"),
+            "pk_only_generated",
+        ),
         "only the job holds a table with its reason",
     ),
 }

@@ -115,6 +115,9 @@ class SimTargets:
     def may_overlap(self) -> bool:
         return True
 
+    def is_running(self) -> bool:
+        return True
+
     def pool(self, tables: int) -> SimPool:
         return self.machine.pool(tables)
 

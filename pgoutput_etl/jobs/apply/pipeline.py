@@ -209,7 +209,8 @@ def _load(run: Run, plan: BatchPlan, check_claim: Callable[[], None]) -> list[Ta
         changes = run.targets.batch_changes(plan.rows, plan.targets.cutoffs, plan.tables.tasks)
         begun.result()
     last_commit_lsn = plan.assembly.last_commit_lsn
-    writer = Writer(run.targets, run.config, plan.batch, last_commit_lsn, check_claim, plan.path_of, run.progress)
+    callbacks = (check_claim, plan.path_of, run.progress, plan.files.rereading)
+    writer = Writer(run.targets, run.config, plan.batch, last_commit_lsn, *callbacks)
     with run.machine.pool(1) as pool:
         statistics = plan.targets.statistics
         recorded = pool.submit(run.ledger.record_ahead, plan.batch, plan.rows, plan.prior, statistics)

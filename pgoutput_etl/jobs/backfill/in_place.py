@@ -123,7 +123,7 @@ class InPlaceBackfill:
                     results = [unchanged_result(result, batch.tables) for result in unchanged]
                     return backfill_summary(archive, 0, batch.last_commit_lsn, results, files, reasons, plan.skipped)
                 new = [task for task in plan.tasks if task.path != paths.get(task.oid)]
-                refuse_existing_rows(self.targets, TablePlan([replace(task, state=None) for task in new]))
+                refuse_existing_rows(self.targets, plan, [replace(task, state=None) for task in new])
             self.check_claim()
             archive.ledger.begin(batch)
             rebuilt, unchanged = rebuild.write(plan, missing_rows)

@@ -45,7 +45,7 @@ from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition, is_of_snapshot
 from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.targets.location import scratch_folder
-from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TablePlan, TableState, held_from, own_places
+from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TableState, held_from, own_places
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff, find_cutoffs
 from pgoutput_etl.transactions.outcome import TransactionStatus
@@ -200,10 +200,8 @@ class Redrive:
             for oid, state in worse.items()
         ]
         if not batch.resumed:
-            refuse_existing_rows(
-                DeltaTargets(archive.spark),
-                TablePlan([task for task in plan.tasks if task.path != paths.get(task.oid)]),
-            )
+            new = [task for task in plan.tasks if task.path != paths.get(task.oid)]
+            refuse_existing_rows(DeltaTargets(archive.spark), plan, new)
         self.check_claim()
         archive.ledger.begin(batch)
         rebuilt, unchanged = rebuild.write(plan, missing)

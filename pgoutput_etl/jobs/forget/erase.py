@@ -174,6 +174,7 @@ class _Forget:
             order = ErasureOrder.from_json(self.batch.backfill or "")
             if order.reference != self.erasure.reference:
                 self.batch.refuse_erasure()
+            order = replace(order, places=tuple(map(archive.ledger.place, order.places)))
             search = self._kept(pending)
         else:
             search, order = self._plan()

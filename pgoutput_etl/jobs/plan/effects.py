@@ -5,27 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.compaction import typed_events_of
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT
 from pgoutput_etl.console import Progress, counted
-from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.jobs.batch_plan import BatchPlan
 from pgoutput_etl.jobs.plan.report import PlannedTable, PlannedType
 from pgoutput_etl.load.change_source import blocks_of_table, events_of_blocks, window_of
+from pgoutput_etl.load.faults import FAULTS, spark_fault, table_fault
 from pgoutput_etl.load.layout import planned_layout
 from pgoutput_etl.load.net_effect import event_key_parts, net_of_bag, with_sequence
 from pgoutput_etl.load.shared_table import planned_columns
 from pgoutput_etl.load.target_columns import delta_type, entries_of, no_entries
-from pgoutput_etl.load.writer import table_fault
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import SchemaSpan, TableChanges, TableTask
 
 # PostgreSQL types that are text themselves: a string column for one of these needs no remark.
@@ -52,24 +52,23 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
         is_new=task.state is None and not task.replaces,
         has_key=not task.shape.is_bag,
         schema_changes=tuple(str(change) for _, change in task.schema_changes),
-        layout=_planned_layout(plan.rows.spark, task),
         types=tuple(_planned_types(task.shape, Counter())),
         held=None if task.cutoff is None else task.cutoff.reason,
     )
     effects, unrepresentable = Counter[str](), Counter[str]()
     try:
         united = [planned_columns(plan.rows.spark, task.path, span.shape.columns, task.mode) for span in task.spans]
-        table = replace(table, layout=(*dict.fromkeys(chain(*united)), *table.layout))
+        table = replace(table, layout=(*dict.fromkeys(chain(*united)), *_planned_layout(plan.rows.spark, task)))
         for number, span in enumerate(task.spans):
             has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
             of_rows, of_columns = _count_span(plan, task, span, has_rows)
             effects.update(of_rows)
             unrepresentable.update(of_columns)
-    except (ArchiveError, TableError, PySparkException) as error:
-        reason = table_fault(error, plan.path_of)
+    except FAULTS as error:
+        reason = table_fault(error, plan.path_of) or spark_fault(error, partial(is_running, plan.rows.spark))
         if reason is None:
             raise
-        return replace(table, held=reason)
+        return replace(table, held=str(reason))
     inserted, updated, deleted = (effects[name] for name in _EFFECTS)
     types = tuple(_planned_types(task.shape, unrepresentable))
     return replace(table, inserted=inserted, updated=updated, deleted=deleted, types=types)

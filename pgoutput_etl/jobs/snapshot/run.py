@@ -211,7 +211,7 @@ class _SnapshotLoad:
         changes = count_changes(rows, self._history())
         plan = self._plan(changes) if order.repairs is None else self._repair_plan(changes, order.repairs)
         if not batch.resumed:
-            refuse_existing_rows(DeltaTargets(archive.spark), TablePlan(self._at_new_paths(plan)))
+            refuse_existing_rows(DeltaTargets(archive.spark), plan, self._at_new_paths(plan))
         self.check_claim()
         self.begun = True
         archive.ledger.begin(batch)

@@ -79,11 +79,11 @@ def test_the_configurations_of_this_repository_can_be_run(path: Path) -> None:
     assert load_config(str(path), environ=told).source.name
 
 
-def test_what_is_left_out_has_a_default() -> None:
+def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     assert load(SMALLEST) == Config(
-        source=Source("shop", "./in", Framing.AUTO),
-        target=Target("./out", None),
-        state=State("./out/_pgoutput_etl"),
+        source=Source("shop", f"{tmp_path}/in", Framing.AUTO),
+        target=Target(f"{tmp_path}/out", None),
+        state=State(f"{tmp_path}/out/_pgoutput_etl"),
         tables=(),
         types={},
         merge=Merge(max_transactions=None, parallel_tables=4),
@@ -94,11 +94,24 @@ def test_what_is_left_out_has_a_default() -> None:
     assert load(SMALLEST + commented_out) == load(SMALLEST)
 
 
-def test_every_key_is_read() -> None:
+def test_relative_folders_begin_at_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another machine's session, they are that machine's."""
+    config = load(SMALLEST, "source.landing=../in/*.gz", "target.root=out//x/", "state.root=./l")
+    assert config.source.landing == f"{tmp_path.parent}/in/*.gz"
+    assert (config.target.root, config.state.root) == (f"{tmp_path}/out/x", f"{tmp_path}/l")
+    for absolute in ("s3a://lake/a/../b/", "file:/a", "/a/", "dbfs:/Volumes/a"):
+        assert load(SMALLEST, f"target.root={absolute}").target.root == absolute
+    connected = load(SMALLEST, "spark={spark.remote: sc://etl}")
+    assert (connected.source.landing, connected.state.root) == ("./in", "./out/_pgoutput_etl")
+    monkeypatch.setitem(ENVIRON, "DATABRICKS_RUNTIME_VERSION", "18")
+    assert load(SMALLEST).target.root == "./out"
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
     assert load(EVERYTHING) == Config(
         source=Source("shop-1.a_b", "s3a://landing/shop/*.gz", Framing.PGCOPY, snapshot=Snapshots.ACCEPT),
         target=Target("s3a://lake/", None),
-        state=State("./ledger"),
+        state=State(f"{tmp_path}/ledger"),
         tables=(
             TableRule("public.audit_*", skip=True),
             TableRule(
@@ -126,10 +139,10 @@ def test_every_key_is_read() -> None:
     )
 
 
-def test_the_ledger_is_beside_the_tables_unless_told_otherwise() -> None:
+def test_the_ledger_is_beside_the_tables_unless_told_otherwise(tmp_path: Path) -> None:
     assert load(SMALLEST, "target.root=s3a://lake/").state.root == "s3a://lake/_pgoutput_etl"
     catalog = ("target.root=null", "target.catalog=main.shop")
-    assert load(SMALLEST, *catalog, "state.root=./l").state.root == "./l"
+    assert load(SMALLEST, *catalog, "state.root=./l").state.root == f"{tmp_path}/l"
     assert "state.root: missing" in refusal(SMALLEST, catalog)
 
 
@@ -154,7 +167,7 @@ def test_the_first_rule_that_matches_holds(namespace: str, name: str, expected: 
     assert load(SMALLEST + rules).rule_for(namespace, name) == TableRule(expected)
 
 
-def test_overrides_take_the_place_of_what_the_file_says() -> None:
+def test_overrides_take_the_place_of_what_the_file_says(tmp_path: Path) -> None:
     config = load(
         SMALLEST + "spark: {spark.a.b: 1, spark.c: 2}",
         "target.root=./elsewhere",
@@ -165,7 +178,7 @@ def test_overrides_take_the_place_of_what_the_file_says() -> None:
         "on_error=quarantine",
         "on_error=fail",
     )
-    assert (config.target.root, config.source.landing) == ("./elsewhere", "hunter2/x=y")
+    assert (config.target.root, config.source.landing) == (f"{tmp_path}/elsewhere", f"{tmp_path}/hunter2/x=y")
     assert config.spark == {"spark.a.b": "true", "spark.c": "2"}
     assert config.types == {"public.posint": "int4"}
     assert config.tables == (TableRule("public.orders", key=("id",)),)
@@ -179,11 +192,11 @@ def test_an_empty_file_can_be_overridden_whole() -> None:
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        ("${SECRET}", "hunter2"),
+        ("/${SECRET}", "/hunter2"),
         ("s3a://${SECRET}/${FOUR}", "s3a://hunter2/4"),
-        ("a$${SECRET}", "a${SECRET}"),
-        ("$${not a name}", "${not a name}"),
-        ("$5 {x} $SECRET", "$5 {x} $SECRET"),
+        ("/a$${SECRET}", "/a${SECRET}"),
+        ("/$${not a name}", "/${not a name}"),
+        ("/$5 {x} $SECRET", "/$5 {x} $SECRET"),
     ],
 )
 def test_the_environment_is_put_into_strings(written: str, meant: str) -> None:
@@ -353,11 +366,11 @@ def test_an_alias_stands_for_what_it_names() -> None:
 
 
 @pytest.mark.parametrize("secret", ["x: y", "x\ntarget: {root: elsewhere}", "!!python/object/apply:os.getcwd []", "*a"])
-def test_what_the_environment_says_is_no_yaml(secret: str) -> None:
+def test_what_the_environment_says_is_no_yaml(secret: str, tmp_path: Path) -> None:
     Path("shop.yaml").write_text(SMALLEST + "spark: {a: '${HOSTILE}'}")
     config = load_config("shop.yaml", [], {"HOSTILE": secret})
     assert config.spark == {"a": secret}
-    assert config.target == Target("./out", None)
+    assert config.target == Target(f"{tmp_path}/out", None)
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-16-le"])

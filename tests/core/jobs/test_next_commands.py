@@ -26,7 +26,7 @@ KEY_IS_NEW = "key column b is new, and its values in existing rows were never se
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     path = tmp_path / "my shop.yaml"
-    path.write_text("source: {name: shop, landing: ./landing}\ntarget: {root: ./warehouse}\n", encoding="utf-8")
+    path.write_text("source: {name: shop, landing: /landing}\ntarget: {root: ./warehouse}\n", encoding="utf-8")
     return load_config(str(path))
 
 
@@ -116,7 +116,7 @@ def test_landed_files_that_end_a_run_can_be_inspected(config: Config) -> None:
     for error in (ArchiveError("a.bin: unreadable"), SequenceError("a file is missing")):
         with pytest.raises(ArchiveError) as raised, inspected(config):
             raise error
-        assert raised.value.next_job == ("inspect", "./landing")
+        assert raised.value.next_job == ("inspect", "/landing")
     with pytest.raises(RunError) as other, inspected(config):
         raise RunError("between 1 and 3 a file is missing", next_job=("apply", "--set", "source.gaps=accept"))
     assert other.value.next_job == ("apply", "--set", "source.gaps=accept")

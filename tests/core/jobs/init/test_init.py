@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl.config.settings import Config, Gaps, Snapshots, load_config
+from pgoutput_etl.identifiers import absolute_place
 from pgoutput_etl.jobs.init import command
 from pgoutput_etl.jobs.init.command import COMMAND
 from pgoutput_etl.jobs.init.configuration import configuration, quoted, source_name
@@ -59,7 +60,7 @@ def test_every_name_is_quoted(tmp_path_factory: pytest.TempPathFactory, schema: 
     text = configuration(f"./{schema}", "shop", findings)
 
     config = loaded(text, folder)
-    assert (config.source.landing, config.tables) == (f"./{schema}", ())
+    assert (config.source.landing, config.tables) == (absolute_place(f"./{schema}"), ())
 
     (rule,) = loaded(uncommented(text), folder).tables
     assert rule.key == (column,)

@@ -1,0 +1,58 @@
+"""Tells errors about one table, which hold it, from those that end the run: of the run, Spark, the machine, storage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from pgoutput_etl.errors import ArchiveError, TableError, brief, own_lines, texts_of_storage
+from pgoutput_etl.spark.lost_rows import was_lost
+
+# Whatever Spark, Delta Lake, and the JVM raise. Without a JVM that answers, py4j raises other errors.
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+
+FAULTS = (ArchiveError, TableError, *SPARK_ERRORS)  # may be about one table
+
+# An error of a Spark worker about a file, whose path the worker doesn't know, or about rows.
+_WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>.*)")
+
+# Classes and conditions that other tables meet, too: of the JVM, the network, a Connect server, and a run that is being
+# stopped.
+_OF_ALL_TABLES = re.compile(
+    r"OutOfMemoryError|CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND|CANCELL?ED|\bInterrupted|ClosedByInterrupt|"
+    r"SparkConnectGrpcException|RetriesExceeded|SdkClient|"
+    r"\b(?:Connect|NoRouteToHost|Socket|SocketTimeout|UnknownHost|NoHttpResponse|SSL\w*)Exception"
+)
+
+_STORAGE_IS_FULL = re.compile(
+    "No space left on device|Disk quota exceeded|Too many open files|Read-only file system|Input/output error"
+)
+
+
+def table_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
+    """Why a table can't be written, or None if the error isn't about the table's rows."""
+    if isinstance(error, TableError):
+        return str(error)
+    match = next(filter(None, map(_WORKER_ERROR.match, own_lines(error))), None)
+    if match is None:
+        return None
+    where = f"{path_of(int(match['file']))}: " if match["file"] else ""
+    return where + match["reason"]
+
+
+def spark_fault(error: Exception, is_running: Callable[[], bool]) -> TableError | None:
+    """Why Spark or Delta Lake can't work on a table, without the error's text, which may have values; None if the error
+    ends the run. is_running: False once Spark has ended.
+
+    This package's own errors from a worker end the run, too: those about the table are known to `table_fault`.
+    """
+    if not isinstance(error, SPARK_ERRORS) or own_lines(error) or was_lost(error):
+        return None
+    why = brief(error)
+    is_full = any(map(_STORAGE_IS_FULL.search, texts_of_storage(error)))
+    if is_full or _OF_ALL_TABLES.search(why) or not is_running():
+        return None
+    return TableError(f"Spark or Delta Lake failed: {why}")
