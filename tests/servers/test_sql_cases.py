@@ -39,7 +39,10 @@ _WRONG = {name: cause for cause, names in _CAUSES.items() for name in names.spli
 WRONG_IN_MEMORY = {
     **_WRONG,
     **dict.fromkeys(
-        ("ascii_values", "full_on_root_only", "partition_keys_only_on_leaves", "pk_only_generated"),
+        (
+            *("ascii_values", "binary_composite_of_domain", "full_on_root_only", "partition_keys_only_on_leaves"),
+            *("pk_only_generated", "underscore_types"),
+        ),
         "only the job holds a table with its reason",
     ),
 }
