@@ -39,8 +39,8 @@ WRONG_IN_MEMORY = {
     **_WRONG,
     **dict.fromkeys(
         (
-            *("ascii_values", "full_on_root_only", "key_retype_uncertain", "partition_keys_only_on_leaves"),
-            "pk_only_generated",
+            *("ascii_values", "binary_composite_of_domain", "full_on_root_only", "key_retype_uncertain"),
+            *("partition_keys_only_on_leaves", "pk_only_generated", "underscore_types"),
         ),
         "only the job holds a table with its reason",
     ),

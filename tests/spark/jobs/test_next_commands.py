@@ -15,7 +15,7 @@ from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINE
 from pgoutput_etl.identifiers import name_of
 from pgoutput_etl.protocol.messages import Delete, Insert, OldTupleKind, TupleData, Type
 from tests.support.jobs import Nights, held, summary_text
-from tests.support.small_archives import insert, table, transaction
+from tests.support.small_archives import Change, insert, table, transaction
 
 pytestmark = pytest.mark.spark
 
@@ -68,9 +68,9 @@ def test_a_table_that_is_gone(nights: Nights) -> None:
 def test_text_that_is_not_utf8_and_a_type_that_is_no_array(nights: Nights) -> None:
     """Each holds its table alone, and each command mends one."""
     bad, name, mood = TupleData(b"tt", (b"1", b"caf\xe9")), name_of(b"caf\xe9"), Type(None, 16500, "public", "_mood")
-    texts = [table(oid=7, name="b"), Insert(None, 7, bad), insert("2", "x", oid=7)]
-    moods = [mood, table("id", ("m", 16500), oid=8, name="m"), insert("1", "sad", oid=8)]
-    named = [table(oid=9, name=name), insert("1", "n", oid=9)]
+    texts: list[Change] = [table(oid=7, name="b"), Insert(None, 7, bad), insert("2", "x", oid=7)]
+    moods: list[Change] = [mood, table("id", ("m", 16500), oid=8, name="m"), insert("1", "sad", oid=8)]
+    named: list[Change] = [table(oid=9, name=name), insert("1", "n", oid=9)]
     summary = nights.night(transaction(1, 100, table(), *texts, *moods, *named, insert("1", "a")))
     assert (summary.exit_code, set(held(summary))) == (EXIT_QUARANTINE, {"b", "m", name})
     assert nights.values("t") == [("1", "a")]
@@ -88,7 +88,7 @@ def test_text_that_is_not_utf8_and_a_type_that_is_no_array(nights: Nights) -> No
     assert kept == [{"v": r"\x636166e9"}]
     assert nights.values("m") == [("1", "sad")]
 
-    later = [table(oid=9, name="cafe"), insert("2", "n", oid=9), Delete(None, 7, OldTupleKind.KEY, bad)]
+    later: list[Change] = [table(oid=9, name="cafe"), insert("2", "n", oid=9), Delete(None, 7, OldTupleKind.KEY, bad)]
     nights.land(transaction(2, 200, table(oid=7, name="b"), *later, insert("2", "a")))
     assert run(f"pgoutput-etl apply --config {nights.job.config}") == EXIT_QUARANTINE
     assert run(redrive.command) == EXIT_DONE
