@@ -24,8 +24,8 @@ def job_line(config: Config, job: str, *options: str) -> str:
 
 
 def show_line(path: str) -> str:
-    """The command line that prints rows of the table at this path."""
-    return shlex.join((*job_words("show"), path))
+    """The command line that prints rows of the table at this path, as seen from the working folder."""
+    return shlex.join((*job_words("show"), path.removeprefix(f"{Path.cwd()}/")))
 
 
 def job_words(job: str) -> tuple[str, ...]:
