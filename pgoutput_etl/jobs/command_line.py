@@ -25,7 +25,8 @@ def job_line(config: Config, job: str, *options: str) -> str:
 
 def show_line(path: str) -> str:
     """The command line that prints rows of the table at this path, as seen from the working folder."""
-    return shlex.join((*job_words("show"), path.removeprefix(f"{Path.cwd()}/")))
+    here = f"{Path.cwd()}/"
+    return shlex.join((*job_words("show"), f"./{path.removeprefix(here)}" if path.startswith(here) else path))
 
 
 def job_words(job: str) -> tuple[str, ...]:
