@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from glob import escape
 from posixpath import normpath
@@ -60,12 +60,24 @@ def pattern_of(name: str) -> str:
     return f"?{pattern[1:]}" if pattern.startswith(EXCLUDED) else pattern
 
 
+def patterns_of(names: Iterable[str]) -> str:
+    """The value of `--tables` that chooses these tables."""
+    return ",".join(map(pattern_of, names))
+
+
 def is_chosen(name: str, patterns: Sequence[str]) -> bool:
     """True if a table's name matches a shell pattern of `--tables`, and none of those behind an exclamation mark.
     Patterns that only exclude choose all other tables."""
     chosen = [pattern for pattern in patterns if not pattern.startswith(EXCLUDED)] or ["*"]
     excluded = [pattern.removeprefix(EXCLUDED) for pattern in patterns if pattern.startswith(EXCLUDED)]
     return _matches_any(name, chosen) and not _matches_any(name, excluded)
+
+
+def unmatched(patterns: Iterable[str], names: Collection[str]) -> Iterator[str]:
+    """The patterns of `--tables`, as for `is_chosen`, that match no table's name, without exclamation marks."""
+    for pattern in (pattern.removeprefix(EXCLUDED) for pattern in patterns):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            yield pattern
 
 
 def _matches_any(name: str, patterns: Iterable[str]) -> bool:
@@ -86,6 +98,11 @@ def forms(name: str) -> frozenset[str]:
 def quoted(name: str) -> str:
     """A column's name for Spark: `a.b` is one name, not field b of a."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def unquoted(name: str) -> str:
+    """A name that may be quoted for Spark."""
+    return name[1:-1].replace("``", "`") if len(name) > 1 and name[0] == name[-1] == "`" else name
 
 
 def text_literal(text: str) -> str:

@@ -8,14 +8,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.console import DEBUG, Progress, ProgressPrinter, keep_log_private, print_error, print_unexpected
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_NEEDS_LITTLE_SPARK, EXIT_NEEDS_NO_SPARK, EXIT_NEEDS_SPARK, exit_code_of
-from pgoutput_etl.identifiers import EXCLUDED, is_chosen
+from pgoutput_etl.identifiers import is_chosen, unmatched
 from pgoutput_etl.jobs.command_line import example_line, job_line
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
@@ -220,7 +219,6 @@ def words(text: str) -> tuple[str, ...]:
 def matching_names(patterns: Sequence[str], names: Collection[str], where: str) -> set[str]:
     """The names that patterns choose. Raises ConfigError for a pattern without a match. where: the place that has the
     names, for the error."""
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern.removeprefix(EXCLUDED)) for name in names):
-            raise ConfigError(f"--tables: {where} has no table {pattern.removeprefix(EXCLUDED)!r}")
+    for pattern in unmatched(patterns, names):
+        raise ConfigError(f"--tables: {where} has no table {pattern!r}")
     return {name for name in names if is_chosen(name, patterns)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import DECLARED, NOT_UTF8, ArchiveError
-from pgoutput_etl.identifiers import pattern_of
+from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
 from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACED
 from pgoutput_etl.lsn import format_lsn
@@ -109,9 +109,9 @@ def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
     if left_unread:
         yield _LEFT_UNREAD, REDRIVE
     if from_server:
-        yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", _snapshot(from_server, SERVER)
+        yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", snapshot_of(from_server, SERVER)
     for why, tables in rebuilt_alone.items():
-        yield f"{_are(len(tables), 'held')}: {why}", ("backfill", "--tables", _patterns(tables))
+        yield f"{_are(len(tables), 'held')}: {why}", ("backfill", "--tables", patterns_of(tables))
     if findings.commits_without_prepare:
         yield _WITHOUT_PREPARE, ACCEPT_GAP
     if findings.ahead:
@@ -128,23 +128,23 @@ def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple
     """For tables that differ from the server's although they are applied. server: its JDBC URL."""
     conditions = findings.conditions
     if findings.swapped:
-        yield _SWAPPED, _snapshot(sorted(findings.swapped), server)
+        yield _SWAPPED, snapshot_of(sorted(findings.swapped), server)
     diverged = [condition for condition in conditions if condition.state is ConditionKind.DIVERGED]
     repairable = sorted(condition.name for condition in diverged if condition.can_be_repaired)
     if repairable:
-        repair = (*_snapshot(repairable, server), "--repair")
+        repair = (*snapshot_of(repairable, server), "--repair")
         yield f"{_are(len(repairable), 'diverged')}: find the cause, {_REPAIR}", repair
     replaced = [condition for condition in diverged if not condition.can_be_repaired]
     if replaced:
         yield (
             f"{_are(len(replaced), 'diverged')}: find the cause, {_REPLACE}{_dropping(replaced)}",
-            _snapshot(sorted(condition.name for condition in replaced), server),
+            snapshot_of(sorted(condition.name for condition in replaced), server),
         )
     incomplete = [condition for condition in conditions if condition.state is ConditionKind.INCOMPLETE]
     if incomplete:
         yield (
             f"{_are(len(incomplete), 'incomplete')}: {_EARLIER_ROWS}{_dropping(incomplete)}",
-            _snapshot(sorted(condition.name for condition in incomplete), server),
+            snapshot_of(sorted(condition.name for condition in incomplete), server),
         )
 
 
@@ -154,12 +154,9 @@ def _dropping(replaced: Iterable[TableCondition]) -> str:
     return f"; it drops what mode {' and '.join(modes)} kept:" if modes else ":"
 
 
-def _snapshot(tables: Iterable[str], server: str) -> tuple[str, ...]:
-    return "snapshot", "--tables", _patterns(tables), "--jdbc", server
-
-
-def _patterns(tables: Iterable[str]) -> str:
-    return ",".join(map(pattern_of, tables))
+def snapshot_of(tables: Iterable[str], server: str) -> tuple[str, ...]:
+    """The job and its options. server: its JDBC URL."""
+    return "snapshot", "--tables", patterns_of(tables), "--jdbc", server
 
 
 _REFUSED = 'Do what "Not applied" says about the file, land the next file, and run:'
@@ -248,6 +245,6 @@ def _are(tables: int, status: str) -> str:
 
 
 def _is_only_on_server(reason: str) -> bool:
-    if _is_not_utf8(reason) or _is_undeclared(reason):
-        return False
-    return any(re.search(pattern, reason) for pattern in ONLY_ON_SERVER)
+    """False where a rebuild from the archive is enough, whatever else the reason says."""
+    is_rebuilt = any(is_held(reason) for is_held, _ in _REBUILT_ALONE)
+    return not is_rebuilt and any(re.search(pattern, reason) for pattern in ONLY_ON_SERVER)

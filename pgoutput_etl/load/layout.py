@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, text_literal
+from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, text_literal, unquoted
 from pgoutput_etl.schema.layout import (
     CHANGE_FEED,
     INDEXED_NAMES,
@@ -88,7 +88,7 @@ class StoredLayout:
     def of(cls, spark: SparkSession, place: str) -> StoredLayout:
         table = delta_table(spark, table_of(place))
         detail = table.detail().collect()[0]
-        clustering = tuple(map(_unquoted, detail["clusteringColumns"]))
+        clustering = tuple(map(unquoted, detail["clusteringColumns"]))
         features = detail["tableFeatures"] or ()
         properties = {**detail["properties"], **{f"delta.feature.{name}": "supported" for name in features}}
         readers = Readers.SPARK if _not_for_all(properties) else Readers.ALL
@@ -117,10 +117,6 @@ class StoredLayout:
             if not name.startswith(_OF_ONE_TABLE) and of_new_tables.get(name) != value
         }
         return replace(self.layout, properties=properties)
-
-
-def _unquoted(name: str) -> str:
-    return name[1:-1].replace("``", "`") if name[:1] == name[-1:] == "`" else name
 
 
 def possible(layout: Layout, schema: StructType, partitions: Iterable[str] = ()) -> Layout:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from pgoutput_etl.identifiers import forms
+from pgoutput_etl.identifiers import forms, unquoted
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 
@@ -73,11 +73,7 @@ _LISTED = re.compile(r"(?:[^,`]|`(?:[^`]|``)*`)+")
 def indexed(properties: Mapping[str, str]) -> dict[str, str] | None:
     """By name, the columns that INDEXED_NAMES lists, as they are spelled there; None without this property."""
     value = next((value for name, value in properties.items() if name.lower() == INDEXED_NAMES.lower()), None)
-    return None if value is None else {_listed(part.strip()): part.strip() for part in _LISTED.findall(value)}
-
-
-def _listed(part: str) -> str:
-    return part[1:-1].replace("``", "`") if len(part) > 1 and part[0] == part[-1] == "`" else part
+    return None if value is None else {unquoted(part.strip()): part.strip() for part in _LISTED.findall(value)}
 
 
 def with_indexed(properties: Mapping[str, str], fit: Collection[str]) -> Mapping[str, str]:

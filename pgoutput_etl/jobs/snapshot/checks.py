@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
-from pgoutput_etl.identifiers import EXCLUDED
+from pgoutput_etl.identifiers import unmatched
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.steps import DEFAULT_NAME, Commands, Step
 from pgoutput_etl.lsn import format_lsn
@@ -203,10 +202,8 @@ class Checklist:
         return (create, *again)
 
     def _tables(self) -> Iterator[Check]:
-        for pattern in self.request.tables:
-            name = pattern.removeprefix(EXCLUDED)
-            if not any(fnmatchcase(table.name, name) for table in self.server.tables):
-                yield Check(PROBLEM, "tables", f"the server has no table {name!r}")
+        for pattern in unmatched(self.request.tables, [table.name for table in self.server.tables]):
+            yield Check(PROBLEM, "tables", f"the server has no table {pattern!r}")
         published = self.published
         names = {table.name for table in published}
         others = [t for t in self.wanted if t.name not in names and not t.is_root and not t.is_partition]

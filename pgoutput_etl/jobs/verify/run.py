@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,9 +15,10 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.identifiers import pattern_of
+from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
+from pgoutput_etl.jobs.next_commands import snapshot_of
 from pgoutput_etl.jobs.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.jobs.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.jobs.verify.request import VerifyRequest, batch_at, refuse_commits_between
@@ -111,14 +112,10 @@ def mending_command(differing: Sequence[TableState], request: VerifyRequest, con
     if not differing:
         return None
     if request.jdbc is None:
-        return job_line(config, "backfill", "--tables", _patterns(differing))
+        return job_line(config, "backfill", "--tables", patterns_of(state.full_name for state in differing))
     repairable = [state for state in differing if can_be_repaired(state)]
-    options = ("--tables", _patterns(repairable or differing), "--jdbc", request.jdbc)
-    return jdbc_job_line(config, "snapshot", *options, *(["--repair"] if repairable else []))
-
-
-def _patterns(states: Iterable[TableState]) -> str:
-    return ",".join(pattern_of(state.full_name) for state in states)
+    snapshot = snapshot_of((state.full_name for state in repairable or differing), request.jdbc)
+    return jdbc_job_line(config, *snapshot, *(["--repair"] if repairable else []))
 
 
 def _foreign_changes(spark: SparkSession, state: TableState) -> str | None:
