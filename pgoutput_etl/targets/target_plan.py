@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from pgoutput_etl.config.settings import Config, Mode, TableRule
+from pgoutput_etl.config.settings import Config, Mode, OnInvalidText, TableRule
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import absolute_place, is_relative
 from pgoutput_etl.schema.contract import SchemaContract
@@ -120,19 +120,24 @@ def refuse_other_settings(
         )
 
 
-_RULE_FIELDS = ("match", "skip", "mode", "key", "columns", "rename", "on_schema_change", "into", "tag")
+_RULE_FIELDS = (
+    *("match", "skip", "mode", "key", "columns", "rename", "on_schema_change", "into", "tag"),
+    "on_invalid_text",
+)
 
 
 def _rule_values(rule: TableRule) -> tuple[Any, ...]:
     contract = rule.on_schema_change.values()
     own = rule.match, rule.skip, rule.mode.value, rule.key, dict(rule.columns), rule.rename, contract
-    return *own, rule.into, dict(rule.tag)
+    return *own, rule.into, dict(rule.tag), rule.on_invalid_text.value
 
 
 def _rule(fields: Mapping[str, Any]) -> TableRule:
     key = None if fields["key"] is None else tuple(fields["key"])
     contract = SchemaContract.of(fields.get("on_schema_change", {}))  # an older ledger has none
-    return TableRule(**{**fields, "mode": Mode(fields["mode"]), "key": key, "on_schema_change": contract})
+    invalid_text = OnInvalidText(fields.get("on_invalid_text", OnInvalidText.HOLD.value))  # nor has it this
+    values = {"mode": Mode(fields["mode"]), "key": key, "on_schema_change": contract, "on_invalid_text": invalid_text}
+    return TableRule(**{**fields, **values})
 
 
 def _is_same_rule(old: TableRule, new: TableRule, may_skip: bool) -> bool:

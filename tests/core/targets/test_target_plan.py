@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.config.settings import Config, Mode, TableRule, Target
+from pgoutput_etl.config.settings import Config, Mode, OnInvalidText, TableRule, Target
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.targets.target_plan import refuse_other_settings, settings_of
 from pgoutput_etl.transactions.origin_filter import Origins
@@ -29,6 +29,7 @@ def with_rule(rule: TableRule) -> Config:
         (with_rule(TableRule("public.orders", key=("number",), columns={"note": "drop"})), "tables, for public.orders"),
         (with_rule(TableRule("public.*", key=("id",), columns={"note": "drop"})), "tables, for public.log"),
         (with_rule(TableRule("public.orders", mode=Mode.HISTORY, key=("id",))), "tables, for public.orders"),
+        (with_rule(replace(ORDERS.tables[0], on_invalid_text=OnInvalidText.KEEP)), "tables, for public.orders"),
         (CONFIG, "tables, for public.orders"),
     ],
 )
