@@ -15,7 +15,8 @@ from typing import Any
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
-from pgoutput_etl.schema.diff import Declared, lineage
+from pgoutput_etl.schema.diff import lineage
+from pgoutput_etl.schema.identification import Declared
 from pgoutput_etl.schema.relation_history import Position, RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
 from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value, printed_text

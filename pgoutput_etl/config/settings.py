@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from fnmatch import translate
 from functools import cache
+from typing import Any
 
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
 from pgoutput_etl.config.column_settings import ADDED, RENAMED_FROM, column_setting
@@ -461,9 +462,9 @@ def _table_name(node: Node) -> str | None:
 
 
 def _contract(node: Node) -> SchemaContract:
-    parts = {field.name: field.default for field in fields(SchemaContract)}
+    parts: dict[str, Any] = {field.name: field.default for field in fields(SchemaContract)}
     keys = node.section(*parts)
-    chosen = {part: keys[part].choice(OnChange.FOLLOW) for part in parts}
+    chosen = {part: keys[part].choice(default) for part, default in parts.items()}
     for part, action in chosen.items():
         if action is OnChange.KEEP and part != "drop":
             raise keys[part].error("expected follow, hold or fail: only dropped columns can be kept")

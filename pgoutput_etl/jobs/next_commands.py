@@ -140,6 +140,10 @@ def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple
             f"{_are(len(replaced), 'diverged')}: find the cause, {_REPLACE}{_dropping(replaced)}",
             snapshot_of(sorted(condition.name for condition in replaced), server),
         )
+    ambiguous = [condition for condition in conditions if condition.state is ConditionKind.AMBIGUOUS]
+    if ambiguous:
+        names = patterns_of(sorted(condition.name for condition in ambiguous))
+        yield f"{_are(len(ambiguous), 'ambiguous')}: {_DECLARE}", ("backfill", "--tables", names)
     incomplete = [condition for condition in conditions if condition.state is ConditionKind.INCOMPLETE]
     if incomplete:
         yield (
@@ -197,6 +201,11 @@ _REPAIR = (
 _REPLACE = (
     "set PGUSER and PGPASSWORD, and load the server's rows. `on_missing_row: ignore` accepts the table as it is. The "
     "snapshot replaces the table"
+)
+
+_DECLARE = (
+    "write one of the declarations above into the table's rule. If the reading was right, nothing else is to do. "
+    "Otherwise rebuild:"
 )
 
 _EARLIER_ROWS = (

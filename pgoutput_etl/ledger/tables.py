@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since, TableState
 from pgoutput_etl.timestamps import time_of
@@ -59,7 +60,8 @@ _KINDS |= {
     "table_states": _list_of(
         "oid long, schema string, table string, path string, version long, last_commit_lsn long, status string, "
         "reason string, relation string, key strings, retired string, types strings, rows long, mode string, "
-        "uses string, snapshot long, last_row longs, complete_by string, complete_lsn long, mismatches longs"
+        "uses string, snapshot long, last_row longs, complete_by string, complete_lsn long, mismatches longs, "
+        "doubts string"
     ),
 }
 
@@ -205,6 +207,7 @@ def table_row(state: TableState) -> dict[str, Any]:
     }
     lists: dict[str, Any] = {"key": list(state.key), "types": list(state.types)}
     lists["last_row"] = state.last_row and list(state.last_row)
+    as_json["doubts"] = json.dumps([asdict(doubt) for doubt in state.doubts])
     lists["mismatches"] = state.mismatches and list(astuple(state.mismatches))
     since = state.complete_since
     complete: dict[str, Any] = {"complete_by": None, "complete_lsn": None}
@@ -218,11 +221,16 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     fields = {name: value for name, value in row.items() if name not in ("uses", *_COMPLETE)}
     parsed = {"relation": relation_of(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
-    # Older ledgers have no mode, masks, last row, completeness or mismatches.
+    # Older ledgers have no mode, masks, last row, completeness, mismatches or doubts.
     mode, masks = Mode(row.get("mode") or Mode.MIRROR.value), json.loads(row.get("uses") or "{}")
     last_row = row.get("last_row") and tuple(row["last_row"])
     kind = row.get("complete_by")
     since = None if kind is None else CompleteSince(Since(kind), row["complete_lsn"])
     mismatches = row.get("mismatches") and Mismatches(*row["mismatches"])
     later = {"mode": mode, "masks": masks, "last_row": last_row, "complete_since": since, "mismatches": mismatches}
-    return TableState(**{**fields, **parsed, **tuples, **later})
+    doubts = tuple(_doubt(**doubt) for doubt in json.loads(row.get("doubts") or "[]"))
+    return TableState(**{**fields, **parsed, **tuples, **later, "doubts": doubts})
+
+
+def _doubt(column: str, is_kept: bool, former: Sequence[str]) -> Doubt:
+    return Doubt(column, is_kept, tuple(former))

@@ -154,8 +154,10 @@ class Writer:
         known = self.batch.tables.get(task.oid)  # a rebuild has no state of its own before
         snapshot, last_row = (None, None) if before is None else (before.snapshot, before.last_row)
         mismatches = added(mismatches_left(before, task.changes), written.mismatches)
-        latest = (snapshot, task.changes.last_row or last_row, complete_since(known, task.changes), mismatches)
-        state = TableState(task.oid, *place, applied_to, status, reason, *columns, rows, task.mode, task.masks, *latest)
+        latest = (snapshot, task.changes.last_row or last_row, complete_since(known, task.changes))
+        against = (mismatches, task.doubts)
+        own = (task.oid, *place, applied_to, status, reason, *columns, rows)
+        state = TableState(*own, task.mode, task.masks, *latest, *against)
         effects = (written.inserted, written.updated, written.deleted)
         summary = TableSummary(*place, rows, *effects, (*_notes(task, written), *remarks, *written.remarks), reason)
         return TableResult(state, summary, task.schema_changes, columns=task.shape.columns)

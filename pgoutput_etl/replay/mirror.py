@@ -21,7 +21,8 @@ from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, LOGICAL_TAG
 from pgoutput_etl.scan.scan_file import scan_file
-from pgoutput_etl.schema.diff import Declared, Lineage
+from pgoutput_etl.schema.diff import Lineage
+from pgoutput_etl.schema.identification import Declared
 from pgoutput_etl.schema.migration import Retired, SchemaMigration, converted, migration_to, next_version
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableShape, table_shape

@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import Enum
+from typing import Any
 
 from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.schema.diff import ChangeKind, SchemaChange
+from pgoutput_etl.schema.identification import Doubt
+
+
+class OnAmbiguous(Enum):
+    """What to do where a change can be read in two ways, of which the archive does not show the right one.
+
+    REPORT takes the likelier reading, and reports the table until somebody has declared which is right. HOLD leaves the
+    table as it is until then. IGNORE takes the reading for right.
+    """
+
+    REPORT = "report"
+    HOLD = "hold"
+    IGNORE = "ignore"
 
 
 class OnChange(Enum):
@@ -43,10 +57,12 @@ class SchemaContract:
     rename: OnChange = OnChange.FOLLOW
     retype: OnChange = OnChange.FOLLOW
     key: OnChange = OnChange.FOLLOW
+    ambiguous: OnAmbiguous = OnAmbiguous.REPORT
 
     @classmethod
     def of(cls, values: dict[str, str]) -> SchemaContract:
-        return cls(**{part: OnChange(value) for part, value in values.items()})
+        kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(cls)}
+        return cls(**{part: kinds[part](value) for part, value in values.items()})
 
     def values(self) -> dict[str, str]:
         return {field.name: getattr(self, field.name).value for field in fields(self)}
@@ -55,8 +71,9 @@ class SchemaContract:
     def keeps_dropped(self) -> bool:
         return self.drop is OnChange.KEEP
 
-    def check(self, table: str, changes: Iterable[SchemaChange]) -> None:
-        """table: full name. Raises TableError if the table must be held, and RunError if the run must stop."""
+    def check(self, table: str, changes: Iterable[SchemaChange], doubts: Iterable[Doubt]) -> None:
+        """table: full name. doubts: about the changes. Raises TableError if the table must be held, and RunError if the
+        run must stop."""
         changes = [change for change in changes if change.kind in _PARTS]
         refused = [str(change) for change in changes if self._action(change) is OnChange.FAIL]
         if refused:
@@ -65,6 +82,8 @@ class SchemaContract:
                 "was written. Set it to follow to go on, or to hold to leave only this table as it is"
             )
         held = [str(change) for change in changes if self._action(change) is OnChange.HOLD]
+        if self.ambiguous is OnAmbiguous.HOLD:
+            held += [str(doubt) for doubt in doubts]
         if held:
             raise TableError(f"{_HELD}: {'; '.join(held)}")
 

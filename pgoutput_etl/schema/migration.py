@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
-from pgoutput_etl.schema.diff import Declared, Lineage, lineage
+from pgoutput_etl.schema.diff import Lineage, lineage
+from pgoutput_etl.schema.identification import Declared
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableShape
 from pgoutput_etl.types.column import kept_bytes
 from pgoutput_etl.types.conversion import convert, is_unchanged, widens

@@ -12,6 +12,7 @@ from enum import Enum
 from pgoutput_etl.config.settings import Config, Mode, OnMissingRow, Snapshots, TableRule
 from pgoutput_etl.console import shortened
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.schema.contract import OnAmbiguous
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import APPLIED, CompleteSince, Since, TableState, may_lack_rows
 
@@ -29,12 +30,14 @@ class ConditionKind(str, Enum):
     """The state of a table that is not known to equal the server's. A table has the first of these that holds.
 
     HELD: no later commit is applied. DIVERGED: changes contradict the table's rows, although it has all rows that the
-    archive begins with. INCOMPLETE: rows from before the archive's first change are missing, or may be. Diverged and
-    incomplete tables are applied further.
+    archive begins with. AMBIGUOUS: a change of its columns can be read in another way, too, and nobody has said which
+    is right. INCOMPLETE: rows from before the archive's first change are missing, or may be. Only held tables are not
+    applied further.
     """
 
     HELD = "held"
     DIVERGED = "diverged"
+    AMBIGUOUS = "ambiguous"
     INCOMPLETE = "incomplete"
 
 
@@ -83,9 +86,25 @@ def condition_of(state: TableState, snapshots: Snapshots, rule: TableRule) -> Ta
     is_complete = since is not None and not may_lack_rows(state)
     if found is not None and (found.doubled or (found.missing and is_complete)):
         return _condition(state, ConditionKind.DIVERGED, _divergence(found, since), found)
+    doubts = _doubts(state, rule)
+    if doubts:
+        return _condition(state, ConditionKind.AMBIGUOUS, "; ".join(doubts))
     if snapshots is Snapshots.ACCEPT or not (found or may_lack_rows(state)):
         return None
     return _condition(state, ConditionKind.INCOMPLETE, _incompleteness(found, since), found)
+
+
+def _doubts(state: TableState, rule: TableRule) -> list[str]:
+    """What is undecided about the table's columns."""
+    if rule.on_schema_change.ambiguous is OnAmbiguous.IGNORE:
+        return []
+    declared, found = rule.lineage, []
+    for doubt in state.doubts:
+        if doubt.column not in declared:
+            found.append(str(doubt))
+        elif declared[doubt.column] != doubt.reading[doubt.column]:
+            found.append(f"{doubt.column} is declared otherwise than it was read. Rebuild the table")
+    return found
 
 
 def _condition(
@@ -116,7 +135,7 @@ def _incompleteness(found: Mismatches | None, since: CompleteSince | None) -> st
 
 def condition_lines(conditions: Sequence[TableCondition]) -> list[str]:
     """Lines for a summary, without held tables. Tables that only may lack rows share a line."""
-    proven = [condition for condition in conditions if condition.mismatches is not None]
+    proven = [c for c in conditions if c.mismatches is not None or c.state is ConditionKind.AMBIGUOUS]
     lines = shortened([f"{c.state.capitalize()}: {c.name}: {c.reason}" for c in proven], _SHOWN_TABLES, "tables")
     unproven = [c.name for c in conditions if c.state is ConditionKind.INCOMPLETE and c.mismatches is None]
     if unproven:

@@ -10,6 +10,7 @@ from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.diff import SchemaChange
+from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.schema.migration import Retired, SchemaMigration
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
@@ -58,7 +59,8 @@ class TableState:
     last. rows: row count, or None if unknown. masks: by column. snapshot: the Delta version that a snapshot wrote, with
     rows that the archive lacks, or None. last_row: the table's last committed row, which decides which of several
     tables has a name; None in an older ledger. complete_since: None if it was never written, or in an older ledger.
-    mismatches: those since the table was loaded, rebuilt or truncated; None without any, or in an older ledger.
+    mismatches: those since the table was loaded, rebuilt or truncated; None without any, or in an older ledger. doubts:
+    about its columns, since then.
     """
 
     oid: int
@@ -80,6 +82,7 @@ class TableState:
     last_row: CommitPosition | None = None
     complete_since: CompleteSince | None = None
     mismatches: Mismatches | None = None
+    doubts: tuple[Doubt, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -160,7 +163,8 @@ class TableTask:
     moved_from: path and version of the table's rows if they are at another path. replaces: another table's rows are at
     `path`. schema_changes: each with the first row under it, None for changes of the table's name or path. cutoff: if
     set, the table is held after this batch. masks: by column. remarks: on parts of its layout that it can't have.
-    way_out: the path of its rows if it is held and another table takes the path that they have.
+    way_out: the path of its rows if it is held and another table takes the path that they have. doubts: about its
+    columns after the batch.
     """
 
     spans: tuple[SchemaSpan, ...]
@@ -176,6 +180,7 @@ class TableTask:
     masks: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     way_out: str | None = None
+    doubts: tuple[Doubt, ...] = ()
 
     @property
     def shape(self) -> TableShape:

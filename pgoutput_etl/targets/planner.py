@@ -17,7 +17,8 @@ from pgoutput_etl.errors import RunError, SequenceError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, is_within, pattern_of
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.contract import is_held_by_contract
-from pgoutput_etl.schema.diff import ChangeKind, Declared, Lineage, SchemaChange, lineage
+from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange, lineage
+from pgoutput_etl.schema.identification import Declared, Doubt
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
@@ -215,12 +216,12 @@ class _Planner:
             raise TableError(_other_mode(state, rule.mode, relation.full_name))
         if rule.mode is not Mode.MIRROR:  # other modes store a truncate like any other change
             changes = replace(changes, truncated_at=None)
-        spans, retired, schema_changes = self._spans(case, changes, rule, _merged(runs))
+        spans, retired, schema_changes, doubts = self._spans(case, changes, rule, _merged(runs))
         if state is not None and not self.accepts_changes:
             of_columns = (
                 change for _, change in schema_changes if rule.key is None or change.kind is not ChangeKind.KEY
             )
-            rule.on_schema_change.check(state.full_name, of_columns)
+            rule.on_schema_change.check(state.full_name, of_columns, doubts[len(state.doubts) :])
         for span in spans:
             location.check_names(span.shape, rule.mode, rule.tag)
             if rule.mode is Mode.SOFT_DELETE and span.shape.is_bag:
@@ -234,12 +235,13 @@ class _Planner:
         masks = self.history.masks_of(case.oid)
         laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
         target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
-        return TableTask(*target, case.cutoff, rule.mode, masks, remarks)
+        return TableTask(*target, case.cutoff, rule.mode, masks, remarks, doubts=tuple(dict.fromkeys(doubts)))
 
     def _spans(
         self, case: _Case, changes: TableChanges, rule: TableRule, runs: Sequence[RelationSpan]
-    ) -> tuple[list[SchemaSpan], Retired, list[tuple[CommitPosition | None, SchemaChange]]]:
-        """Divides a table's committed rows where its columns change."""
+    ) -> tuple[list[SchemaSpan], Retired, list[tuple[CommitPosition | None, SchemaChange]], list[Doubt]]:
+        """Divides a table's committed rows where its columns change. Returns the doubts about the table's columns, old
+        ones first."""
         state, truncated_at = case.state, changes.truncated_at
         before = None if state is None else state.relation
         retired: Retired = () if state is None else state.retired
@@ -247,6 +249,7 @@ class _Planner:
         start = (state.last_commit_lsn + 1, BEFORE_FILES, 0) if state is not None and case.is_ahead else None
         spans: list[SchemaSpan] = []
         schema_changes: list[tuple[CommitPosition | None, SchemaChange]] = []
+        doubts = [] if state is None or truncated_at is not None else [*state.doubts]
         chain = [*([] if before is None else [before]), *(run.relation for run in runs)]
         keys = {} if rule.key is None else _key_by_version(rule.key, chain, rule.lineage)
         versions = self.history.versions(case.oid)
@@ -259,6 +262,7 @@ class _Planner:
                     contract = rule.on_schema_change
                     step, retired = next_version(before, retired, run.relation, rule.lineage, contract.keeps_dropped)
                     schema_changes += [(run.start, change) for change in step.changes]
+                    doubts += () if begins_empty else step.doubts
                 except TableError:
                     if not begins_empty:
                         raise
@@ -273,7 +277,7 @@ class _Planner:
                 migration = None
             spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))
             columns = shape.columns
-        return spans, retired, schema_changes
+        return spans, retired, schema_changes, doubts
 
 
 def _weightier(reason: str, cutoff: Cutoff | None) -> str:

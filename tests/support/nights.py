@@ -240,6 +240,7 @@ class Nights:
             last_row=task.changes.last_row or (None if task.state is None else task.state.last_row),
             complete_since=complete_since(task.state, task.changes),
             mismatches=mismatches,
+            doubts=task.doubts,
         )
 
     def _method(

@@ -140,12 +140,13 @@ class InPlaceBackfill:
         return backfill_summary(archive, batch.number, batch.last_commit_lsn, results, files, reasons, plan.skipped)
 
     def _repaired(self, result: TableResult) -> TableResult:
-        """The result of a table in which the rows of a range were set. Its mismatches stay: rows outside of the range
-        may still be wrong, and the range's own changes were counted when they were applied for the first time."""
+        """The result of a table in which the rows of a range were set. Its mismatches and doubts stay: rows outside of
+        the range may still be wrong, and the range's own changes were counted when they were applied for the first
+        time."""
         before = self.batch.tables[result.state.oid]
         if result.state.status == HELD:
             return unchanged_result(result, self.batch.tables)
-        return replace(result, state=replace(result.state, mismatches=before.mismatches))
+        return replace(result, state=replace(result.state, mismatches=before.mismatches, doubts=before.doubts))
 
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive

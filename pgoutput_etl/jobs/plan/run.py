@@ -187,7 +187,7 @@ def _written(task: TableTask, lsn: int) -> TableState:
     found = mismatches_left(before, task.changes)
     new = TableState(task.oid, relation.namespace, relation.name, task.path, 0, lsn, APPLIED, None, relation, key)
     since = complete_since(before, task.changes)
-    return replace(new, mode=task.mode, masks=task.masks, complete_since=since, mismatches=found)
+    return replace(new, mode=task.mode, masks=task.masks, complete_since=since, mismatches=found, doubts=task.doubts)
 
 
 def _remarks(run: Run, plan: BatchPlan) -> tuple[str, ...]:

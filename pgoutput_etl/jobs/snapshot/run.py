@@ -271,7 +271,7 @@ class _SnapshotLoad:
         """The result of a table without a difference."""
         state = self.batch.tables[oid]
         reached = max(state.last_commit_lsn, self.order.through)
-        state = replace(state, last_commit_lsn=reached, mismatches=None)
+        state = replace(state, last_commit_lsn=reached, mismatches=None, doubts=())
         place = (state.schema, state.table, state.path, state.version, state.rows or 0)
         return TableResult(state, TableSummary(*place, notes=("no difference",)))
 
@@ -311,7 +311,7 @@ class _SnapshotLoad:
                 empty = TableChanges(relation.oid, runs=(RelationSpan(start, relation),), last_row=start)
                 changes[relation.oid] = counts.get(relation.oid, empty)
         # What was found against the rows before the repair is mended.
-        states = {oid: replace(batch.tables[oid], mismatches=None) for oid in changes}
+        states = {oid: replace(batch.tables[oid], mismatches=None, doubts=()) for oid in changes}
         return make_plan(archive.config, history, changes, states, self._user_types(), named=batch.tables)
 
     def _new_relations(self) -> list[RelationEntry]:

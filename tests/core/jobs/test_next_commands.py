@@ -34,6 +34,7 @@ INCOMPLETE = TableCondition(1, "public", "t", ConditionKind.INCOMPLETE, "why", 1
 PAST = TableCondition(2, "public", "past", ConditionKind.INCOMPLETE, "why", 100, mode="history")
 DIVERGED = TableCondition(3, "public", "d", ConditionKind.DIVERGED, "why", 100, can_be_repaired=True)
 BAG = TableCondition(4, "public", "bag", ConditionKind.DIVERGED, "why", 100)
+AMBIGUOUS = TableCondition(5, "public", "a", ConditionKind.AMBIGUOUS, "why", 100)
 SERVER = "--jdbc jdbc:postgresql://HOST:5432/DATABASE"
 STATES = {
     "held": (Findings({"public.t": "the column name '_pg_x' is reserved"}), ["backfill --from-quarantine"]),
@@ -54,6 +55,7 @@ STATES = {
         Findings({}, conditions=[DIVERGED, BAG]),
         [f"snapshot --tables public.d {SERVER} --repair ", f"snapshot --tables public.bag {SERVER} "],
     ),
+    "ambiguous": (Findings({}, conditions=[AMBIGUOUS]), ["backfill --tables public.a "]),
     "no longer skipped": (Findings({"public.t": WAS_SKIPPED}), ["backfill --tables public.t "]),
     "nothing": (Findings({}), []),
 }

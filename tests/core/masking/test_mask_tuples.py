@@ -138,7 +138,7 @@ def test_a_file_without_a_relation_message_uses_that_of_an_earlier_file(tmp_path
 
 def test_every_row_is_masked_by_its_own_relation_version(tmp_path: Path) -> None:
     """A streamed transaction's version holds for it alone until it commits, and never for others if it aborts."""
-    wide = table("id", "new", "mail")
+    wide = table("id", ("new", 1043), "mail")
     messages = [
         *transaction(1, 1, table("id", "mail"), insert("1", "m1")),
         *segment(2, wide, insert("2", "n2", "m2"), first=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from pgoutput_etl.config.settings import Config, TableRule
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.contract import OnChange, SchemaContract, is_held_by_contract
+from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
 from pgoutput_etl.targets.plan import TableChanges
 from pgoutput_etl.targets.planner import make_plan
@@ -30,6 +32,10 @@ CHANGED = {
 }
 
 
+def contract(actions: Mapping[str, OnChange]) -> SchemaContract:
+    return SchemaContract.of({part: action.value for part, action in actions.items()})
+
+
 def with_contract(contract: SchemaContract, **rule: object) -> Config:
     return replace(CONFIG, tables=(TableRule("*", on_schema_change=contract, **rule),))  # type: ignore[arg-type]
 
@@ -37,20 +43,20 @@ def with_contract(contract: SchemaContract, **rule: object) -> Config:
 @pytest.mark.parametrize(("part", "after", "change"), [(part, *changed) for part, changed in CHANGED.items()])
 def test_each_kind_of_change_is_followed_held_or_refused(part: str, after: Relation, change: str) -> None:
     state = state_of(BEFORE, types=["string", "int32", "string"])
-    others = SchemaContract(**{**dict.fromkeys(CHANGED, OnChange.FAIL), part: OnChange.FOLLOW})
+    others = contract({**dict.fromkeys(CHANGED, OnChange.FAIL), part: OnChange.FOLLOW})
     assert [str(c) for _, c in task_of(plan_of([after], state, with_contract(others))).schema_changes] == [change]
 
-    [held] = plan_of([after], state, with_contract(SchemaContract(**{part: OnChange.HOLD}))).held
+    [held] = plan_of([after], state, with_contract(contract({part: OnChange.HOLD}))).held
     assert held.reason == f"its columns changed, which on_schema_change holds: {change}"
     assert is_held_by_contract(held.reason)
 
     with pytest.raises(RunError, match="asks to stop: ") as failed:
-        plan_of([after], state, with_contract(SchemaContract(**{part: OnChange.FAIL})))
+        plan_of([after], state, with_contract(contract({part: OnChange.FAIL})))
     assert f"the columns of public.t changed, and its on_schema_change asks to stop: {change}. " in str(failed.value)
 
 
 def test_a_new_table_and_a_configured_key_are_no_change() -> None:
-    strict = SchemaContract(**dict.fromkeys(CHANGED, OnChange.FAIL))
+    strict = contract(dict.fromkeys(CHANGED, OnChange.FAIL))
     assert len(task_of(plan_of([BEFORE, CHANGED["add"][0]], None, with_contract(strict))).spans) == 2
     state = state_of(BEFORE, types=["string", "int32", "string"])
     rule = with_contract(SchemaContract(key=OnChange.FAIL), key=("id",))
@@ -66,6 +72,45 @@ def test_kept_columns_stay_in_the_target() -> None:
     assert [column.name for column in task.shape.columns] == ["id", "v", "w"]
     assert [column.name for column in task.retired] == ["w"]
     assert [str(change) for _, change in task.schema_changes] == ["column dropped or renamed: w"]
+
+
+RETYPED = table("id", ("v", INT), ("w", BIGINT))
+UNDECIDED = "columns: {w: {renamed_from: w}}, or columns: {w: added}"
+
+
+def test_an_ambiguous_change_is_reported_until_it_is_declared() -> None:
+    state = state_of(BEFORE, types=["string", "int32", "string"])
+    [doubt] = task_of(plan_of([RETYPED], state, CONFIG)).doubts
+    assert (doubt.column, doubt.is_kept) == ("w", True)
+    declaring = replace(CONFIG, tables=(TableRule("*", columns={"w": {"renamed_from": "w"}}),))
+    assert task_of(plan_of([RETYPED], state, declaring)).doubts == ()
+    again = table("id", ("v", INT), ("w", BIGINT), "x")
+    changed = replace(state, relation=RETYPED, types=("string", "int32", "int64"), doubts=(doubt,))
+    assert task_of(plan_of([again], changed, CONFIG)).doubts == (doubt,), "a later change decides nothing"
+
+
+def test_a_truncate_decides_every_doubt() -> None:
+    state = state_of(BEFORE, types=["string", "int32", "string"])
+    doubtful = replace(state, doubts=(Doubt("v", True, ()),))
+    history = RelationHistory()
+    history.declare(RETYPED, (0, 1), None)
+    start = (100, 0, 1)
+    changes = TableChanges(T, truncates=1, truncated_at=start, runs=(RelationSpan(start, RETYPED),), last_row=start)
+    [task] = make_plan(CONFIG, history, {T: changes}, {T: doubtful}, UserTypes()).tasks
+    assert task.doubts == ()
+
+
+def test_an_ambiguous_change_holds_its_table_if_the_rule_says_so() -> None:
+    holding = with_contract(SchemaContract.of({"ambiguous": "hold"}))
+    state = state_of(BEFORE, types=["string", "int32", "string"])
+    [held] = plan_of([RETYPED], state, holding).held
+    assert held.reason == (
+        "its columns changed, which on_schema_change holds: w has kept its values under another type. Declare "
+        f"{UNDECIDED}"
+    )
+    assert task_of(plan_of([CHANGED["add"][0]], state, holding)).doubts == ()
+    doubtful = replace(state, doubts=(Doubt("v", True, ()),))
+    assert len(task_of(plan_of([CHANGED["add"][0]], doubtful, holding)).doubts) == 1, "an old doubt holds nothing"
 
 
 def test_a_held_table_stays_held_until_it_is_rebuilt() -> None:

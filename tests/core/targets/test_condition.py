@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 
 import pytest
 
 from pgoutput_etl.config.settings import Mode, OnMissingRow, Snapshots, TableRule
+from pgoutput_etl.schema.contract import SchemaContract
+from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.targets.condition import (
     ConditionKind,
     TableCondition,
@@ -143,6 +146,34 @@ def test_the_reason_has_counts_and_the_first_commit(table_state: TableState, rea
     assert found is not None
     assert found.reason == reason
     assert found.mismatches == table_state.mismatches
+
+
+KEPT, NEW = Doubt("v", True, ()), Doubt("total", False, ("n",))
+
+
+def test_a_table_is_ambiguous_until_every_doubt_is_declared() -> None:
+    doubtful = state(doubts=(KEPT, NEW))
+    [found] = conditions_of([doubtful], CONFIG)
+    assert (found.state, found.reason) == (ConditionKind.AMBIGUOUS, f"{KEPT}; {NEW}")
+    assert condition_lines([found]) == [f"Ambiguous: public.t: {KEPT}; {NEW}"]
+    one = condition_of(doubtful, MANUAL, TableRule("*", columns={"total": "added"}))
+    assert one is not None
+    assert one.reason == str(KEPT)
+    both: dict[str, str | Mapping[str, str]] = {"total": "added", "v": {"renamed_from": "v"}}
+    assert of(doubtful, rule=TableRule("*", columns=both)) is None
+    assert of(doubtful, rule=TableRule("*", on_schema_change=SchemaContract.of({"ambiguous": "ignore"}))) is None
+
+
+def test_the_other_declaration_asks_for_a_rebuild() -> None:
+    found = condition_of(state(doubts=(NEW,)), MANUAL, TableRule("*", columns={"total": {"renamed_from": "n"}}))
+    assert found is not None
+    assert found.reason == "total is declared otherwise than it was read. Rebuild the table"
+
+
+def test_rows_that_contradict_count_more_than_a_doubt_and_a_doubt_more_than_missing_rows() -> None:
+    assert of(state(found=MISSING, doubts=(KEPT,))) is ConditionKind.DIVERGED
+    assert of(state(FIRST, doubts=(KEPT,))) is ConditionKind.AMBIGUOUS
+    assert of(state(FIRST, doubts=(KEPT,)), ACCEPT) is ConditionKind.AMBIGUOUS
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,360 @@
+"""Which column of a relation's older version each column of its newer version is.
+
+A Relation message lists a table's columns without their numbers in the catalog. PostgreSQL never reorders columns, and
+a new one comes last. Therefore:
+
+- A name in both versions, in the same order, is the same column.
+- In front of a column that stayed, as many new names as old ones are the old columns, renamed in their order.
+- A declaration of the configuration (`columns: {new: {renamed_from: old}}`, `columns: {new: added}`) comes before both.
+
+Values never stand under a name that may not be theirs. A TableError holds the table, and lists the explanations as
+declarations, where
+
+- names of both versions are out of order
+- fewer new names than old ones are in front of a column that stayed
+- a new name in front of a column may be that column, and its name be given to a new one
+- a column has taken the type and modifier of a column that is gone
+- fewer commands than this reading needs explain the step, too.
+
+The following readings remove no value, and are a *doubt* until they are declared:
+
+- After the last column that stayed, new names are new columns. The old ones there are *retired*: they stay in the
+  target with their values. If none is there, this is a doubt only if as many commands explain the step otherwise.
+- The last columns, if they have other types, were retyped, not dropped and added again. So was a column next to one
+  that is gone.
+- A new name too many in front of a column is one that the publication did not have before (a column list, a generated
+  column). Its values in existing rows were never sent.
+
+What nothing shows is not seen: a column that was dropped, and another one of its type that took its name; a last column
+that was dropped and added again with its type.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain, combinations, pairwise
+
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.protocol.messages import RelationColumn
+
+# The configuration's declarations: each column's former name, or None for a new column.
+Declared = Mapping[str, str | None]
+
+Columns = Sequence[RelationColumn]
+
+_MOST_EXPLAINED, _SHOWN = 8, 3  # columns in which explanations are searched; explanations
+
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A column of a newer version, of which the archive does not show whether it is new.
+
+    is_kept: it was read as the older column of its name, with another type; otherwise it was read as a new one. former:
+    the names of the older columns that it may be.
+    """
+
+    column: str
+    is_kept: bool
+    former: tuple[str, ...]
+
+    @property
+    def reading(self) -> dict[str, str | None]:
+        """As a declaration."""
+        return {self.column: self.column if self.is_kept else None}
+
+    def __str__(self) -> str:
+        was_read = "has kept its values under another type" if self.is_kept else "was read as a new column"
+        others: list[str | None] = [None] if self.is_kept else list(self.former[:_SHOWN])
+        other = " or ".join(declaration({self.column: former}) for former in others)
+        return f"{self.column} {was_read}. Declare {declaration(self.reading)}, or {other}"
+
+
+def declaration(columns: Declared) -> str:
+    """The declaration as YAML, to be pasted into a table's rule."""
+    values = (f"{_yaml(name)}: {_origin(former)}" for name, former in columns.items())
+    return f"columns: {{{', '.join(values)}}}"
+
+
+def _origin(former: str | None) -> str:
+    return "added" if former is None else f"{{renamed_from: {_yaml(former)}}}"
+
+
+def _yaml(name: str) -> str:
+    is_plain = _PLAIN_NAME.fullmatch(name) and name.lower() not in _YAML_WORDS
+    return name if is_plain else json.dumps(name, ensure_ascii=False)
+
+
+@dataclass(slots=True)
+class Identification:
+    """origins: old position by new position, of columns that are not new. retired: old positions. unsent: new positions
+    of columns whose values in existing rows were never sent."""
+
+    origins: dict[int, int] = field(default_factory=dict)
+    retired: list[int] = field(default_factory=list)
+    unsent: list[int] = field(default_factory=list)
+    doubts: list[Doubt] = field(default_factory=list)
+
+
+def identify(before: Columns, after: Columns, declared: Declared) -> Identification:
+    """Raises TableError if a declaration is impossible, or if one is needed."""
+    versions = Versions(before, after)
+    anchors = versions.declared_origins(declared)
+    anchored = {place: origin for place, origin in anchors.items() if origin is not None}
+    named = versions.named(anchors)
+    kept = dict(sorted({**anchored, **named}.items()))
+    if not _increases(kept.values()):
+        raise versions.undecided("names that both versions have are out of order", anchors)
+    found = Identification({**kept})
+    for gap in versions.gaps(kept):
+        _fill(versions, found, gap, anchors, named)
+    _judge_types(versions, found, anchors, named)
+    if not found.doubts and not found.unsent:
+        _judge_count(versions, found, anchors)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """The old and the new positions in front of a column that stayed, or after all of them. next: the new position of
+    that column."""
+
+    old: list[int]
+    new: list[int]
+    next: int | None
+
+
+def _fill(
+    versions: Versions, found: Identification, gap: _Gap, anchors: Mapping[int, int | None], named: Mapping[int, int]
+) -> None:
+    """Identifies the columns in a gap. Raises TableError."""
+    old, new = gap.old, [place for place in gap.new if place not in anchors]
+    if gap.next is not None:
+        found.unsent += [place for place in gap.new if place in anchors]
+        if len(new) == len(old):
+            found.origins.update(zip(new, old, strict=True))
+            return
+        if old and new and len(old) > len(new):
+            names = ", ".join(versions.before[place].name for place in old)
+            raise versions.undecided(f"some of {names} were renamed and others dropped", anchors)
+    if gap.next is not None and len(new) > len(old):
+        origin = named.get(gap.next)
+        if origin is not None and _form(versions.before[origin]) == _form(versions.after[new[-1]]):
+            name, other = versions.before[origin].name, versions.after[new[-1]].name
+            why = f"{name} was renamed to {other}, and its name given to a new column; or {other} is newly published"
+            raise versions.undecided(why, anchors)
+        found.unsent += new
+        old = [*old, *([] if origin is None else [origin])]
+    former = tuple(versions.before[place].name for place in old)
+    if new and old:
+        found.doubts += [Doubt(versions.after[place].name, False, former) for place in new]
+        found.retired += gap.old
+
+
+def _judge_types(
+    versions: Versions, found: Identification, anchors: Mapping[int, int | None], named: Mapping[int, int]
+) -> None:
+    """Adds the doubts of retyped columns. Raises TableError."""
+    used = set(found.origins.values())
+    gone = {place for place in range(len(versions.before)) if place not in used}
+    gone_forms = {_form(versions.before[place]): versions.before[place].name for place in gone}
+    is_last = True
+    for place, origin in sorted(found.origins.items(), reverse=True):
+        is_retyped = versions.is_retyped(origin, place)
+        column = versions.after[place]
+        if is_retyped and place not in anchors:
+            if _form(column) in gone_forms:
+                taken = gone_forms[_form(column)]
+                raise versions.undecided(f"{column.name} has the type that {taken} had, which is gone", anchors)
+            if place in named and (is_last or {origin - 1, origin + 1} & gone):
+                found.doubts.append(Doubt(column.name, True, ()))
+        is_last = is_last and is_retyped and place in named
+
+
+def _judge_count(versions: Versions, found: Identification, anchors: Mapping[int, int | None]) -> None:
+    """Compares the reading with all others. Raises TableError."""
+    places = range(len(versions.after))
+    commands = versions.cost(found.origins, range(len(versions.before)), places)
+    fewest, readings = versions.fewest_commands(commands, anchors)
+    new = [place for place in places if place not in found.origins and place not in anchors]
+    if fewest < commands or (readings > 1 and not new):
+        raise versions.undecided("it can be read in several ways", anchors)
+    if readings > 1:
+        former = tuple(versions.before[place].name for place in sorted(found.origins.values())[-len(new) :])
+        found.doubts += [Doubt(versions.after[place].name, False, former) for place in new]
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The columns of two versions."""
+
+    before: Columns
+    after: Columns
+
+    def is_retyped(self, origin: int, place: int) -> bool:
+        return _form(self.before[origin]) != _form(self.after[place])
+
+    def declared_origins(self, declared: Declared) -> dict[int, int | None]:
+        """By new position, the declared old position, or None for a new column, if the declaration is about this step
+        and not about another one. Raises TableError if it is impossible."""
+        old, new = _places(self.before), _places(self.after)
+        moved = self._out_of_order(old)
+        origins: dict[int, int | None] = {}
+
+        def is_open(name: str) -> bool:
+            """True if the column is not certain to be the older one of its name."""
+            is_taken = name not in old or name in moved or new.get(name) in origins
+            return is_taken or self._crosses(name, old, new, origins)
+
+        def is_meant(name: str, former: str | None) -> bool:
+            if former is None:
+                is_behind_new = any(origin is None and place < new[name] for place, origin in origins.items())
+                is_used = old.get(name) in origins.values()
+                return is_open(name) or is_behind_new or is_used or self.is_retyped(old[name], new[name])
+            return former in old and (former in (name, None) or is_open(name) or former not in new or is_open(former))
+
+        left = {name: declared[name] for name in new if name in declared}
+        while meant := [name for name, former in left.items() if is_meant(name, former)]:
+            former = left.pop(meant[0])
+            origins[new[meant[0]]] = None if former is None else old[former]
+        taken = [origin for _, origin in sorted(origins.items()) if origin is not None]
+        if not _increases(taken):
+            names = {self.after[place].name: declared[self.after[place].name] for place in origins}
+            raise TableError(
+                f"{declaration(names)} is impossible: PostgreSQL never changes the order of columns. It was "
+                f"{', '.join(c.name for c in self.before)}, and is {', '.join(c.name for c in self.after)}"
+            )
+        return origins
+
+    def named(self, anchors: Mapping[int, int | None]) -> dict[int, int]:
+        """Old positions by new position, of the names in both versions without a declaration."""
+        old, taken = _places(self.before), set(anchors.values())
+        named = {place: old.get(column.name) for place, column in enumerate(self.after) if place not in anchors}
+        return {place: origin for place, origin in named.items() if origin is not None and origin not in taken}
+
+    def _crosses(
+        self, name: str, old: Mapping[str, int], new: Mapping[str, int], origins: Mapping[int, int | None]
+    ) -> bool:
+        """True if the older column of this name can't be the new one beside those that have an origin."""
+        place, own = new[name], old[name]
+        return any(origin is not None and (origin < own) != (other < place) for other, origin in origins.items())
+
+    def _out_of_order(self, old: Mapping[str, int]) -> set[str]:
+        names = [column.name for column in self.after if column.name in old]
+        places = [old[name] for name in names]
+        highest = accumulate(places, max)
+        lowest = [*accumulate(reversed(places), min)][::-1]
+        bounds = zip(names, places, highest, lowest, strict=True)
+        return {name for name, place, high, low in bounds if place < high or place > low}
+
+    def gaps(self, kept: Mapping[int, int]) -> Iterator[_Gap]:
+        """kept: old positions by new position, in order."""
+        old_from, new_from = 0, 0
+        for place, origin in kept.items():
+            yield _Gap([*range(old_from, origin)], [*range(new_from, place)], place)
+            old_from, new_from = origin + 1, place + 1
+        yield _Gap([*range(old_from, len(self.before))], [*range(new_from, len(self.after))], None)
+
+    def undecided(self, why: str, anchors: Mapping[int, int | None]) -> TableError:
+        explanations = [declaration(names) for names in self.explanations(anchors)]
+        choice = "; or ".join(explanations[:_SHOWN])
+        if not explanations:
+            choice = "columns: {name: {renamed_from: old_name}} or columns: {name: added}, for each of them"
+        return TableError(f"the archive does not show which columns these are: {why}. Declare it: {choice}")
+
+    def explanations(self, anchors: Mapping[int, int | None]) -> list[Declared]:
+        """The declarations that explain the step, those with the fewest changes first. anchors: what was declared."""
+        start, end = self._differing()
+        rest = max(len(self.before), len(self.after)) - start
+        if rest <= _MOST_EXPLAINED:  # equal columns at the end may be other ones
+            end = 0
+        elif rest - end > _MOST_EXPLAINED:
+            return []
+        olds = [*range(start, len(self.before) - end)]
+        news = [*range(start, len(self.after) - end)]
+        readings = [dict(zip(news, chosen, strict=False)) for chosen in _subsets(olds, len(news))]
+        named = {place: origin for place, origin in self.named({}).items() if place in news}
+        if _increases(named.values()):
+            readings.append(named)
+        costs = [(self.cost(origins, olds, news), origins) for origins in readings if _agrees(origins, news, anchors)]
+        costs.sort(key=lambda reading: reading[0])
+        found = [self._declaration(origins, news) for cost, origins in costs if cost <= costs[0][0] + 1]
+        return [names for i, names in enumerate(found) if names and names not in found[:i]]
+
+    def _differing(self) -> tuple[int, int]:
+        """The numbers of equal columns at the start and at the end."""
+        pairs = [*zip(self.before, self.after, strict=False)]
+        start = next((i for i, (old, new) in enumerate(pairs) if _identity(old) != _identity(new)), len(pairs))
+        most = min(len(self.before), len(self.after)) - start
+        end = 0
+        while end < most and _identity(self.before[-end - 1]) == _identity(self.after[-end - 1]):
+            end += 1
+        return start, end
+
+    def cost(self, origins: Mapping[int, int], olds: Sequence[int], news: Sequence[int]) -> int:
+        """The number of commands that do it."""
+        retyped = sum(self.is_retyped(origin, place) for place, origin in origins.items())
+        renamed = sum(self.before[origin].name != self.after[place].name for place, origin in origins.items())
+        return retyped + renamed + len(olds) + len(news) - 2 * len(origins)
+
+    def fewest_commands(self, most: int, anchors: Mapping[int, int | None]) -> tuple[int, int]:
+        """The least number of commands that explain the step, and the number of such readings. most: only readings
+        with so many are searched."""
+        beyond = most + 1
+        # For the old columns so far: by number of new columns that they became, the fewest commands and the readings.
+        best: dict[int, tuple[int, int]] = {0: (0, 1)}
+        for origin in range(len(self.before)):
+            following: dict[int, tuple[int, int]] = {}
+            for place, (commands, readings) in best.items():
+                ways = [(place, commands + 1)]
+                if place < len(self.after) and anchors.get(place, origin) == origin:
+                    renamed = self.before[origin].name != self.after[place].name
+                    ways.append((place + 1, commands + renamed + self.is_retyped(origin, place)))
+                for reached, needed in ways:
+                    known, number = following.get(reached, (beyond, 0))
+                    if needed < known:
+                        following[reached] = needed, readings
+                    elif needed == known < beyond:
+                        following[reached] = needed, number + readings
+            best = following
+        least = max((place + 1 for place, origin in anchors.items() if origin is not None), default=0)
+        whole = [(n + len(self.after) - place, r) for place, (n, r) in best.items() if place >= least]
+        fewest = min((commands for commands, _ in whole), default=beyond)
+        return fewest, sum(readings for commands, readings in whole if commands == fewest)
+
+    def _declaration(self, origins: Mapping[int, int], news: Sequence[int]) -> Declared:
+        names: dict[str, str | None] = {}
+        for place in news:
+            column, origin = self.after[place], origins.get(place)
+            if origin is None or _identity(self.before[origin]) != _identity(column):
+                names[column.name] = None if origin is None else self.before[origin].name
+        return names
+
+
+def _subsets(olds: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    return chain.from_iterable(combinations(olds, number) for number in range(min(len(olds), most) + 1))
+
+
+def _agrees(origins: Mapping[int, int], places: Sequence[int], anchors: Mapping[int, int | None]) -> bool:
+    return all(origins.get(place) == origin for place, origin in anchors.items() if place in places)
+
+
+def _identity(column: RelationColumn) -> tuple[str, int, int]:
+    return column.name, column.type_oid, column.type_modifier
+
+
+def _form(column: RelationColumn) -> tuple[int, int]:
+    return column.type_oid, column.type_modifier
+
+
+def _places(columns: Columns) -> dict[str, int]:
+    return {column.name: place for place, column in enumerate(columns)}
+
+
+def _increases(places: Iterable[int]) -> bool:
+    return all(first < second for first, second in pairwise(places))
