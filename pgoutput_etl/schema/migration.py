@@ -12,7 +12,7 @@ import pyarrow as pa
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
 from pgoutput_etl.schema.diff import Lineage, lineage
-from pgoutput_etl.schema.identification import Declared
+from pgoutput_etl.schema.identification import Declared, declaration
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableShape
 from pgoutput_etl.types.column import kept_bytes
 from pgoutput_etl.types.conversion import convert, is_unchanged, widens
@@ -70,7 +70,8 @@ class SchemaMigration:
             if self.origins[place] is None:
                 raise TableError(
                     f"key column {self.after[place].name!r} is new, and its values in existing rows were never sent: "
-                    "no archive has them"
+                    "no archive has them. If it had another name, declare "
+                    f"{declaration({self.after[place].name: 'former_name'})}"
                 )
 
 

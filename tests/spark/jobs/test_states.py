@@ -115,6 +115,37 @@ def test_a_diverged_table_is_named_until_it_is_rebuilt(nights: Nights) -> None:
     assert (rebuilt.exit_code, rebuilt.next, states(nights.job.run())) == (EXIT_DONE, (), {})
 
 
+def test_a_table_is_ambiguous_until_somebody_declares_what_happened(nights: Nights) -> None:
+    int4, bigint = 23, 20
+    before, after = table("id", ("n", int4), "v"), table("id", ("n", bigint), ("total", int4))
+    nights.night(transaction(1, 0x100, before, truncate(), insert("1", "10", "a")))
+    first = nights.night(transaction(2, 0x200, after, insert("2", "5000000000", "7")))
+    for summary in (first, nights.job.run()):
+        assert (states(summary), summary.exit_code) == ({"t": "ambiguous"}, EXIT_QUARANTINE)
+        text = " ".join(summary_text(summary).split())
+        assert "columns: {total: added}, or columns: {total: {renamed_from: v}}" in text
+        assert "columns: {n: {renamed_from: n}}, or columns: {n: added}" in text
+        assert "All tables but public.t (ambiguous) are consistent" in text
+        assert " backfill --config " in summary.next[0].command
+    assert nights.values("t", "id", "n", "total", "v") == [("1", 10, None, "a"), ("2", 5000000000, 7, None)]
+    assert manifest_state(nights) == "ambiguous"
+
+    read = "tables=[{match: public.t, columns: {total: added, n: {renamed_from: n}}}]"
+    assert states(nights.job.run(read)) == {}
+    other = "tables=[{match: public.t, columns: {total: {renamed_from: v}, n: {renamed_from: n}}}]"
+    [condition] = nights.job.run(other).conditions
+    assert condition.reason == "total is declared otherwise than it was read. Rebuild the table"
+    rebuilt = nights.job.backfill(OF_T, other)
+    assert (rebuilt.exit_code, states(nights.job.run(other))) == (EXIT_DONE, {})
+    assert nights.values("t", "id", "n", "total") == [("1", 10, None), ("2", 5000000000, 7)]
+
+    assert states(nights.job.run()) == {}, "the declaration was applied"
+    nights.night(transaction(3, 0x300, table("id", ("n", bigint), ("sum", int4)), insert("3", "1", "2")))
+    assert states(nights.job.run()) == {"t": "ambiguous"}
+    nights.night(transaction(4, 0x400, truncate(), insert("4", "1", "2")))
+    assert states(nights.job.run()) == {}, "no row is left that may be wrong"
+
+
 def test_a_change_of_a_missing_row_is_applied_or_holds_the_table(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), truncate(), insert("1", "a")))
     nights.land(transaction(2, 0x200, update("2", "b")))
