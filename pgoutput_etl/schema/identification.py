@@ -48,7 +48,7 @@ Columns = Sequence[RelationColumn]
 _MOST_EXPLAINED, _SHOWN = 8, 3  # columns in which explanations are searched; explanations
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
+_YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
 
 
 @dataclass(frozen=True, slots=True)

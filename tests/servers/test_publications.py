@@ -481,7 +481,7 @@ def test_a_column_takes_the_name_of_a_dropped_one(begin: Begin) -> None:
     )
     scene.run("alter table <s>.t drop a", "alter table <s>.t add a int", "insert into <s>.t values (2, 'b', 31, 20)")
     scene.land()
-    with pytest.raises(TableError, match="names that both versions have are out of order. Declare it: columns: {a: add"):
+    with pytest.raises(TableError, match="names that both versions have are out of order"):
         scene.table("<s>.t")
     declared: dict[str, str | None] = {"a": None}
     scene.assert_holds("<s>.t", declared=declared)

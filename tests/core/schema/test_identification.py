@@ -146,7 +146,7 @@ def test_a_declaration_stays_in_the_configuration() -> None:
 def test_an_impossible_declaration_is_an_error() -> None:
     old = sent(((0, "a", INT), (1, "b", INT)))
     new = sent(((5, "x", INT), (6, "y", INT)))
-    with pytest.raises(TableError, match=r'columns: {x: {renamed_from: b}, "y": {renamed_from: a}} is impossible'):
+    with pytest.raises(TableError, match=r"columns: {x: {renamed_from: b}, y: {renamed_from: a}} is impossible"):
         identify(old, new, {"x": "b", "y": "a"})
 
 

@@ -47,6 +47,10 @@ def contradict(nights: Nights, oid: int = T) -> None:
     write_deltalake(path, pa.Table.from_pylist(rows, SCHEMAS["batches"]), mode="overwrite")
 
 
+def columns_of_t(nights: Nights, *names: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row[name] for name in names) for row in nights.job.rows("public", "t"))
+
+
 def manifest_state(nights: Nights) -> str | None:
     path = nights.job.folder / "tables" / "_pgoutput_etl" / "manifests" / "test.json"
     [shown] = json.loads(path.read_text())["tables"]
@@ -127,7 +131,7 @@ def test_a_table_is_ambiguous_until_somebody_declares_what_happened(nights: Nigh
         assert "columns: {n: {renamed_from: n}}, or columns: {n: added}" in text
         assert "All tables but public.t (ambiguous) are consistent" in text
         assert " backfill --config " in summary.next[0].command
-    assert nights.values("t", "id", "n", "total", "v") == [("1", 10, None, "a"), ("2", 5000000000, 7, None)]
+    assert columns_of_t(nights, "id", "n", "total", "v") == [("1", 10, None, "a"), ("2", 5000000000, 7, None)]
     assert manifest_state(nights) == "ambiguous"
 
     read = "tables=[{match: public.t, columns: {total: added, n: {renamed_from: n}}}]"
@@ -137,7 +141,7 @@ def test_a_table_is_ambiguous_until_somebody_declares_what_happened(nights: Nigh
     assert condition.reason == "total is declared otherwise than it was read. Rebuild the table"
     rebuilt = nights.job.backfill(OF_T, other)
     assert (rebuilt.exit_code, states(nights.job.run(other))) == (EXIT_DONE, {})
-    assert nights.values("t", "id", "n", "total") == [("1", 10, None), ("2", 5000000000, 7)]
+    assert columns_of_t(nights, "id", "n", "total") == [("1", 10, None), ("2", 5000000000, 7)]
 
     assert states(nights.job.run()) == {}, "the declaration was applied"
     nights.night(transaction(3, 0x300, table("id", ("n", bigint), ("sum", int4)), insert("3", "1", "2")))
