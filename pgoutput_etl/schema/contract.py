@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -66,6 +66,12 @@ class SchemaContract:
 
     def values(self) -> dict[str, str]:
         return {field.name: getattr(self, field.name).value for field in fields(self)}
+
+    @property
+    def follows_all(self) -> bool:
+        """True if no change waits for somebody."""
+        is_followed = replace(self, ambiguous=FOLLOW_ALL.ambiguous) == FOLLOW_ALL
+        return is_followed and self.ambiguous is not OnAmbiguous.HOLD
 
     @property
     def keeps_dropped(self) -> bool:

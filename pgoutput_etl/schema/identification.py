@@ -90,6 +90,16 @@ def _yaml(name: str) -> str:
     return name if is_plain else json.dumps(name, ensure_ascii=False)
 
 
+class UndecidedError(TableError):
+    """A step between two versions that needs a declaration. choices: the explanations, the likeliest first."""
+
+    def __init__(self, why: str, choices: Sequence[Declared]) -> None:
+        shown = "; or ".join(map(declaration, choices[:_SHOWN]))
+        shown = shown or "columns: {name: {renamed_from: old_name}} or columns: {name: added}, for each of them"
+        super().__init__(f"the archive does not show which columns these are: {why}. Declare it: {shown}")
+        self.choices = choices
+
+
 @dataclass(slots=True)
 class Identification:
     """origins: old position by new position, of columns that are not new. retired: old positions. unsent: new positions
@@ -99,6 +109,19 @@ class Identification:
     retired: list[int] = field(default_factory=list)
     unsent: list[int] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
+
+
+def likeliest(history: Sequence[Columns], declared: Declared) -> Declared:
+    """The likeliest declarations that the steps of a history need beside those that there are."""
+    found: dict[str, str | None] = {}
+    for before, after in pairwise(history):
+        try:
+            identify(before, after, {**declared, **found})
+        except UndecidedError as error:
+            found |= error.choices[0] if error.choices else {}
+        except TableError:
+            continue  # an impossible declaration
+    return found
 
 
 def identify(before: Columns, after: Columns, declared: Declared) -> Identification:
@@ -260,12 +283,8 @@ class Versions:
             old_from, new_from = origin + 1, place + 1
         yield _Gap([*range(old_from, len(self.before))], [*range(new_from, len(self.after))], None)
 
-    def undecided(self, why: str, anchors: Mapping[int, int | None]) -> TableError:
-        explanations = [declaration(names) for names in self.explanations(anchors)]
-        choice = "; or ".join(explanations[:_SHOWN])
-        if not explanations:
-            choice = "columns: {name: {renamed_from: old_name}} or columns: {name: added}, for each of them"
-        return TableError(f"the archive does not show which columns these are: {why}. Declare it: {choice}")
+    def undecided(self, why: str, anchors: Mapping[int, int | None]) -> UndecidedError:
+        return UndecidedError(why, self.explanations(anchors))
 
     def explanations(self, anchors: Mapping[int, int | None]) -> list[Declared]:
         """The declarations that explain the step, those with the fewest changes first. anchors: what was declared."""

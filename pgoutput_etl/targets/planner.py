@@ -18,7 +18,7 @@ from pgoutput_etl.identifiers import is_catalog_place, is_within, pattern_of
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange, lineage
-from pgoutput_etl.schema.identification import Declared, Doubt
+from pgoutput_etl.schema.identification import Declared, Doubt, UndecidedError, declaration, likeliest
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
@@ -263,9 +263,9 @@ class _Planner:
                     step, retired = next_version(before, retired, run.relation, rule.lineage, contract.keeps_dropped)
                     schema_changes += [(run.start, change) for change in step.changes]
                     doubts += () if begins_empty else step.doubts
-                except TableError:
+                except TableError as error:
                     if not begins_empty:
-                        raise
+                        raise _with_later_steps(error, chain, rule.lineage) from None
             before = run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # the truncate removes all of its rows
@@ -278,6 +278,15 @@ class _Planner:
             spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))
             columns = shape.columns
         return spans, retired, schema_changes, doubts
+
+
+def _with_later_steps(error: TableError, chain: Sequence[Relation], declared: Declared) -> TableError:
+    """The error, with one list of declarations if several steps of the history need some."""
+    together = likeliest([relation.columns for relation in chain], declared)
+    choices = error.choices if isinstance(error, UndecidedError) else ()
+    if not choices or together.keys() <= choices[0].keys():
+        return error
+    return TableError(f"{error}. The likeliest for all changes of this table: {declaration(together)}")
 
 
 def _weightier(reason: str, cutoff: Cutoff | None) -> str:
@@ -374,7 +383,7 @@ def _key_by_version(
     key: tuple[str, ...], chain: Sequence[Relation], declared: Declared
 ) -> dict[Columns, tuple[str, ...]]:
     """The configured key's columns in each version. They may have been renamed before or after they were configured."""
-    steps = [lineage(old, new, declared).origins for old, new in pairwise(chain)]
+    steps = [_origins(old, new, declared) for old, new in pairwise(chain)]
     named = [i for i, relation in enumerate(chain) if set(key) <= {column.name for column in relation.columns}]
     if not named:
         return {relation.columns: key for relation in chain}  # table_shape refuses it
@@ -392,6 +401,15 @@ def _key_by_version(
         )
         for i, relation in enumerate(chain)
     }
+
+
+def _origins(old: Relation, new: Relation, declared: Declared) -> tuple[int | None, ...]:
+    """By name where columns can't be identified: such a table is held, or a truncate has removed its rows."""
+    try:
+        return lineage(old, new, declared).origins
+    except TableError:
+        places = {column.name: place for place, column in enumerate(old.columns)}
+        return tuple(places.get(column.name) for column in new.columns)
 
 
 def _with_paths_resolved(plan: TablePlan, states: Mapping[int, TableState], config: Config) -> TablePlan:

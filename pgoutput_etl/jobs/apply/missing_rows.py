@@ -12,7 +12,6 @@ from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
 from pgoutput_etl.jobs.snapshot.request import AutomaticRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.schema.contract import FOLLOW_ALL
 from pgoutput_etl.targets.plan import TableState, may_lack_rows
 
 
@@ -41,5 +40,5 @@ def _may_be_loaded(state: TableState, config: Config) -> bool:
     """False if a snapshot would do more harm than good: it would lose the history that other modes keep, or apply
     column changes that somebody has to accept. Also False for a table whose name another table has now."""
     rule = config.rule_for(state.schema, state.table)
-    is_plain = state.mode is Mode.MIRROR and rule.on_schema_change == FOLLOW_ALL and not rule.skip
+    is_plain = state.mode is Mode.MIRROR and rule.on_schema_change.follows_all and not rule.skip
     return is_plain and state.is_complete and may_lack_rows(state) and not state.is_displaced

@@ -144,3 +144,9 @@ def test_a_batch_is_finished_under_the_contract_that_it_began_with() -> None:
     refuse_other_settings(settings_of(holding), holding, [("public", "t")], 1)
     with pytest.raises(RunError, match=r"tables, for public\.t"):
         refuse_other_settings(settings_of(holding), CONFIG, [("public", "t")], 1)
+
+
+def test_a_contract_that_ignores_ambiguity_still_follows_all_changes() -> None:
+    assert SchemaContract.of({"ambiguous": "ignore"}).follows_all
+    assert not SchemaContract.of({"ambiguous": "hold"}).follows_all
+    assert not SchemaContract.of({"drop": "keep"}).follows_all

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import yaml
 
 from pgoutput_etl.config.settings import Config, Mode, Source, State, TableRule, Target
 from pgoutput_etl.errors import ConfigError, RunError
@@ -302,3 +303,24 @@ def test_changed_masks_stop_the_run_even_without_changes(masks: dict[str, str], 
     with pytest.raises(RunError, match=rf"public.t was written with other `columns`.*{expected}") as error:
         make_plan(CONFIG, history, {}, {T: state}, UserTypes())
     assert error.value.next_job == ("backfill", "--tables", "public.t")
+
+
+def test_one_list_of_declarations_releases_a_history_of_several_steps() -> None:
+    first, second = table("id", "price", ("price_new", INT)), table("id", ("price", INT))
+    third, fourth = table("id", ("price", INT), "v", "w"), table("id", ("price", INT), "w", "v")
+    runs = [first, second, third, fourth]
+    [held] = plan_of(runs).held
+    assert "price has the type that price_new had, which is gone. Declare it: columns: {price: {ren" in held.reason
+    listed = held.reason.partition("The likeliest for all changes of this table: ")[2]
+    declared = yaml.safe_load(listed)["columns"]
+    assert declared == {"price": {"renamed_from": "price_new"}, "v": "added"}
+    task = task_of(plan_of(runs, config=replace(CONFIG, tables=(TableRule("*", columns=declared),))))
+    assert (len(task.spans), task.doubts) == (4, ())
+
+
+def test_a_configured_key_is_no_reason_to_hold_a_table_whose_old_versions_a_truncate_ended() -> None:
+    whole = [table("id", "a", "b", identity=ReplicaIdentity.FULL), table("id", "b", "a", identity=ReplicaIdentity.FULL)]
+    keyed = replace(CONFIG, tables=(TableRule("*", key=("id",)),))
+    assert "out of order" in plan_of(whole, config=keyed).held[0].reason
+    task = task_of(plan_of(whole, config=keyed, truncates=1, truncated_at=(200, 0, 2)))
+    assert task.shape.key == (0,)
