@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.jobs.apply.report import RunSummary
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.load import evolve, merge
+from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity, Type
 from tests.support.jobs import Job
 from tests.support.small_archives import (
@@ -433,3 +436,36 @@ def test_a_run_that_died_between_two_spans_is_finished(nights: Nights, monkeypat
     nights.assert_as_replayed()
     rows = {(row["id"], row["b"], row["n"]) for row in nights.job.rows("public", "t")}
     assert rows == {(1, "a1", "1"), (2, "a2", "2"), (3, "b3", "3"), (4, "b4", "four")}
+
+
+def test_a_declaration_releases_the_change_of_a_key_to_another_column(nights: Nights) -> None:
+    """The zero-downtime change to bigint, in every mode, with unchanged TOAST and deletes after it."""
+    modes = {mode: oid for oid, mode in enumerate(("mirror", "soft_delete", "history", "append"), 1)}
+    rules = [f"match: public.{mode}, mode: {mode}" for mode in modes]
+    declared = "columns: {id: {renamed_from: id_big}}"
+    nights.overrides = (f"tables=[{', '.join(f'{{{rule}}}' for rule in rules)}]",)
+    rows = [(str(i), "a", f"long {i}", str(i)) for i in range(1, 5)]
+    for mode, oid in modes.items():
+        old = table(("id", INT4), "v", "w", ("id_big", INT8), name=mode, oid=oid)
+        nights.land(nights.commit(old, *(insert(*row, oid=oid) for row in rows)))
+    assert nights.job.run(*nights.overrides).exit_code == 0
+    for mode, oid in modes.items():
+        new = table("v", "w", ("id", INT8), name=mode, key=["id"], oid=oid)
+        moved = update("a", TOAST, "40", old_key=(None, None, "4"), oid=oid)
+        changes = (update("b", TOAST, "2", oid=oid), delete(None, None, "3", oid=oid), moved)
+        nights.land(nights.commit(new, insert("c", None, "3000000000", oid=oid), *changes))
+    summary = nights.job.run(*nights.overrides)
+    for held in summary.tables:
+        assert "are out of order. Declare it: columns: {id: {renamed_from: id_big}};" in str(held.held), held
+    nights.overrides = (f"tables=[{', '.join(f'{{{rule}, {declared}}}' for rule in rules)}]",)
+    redriven = nights.job.backfill(BackfillRequest(None), *nights.overrides)
+    assert redriven.exit_code == 0
+    for oid in modes.values():
+        nights.land(nights.commit(delete(None, None, "1", oid=oid), update("d", TOAST, "40", oid=oid)))
+    assert nights.job.run(*nights.overrides).exit_code == 0
+    expected = {(2, "b", "long 2"), (40, "d", "long 4"), (3000000000, "c", None)}
+    for mode in ("mirror", "soft_delete", "history"):
+        stored = nights.job.spark.read.format("delta").load(str(nights.job.path("public", mode)))
+        found = current_rows(stored, Mode(mode)).toArrow().to_pylist()
+        assert {(row["id"], row["v"], row["w"]) for row in found} == expected, mode
+    assert len(nights.job.rows("public", "append")) == 10
