@@ -19,7 +19,7 @@ from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.jobs.batch_plan import BatchPlan
 from pgoutput_etl.jobs.plan.report import PlannedTable, PlannedType
 from pgoutput_etl.load.change_source import blocks_of_table, events_of_blocks, window_of
-from pgoutput_etl.load.faults import FAULTS, spark_fault, table_fault
+from pgoutput_etl.load.faults import FAULTS, held_reason
 from pgoutput_etl.load.layout import planned_layout
 from pgoutput_etl.load.net_effect import event_key_parts, net_of_bag, with_sequence
 from pgoutput_etl.load.shared_table import planned_columns
@@ -65,10 +65,8 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
             effects.update(of_rows)
             unrepresentable.update(of_columns)
     except FAULTS as error:
-        reason = table_fault(error, plan.path_of) or spark_fault(error, partial(is_running, plan.rows.spark))
-        if reason is None:
-            raise
-        return replace(table, held=str(reason))
+        step = f"counting {table.schema}.{table.table}"
+        return replace(table, held=held_reason(error, step, plan.path_of, partial(is_running, plan.rows.spark)))
     inserted, updated, deleted = (effects[name] for name in _EFFECTS)
     types = tuple(_planned_types(task.shape, unrepresentable))
     return replace(table, inserted=inserted, updated=updated, deleted=deleted, types=types)

@@ -254,6 +254,17 @@ def test_a_damaged_table_can_be_repaired_at_any_time(nights: Nights, repaired_be
 
 
 @pytest.mark.soak
+def test_the_repair_of_a_table_without_a_key_overwrites_its_rows(nights: Nights) -> None:
+    bag = table("v", "w", name="bag", key=())
+    rows = [("1", "a"), ("1", "a"), ("2", "b")]
+    nights.night(transaction(1, 0x100, bag, *(insert(*row) for row in rows)))
+    path = nights.job.path("public", "bag")
+    nights.job.spark.sql(f"UPDATE delta.`{path}` SET w = 'damaged' WHERE v = '1'")
+    begin_repair(nights, 0x101, bag, rows)
+    assert nights.night(transaction(2, 0x200, insert("3", "c"))).exit_code == 0
+    assert nights.values("bag") == [*rows, ("3", "c")]
+
+
 def test_a_repair_writes_only_rows_that_differ_in_a_value(nights: Nights) -> None:
     """Values with several spellings, values that no column holds or that were never sent, and a dropped column that is
     kept; ranges that the snapshot does not have."""
