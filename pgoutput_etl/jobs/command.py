@@ -15,7 +15,7 @@ from pgoutput_etl.console import DEBUG, Progress, ProgressPrinter, keep_log_priv
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_NEEDS_LITTLE_SPARK, EXIT_NEEDS_NO_SPARK, EXIT_NEEDS_SPARK, exit_code_of
 from pgoutput_etl.identifiers import is_chosen, unmatched
-from pgoutput_etl.jobs.command_line import example_line, job_line
+from pgoutput_etl.jobs.command_line import example_line, next_line
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
 from pgoutput_etl.timestamps import parse_duration, parse_time
@@ -137,7 +137,7 @@ def job_command(
         try:
             report = job(arguments, config)()
         except PgoutputEtlError as error:
-            print_error(error, job_line(config, *error.next_job) if error.next_job else None)
+            print_error(error, next_line(config, error.next_job) if error.next_job else None)
             return exit_code_of(error)
         with StandardOutput():
             if arguments.json:

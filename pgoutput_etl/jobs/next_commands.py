@@ -14,7 +14,7 @@ from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import DECLARED, NOT_UTF8, ArchiveError
 from pgoutput_etl.identifiers import patterns_of
-from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
+from pgoutput_etl.jobs.command_line import next_line
 from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACED
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.contract import is_held_by_contract
@@ -36,7 +36,6 @@ ONLY_ON_SERVER = (
 APPLY = ("apply",)
 REDRIVE = ("backfill", "--from-quarantine")
 ACCEPT_GAP = ("apply", "--set", "source.gaps=accept")
-SERVER = "jdbc:postgresql://HOST:5432/DATABASE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,8 @@ class Findings:
 def next_commands(config: Config, findings: Findings) -> tuple[NextCommand, ...]:
     """Each command once, in the order in which to run them."""
     reasons: dict[str, list[str]] = {}
-    for reason, job in (*_steps(findings), *_mending_steps(findings, config.source.jdbc or SERVER)):
-        line = jdbc_job_line if "--jdbc" in job else job_line
-        reasons.setdefault(line(config, *job), []).append(reason)
+    for reason, job in (*_steps(findings, config.source.server), *_mending_steps(findings, config.source.server)):
+        reasons.setdefault(next_line(config, job), []).append(reason)
     return tuple(NextCommand(" ".join(parts), command) for command, parts in reasons.items())
 
 
@@ -88,8 +86,8 @@ def next_lines(commands: Iterable[NextCommand]) -> list[str]:
     return ["Next:", *lines] if lines else []
 
 
-def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Reasons, each with a job and its options."""
+def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Reasons, each with a job and its options. server: its JDBC URL."""
     from_server = _held_by(findings, _is_only_on_server)
     rebuilt_alone = {why: tables for is_held, why in _REBUILT_ALONE if (tables := _held_by(findings, is_held))}
     rebuilt = len(findings.held) - len(from_server) - sum(map(len, rebuilt_alone.values()))
@@ -109,7 +107,7 @@ def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
     if left_unread:
         yield _LEFT_UNREAD, REDRIVE
     if from_server:
-        yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", snapshot_of(from_server, SERVER)
+        yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", snapshot_of(from_server, server)
     for why, tables in rebuilt_alone.items():
         yield f"{_are(len(tables), 'held')}: {why}", ("backfill", "--tables", patterns_of(tables))
     if findings.commits_without_prepare:
@@ -125,7 +123,7 @@ def _held_by(findings: Findings, is_held: Callable[[str], bool]) -> list[str]:
 
 
 def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """For tables that differ from the server's although they are applied. server: its JDBC URL."""
+    """For tables that differ from the server's although they are applied."""
     conditions = findings.conditions
     if findings.swapped:
         yield _SWAPPED, snapshot_of(sorted(findings.swapped), server)
