@@ -17,7 +17,7 @@ from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.jobs.command_line import next_line
 from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACED
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.schema.contract import is_held_by_contract
+from pgoutput_etl.schema.contract import holds_new_type, is_held_by_contract
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.plan import WAS_SKIPPED
 from pgoutput_etl.transactions.cutoff import TORN
@@ -88,9 +88,9 @@ def next_lines(commands: Iterable[NextCommand]) -> list[str]:
 
 def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Reasons, each with a job and its options. server: its JDBC URL."""
-    from_server = _held_by(findings, _is_only_on_server)
+    from_server, retyped = _held_by(findings, _is_only_on_server), _held_by(findings, holds_new_type)
     rebuilt_alone = {why: tables for is_held, why in _REBUILT_ALONE if (tables := _held_by(findings, is_held))}
-    rebuilt = len(findings.held) - len(from_server) - sum(map(len, rebuilt_alone.values()))
+    rebuilt = len(findings.held) - len(from_server) - len(retyped) - sum(map(len, rebuilt_alone.values()))
     left_unread = [file for file in findings.refused_files if file.endswith(LEFT_UNREAD)]
     unreadable = [file for file in findings.refused_files if file.endswith(HELD_FROM_HERE)]
     misplaced = [file for file in findings.refused_files if file.endswith(MISPLACED)]
@@ -108,6 +108,8 @@ def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ..
         yield _LEFT_UNREAD, REDRIVE
     if from_server:
         yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", snapshot_of(from_server, server)
+    if retyped:
+        yield f"{_are(len(retyped), 'held')}: {_RETYPED}", snapshot_of(retyped, server)
     for why, tables in rebuilt_alone.items():
         yield f"{_are(len(tables), 'held')}: {why}", ("backfill", "--tables", patterns_of(tables))
     if findings.commits_without_prepare:
@@ -218,6 +220,12 @@ _UNDECLARED = "add the type to the configuration's `types`, as the reason says. 
 
 _ACCEPTED = "columns changed, and on_schema_change waits for you. Accept the new columns, which rebuilds the table:"
 
+_RETYPED = (
+    "a column has another type, and on_schema_change waits for you. No archive shows which values ALTER TABLE … USING "
+    "computed. Set PGUSER and PGPASSWORD, and accept the new columns with a snapshot, which replaces the table; or, "
+    "without USING, by `backfill --tables`:"
+)
+
 _WITHOUT_PREPARE = "If a file is missing, load snapshots of the tables that it changed. If none is, accept the commits:"
 
 
@@ -229,11 +237,15 @@ def _is_undeclared(reason: str) -> bool:
     return DECLARED in reason
 
 
+def _is_accepted(reason: str) -> bool:
+    return is_held_by_contract(reason) and not holds_new_type(reason)
+
+
 # Reasons for holding tables that are rebuilt from the archive, one by one, and what to do first
 _REBUILT_ALONE: tuple[tuple[Callable[[str], bool], str], ...] = (
     (_is_not_utf8, _NOT_UTF8),
     (_is_undeclared, _UNDECLARED),
-    (is_held_by_contract, _ACCEPTED),
+    (_is_accepted, _ACCEPTED),
     (WAS_SKIPPED.__eq__, _NO_LONGER_SKIPPED),
 )
 

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ArchiveError, ConfigError, TableError, brief
+from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.snapshot.repair import TableComparison, why_not_repaired
@@ -171,6 +172,9 @@ class Staging:
         request, files = self.request, self._files()
         catalog = self._catalog()
         names = self._names(files, catalog)
+        partitions: tuple[TableSummary, ...] = ()
+        if isinstance(files, Dump):
+            names, partitions = self._without_partitions(files, names, catalog)
         if not isinstance(files, Dump) and len(names) > 1:
             raise ConfigError("--tables: --csv and --copy hold the rows of one table: expected its schema.table")
         by_name = {name: self._relation(name, files.names(name), catalog) for name in names}
@@ -193,7 +197,24 @@ class Staging:
         time = None if request.time is None else microseconds_of(request.time)
         known = None if catalog is None else catalog.known
         order = SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types, known)
-        return self._staged(order, skipped, unread)
+        staged = self._staged(order, skipped, unread)
+        return replace(staged, unread=(*staged.unread, *partitions))
+
+    def _without_partitions(
+        self, dump: Dump, names: Sequence[str], catalog: Catalog | None
+    ) -> tuple[list[str], tuple[TableSummary, ...]]:
+        """The names of tables to load, and the partitions whose rows the archive has under their root's name. Raises
+        ConfigError if there are no others."""
+        published = {table.full_name for table in catalog.tables} if catalog is not None else set(self.archive.names)
+        roots = {name: root for name in names if (root := dump.tables[name].root) in published}
+        if roots and len(roots) == len(names):
+            error = ConfigError(f"--dump: no other tables: {'; '.join(map(_of_root, roots, roots.values()))}")
+            named = patterns_of(sorted({*roots.values()}))
+            error.next_job = ("snapshot", "--tables", named, "--jdbc", self.config.source.server)
+            raise error
+        tables = (dump.tables[name] for name in roots)
+        left = (TableSummary(t.schema, t.name, "", -1, held=_of_root(t.name, t.root)) for t in tables)
+        return [name for name in names if name not in roots], tuple(left)
 
     def _files(self) -> RowFiles:
         path = self.request.files or ""
@@ -257,6 +278,13 @@ class Staging:
         oid = F.lit(relation.oid).cast("long").alias("relation")
         staged = rows.select(oid, F.monotonically_increasing_id().alias("ordinal"), "new")
         staged.write.format("delta").mode("append").save(path)
+
+
+def _of_root(name: str, root: str | None) -> str:
+    return (
+        f"{name} is a partition of {root}, which is published under its own name: load {root} with --jdbc, or with "
+        "--copy or --csv from COPY (SELECT …)"
+    )
 
 
 def with_snapshot(history: RelationHistory, relations: Sequence[Relation]) -> RelationHistory:
