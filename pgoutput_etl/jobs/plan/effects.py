@@ -24,6 +24,7 @@ from pgoutput_etl.load.layout import planned_layout
 from pgoutput_etl.load.net_effect import event_key_parts, net_of_bag, with_sequence
 from pgoutput_etl.load.shared_table import planned_columns
 from pgoutput_etl.load.target_columns import delta_type, entries_of, no_entries
+from pgoutput_etl.load.targets import with_memory
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import SchemaSpan, TableChanges, TableTask
@@ -85,7 +86,7 @@ def _count_span(
     plan: BatchPlan, task: TableTask, span: SchemaSpan, has_rows: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Rows by effect, and by column the changes with a value that the column cannot hold."""
-    rows, shape = plan.rows, span.shape
+    rows, shape = plan.rows, with_memory(plan.rows.spark, span).shape
     window = window_of(task, span, plan.targets.cutoffs)
     blocks = blocks_of_table(rows, shape)
     events = with_sequence(events_of_blocks(typed_events_of, blocks, rows.statuses, window, shape))
