@@ -29,12 +29,19 @@ javax.annotation:javax.annotation-api,org.apache.hadoop:hadoop-client-api,org.ap
 org.apache.logging.log4j:*,org.apache.parquet:*,org.locationtech.jts:*,org.roaringbitmap:*,org.slf4j:*,\
 org.xerial.snappy:*"
 
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+script=${BASH_SOURCE[0]}
+while [[ -L $script ]]; do
+  link=$(readlink "$script")
+  [[ $link == /* ]] || link=$(dirname "$script")/$link
+  script=$link
+done
+here=$(cd "$(dirname "$script")" && pwd)
 
 fail() {
   printf 'spark-submit.sh: %s\n' "$1" >&2
-  exit 2
+  exit "${2:-2}"
 }
+[[ $here != *[:\"]* ]] || fail "Python and Java can't read a path with ':' or '\"': move the folder $here"
 
 usage() {
   sed -n '2,/^set /s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
@@ -161,10 +168,12 @@ packages=$(joined "$packages") excludes=$(joined "$excludes")
 
 # Collect the files to send, and redirect output.
 
-work=$(mktemp -d "${TMPDIR:-/tmp}/pgoutput-etl.XXXXXX")
+temporary=${TMPDIR:-/tmp}
+no_room="can't write to $temporary: point TMPDIR at a folder with some room that this user may write"
+work=$(mktemp -d "$temporary/pgoutput-etl.XXXXXX" 2>/dev/null) || fail "$no_room" 1
 trap 'rm -rf "$work"' EXIT
 
-(cd "$here" && "$own_python" -m zipfile -c "$work/pgoutput_etl.zip" pgoutput_etl/)
+(cd "$here" && "$own_python" -m zipfile -c "$work/pgoutput_etl.zip" pgoutput_etl/ 2>/dev/null) || fail "$no_room" 1
 py_files=$(joined "$work/pgoutput_etl.zip,$py_files")
 
 # Java's names of files, and its digits in them; see pgoutput_etl/spark/jvm.py.
@@ -183,6 +192,20 @@ $(configured spark.driver.extraJavaOptions) $(configured spark.driver.defaultJav
 if $little_work && [[ $java_options != *GC* ]]; then # see pgoutput_etl/spark/jvm.py
   light="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
   export SPARK_SUBMIT_OPTS="$light ${SPARK_SUBMIT_OPTS-}"
+fi
+
+# Ivy keeps the packages that it downloads, and locks, below the home folder that Java finds.
+if [[ -n $packages && $java_options != *-Duser.home=* && $java_options != *spark.jars.ivy* ]]; then
+  home=$("$own_python" -IS -c 'import os, pwd; print(pwd.getpwuid(os.getuid()).pw_dir)' 2>/dev/null) || home=${HOME-}
+  if [[ ! -w $home && ! -w $home/.ivy2.5.2 && -z $(configured spark.jars.ivy) ]]; then
+    fail "Java can't keep packages in $home, this user's home: name a folder with --conf spark.jars.ivy=FOLDER" 1
+  fi
+fi
+
+# Java looks its own machine up, which fails where the name has no address.
+if [[ ${master:-local} == local* && -z ${SPARK_LOCAL_IP-} ]] &&
+  ! "$own_python" -IS -c 'import socket; socket.gethostbyname(socket.gethostname())' 2>/dev/null; then
+  export SPARK_LOCAL_IP=127.0.0.1 SPARK_LOCAL_HOSTNAME=localhost
 fi
 
 command=("$SPARK_HOME/bin/spark-submit" --conf spark.ui.showConsoleProgress=false --py-files "$py_files")
@@ -241,4 +264,6 @@ copied=0
 wait "$output" || copied=$?
 ((copied != 1 || status)) || status=1 # the report is lost, as on a full disk; a reader that ends early has other codes
 wait
+# Codes of Spark's Java process, such as 52 without memory: the job has said what failed.
+((status < 50 || status > 56)) || status=1
 exit "$status"

@@ -142,6 +142,11 @@ def print_error(error: PgoutputEtlError, command: str | None = None) -> None:
     _print_traceback(error)
 
 
+def print_stopped() -> None:
+    """Prints to standard error that somebody has stopped the job, without the texts of errors that this interrupted."""
+    _print_lines("stopped by SIGINT (Ctrl-C)")
+
+
 def print_unexpected(error: Exception, job: str) -> None:
     """Prints to standard error, like `print_error`, an error of a library or of this package's code. Its text may
     contain rows' values: it is printed only with --debug."""

@@ -14,8 +14,12 @@ require_java() {
   local java=${JAVA_HOME:+$JAVA_HOME/bin/}java version from=${JAVA_HOME:+ (JAVA_HOME is $JAVA_HOME)}
   local how="install a JDK or JRE 17 or 21, such as Debian's openjdk-17-jre-headless, or point JAVA_HOME at one"
   # The /usr/bin/java of macOS is only a stub that prints no version.
-  version=$("$java" -version 2>&1 | sed -n 's/.*version "\([0-9][0-9.]*\).*/\1/p' | head -n 1)
-  if [[ -z $version ]]; then
+  local says
+  says=$("$java" -version 2>&1)
+  version=$(sed -n 's/.*version "\([0-9][0-9.]*\).*/\1/p' <<<"$says" | head -n 1)
+  if [[ $says == *"Error occurred during initialization of VM"* || $says == *"insufficient memory"* ]]; then
+    missing "Java does not start: ${says//$'\n'/ } (ulimit -v is $(ulimit -v): Java needs some GB of addresses)"
+  elif [[ -z $version ]]; then
     missing "Java 17 or newer is required, and none was found$from: $how."
   elif ((${version%%.*} < 17)); then
     missing "Java 17 or newer is required, and this is $version$from: $how."

@@ -20,8 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import TupleData
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
@@ -36,6 +38,8 @@ INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN = "I", "U", "D", "X", "V"
 WITHHELD = b"\xff\xff"
 
 MAX_SIZE = 2**30  # bytes of events in one batch
+
+HEAP_PER_BYTE = 24  # of Java's, for each byte of a row that a MERGE reads, joins, and writes
 
 # The columns of a message row that `events` reads, and the outcome of its transaction.
 ROW_SCHEMA = pa.schema(
@@ -141,6 +145,28 @@ def too_long(row: pa.RecordBatch, shape: TableShape) -> ArchiveError:
     """The error for a row that is too large even for a batch of its own."""
     where = _position(row.select(["file", "offset"]).to_pydict(), 0)
     return ArchiveError(f"{where}: {shape.relation.full_name}: expected values that take less than 1 GiB in a row")
+
+
+def refuse_too_large(rows: pa.RecordBatch, shape: TableShape) -> None:
+    """Raises ArchiveError for a row that would end the Java process that writes it, or one that updates it later."""
+    if shape.memory is None:
+        return
+    limit = shape.memory // HEAP_PER_BYTE
+    for name in ("new", "old"):
+        sizes = pc.binary_length(rows.column(name))
+        largest = pc.max(sizes).as_py() or 0
+        if largest > limit:
+            row = rows.slice(pc.index(sizes, largest).as_py(), 1)
+            data = read_tuple(row.column(name)[0].as_py())
+            size, column = max((len(value or b""), i) for i, value in enumerate(data.values))
+            [lsn] = row.column("commit_lsn").to_pylist()
+            raise ArchiveError(
+                f"{_position(row.to_pydict(), 0)}: {shape.relation.full_name}, column "
+                f"{shape.relation.columns[column].name!r}: expected a row of at most {limit:,} bytes, found one of "
+                f"{largest:,}, {size:,} in this column, in the commit at {format_lsn(lsn)}. Give Java "
+                f"{largest * HEAP_PER_BYTE // 2**30 + 1}g (spark.executor.memory; without a cluster, "
+                "spark.driver.memory), and rebuild the table"
+            )
 
 
 def _cells(tuple_data: bytes, shape: TableShape) -> _Row:

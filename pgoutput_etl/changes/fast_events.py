@@ -15,7 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from pgoutput_etl import jit
-from pgoutput_etl.changes.events import DELETED, INSERTED, MAX_SIZE, MOVED_IN, MOVED_OUT, UPDATED, events, too_long
+from pgoutput_etl.changes.events import (
+    DELETED,
+    INSERTED,
+    MAX_SIZE,
+    MOVED_IN,
+    MOVED_OUT,
+    UPDATED,
+    events,
+    refuse_too_large,
+    too_long,
+)
 from pgoutput_etl.changes.tuple_columns import SEEN_UNCHANGED, UNCHANGED, RawTuples, SplitTuples, split_tuples
 from pgoutput_etl.scan.message_row import one_letter
 from pgoutput_etl.schema.relation_history import RelationVersions
@@ -42,6 +52,7 @@ _1 = np.uint64(1)
 def event_batches(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
     """Like `events`, but in several batches. Some values are much longer as text than in binary, so batches may be
     halved."""
+    refuse_too_large(rows, shape)
     if not jit.AVAILABLE:
         yield from _in_halves(rows, shape)
         return

@@ -182,7 +182,7 @@ def read_files(
         selection, scans = index.select(files, listing, known, output.scans, errors, rescan, salvages)
         output = replace(output, scans=scans)
         if landing.config.source.gaps is Gaps.REFUSE:
-            _refuse_gaps(index, selection, landing.names)
+            _refuse_gaps(index, selection, landing)
         commits = {file.path: commits_in(output.scans[n]) for n, file in files.items() if n in output.scans}
         steps = in_steps(selection, commits, landing.config.merge.max_transactions)
     except BaseException:
@@ -247,18 +247,18 @@ def _read_selection(landing: LandingFolder, steps: Sequence[FileSelection]) -> F
     return FileBatch(blocks, output, parts, again, first.remarks, later=tuple(later))
 
 
-def _refuse_gaps(index: FileIndex, selection: FileSelection, all_names: Callable[[], Iterable[str]]) -> None:
+def _refuse_gaps(index: FileIndex, selection: FileSelection, landing: LandingFolder) -> None:
     """Raises RunError if a number is missing among the files' names; an empty file or a duplicate, even a removed one,
-    fills its number. all_names: paths of all files, including empty ones; called only if a number seems missing."""
+    fills its number."""
     new = {part.path for part in selection.to_read.values() if not part.offset}
     if not new:
         return
     around = {*index.around(new), *(part.path for part in selection.parts.values())}
-    if _missing_before(new, around) and (missing := _missing_before(new, around.union(all_names()))):
+    if _missing_before(new, around) and (missing := _missing_before(new, around.union(landing.names()))):
         raise RunError(
             f"{missing}: whole transactions may be. Nothing was written. Land what is missing, and run again. If "
-            "nothing is missing, accept the gap for one run with source.gaps: accept",
-            next_job=("apply", "--set", "source.gaps=accept"),
+            "no such file ever existed, a run with source.gaps: accept (--set source.gaps=accept) goes on without it",
+            next_job=("inspect", landing.config.source.landing),
         )
 
 

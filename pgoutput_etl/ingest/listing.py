@@ -200,7 +200,7 @@ def _memory_error(spark: SparkSession, file: LandedFile) -> dict[str, ScanError]
     """A worker opens a local file itself. Any other file passes through Java's heap, which holds it at least twice: as
     Hadoop read it, and as a row. An executor without room for that dies, and with it the run, without naming the
     file. Returns nothing if there is room."""
-    heap = _heap_of(spark)
+    heap = heap_of(spark)
     if heap is None or _COPIES_IN_JAVA * file.size <= heap:
         return {}
     text = (
@@ -211,7 +211,7 @@ def _memory_error(spark: SparkSession, file: LandedFile) -> dict[str, ScanError]
     return {file.path: ScanError(text)}
 
 
-def _heap_of(spark: SparkSession) -> int | None:
+def heap_of(spark: SparkSession) -> int | None:
     """Bytes of an executor's heap, or None if this session can't tell."""
     if is_connect(spark) or is_platform_session():
         return None

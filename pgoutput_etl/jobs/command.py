@@ -11,11 +11,25 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from pgoutput_etl.config.settings import Config, load_config
-from pgoutput_etl.console import DEBUG, Progress, ProgressPrinter, keep_log_private, print_error, print_unexpected
+from pgoutput_etl.console import (
+    DEBUG,
+    Progress,
+    ProgressPrinter,
+    keep_log_private,
+    print_error,
+    print_stopped,
+    print_unexpected,
+)
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
-from pgoutput_etl.exit_codes import EXIT_NEEDS_LITTLE_SPARK, EXIT_NEEDS_NO_SPARK, EXIT_NEEDS_SPARK, exit_code_of
+from pgoutput_etl.exit_codes import (
+    EXIT_NEEDS_LITTLE_SPARK,
+    EXIT_NEEDS_NO_SPARK,
+    EXIT_NEEDS_SPARK,
+    EXIT_STOPPED,
+    exit_code_of,
+)
 from pgoutput_etl.identifiers import is_chosen, unmatched
-from pgoutput_etl.jobs.command_line import example_line, job_line
+from pgoutput_etl.jobs.command_line import example_line, next_line
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
 from pgoutput_etl.timestamps import parse_duration, parse_time
@@ -78,7 +92,8 @@ class Command:
         except ModuleNotFoundError:
             raise  # the launcher says how to install it
         except KeyboardInterrupt:
-            raise KeyboardInterrupt from None  # without the texts of errors that it interrupted
+            print_stopped()
+            return EXIT_STOPPED
         except Exception as error:  # noqa: BLE001 # its text may contain rows' values
             print_unexpected(error, self.name)
             return exit_code_of(error)
@@ -137,7 +152,7 @@ def job_command(
         try:
             report = job(arguments, config)()
         except PgoutputEtlError as error:
-            print_error(error, job_line(config, *error.next_job) if error.next_job else None)
+            print_error(error, next_line(config, error.next_job) if error.next_job else None)
             return exit_code_of(error)
         with StandardOutput():
             if arguments.json:

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from pgoutput_etl.config.settings import Config
@@ -67,3 +68,8 @@ def jdbc_job_line(config: Config, job: str, *options: str) -> str:
         if has_jars or not line.startswith(submit)
         else line.replace(submit, f"{submit}--packages {DRIVER_PACKAGE} ", 1)
     )
+
+
+def next_line(config: Config, job: Sequence[str]) -> str:
+    """The command line of a job and its options, with the driver if it needs one."""
+    return jdbc_job_line(config, *job) if "--jdbc" in job else job_line(config, *job)

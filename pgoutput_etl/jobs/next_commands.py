@@ -14,10 +14,10 @@ from pgoutput_etl.config.settings import Config, Mode
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import DECLARED, NOT_UTF8, ArchiveError
 from pgoutput_etl.identifiers import patterns_of
-from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
+from pgoutput_etl.jobs.command_line import next_line
 from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACED
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.schema.contract import is_held_by_contract
+from pgoutput_etl.schema.contract import holds_new_type, is_held_by_contract
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.plan import WAS_SKIPPED
 from pgoutput_etl.transactions.cutoff import TORN
@@ -36,7 +36,6 @@ ONLY_ON_SERVER = (
 APPLY = ("apply",)
 REDRIVE = ("backfill", "--from-quarantine")
 ACCEPT_GAP = ("apply", "--set", "source.gaps=accept")
-SERVER = "jdbc:postgresql://HOST:5432/DATABASE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,8 @@ class Findings:
 def next_commands(config: Config, findings: Findings) -> tuple[NextCommand, ...]:
     """Each command once, in the order in which to run them."""
     reasons: dict[str, list[str]] = {}
-    for reason, job in (*_steps(findings), *_mending_steps(findings, config.source.jdbc or SERVER)):
-        line = jdbc_job_line if "--jdbc" in job else job_line
-        reasons.setdefault(line(config, *job), []).append(reason)
+    for reason, job in (*_steps(findings, config.source.server), *_mending_steps(findings, config.source.server)):
+        reasons.setdefault(next_line(config, job), []).append(reason)
     return tuple(NextCommand(" ".join(parts), command) for command, parts in reasons.items())
 
 
@@ -88,11 +86,11 @@ def next_lines(commands: Iterable[NextCommand]) -> list[str]:
     return ["Next:", *lines] if lines else []
 
 
-def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Reasons, each with a job and its options."""
-    from_server = _held_by(findings, _is_only_on_server)
+def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Reasons, each with a job and its options. server: its JDBC URL."""
+    from_server, retyped = _held_by(findings, _is_only_on_server), _held_by(findings, holds_new_type)
     rebuilt_alone = {why: tables for is_held, why in _REBUILT_ALONE if (tables := _held_by(findings, is_held))}
-    rebuilt = len(findings.held) - len(from_server) - sum(map(len, rebuilt_alone.values()))
+    rebuilt = len(findings.held) - len(from_server) - len(retyped) - sum(map(len, rebuilt_alone.values()))
     left_unread = [file for file in findings.refused_files if file.endswith(LEFT_UNREAD)]
     unreadable = [file for file in findings.refused_files if file.endswith(HELD_FROM_HERE)]
     misplaced = [file for file in findings.refused_files if file.endswith(MISPLACED)]
@@ -109,7 +107,9 @@ def _steps(findings: Findings) -> Iterator[tuple[str, tuple[str, ...]]]:
     if left_unread:
         yield _LEFT_UNREAD, REDRIVE
     if from_server:
-        yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", snapshot_of(from_server, SERVER)
+        yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", snapshot_of(from_server, server)
+    if retyped:
+        yield f"{_are(len(retyped), 'held')}: {_RETYPED}", snapshot_of(retyped, server)
     for why, tables in rebuilt_alone.items():
         yield f"{_are(len(tables), 'held')}: {why}", ("backfill", "--tables", patterns_of(tables))
     if findings.commits_without_prepare:
@@ -125,7 +125,7 @@ def _held_by(findings: Findings, is_held: Callable[[str], bool]) -> list[str]:
 
 
 def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """For tables that differ from the server's although they are applied. server: its JDBC URL."""
+    """For tables that differ from the server's although they are applied."""
     conditions = findings.conditions
     if findings.swapped:
         yield _SWAPPED, snapshot_of(sorted(findings.swapped), server)
@@ -229,6 +229,12 @@ _UNDECLARED = "add the type to the configuration's `types`, as the reason says. 
 
 _ACCEPTED = "columns changed, and on_schema_change waits for you. Accept the new columns, which rebuilds the table:"
 
+_RETYPED = (
+    "a column has another type, and on_schema_change waits for you. No archive shows which values ALTER TABLE … USING "
+    "computed. Set PGUSER and PGPASSWORD, and accept the new columns with a snapshot, which replaces the table; or, "
+    "without USING, by `backfill --tables`:"
+)
+
 _WITHOUT_PREPARE = "If a file is missing, load snapshots of the tables that it changed. If none is, accept the commits:"
 
 
@@ -240,11 +246,15 @@ def _is_undeclared(reason: str) -> bool:
     return DECLARED in reason
 
 
+def _is_accepted(reason: str) -> bool:
+    return is_held_by_contract(reason) and not holds_new_type(reason)
+
+
 # Reasons for holding tables that are rebuilt from the archive, one by one, and what to do first
 _REBUILT_ALONE: tuple[tuple[Callable[[str], bool], str], ...] = (
     (_is_not_utf8, _NOT_UTF8),
     (_is_undeclared, _UNDECLARED),
-    (is_held_by_contract, _ACCEPTED),
+    (_is_accepted, _ACCEPTED),
     (WAS_SKIPPED.__eq__, _NO_LONGER_SKIPPED),
 )
 

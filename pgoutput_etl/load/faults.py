@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 
@@ -56,3 +57,15 @@ def spark_fault(error: Exception, is_running: Callable[[], bool]) -> TableError 
     if is_full or _OF_ALL_TABLES.search(why) or not is_running():
         return None
     return TableError(f"Spark or Delta Lake failed: {why}")
+
+
+def held_reason(error: Exception, step: str, path_of: Callable[[int], str], is_running: Callable[[], bool]) -> str:
+    """Why an error of FAULTS holds the table that the step is about. Raises an error that ends the run."""
+    reason = table_fault(error, path_of)
+    if reason is not None:
+        return reason
+    fault = spark_fault(error, is_running)
+    if fault is None:
+        raise error
+    logging.getLogger(__name__).warning("%s failed", step, exc_info=error)  # with its text if --debug is given
+    return str(fault)

@@ -41,7 +41,8 @@ from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges, SchemaSpan, Table
 
 @dataclass(frozen=True, slots=True)
 class RepairChanges:
-    """targets.Changes of tables that are repaired. rows: a snapshot's. ranges: the rows that it has, by OID."""
+    """targets.Changes of tables that are repaired. rows: a snapshot's. ranges: the rows that it has, by OID. A table
+    without a key is overwritten."""
 
     spark: SparkSession
     rows: SparkRows
@@ -49,6 +50,9 @@ class RepairChanges:
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         ranges = self.ranges[task.oid]
+        if span.shape.is_bag:
+            replaced = DeltaChanges(self.spark, ChangeRows(self.rows.frame)).prepared(task, span)
+            return lambda _, commit, __: replaced(TargetRows.NOTHING, commit, None)
         repairing = partial(_repairing, self.spark, task.path, ranges)
         changes = DeltaChanges(self.spark, ChangeRows(self.rows.frame), repairing)
         ambiguous = _ambiguous_keys(self.spark, task.path, ranges, span.shape).localCheckpoint()

@@ -15,6 +15,7 @@ from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
+from pgoutput_etl.ingest.listing import heap_of
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load import append, history, merge, soft_delete
 from pgoutput_etl.load import commit as delta_commit
@@ -164,6 +165,7 @@ class DeltaChanges:
     event_filter: Callable[[DataFrame, TableShape], DataFrame] | None = None
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
+        span = with_memory(self.spark, span)
         if task.mode is Mode.MIRROR:
             events = self.source.events(task, span)
             if self.event_filter is not None:
@@ -187,6 +189,7 @@ class DeltaChanges:
     ) -> Mismatches | None:
         if self.event_filter is not None:  # the table may have the rows after these changes, not those before
             return None
+        span = with_memory(self.spark, span)
         shape, has_rows = span.shape, before is TargetRows.ROWS
         stored = tagged_target(self.spark, task.path, shape.columns, version) if has_rows else None
         if task.mode is Mode.MIRROR:
@@ -194,6 +197,11 @@ class DeltaChanges:
         if task.mode is Mode.APPEND:
             return None
         return mismatches_in_log(self.source.event_log(task, span), shape, stored, task.mode)
+
+
+def with_memory(spark: SparkSession, span: SchemaSpan) -> SchemaSpan:
+    """The span for rows that fit into Java's memory."""
+    return replace(span, shape=replace(span.shape, memory=heap_of(spark)))
 
 
 def retried(write: Callable[[], T]) -> T:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from pgoutput_etl.errors import RunError, TableError, during
 from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
-from pgoutput_etl.load.faults import FAULTS, SPARK_ERRORS, spark_fault, table_fault
+from pgoutput_etl.load.faults import FAULTS, SPARK_ERRORS, held_reason, spark_fault, table_fault
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets
 from pgoutput_etl.schema.diff import SchemaChange
@@ -104,14 +103,7 @@ class Writer:
 
     def fault(self, error: Exception, step: str) -> str:
         """Why the error holds the table that the step is about. Raises an error that ends the run."""
-        reason = table_fault(error, self.path_of)
-        if reason is not None:
-            return reason
-        fault = spark_fault(error, self.targets.is_running)
-        if fault is None:
-            raise error
-        logging.getLogger(__name__).warning("%s failed", step, exc_info=error)  # with its text if --debug is given
-        return str(fault)
+        return held_reason(error, step, self.path_of, self.targets.is_running)
 
     def vacate(self, path: str) -> None:
         """If that fails, the path keeps rows that no table needs."""

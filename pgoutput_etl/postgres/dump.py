@@ -7,7 +7,7 @@ significant first. A string is its length and bytes; length -1 means NULL.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pgoutput_etl.errors import ArchiveError
 
@@ -28,15 +28,22 @@ _MOST_COLUMNS = 1600  # of a table
 _NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^",\s]+))\s*(,|\Z)')
 
 
+_QUALIFIED = r'(?:"(?:[^"]|"")*"|[^".\s]+)\.(?:"(?:[^"]|"")*"|[^".\s]+)'
+
+_ATTACH = re.compile(rf"ALTER TABLE ONLY ({_QUALIFIED}) ATTACH PARTITION ({_QUALIFIED}) ")
+
+
 @dataclass(frozen=True, slots=True)
 class DumpedTable:
-    """file: its name in the dump's folder, without the suffix of a compressed one."""
+    """file: its name in the dump's folder, without the suffix of a compressed one. root: schema.table of the topmost
+    table whose partition it is."""
 
     schema: str
     name: str
     oid: int
     columns: tuple[str, ...]
     file: str
+    root: str | None = None
 
 
 def read_toc(data: bytes, path: str) -> list[DumpedTable]:
@@ -45,16 +52,30 @@ def read_toc(data: bytes, path: str) -> list[DumpedTable]:
     return _Toc(data, path).tables()
 
 
+def _unquoted(name: str) -> str:
+    """schema.table, as in a statement."""
+    parts = re.findall(r'"((?:[^"]|"")*)"|([^".]+)', name)
+    return ".".join(quoted.replace('""', '"') or plain for quoted, plain in parts)
+
+
 class _Toc:
     def __init__(self, data: bytes, path: str) -> None:
         self.data, self.path, self.at = data, path, 0
         self.int_size = 0
         self.version = (0, 0)
+        self.parents: dict[str, str] = {}  # of partitions
 
     def tables(self) -> list[DumpedTable]:
         self._head()
-        entries = (self._entry() for _ in range(self._int()))
-        return [entry for entry in entries if entry is not None]
+        entries = [self._entry() for _ in range(self._int())]
+        return [replace(entry, root=self._root(entry)) for entry in entries if entry is not None]
+
+    def _root(self, table: DumpedTable) -> str | None:
+        """Follows each parent once: a forged file may have a circle of them."""
+        parents, root = dict(self.parents), None
+        while (parent := parents.pop(root or f"{table.schema}.{table.name}", None)) is not None:
+            root = parent
+        return root
 
     def _fail(self, expected: str) -> ArchiveError:
         return ArchiveError(f"{self.path}, offset {self.at}: expected {expected}")
@@ -122,6 +143,9 @@ class _Toc:
         while self._str() is not None:
             pass  # dependencies
         file = self._str()
+        for attached in _ATTACH.finditer(definition or "") if kind in ("TABLE", "TABLE ATTACH") else ():
+            parent, partition = (_unquoted(name) for name in attached.groups())
+            self.parents[partition] = parent
         if kind == "ENCODING" and "'UTF8'" not in (definition or ""):
             raise self._fail("a dump in UTF-8: pg_dump --encoding=UTF8")
         if kind != "TABLE DATA" or not file:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError, brief, own_lines
+from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError, TableError, brief, own_lines
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.connection import DRIVER_PACKAGE, guarded
 
@@ -24,6 +24,9 @@ _SERVER_ERROR = re.compile(r"org\.postgresql\.util\.PSQLException: ([^\n]*)")
 # Classes of PostgreSQL's errors about connections, rights, names, and resources. Others may quote values, or texts that
 # a function of a table's owner chose.
 _HAS_NO_VALUES = re.compile(r"SQLSTATE (?:08|0A|25|28|3D|3F|42|53|54|55|57|58)")
+
+# PostgreSQL's errors that other tables don't meet: of values, names, rights, locks, time limits, and damaged pages.
+_OF_ONE_TABLE = re.compile(r"SQLSTATE (?:22|42|55P03|57014|XX00[12])")
 
 _FILE_ERROR = re.compile(r"(?:ArchiveError|FramingError): (.*)")  # raised in a Python worker
 
@@ -63,8 +66,9 @@ class Server:
 
 
 @contextmanager
-def jdbc_errors() -> Iterator[None]:
-    """Turns an error from Java or a Python worker into one of this package's errors, with the line that matters."""
+def jdbc_errors(of_table: bool = False) -> Iterator[None]:
+    """Turns an error from Java or a Python worker into one of this package's errors, with the line that matters.
+    of_table: within the context one table is read, so that an error that the others don't meet is a TableError."""
     try:
         yield
     except PgoutputEtlError:
@@ -82,8 +86,12 @@ def jdbc_errors() -> Iterator[None]:
         if (server_error := _SERVER_ERROR.search(text)) is not None:
             reason = brief(error)
             if _HAS_NO_VALUES.search(reason) is None:
-                raise RunError(f"--jdbc: the server can't be read ({reason})") from None
-            raise RunError(f"--jdbc: the server says: {server_error[1]}") from None
+                refusal = RunError(f"--jdbc: the server can't be read ({reason})")
+            else:
+                refusal = RunError(f"--jdbc: the server says: {server_error[1]}")
+            if of_table and _OF_ONE_TABLE.search(reason) is not None:
+                raise TableError(str(refusal)) from None
+            raise refusal from None
         condition = error.getCondition() if isinstance(error, PySparkException) else None
         if condition is None or not condition.startswith("FAILED_JDBC"):
             raise

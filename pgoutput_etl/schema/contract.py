@@ -104,3 +104,9 @@ FOLLOW_ALL = SchemaContract()
 def is_held_by_contract(reason: str | None) -> bool:
     """True if a table is held because of its contract. reason: why the table is held; None if it is not."""
     return reason is not None and reason.startswith(_HELD)
+
+
+def holds_new_type(reason: str | None) -> bool:
+    """True if a table is held by its contract, and a column has another type, whose values the server may have computed
+    in any way."""
+    return is_held_by_contract(reason) and f"{ChangeKind.RETYPED.value}: " in (reason or "")

@@ -38,7 +38,7 @@ class TableShape:
     columns: the relation's columns, then retired ones. key: positions of the key columns, empty for a bag. toast:
     positions of columns that an event may leave unchanged. moves_toast: True if even an event that moves its row to
     another key may do so. layout: the configured layout, as far as a table with these columns can have it
-    (targets/layout.py).
+    (targets/layout.py). memory: bytes of Java's heap that writes a row; None if that is not known.
     """
 
     relation: Relation
@@ -48,6 +48,7 @@ class TableShape:
     toast: tuple[int, ...] = ()
     moves_toast: bool = False
     layout: Layout = NO_LAYOUT
+    memory: int | None = None
 
     @property
     def is_bag(self) -> bool:

@@ -8,13 +8,12 @@ which. A displaced table moves below the ledger's folder, so that it is complete
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from pgoutput_etl.config.column_rules import changed_masks
 from pgoutput_etl.config.settings import Config, Mode, OnInvalidText, TableRule
-from pgoutput_etl.errors import RunError, SequenceError, TableError
-from pgoutput_etl.identifiers import is_catalog_place, is_within, pattern_of
+from pgoutput_etl.errors import SequenceError, TableError
+from pgoutput_etl.identifiers import is_catalog_place, is_within
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange, lineage
@@ -22,7 +21,7 @@ from pgoutput_etl.schema.identification import Declared, Doubt, UndecidedError, 
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
-from pgoutput_etl.schema.table_shape import TableColumn, table_columns, table_shape
+from pgoutput_etl.schema.table_shape import table_columns, table_shape
 from pgoutput_etl.targets import location
 from pgoutput_etl.targets.layout import fitting
 from pgoutput_etl.targets.plan import (
@@ -35,6 +34,13 @@ from pgoutput_etl.targets.plan import (
     TableState,
     TableTask,
     others_at,
+)
+from pgoutput_etl.targets.written_settings import (
+    OtherSettings,
+    other_masks,
+    other_mode,
+    other_types,
+    refuse_other_settings_of_tables,
 )
 from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.types import UserTypes
@@ -85,7 +91,7 @@ def make_plan(
     commits of this batch. placed: tables that are rebuilt at their path, whatever `states` contains. named: all tables
     that may have a name, if not `states`. accepts_changes: whatever `on_schema_change` says.
 
-    Raises ConfigError, RunError or SequenceError if the batch can't be applied.
+    Raises ConfigError or SequenceError if the batch can't be applied.
     """
     cutoffs = cutoffs or {}
     changes = {oid: _described(history, table_changes) for oid, table_changes in changes.items()}
@@ -96,6 +102,7 @@ def make_plan(
     for oid in sorted({*changes, *states, *cutoffs}):
         case = _Case(oid, changes.get(oid), states.get(oid), cutoffs.get(oid), oid in ahead, oid in placed)
         planner.add(plan, case)
+    refuse_other_settings_of_tables(planner.contradicting, config)
     return _with_paths_resolved(plan, states, config)
 
 
@@ -120,13 +127,14 @@ class _Case:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """holders: by name, the OID of the table that has it."""
+    """holders: by name, the OID of the table that has it. contradicting: tables that the configuration contradicts."""
 
     config: Config
     history: RelationHistory
     user_types: UserTypes
     holders: Mapping[Name, int]
     accepts_changes: bool
+    contradicting: list[OtherSettings] = field(default_factory=list)
 
     def add(self, plan: TablePlan, case: _Case) -> None:
         changes, state = case.changes, case.state
@@ -139,18 +147,32 @@ class _Planner:
         if rule.skip:
             self._skip(plan, case, relation)
             return
-        if state is not None and state.is_complete:
-            _check_mode(state, rule.mode, relation)
-            _check_masks(state, self.history.masks_of(state.oid))
         path = location.target_place(self.config, relation, self.holders)
-        if changes is None and state is not None and state.path == path and state.is_complete:
-            return
+        is_idle = changes is None and state is not None and state.path == path and state.is_complete
         try:
+            why = self._contradiction(state, rule, relation, is_idle)
+            if state is not None and why is not None:
+                self.contradicting.append(OtherSettings(state, why))
+                return
+            if is_idle:
+                return
             plan.tasks.append(self._task(case, rule, path, runs))
         except TableError as error:
             counted, moves_to = changes or TableChanges(case.oid), self._moves_to(state)
             reason = _weightier(str(error), case.cutoff)
             plan.held.append(HeldTable(case.oid, relation, reason, counted, state, moves_to=moves_to))
+
+    def _contradiction(
+        self, state: TableState | None, rule: TableRule, relation: Relation, is_idle: bool
+    ) -> str | None:
+        """Why the configuration contradicts what is stored. A table that was renamed to a name with another mode is
+        held instead. is_idle: nothing will be written."""
+        if state is None or not state.is_complete:
+            return None
+        is_named = (state.schema, state.table) == (relation.namespace, relation.name)
+        mode = other_mode(state, rule.mode, relation) if is_named else None
+        why = mode or other_masks(state, self.history.masks_of(state.oid))
+        return why or (None if is_idle else other_types(state, self.user_types))
 
     def _runs(self, case: _Case) -> Sequence[RelationSpan] | None:
         """None if all of the table's changes, or its description, come after the cutoff. Raises SequenceError for
@@ -212,8 +234,9 @@ class _Planner:
         has_path = case.has_path or (state is not None and state.path == path)
         if is_catalog_place(path) and not has_path:
             location.check_is_only(config, relation, self.holders)
-        if state is not None and state.mode is not rule.mode:
-            raise TableError(_other_mode(state, rule.mode, relation.full_name))
+        mode = None if state is None else other_mode(state, rule.mode, relation)
+        if mode is not None:
+            raise TableError(f"{mode}. {_NO_OTHER_MODE}")
         if rule.mode is not Mode.MIRROR:  # other modes store a truncate like any other change
             changes = replace(changes, truncated_at=None)
         spans, retired, schema_changes, doubts = self._spans(case, changes, rule, _merged(runs))
@@ -245,7 +268,7 @@ class _Planner:
         state, truncated_at = case.state, changes.truncated_at
         before = None if state is None else state.relation
         retired: Retired = () if state is None else state.retired
-        columns = None if state is None else _stored_columns(state, self.user_types)
+        columns = None if state is None else table_columns(state.relation, state.retired, self.user_types)
         start = (state.last_commit_lsn + 1, BEFORE_FILES, 0) if state is not None and case.is_ahead else None
         spans: list[SchemaSpan] = []
         schema_changes: list[tuple[CommitPosition | None, SchemaChange]] = []
@@ -289,6 +312,12 @@ def _with_later_steps(error: TableError, chain: Sequence[Relation], declared: De
     return TableError(f"{error}. The likeliest for all changes of this table: {declaration(together)}")
 
 
+_NO_OTHER_MODE = (
+    "A table does not change its mode, because each mode stores different rows: restore `mode`, or rebuild the table "
+    "from the archive"
+)
+
+
 def _weightier(reason: str, cutoff: Cutoff | None) -> str:
     """Why a table is held. Unreadable bytes count more than columns that somebody may accept: the rebuild of one table
     would not notice them."""
@@ -305,51 +334,6 @@ def _laid_out(
         layout, remarks = fitting(replace(rule.layout, readers=readers), span.shape, rule.mode, rule.tag)
         laid_out.append(replace(span, shape=replace(span.shape, layout=layout)))
     return tuple(laid_out), remarks
-
-
-def _stored_columns(state: TableState, user_types: UserTypes) -> tuple[TableColumn, ...]:
-    """The target's columns. Raises RunError if `types` now asks for another type than the stored one."""
-    columns = table_columns(state.relation, state.retired, user_types)
-    for column, stored in zip(columns, state.types, strict=True):
-        if column.type.stored_as != stored:
-            raise RunError(
-                f"column {column.name!r} of {state.full_name} is stored as {stored}, but the configuration's `types` "
-                f"asks for {column.type.stored_as}. Stored values are not converted: restore `types`, or rebuild the "
-                "table from the archive",
-                next_job=_rebuild(state.full_name),
-            )
-    return columns
-
-
-def _check_mode(state: TableState, mode: Mode, relation: Relation) -> None:
-    """Raises RunError if the configuration asks for another mode than the table was written in. A table that was
-    renamed to a name with another mode is held instead."""
-    if (state.schema, state.table) == (relation.namespace, relation.name) and state.mode is not mode:
-        raise RunError(_other_mode(state, mode, state.full_name), next_job=_rebuild(state.full_name))
-
-
-def _check_masks(state: TableState, masks: Mapping[str, str]) -> None:
-    """Raises RunError if stored values were masked by other rules. masks: the configuration's, by column."""
-    clear = {column.name for column in (*state.relation.columns, *state.retired)} - state.masks.keys()
-    changed = changed_masks(state.masks, frozenset(clear), masks)
-    if changed:
-        raise RunError(
-            f"{state.full_name} was written with other `columns` than the configuration has: {', '.join(changed)}. "
-            "Stored values do not change: restore `columns`, or rebuild the table from the archive",
-            next_job=_rebuild(state.full_name),
-        )
-
-
-def _other_mode(state: TableState, mode: Mode, name: str) -> str:
-    return (
-        f"{state.full_name} was written in mode {state.mode.value}, but the configuration asks for {mode.value} for "
-        f"{name}. A table does not change its mode, because each mode stores different rows: restore `mode`, or "
-        "rebuild the table from the archive"
-    )
-
-
-def _rebuild(name: str) -> tuple[str, ...]:
-    return "backfill", "--tables", pattern_of(name)
 
 
 def _name_changes(

@@ -119,8 +119,10 @@ def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -
         oid = BUILT_IN_OIDS.get(name)
         return strings.string_type(f"pg_catalog.{name}") if oid is None else column_type(oid, typmod, user_types)
     full_name = f"{namespace}.{name}"
-    is_configured = full_name in user_types.configured or name in ranges.EXAMPLES
-    if not is_configured and name[:1] == "_" and len(name) > 1 and name not in extensions.BY_NAME:
+    is_no_array = (
+        full_name in user_types.configured or name in ranges.EXAMPLES or user_types.is_element(namespace, name)
+    )
+    if not is_no_array and name[:1] == "_" and len(name) > 1 and name not in extensions.BY_NAME:
         # the element type is not an array, even if its name has another underscore: PostgreSQL has no arrays of arrays
         element = _scalar_type(name[1:], f"{namespace}.{name[1:]}", user_types)
         return arrays.array_type(element, None, KnownElements(user_types), _other_type(full_name, user_types))

@@ -74,6 +74,11 @@ class UserTypes:
     def of(cls, messages: Iterable[Type], configured: Mapping[str, str]) -> UserTypes:
         return cls({message.oid: (message.namespace, message.name) for message in messages}, configured)
 
+    def is_element(self, namespace: str, name: str) -> bool:
+        """True if a Type message names the type's array. PostgreSQL has no arrays of arrays, and gives an array another
+        underscore only if a type has the name with one."""
+        return (namespace, f"_{name}") in self.names.values()
+
 
 NO_USER_TYPES = UserTypes()
 

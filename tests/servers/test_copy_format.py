@@ -23,6 +23,8 @@ insert into "S x"."T ""q" values (1, E'\b\f\n\r\t\x0b\\N.\\.', null), (2, '', '\
 create table public.one ("only" text);
 insert into public.one values (''), (null), (''), ('\.');
 create table public.empty (a int);
+create table public.measured (day int, v text) partition by range (day);
+create table public."day 1" partition of public.measured for values from (1) to (2);
 create table public.none ();
 insert into public.none default values;
 """
@@ -44,6 +46,7 @@ def test_a_dump_of_pg_dump_is_read(version: Version, tmp_path: Path) -> None:
     by_name = {(table.schema, table.name): table for table in toc}
     odd, one = by_name["S x", 'T "q'], by_name["public", "one"]
     assert odd == DumpedTable("S x", 'T "q', oid, ("a,b", "c) FROM stdin;", "note"), odd.file)
+    assert {name: table.root for (_, name), table in by_name.items() if table.root} == {"day 1": "public.measured"}
     assert by_name["public", "empty"].columns == ("a",)
     assert by_name["public", "none"].columns == ()
     assert sorted(text_rows((tmp_path / "plain" / odd.file).read_bytes(), "", 3)) == ROWS

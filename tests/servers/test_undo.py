@@ -234,7 +234,11 @@ def test_the_script_changes_nothing_if_something_is_not_what_it_was(
                 "delete from u where id = 31",
                 "a cascade or a trigger updates or deletes",
             ),
-            (TRIGGER, "drop trigger touched on t; drop function touch", "a trigger changes the row"),
+            (
+                TRIGGER,
+                "drop trigger touched on t; drop function touch",
+                "a trigger changes the row of step 2, public.t. Triggers: touched on public.t. Disable",
+            ),
         ):
             server.psql(spoil)
             before = server.psql("select * from t order by id; select * from u")

@@ -134,6 +134,20 @@ def test_what_the_archive_may_not_have_stops_the_script(
         )
 
 
+def test_a_trigger_that_stops_the_script_is_named(server: Server, tmp_path: Path) -> None:
+    server.psql(
+        """
+        create table g (id int primary key, v text); insert into g values (1, 'x');
+        create function keep() returns trigger language plpgsql as 'begin return null; end';
+        create trigger "Kept" before delete on g for each row execute function keep()
+        """
+    )
+    done = undo(server, tmp_path, table("g", "id", "v", steps=[(None, ("1", "x"))]))
+    named = 'step 1, public.g finds 0 rows that are what they were. Triggers: "Kept" on public.g. Disable those'
+    assert (done.returncode, named in done.stderr) == (3, True), done.stderr
+    server.psql("drop table g; drop function keep")
+
+
 def test_keys_of_user_types_and_a_trigger_with_the_callers_path(server: Server, tmp_path: Path) -> None:
     """The trigger names neither the schema of its table nor that of its function, as an application's would."""
     server.psql(

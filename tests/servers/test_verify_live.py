@@ -97,6 +97,16 @@ def test_a_server_by_jdbc(spark: SparkSession, tmp_path: Path, landing: Path, mo
         assert (account["only_delta"], account["only_other"], account["differs"]) == (1, 1, 2)
         assert account["columns"] == {"owner": 2, "balance": 2}
         assert account["written_since"] == 3, "by a transaction that has not landed yet; deleted rows have no xmin"
-        for done in (without, same, other):
+
+        server.psql("create role reader login; grant select on account to reader")
+        monkeypatch.setenv("PGUSER", "reader")
+        some = run(*submit, "--packages", DRIVER, *verifying, "--jdbc", url)
+        assert some.returncode == 3, some.stderr
+        refused = {t["table"]: t["why_not"] for t in json.loads(some.stdout)["tables"] if t["why_not"] is not None}
+        assert refused == {
+            name: f"--jdbc: the server says: ERROR: permission denied for table {name}"
+            for name in {full_name.partition(".")[2] for full_name in TABLES} - {"account"}
+        }
+        for done in (without, same, other, some):
             assert "SECRET" not in done.stdout + done.stderr
             assert "CHANGED" not in done.stdout + done.stderr

@@ -111,6 +111,9 @@ class SimUpkeep:
     def pool(self, verb: str, progress: Progress) -> TablePool:
         return TablePool(2, verb, progress, self.machine.pool)
 
+    def is_running(self) -> bool:
+        return True
+
     def _rows(self, rule: RetentionRule) -> list[dict[str, Any]]:
         names = {"batch", rule.column}
         if rule.table == "transactions":

@@ -96,7 +96,8 @@ def test_a_missing_java_is_reported_in_one_line() -> None:
 
 
 RECORDS = '#!/bin/sh\necho "$(basename "$0")" >>"$CALLS"\n'
-SPARK_SUBMIT = f"""{RECORDS}[ "$DRIVER" ] || exit 5
+SPARK_SUBMIT = f"""{RECORDS}echo "address=$SPARK_LOCAL_IP" >>"$CALLS"
+[ "$DRIVER" ] || exit "${{ENDS_WITH:-5}}"
 for option; do case $option in spark.pyspark.driver.python=*) exec "${{option#*=}}" "$DRIVER";; esac; done
 """
 JAVA = f"{RECORDS}echo 'openjdk version \"17.0.1\"' >&2\n"
@@ -128,6 +129,16 @@ class NoSpark:
 
     @property
     def calls(self) -> list[str]:
+        return [call for call in self._recorded if "=" not in call]
+
+    @property
+    def address(self) -> str:
+        """Of the driver, if spark-submit.sh has set it."""
+        [address] = [call.partition("=")[2] for call in self._recorded if call.startswith("address=")]
+        return address
+
+    @property
+    def _recorded(self) -> list[str]:
         calls = self.folder / "calls"
         return calls.read_text().split() if calls.exists() else []
 
@@ -227,6 +238,59 @@ def test_a_job_that_needs_no_spark_starts_none(no_spark: NoSpark) -> None:
     assert (done.returncode, no_spark.calls) == (0, []), done.stderr
     assert json.loads(done.stdout)["transactions"]
     assert no_spark.submit(job("inspect"), "s3a://lake/landing").returncode == 5
+
+
+def test_a_symbolic_link_to_the_script_is_followed(no_spark: NoSpark, config: Path, tmp_path: Path) -> None:
+    (tmp_path / "linked").symlink_to(SCRIPT)
+    (tmp_path / "submit").symlink_to("linked")
+    done = subprocess.run(
+        [tmp_path / "submit", job("apply"), "--config", config],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **no_spark.environment},
+        check=False,
+    )
+    assert (done.returncode, no_spark.calls) == (5, ["java", "spark-submit"])
+
+
+@pytest.mark.parametrize(("code", "expected"), [("52", 1), ("50", 1), ("3", 3), ("7", 7)])
+def test_a_code_of_java_is_none_of_the_jobs(no_spark: NoSpark, config: Path, code: str, expected: int) -> None:
+    assert no_spark.submit(job("apply"), "--config", config, ENDS_WITH=code).returncode == expected
+
+
+def test_a_missing_temporary_folder_is_one_line(no_spark: NoSpark, config: Path) -> None:
+    done = no_spark.submit(job("apply"), "--config", config, TMPDIR="/nowhere")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "can't write to /nowhere: point TMPDIR at a folder" in done.stderr
+
+
+def test_a_java_without_addresses_is_not_called_missing(no_spark: NoSpark, config: Path) -> None:
+    java = no_spark.folder / "bin" / "java"
+    java.write_text("#!/bin/sh\nprintf 'Error occurred during initialization of VM\\nCould not reserve' >&2\nexit 1\n")
+    done = no_spark.submit(job("apply"), "--config", config)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("Java does not start: Error occurred during initialization of VM Could not reserve")
+
+
+@pytest.mark.parametrize("name", ["a:b", 'a"b'])
+def test_a_clone_whose_path_python_or_java_can_not_read_is_refused(tmp_path: Path, name: str) -> None:
+    clone = tmp_path / name
+    clone.mkdir()
+    script = clone / SCRIPT.name
+    script.write_bytes(SCRIPT.read_bytes())
+    script.chmod(0o755)
+    done = subprocess.run([script, "jobs/apply.py"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"move the folder {clone}" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process another host name")
+def test_a_host_name_without_an_address(no_spark: NoSpark, config: Path) -> None:
+    named = ["unshare", "--uts", "sh", "-c", 'hostname no-such.invalid || exit 9; exec "$@"', "sh"]
+    command = [*named, str(SCRIPT), str(job("apply")), "--config", str(config)]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **no_spark.environment}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode in (1, 9):
+        pytest.skip(done.stderr)
+    assert (done.returncode, no_spark.address) == (5, "127.0.0.1")
 
 
 def test_a_foreign_script_runs_only_in_spark(no_spark: NoSpark, tmp_path: Path) -> None:

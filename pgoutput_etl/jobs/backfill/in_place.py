@@ -8,7 +8,7 @@ from functools import partial
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.console import Progress
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.jobs.backfill.rebuild import archive_rebuild
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
@@ -90,7 +90,7 @@ class InPlaceBackfill:
                 named=tables,
                 accepts_changes=True,
             )
-        except RunError:
+        except ConfigError:
             return "configuration changed"
         if not plan.tasks:
             return "configuration changed"

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from pgoutput_etl.console import counted, grid, print_parts, summary_json
-from pgoutput_etl.exit_codes import EXIT_DONE
+from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.jobs.maintain.retention import FileCounts
 
 
 @dataclass(frozen=True, slots=True)
 class MaintainedTable:
     """name: schema.table, or "ledger: table". after: None in a dry run. steps: planned or finished steps. left: reasons
-    for skipped steps. rows: ledger rows to delete, or deleted."""
+    for skipped steps. rows: ledger rows to delete, or deleted. failed: an error ended the work on this
+    table; `left` has it."""
 
     name: str
     path: str
@@ -23,6 +24,7 @@ class MaintainedTable:
     steps: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     rows: int = 0
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class MaintainSummary:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_DONE
+        return quarantine_code(*(table.failed for table in self.tables))
 
     def to_json(self) -> str:
         return summary_json(self)

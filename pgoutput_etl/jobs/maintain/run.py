@@ -40,6 +40,7 @@ from pgoutput_etl.jobs.maintain.upkeep import DeltaUpkeep, TableUpkeep, Upkeep
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
 from pgoutput_etl.ledger.tables import SCHEMAS
+from pgoutput_etl.load.faults import FAULTS, held_reason
 from pgoutput_etl.machine import now
 from pgoutput_etl.spark.delta_history import is_as_recorded
 from pgoutput_etl.targets.plan import TableState
@@ -105,29 +106,48 @@ class _Maintenance:
         chosen = [] if self.why_skipped is not None else self._chosen()
         copies = self._obsolete_copies(chosen) if "displaced" in self.request.only else []
         targets = self._targets(state for state in chosen if state not in copies)
-        compacted = self._side_by_side("checking", targets, _name, self._compact_target)
-        removed = self._side_by_side("removing", copies, _name_of_copy, self._remove)
+        compacted = self._side_by_side(
+            "checking", targets, lambda states: (_name(states), table_of(states[0].path)), self._compact_target
+        )
+        removed = self._side_by_side("removing", copies, lambda state: (_name_of_copy(state), state.path), self._remove)
         if self.moved or self.removed:
             self.check_claim()
             self.progress("recording the tables' new versions")
             tables_left = {oid: state for oid, state in self.batch.tables.items() if oid not in self.removed}
             self.ledger.close_backfill(replace(self.batch, tables=tables_left), self.moved, [], [])
-        tables = [*self._side_by_side("cleaning", compacted, lambda table: table.name, self._finish), *removed]
+        cleaned = self._side_by_side("cleaning", compacted, lambda table: (table.name, table.path), self._finish)
+        tables = [*cleaned, *removed]
         rules = {rule.table: rule for rule in self._rules()}
         existing = [name for name in LEDGER_TABLES if self.upkeep.ledger_table(name).exists()]
 
-        def maintain_ledger(name: str) -> MaintainedTable:
-            return self._maintain_ledger(name, rules.get(name))
-
-        tables += self._side_by_side("maintaining", existing, lambda name: f"ledger: {name}", maintain_ledger)
+        tables += self._side_by_side(
+            "maintaining",
+            existing,
+            lambda name: (f"ledger: {name}", self.upkeep.ledger_path(name)),
+            lambda name: self._maintain_ledger(name, rules.get(name)),
+        )
         remarks = (*self.missing, *(() if self.why_skipped is None else (self.why_skipped,)))
         number = self.batch.number if self.moved or self.removed else 0
         return MaintainSummary(self.ledger.source, self.request.execute, number, tuple(tables), remarks)
 
     def _side_by_side(
-        self, verb: str, tables: Sequence[T], name: Callable[[T], str], work: Callable[[T], MaintainedTable]
+        self,
+        verb: str,
+        tables: Sequence[T],
+        place: Callable[[T], tuple[str, str]],
+        work: Callable[[T], MaintainedTable],
     ) -> list[MaintainedTable]:
-        return self.upkeep.pool(verb, self.progress).map(tables, name, work)
+        """A table that fails is reported; the others are maintained. place: a table's name and path."""
+
+        def maintained(table: T) -> MaintainedTable:
+            try:
+                return work(table)
+            except FAULTS as error:
+                name, path = place(table)
+                reason = held_reason(error, f"{verb} {name}", str, self.upkeep.is_running)
+                return MaintainedTable(name, path, _UNKNOWN, left=(reason,), failed=True)
+
+        return self.upkeep.pool(verb, self.progress).map(tables, lambda table: place(table)[0], maintained)
 
     def _chosen(self) -> list[TableState]:
         """The tables that the request names, and those that share a Delta table with one of them."""
@@ -236,6 +256,8 @@ class _Maintenance:
 
     def _finish(self, table: MaintainedTable) -> MaintainedTable:
         """Vacuums and checkpoints the table, after the ledger has recorded the newest versions."""
+        if table.failed:
+            return table
         folder = self.upkeep.table(table.path)
         steps = [] if table.name in self.changed else self._last_steps(folder, table)
         done, left = [*table.steps, *steps], list(table.left)
@@ -266,6 +288,8 @@ class _Maintenance:
         end = now(self.ledger.machine) - timedelta(days=self.request.ledger_keep_days)
         return retention_rules(self.last.number, self.last.since, last_batch_before(self.ledger.done_at(), end))
 
+
+_UNKNOWN = FileCounts(0, 0, None, None, None, None)
 
 _CONFLICT = "another run changed it at the same moment: skipped until the next maintenance"
 

@@ -16,6 +16,7 @@ from pgoutput_etl.jobs.maintain.retention import FileCounts, RetentionRule
 from pgoutput_etl.jobs.maintain.table_upkeep import DeltaFolder
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.spark.conflicts import CONFLICTS
+from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
 
@@ -86,6 +87,10 @@ class Upkeep(Protocol):
 
     def pool(self, verb: str, progress: Progress) -> TablePool: ...
 
+    def is_running(self) -> bool:
+        """False once Spark has ended."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaUpkeep:
@@ -136,6 +141,9 @@ class DeltaUpkeep:
 
     def pool(self, verb: str, progress: Progress) -> TablePool:
         return TablePool.of(self.spark, self.parallel_tables, verb, progress)
+
+    def is_running(self) -> bool:
+        return is_running(self.spark)
 
 
 def _is_ordinary(table: str = "") -> Column:

@@ -19,11 +19,12 @@ from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.jobs.batch_plan import BatchPlan
 from pgoutput_etl.jobs.plan.report import PlannedTable, PlannedType
 from pgoutput_etl.load.change_source import blocks_of_table, events_of_blocks, window_of
-from pgoutput_etl.load.faults import FAULTS, spark_fault, table_fault
+from pgoutput_etl.load.faults import FAULTS, held_reason
 from pgoutput_etl.load.layout import planned_layout
 from pgoutput_etl.load.net_effect import event_key_parts, net_of_bag, with_sequence
 from pgoutput_etl.load.shared_table import planned_columns
 from pgoutput_etl.load.target_columns import delta_type, entries_of, no_entries
+from pgoutput_etl.load.targets import with_memory
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import SchemaSpan, TableChanges, TableTask
@@ -65,10 +66,8 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
             effects.update(of_rows)
             unrepresentable.update(of_columns)
     except FAULTS as error:
-        reason = table_fault(error, plan.path_of) or spark_fault(error, partial(is_running, plan.rows.spark))
-        if reason is None:
-            raise
-        return replace(table, held=str(reason))
+        step = f"counting {table.schema}.{table.table}"
+        return replace(table, held=held_reason(error, step, plan.path_of, partial(is_running, plan.rows.spark)))
     inserted, updated, deleted = (effects[name] for name in _EFFECTS)
     types = tuple(_planned_types(task.shape, unrepresentable))
     return replace(table, inserted=inserted, updated=updated, deleted=deleted, types=types)
@@ -87,7 +86,7 @@ def _count_span(
     plan: BatchPlan, task: TableTask, span: SchemaSpan, has_rows: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Rows by effect, and by column the changes with a value that the column cannot hold."""
-    rows, shape = plan.rows, span.shape
+    rows, shape = plan.rows, with_memory(plan.rows.spark, span).shape
     window = window_of(task, span, plan.targets.cutoffs)
     blocks = blocks_of_table(rows, shape)
     events = with_sequence(events_of_blocks(typed_events_of, blocks, rows.statuses, window, shape))

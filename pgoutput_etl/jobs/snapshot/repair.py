@@ -33,8 +33,6 @@ def why_not_repaired(spark: SparkSession, state: TableState | None) -> str | Non
         return "another table has its name now"
     if state.mode is not Mode.MIRROR:
         return f"mode {state.mode.value} keeps more than the server's rows: only mirrors can be repaired"
-    if not state.key:
-        return "it has no key, by which rows could be compared: load it without --repair"
     if state.masks:
         return "columns that the configuration masks can't be compared: load it without --repair"
     if not is_delta_table(spark, state.path):
@@ -52,7 +50,7 @@ class TableComparison:
 
     def repair(self, table: CatalogTable, state: TableState) -> Repair:
         """Compares digests of key ranges, each computed where the rows are. Ranges are of use if the key begins with an
-        integer; another key's table is read in full if any digest differs."""
+        integer; another table is read in full if any digest differs."""
         return Repair(state.version, self._differing(table, state))
 
     def _differing(self, table: CatalogTable, state: TableState) -> KeyRanges:

@@ -77,7 +77,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
     archive = DeltaArchive.of(spark, config, ledger, ledger.last_batch() or _NO_BATCH)
     _refuse_unreliable(archive)
     remarks = _refuse_lost_rows(archive, request)
-    order, skipped = Staging(spark, config, archive, request, progress).run()
+    staged = Staging(spark, config, archive, request, progress).run()
     load: _SnapshotLoad | None = None
     try:
         last = ledger.last_batch()  # another job may have run while the rows were staged
@@ -87,16 +87,18 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
         _refuse_unreliable(archive)
         batch = Batch.after(last, {})
         with ledger.claimed(last, batch, progress) as check_claim:
-            if _is_overtaken(order, batch):
+            if _is_overtaken(staged.order, batch):
                 progress("comparing again: another run has changed the tables meanwhile, and the next one waits")
-                discard(spark, order.staged)
-                order, skipped = Staging(spark, config, archive, request, progress).run()
-            batch = replace(batch, backfill=order.to_json(), settings=settings_of(config))
-            load = _SnapshotLoad(archive, order, batch, check_claim, progress)
-            return replace(load.run(skipped), remarks=remarks)
+                discard(spark, staged.order.staged)
+                staged = Staging(spark, config, archive, request, progress).run()
+            batch = replace(batch, backfill=staged.order.to_json(), settings=settings_of(config))
+            load = _SnapshotLoad(archive, staged.order, batch, check_claim, progress)
+            summary = load.run(staged.skipped)
+            unread = (LoadedTable(table, 0, 0) for table in staged.unread)
+            return replace(summary, remarks=remarks, tables=(*summary.tables, *unread))
     finally:
         if load is None or not load.begun:
-            discard(spark, order.staged)
+            discard(spark, staged.order.staged)
 
 
 def _is_overtaken(order: SnapshotOrder, batch: Batch) -> bool:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import decompress
-from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.binary_files import map_files, read_file
 from pgoutput_etl.ingest.listing import size_limit, sizes_of
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
@@ -39,6 +39,11 @@ _TID_RANGE_SCANS_SINCE = 140_000  # older servers read the whole table per range
 _SUFFIXES = ("", ".gz", ".lz4", ".zst")
 
 _BATCH_ROWS = 4096
+
+_REWRITTEN = (
+    "rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) since the snapshot was taken, which doesn't see the new rows: load "
+    "it again, with a new snapshot"
+)
 
 
 class RowFiles(Protocol):
@@ -116,16 +121,13 @@ class SnapshotServer:
             return "ctid", queries.shares_of_pages(size["pages"], count)
         return None, ["true"]
 
-    def refuse_rewritten(self, tables: Sequence[CatalogTable]) -> None:
-        """Raises RunError if a table was rewritten since the snapshot, which then sees none of its rows."""
-        oids = {table.relation.oid: table.full_name for table in tables}
-        rewritten = self.server.ask(queries.rewritten(oids)).toArrow().to_pylist()
-        if rewritten:
-            names = ", ".join(sorted(oids[row["oid"]] for row in rewritten))
-            raise RunError(
-                f"{names}: rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) since the snapshot was taken, which doesn't "
-                "see the new rows. Nothing was changed. Run again with a new snapshot"
-            )
+    def rewritten(self, tables: Sequence[CatalogTable]) -> dict[int, str]:
+        """The tables that were rewritten since the snapshot, which then sees none of their rows, by OID, each with this
+        reason."""
+        if not tables:
+            return {}
+        rows = self.server.ask(queries.rewritten([table.relation.oid for table in tables])).toArrow().to_pylist()
+        return {row["oid"]: _REWRITTEN for row in rows}
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ Any later run can continue from the staged rows, whereas a server's snapshot end
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -19,8 +20,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
-from pgoutput_etl.errors import ConfigError, brief
-from pgoutput_etl.identifiers import EXCLUDED, pattern_of
+from pgoutput_etl.errors import ArchiveError, ConfigError, TableError, brief
+from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.snapshot.repair import TableComparison, why_not_repaired
@@ -28,6 +29,8 @@ from pgoutput_etl.jobs.snapshot.request import Repair, RowFormat, SnapshotOrder,
 from pgoutput_etl.jobs.snapshot.sources import BinaryFiles, CsvFiles, Dump, RowFiles, SnapshotServer, masked
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
+from pgoutput_etl.load.faults import FAULTS, held_reason
+from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy
 from pgoutput_etl.postgres.catalog import Catalog, CatalogTable, read_catalog
@@ -39,12 +42,26 @@ from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, remove_table
+from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import BEFORE_FILES
 from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
 
 _STATUS_FIELDS = [("scope", pa.int64()), ("fate", pa.string())]
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTables:
+    """order: for the staged rows. skipped: names of tables that the configuration skips. unread: those that can't be
+    read, with the reason."""
+
+    order: SnapshotOrder
+    skipped: tuple[str, ...]
+    unread: tuple[TableSummary, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +74,8 @@ class Staging:
     request: SnapshotRequest
     progress: Progress
 
-    def run(self) -> tuple[SnapshotOrder, tuple[str, ...]]:
-        """The order for the staged rows, and the names of tables that the configuration skips. Raises
-        PgoutputEtlError."""
+    def run(self) -> StagedTables:
+        """A table that can't be read is left out. Raises PgoutputEtlError."""
         state = self.config.state
         path = f"{state.root.rstrip('/')}/staged/{uuid4().hex}"
         try:
@@ -69,7 +85,7 @@ class Staging:
             discard(self.spark, path)
             raise
 
-    def _stage_server(self, path: str) -> tuple[SnapshotOrder, tuple[str, ...]]:
+    def _stage_server(self, path: str) -> StagedTables:
         request = self.request
         login = credentials(request.jdbc or "", os.environ)
         server = Server(self.spark, request.jdbc or "", login, request.connections)
@@ -83,38 +99,65 @@ class Staging:
             tables = [t for t in catalog.tables if not self._is_skipped(t.relation)]
             time = source.time() if request.time is None else microseconds_of(request.time)
             policy = self._masking_policy([table.relation for table in tables], catalog.types)
-            repairs = self._repairs(source, tables) if request.repair else None
-            for table in tables:
-                repair = None if repairs is None else repairs[table.relation.oid]
-                if repair is None:
+            repairs: dict[int, Repair] | None = {} if request.repair else None
+            comparison = TableComparison(self.spark, source.server, self._user_types(catalog.types))
+
+            def stage(table: CatalogTable) -> None:
+                if repairs is None:
                     self.progress(f"reading {table.full_name}")
                     self._stage(path, table.relation, source.rows(table), policy)
-                elif repair.ranges != ():
-                    self.progress(f"reading the rows of {table.full_name} that differ")
-                    key = self.archive.last.tables[table.relation.oid].key[0]
-                    self._stage(path, table.relation, source.rows(table, repair.ranges, key), policy)
-            source.refuse_rewritten(tables)
+                else:
+                    repair = repairs[table.relation.oid] = self._compared(comparison, table)
+                    self._stage_repair(path, table, repair, source, policy)
+
+            unread = self._one_by_one([(table.relation, table) for table in tables], stage)
+            unread |= source.rewritten([table for table in tables if table.relation.oid not in unread])
         relations = tuple(table.relation for table in tables)
         order = SnapshotOrder(snapshot.lsn, time, path, relations, catalog.types, catalog.known, repairs)
-        return order, tuple(skipped)
+        return self._staged(order, skipped, unread)
 
-    def _repairs(self, source: SnapshotServer, tables: Sequence[CatalogTable]) -> dict[int, Repair]:
-        """Raises ConfigError if one of the tables can't be repaired."""
-        states = self.archive.last.tables
-        reasons = {t.full_name: why_not_repaired(self.spark, states.get(t.relation.oid)) for t in tables}
-        refused = {name: why for name, why in reasons.items() if why is not None}
-        if refused:
-            patterns = ",".join((*self.request.tables, *(EXCLUDED + pattern_of(name) for name in refused)))
-            others = f". For the others: --tables {shlex.quote(patterns)}" if len(refused) < len(tables) else ""
-            why = "; ".join(f"{name}: {why}" for name, why in refused.items())
-            raise ConfigError(f"--repair: not possible for {why}{others}")
-        user_types = self._user_types(source.catalog.types)
-        comparison = TableComparison(self.spark, source.server, user_types)
-        repairs = {}
-        for table in tables:
-            self.progress(f"comparing {table.full_name}")
-            repairs[table.relation.oid] = comparison.repair(table, states[table.relation.oid])
-        return repairs
+    def _compared(self, comparison: TableComparison, table: CatalogTable) -> Repair:
+        """Raises TableError if the table can't be repaired."""
+        state = self.archive.last.tables.get(table.relation.oid)
+        why = why_not_repaired(self.spark, state)
+        if state is None or why is not None:
+            raise TableError(f"--repair: not possible: {why}")
+        self.progress(f"comparing {table.full_name}")
+        return comparison.repair(table, state)
+
+    def _stage_repair(
+        self, path: str, table: CatalogTable, repair: Repair, source: SnapshotServer, policy: MaskingPolicy | None
+    ) -> None:
+        if repair.ranges == ():
+            return
+        self.progress(f"reading the rows of {table.full_name} that differ")
+        key = self.archive.last.tables[table.relation.oid].key
+        self._stage(path, table.relation, source.rows(table, repair.ranges, key[0] if key else ""), policy)
+
+    def _one_by_one(self, tables: Iterable[tuple[Relation, T]], stage: Callable[[T], None]) -> dict[int, str]:
+        """Stages tables. Returns the reasons why some can't be read, by OID."""
+        unread = {}
+        for relation, table in tables:
+            try:
+                with jdbc_errors(of_table=True):
+                    stage(table)
+            except FAULTS as error:
+                step = f"reading {relation.namespace}.{relation.name}"
+                unread[relation.oid] = held_reason(error, step, str, partial(is_running, self.spark))
+        return unread
+
+    def _staged(self, order: SnapshotOrder, skipped: Sequence[str], unread: Mapping[int, str]) -> StagedTables:
+        states, summaries = self.archive.last.tables, []
+        for relation in order.relations:
+            if relation.oid in unread:
+                state = states.get(relation.oid)
+                place = ("", -1) if state is None else (state.path, state.version)
+                summaries.append(TableSummary(relation.namespace, relation.name, *place, held=unread[relation.oid]))
+        relations = tuple(relation for relation in order.relations if relation.oid not in unread)
+        repairs = order.repairs
+        if repairs is not None:
+            repairs = {oid: repair for oid, repair in repairs.items() if oid not in unread}
+        return StagedTables(replace(order, relations=relations, repairs=repairs), tuple(skipped), tuple(summaries))
 
     def _is_skipped(self, relation: Relation) -> bool:
         return self.config.rule_for(relation.namespace, relation.name).skip
@@ -125,10 +168,13 @@ class Staging:
             return nullcontext(given_snapshot(request.snapshot, request.lsn))
         return export_snapshot(self.spark, request.jdbc or "", login, self.progress)
 
-    def _stage_files(self, path: str) -> tuple[SnapshotOrder, tuple[str, ...]]:
+    def _stage_files(self, path: str) -> StagedTables:
         request, files = self.request, self._files()
         catalog = self._catalog()
         names = self._names(files, catalog)
+        partitions: tuple[TableSummary, ...] = ()
+        if isinstance(files, Dump):
+            names, partitions = self._without_partitions(files, names, catalog)
         if not isinstance(files, Dump) and len(names) > 1:
             raise ConfigError("--tables: --csv and --copy hold the rows of one table: expected its schema.table")
         by_name = {name: self._relation(name, files.names(name), catalog) for name in names}
@@ -136,13 +182,39 @@ class Staging:
         relations = [relation for name, relation in by_name.items() if name not in skipped]
         types = () if catalog is None else catalog.types
         policy = self._masking_policy(relations, types)
-        for relation in relations:
+
+        def stage(relation: Relation) -> None:
             self.progress(f"reading {relation.namespace}.{relation.name}")
-            with jdbc_errors(), reading_files():
-                self._stage(path, relation, files.rows(relation), policy)
+            try:
+                with jdbc_errors(), reading_files():
+                    self._stage(path, relation, files.rows(relation), policy)
+            except (ArchiveError, ConfigError) as error:
+                if len(relations) == 1:
+                    raise
+                raise TableError(str(error)) from None
+
+        unread = self._one_by_one([(relation, relation) for relation in relations], stage)
         time = None if request.time is None else microseconds_of(request.time)
         known = None if catalog is None else catalog.known
-        return SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types, known), tuple(skipped)
+        order = SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types, known)
+        staged = self._staged(order, skipped, unread)
+        return replace(staged, unread=(*staged.unread, *partitions))
+
+    def _without_partitions(
+        self, dump: Dump, names: Sequence[str], catalog: Catalog | None
+    ) -> tuple[list[str], tuple[TableSummary, ...]]:
+        """The names of tables to load, and the partitions whose rows the archive has under their root's name. Raises
+        ConfigError if there are no others."""
+        published = {table.full_name for table in catalog.tables} if catalog is not None else set(self.archive.names)
+        roots = {name: root for name in names if (root := dump.tables[name].root) in published}
+        if roots and len(roots) == len(names):
+            error = ConfigError(f"--dump: no other tables: {'; '.join(map(_of_root, roots, roots.values()))}")
+            named = patterns_of(sorted({*roots.values()}))
+            error.next_job = ("snapshot", "--tables", named, "--jdbc", self.config.source.server)
+            raise error
+        tables = (dump.tables[name] for name in roots)
+        left = (TableSummary(t.schema, t.name, "", -1, held=_of_root(t.name, t.root)) for t in tables)
+        return [name for name in names if name not in roots], tuple(left)
 
     def _files(self) -> RowFiles:
         path = self.request.files or ""
@@ -208,6 +280,13 @@ class Staging:
         staged.write.format("delta").mode("append").save(path)
 
 
+def _of_root(name: str, root: str | None) -> str:
+    return (
+        f"{name} is a partition of {root}, which is published under its own name: load {root} with --jdbc, or with "
+        "--copy or --csv from COPY (SELECT …)"
+    )
+
+
 def with_snapshot(history: RelationHistory, relations: Sequence[Relation]) -> RelationHistory:
     """Adds the snapshot's relations before the archive's, so each applies to its own rows."""
     first = [RelationEntry((BEFORE_FILES, 0), relation, None) for relation in relations]
@@ -229,7 +308,7 @@ def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:
     empty = frame(spark, schema.empty_table())
     if not is_delta_table(spark, order.staged):  # no table that is repaired differs
         return empty
-    rows = spark.read.format("delta").load(order.staged)
+    rows = spark.read.format("delta").load(order.staged).where(F.col("relation").isin(*order.oids))
     return empty.unionByName(rows.withColumns(columns), allowMissingColumns=True)
 
 

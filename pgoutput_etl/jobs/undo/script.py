@@ -24,6 +24,14 @@ INSERT INTO undo_tables VALUES
 CREATE TEMPORARY TABLE undo_before ON COMMIT DROP AS
 SELECT relid, n_tup_upd + n_tup_del AS changes FROM pg_catalog.pg_stat_xact_user_tables;
 
+-- For errors: the triggers of these tables.
+CREATE FUNCTION pg_temp.undo_triggers() RETURNS text LANGUAGE sql AS
+  $$SELECT coalesce('. Triggers: ' || string_agg(format('%I on %s', tgname, tgrelid::regclass), ', '
+      ORDER BY tgrelid::regclass::text, tgname)
+    || '. Disable those that must not fire (ALTER TABLE ... DISABLE TRIGGER) after this script''s BEGIN', '')
+  FROM pg_catalog.pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'
+    AND pg_temp.undo_root(tgrelid) IN (SELECT pg_temp.undo_root(relation) FROM undo_tables)$$;
+
 -- Does the archive have every change of these tables?
 DO $$ DECLARE c record; BEGIN
   IF current_setting('track_counts') <> 'on' THEN
@@ -50,8 +58,11 @@ END $$;
 CREATE FUNCTION pg_temp.undone(rows bigint, is_restored boolean, step text) RETURNS void LANGUAGE plpgsql
   SET search_path = '' AS $$
 BEGIN
-  IF rows <> 1 THEN RAISE EXCEPTION 'nothing is undone: % finds % rows that are what they were', step, rows; END IF;
-  IF NOT is_restored THEN RAISE EXCEPTION 'nothing is undone: a trigger changes the row of %', step; END IF;
+  IF rows <> 1 THEN RAISE EXCEPTION 'nothing is undone: % finds % rows that are what they were%',
+    step, rows, pg_temp.undo_triggers(); END IF;
+  IF NOT is_restored THEN
+    RAISE EXCEPTION 'nothing is undone: a trigger changes the row of %', step || pg_temp.undo_triggers();
+  END IF;
 END $$;
 
 -- Foreign keys between these tables are checked at the end. Other settings of a constraint stay.
@@ -84,13 +95,14 @@ DO $$ DECLARE c record; BEGIN
       UNION ALL SELECT pg_temp.undo_root(relation), -changes FROM undo_tables
     ) AS counts GROUP BY relation HAVING sum(changes) <> 0
   LOOP
-    RAISE EXCEPTION 'nothing is undone: a cascade or a trigger updates or deletes other rows of %', c.relation;
+    RAISE EXCEPTION 'nothing is undone: a cascade or a trigger updates or deletes other rows of %',
+      c.relation || pg_temp.undo_triggers();
   END LOOP;
   FOR c IN SELECT * FROM undo_constraints LOOP
     EXECUTE format('ALTER TABLE %s ALTER CONSTRAINT %I NOT DEFERRABLE', c.relation, c.name);
   END LOOP;
 END $$;
-DROP FUNCTION pg_temp.undone, pg_temp.undo_root;
+DROP FUNCTION pg_temp.undone, pg_temp.undo_triggers, pg_temp.undo_root;
 COMMIT;
 """
 

@@ -52,7 +52,7 @@ class VerifiedTable:
     rows whose xmin is newer than every applied xid. unknown: values that the archive never sent and that are therefore
     not compared. by_value: columns compared by value, not by spelling. not_compared: the reason by column.
 
-    why_not: the reason why the whole table was not compared. is_held: the table is held, or is missing.
+    why_not: the reason why the whole table was not compared. is_held: the table is held, is missing, or can't be read.
     """
 
     schema: str
@@ -127,7 +127,7 @@ def _verdict(summary: VerifySummary) -> str:
         verdict = f"Equal: {tables}, {rows}, {place}."
     else:
         verdict = f"Nothing was compared, {place}."
-    return f"{verdict} Held or missing: {', '.join(held)}." if held else verdict
+    return f"{verdict} Held, missing, or unreadable: {', '.join(held)}." if held else verdict
 
 
 def _grid(summary: VerifySummary) -> Table:

@@ -28,6 +28,7 @@ from pgoutput_etl.jobs.verify.sides import CsvRows, OtherDelta, OtherTable, Serv
 from pgoutput_etl.ledger.as_of import consistent_points
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load.faults import FAULTS, held_reason
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.postgres.connection import credentials
@@ -36,6 +37,7 @@ from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.delta import delta_table, is_delta_table
 from pgoutput_etl.spark.delta_history import is_as_recorded, operations_since
 from pgoutput_etl.spark.platform import persist, unpersist
+from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.condition import can_be_repaired
 from pgoutput_etl.targets.modes import DELETED_COLUMN, VALID_TO_LSN, VALID_TO_TS
@@ -91,7 +93,12 @@ def verify(
         find = _other_side(spark, request) if server is None else _server_side(server, pool.threads)
 
         def compare(state: TableState) -> VerifiedTable:
-            return _Comparison(spark, partial(find, state), state, types, request, newest, progress).run()
+            try:
+                with jdbc_errors(of_table=True):
+                    return _Comparison(spark, partial(find, state), state, types, request, newest, progress).run()
+            except FAULTS as error:
+                why = held_reason(error, f"verifying {state.full_name}", str, partial(is_running, spark))
+                return VerifiedTable(state.schema, state.table, why_not=why, is_held=True)
 
         tables = pool.map(states, lambda state: state.full_name, compare, _is_large)
         after = None if server is None else server.position()
@@ -100,7 +107,8 @@ def verify(
     lsns = None if before is None or after is None else (before, after)
     remarks = baseline.remarks
     if request.at_lsn is None:
-        remarks += tuple(remark for state in states if (remark := _foreign_changes(spark, state)) is not None)
+        compared = [state for state, table in zip(states, tables, strict=True) if table.why_not is None]
+        remarks += tuple(remark for state in compared if (remark := _foreign_changes(spark, state)) is not None)
     differing = {table.name for table in tables if table.differing}
     command = mending_command([state for state in states if state.full_name in differing], request, config)
     return VerifySummary(config.source.name, request.against, baseline.lsn, tuple(tables), lsns, remarks, command)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from pgoutput_etl import jit
 from pgoutput_etl.changes import fast_events
-from pgoutput_etl.changes.events import ROW_SCHEMA, events
+from pgoutput_etl.changes.events import HEAP_PER_BYTE, ROW_SCHEMA, events
 from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity, TupleData
@@ -340,6 +340,23 @@ def test_without_kernels_the_readable_code_makes_the_events() -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("I X V a None b\n", "")
+
+
+def test_a_row_that_java_has_no_memory_for_is_refused_with_its_column_size_and_commit() -> None:
+    shape = replace(shape_of(KEYED), memory=100 * HEAP_PER_BYTE)
+    fitting = [insert(str(i), "a" * 50, None) for i in range(9)]
+    assert sum(part.num_rows for part in event_batches(batch(*fitting), shape)) == 9
+    expected = (
+        r"file 7, offset 100: public\.t, column 'v': expected a row of at most 100 bytes, found one of 105, 91 in "
+        r"this column, in the commit at 0/[0-9A-F]+\. Give Java 1g \(spark\.executor\.memory"
+    )
+    for rows in (
+        batch(insert("1", "x" * 91, None), *fitting),
+        batch(update("1", "x", None, old=("1", "x" * 91, None))),
+    ):
+        with pytest.raises(ArchiveError, match=expected) as refused:
+            list(event_batches(rows, shape))
+        assert "xx" not in str(refused.value)
 
 
 def test_the_error_for_too_long_values_names_the_row() -> None:

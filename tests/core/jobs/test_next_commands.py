@@ -20,6 +20,7 @@ from pgoutput_etl.targets.plan import WAS_SKIPPED
 from pgoutput_etl.transactions.cutoff import TORN
 from tools.error_sites import sites
 
+HELD_CHANGE = "its columns changed, which on_schema_change holds:"
 KEY_IS_NEW = "key column b is new, and its values in existing rows were never sent: no archive has them"
 
 
@@ -56,6 +57,11 @@ STATES = {
         [f"snapshot --tables public.d {SERVER} --repair ", f"snapshot --tables public.bag {SERVER} "],
     ),
     "ambiguous": (Findings({}, conditions=[AMBIGUOUS]), ["backfill --tables public.a "]),
+    "new columns": (Findings({"public.t": f"{HELD_CHANGE} column added: w"}), ["backfill --tables public.t "]),
+    "a new type": (
+        Findings({"public.t": f"{HELD_CHANGE} column added: w; column retyped: v (text to int4)"}),
+        [f"snapshot --tables public.t {SERVER} "],
+    ),
     "no longer skipped": (Findings({"public.t": WAS_SKIPPED}), ["backfill --tables public.t "]),
     "nothing": (Findings({}), []),
 }

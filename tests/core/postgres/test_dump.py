@@ -9,40 +9,24 @@ import pytest
 
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.postgres.dump import DumpedTable, read_toc
+from tests.support.dumps import Toc
 from tests.support.mutations import no_hang
-
-COPY = 'COPY public."a b" (id, "c""d") FROM stdin;\n'
-
-
-class Toc:
-    """Writes toc.dat of version 1.16."""
-
-    def __init__(self, int_size: int = 4) -> None:
-        self.int_size = int_size
-
-    def number(self, number: int) -> bytes:
-        return bytes([number < 0]) + abs(number).to_bytes(self.int_size, "little")
-
-    def text(self, text: str | None) -> bytes:
-        return self.number(-1) if text is None else self.number(len(text.encode())) + text.encode()
-
-    def head(self, entries: int) -> bytes:
-        numbers = b"".join(self.number(0) for _ in range(7))
-        texts = b"".join(self.text("x") for _ in range(3))
-        return b"PGDMP\x01\x10\x00" + bytes([self.int_size, 8, 3, 0]) + numbers + texts + self.number(entries)
-
-    def entry(self, oid: str | None = "16384", copy: str = COPY, file: str = "1.dat") -> bytes:
-        texts = [self.text(text) for text in ("0", oid, "a b", "TABLE DATA")]
-        more = [self.text(text) for text in ("", "", copy, "public", "", "heap")]
-        last = [self.text(text) for text in ("owner", "false", None, file)]
-        numbers = self.number(1) + self.number(1)
-        return numbers + b"".join(texts) + self.number(3) + b"".join(more) + self.number(114) + b"".join(last)
 
 
 def test_a_table_of_contents() -> None:
     toc = Toc()
     [table] = read_toc(toc.head(1) + toc.entry(), "toc.dat")
     assert table == DumpedTable("public", "a b", 16384, ("id", 'c"d'), "1.dat")
+
+
+def test_partitions_have_a_root() -> None:
+    toc = Toc()
+    attached = [toc.attached('public."R ""x"', "public.middle"), toc.attached("public.middle", 'public."a b"')]
+    [table] = read_toc(toc.head(3) + b"".join(attached) + toc.entry(), "toc.dat")
+    assert table.root == 'public.R "x'
+    circle = [toc.attached('public."a b"', "public.middle"), toc.attached("public.middle", 'public."a b"')]
+    [table] = read_toc(toc.head(3) + b"".join(circle) + toc.entry(), "toc.dat")
+    assert table.root == "public.a b"
 
 
 @pytest.mark.parametrize("oid", [None, "x", "-1", "9" * 5000, "1\n"])

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from pgoutput_etl.config.settings import Config, Mode, Source, State, TableRule, Target
-from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import name_of
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.migration import ValueChange
@@ -118,7 +118,9 @@ def test_a_configured_key_that_no_version_has_holds_the_table() -> None:
 def test_new_configured_types_do_not_change_stored_values() -> None:
     relation = table("id", ("p", 16999))
     types = UserTypes({16999: ("public", "posint")}, {"public.posint": "int4"})
-    with pytest.raises(RunError, match=r"column 'p' of public\.t is stored as string, but the configuration's `types`"):
+    with pytest.raises(
+        ConfigError, match=r"column 'p' of public\.t is stored as string, but the configuration's `types`"
+    ):
         plan_of([relation], state_of(relation), user_types=types)
     assert task_of(plan_of([relation], user_types=types)).shape.columns[1].type.stored_as == "int32"
 
@@ -225,17 +227,43 @@ def test_a_changed_mode_stops_the_run() -> None:
     """Also if the table has no changes. A table that was renamed to a name with another mode is held."""
     expected = (
         r"^public\.t was written in mode mirror, but the configuration asks for history for public\.t\. .*"
-        r"restore `mode`, or rebuild the table from the archive$"
+        r"restore it, or rebuild the tables from the archive$"
     )
-    with pytest.raises(RunError, match=expected) as error:
+    with pytest.raises(ConfigError, match=expected) as error:
         plan_of([table()], state_of(table()), in_mode(Mode.HISTORY))
     assert error.value.next_job == ("backfill", "--tables", "public.t")
-    with pytest.raises(RunError, match=expected):
+    with pytest.raises(ConfigError, match=expected):
         make_plan(in_mode(Mode.HISTORY), RelationHistory(), {}, {T: state_of(table())}, UserTypes())
     plan = plan_of([table(name="u")], state_of(table()), in_mode(Mode.HISTORY, "public.u"))
     assert [held.reason.split(". ")[0] for held in plan.held] == [
         "public.t was written in mode mirror, but the configuration asks for history for public.u"
     ]
+
+
+def test_all_tables_that_the_configuration_contradicts_are_named_with_a_command_that_builds_them() -> None:
+    """The archive lacks rows of a table that a snapshot loaded: another snapshot has them."""
+    states = {oid: replace(state_of(table(oid=oid, name=f"t{oid}")), oid=oid) for oid in range(1, 6)}
+    loaded = {oid: replace(state, snapshot=3) for oid, state in states.items() if oid > 3}
+    with pytest.raises(ConfigError, match=r"public.t1 was .*; public.t2 was .*; public.t3 was .*; and 2 more") as error:
+        make_plan(in_mode(Mode.HISTORY), RelationHistory(), {}, {**states, **loaded}, UserTypes())
+    assert error.value.next_job == ("backfill", "--tables", "public.t1,public.t2,public.t3")
+    assert "load a snapshot" in str(error.value)
+    with pytest.raises(ConfigError, match=r"public.t4 was .*; public.t5 was ") as error:
+        make_plan(in_mode(Mode.HISTORY), RelationHistory(), {}, loaded, UserTypes())
+    server = "jdbc:postgresql://HOST:5432/DATABASE"
+    assert error.value.next_job == ("snapshot", "--tables", "public.t4,public.t5", "--jdbc", server)
+
+
+def test_a_type_that_turns_out_to_be_no_array_holds_its_table_alone() -> None:
+    """Until its own array was sent, its name was all that told what it is."""
+    relation = table("id", ("mood", 16999))
+    state = state_of(relation, types=("string", "list<item: string>"))
+    named = {16999: ("public", "_mood")}
+    assert task_of(plan_of([relation], state, user_types=UserTypes(named))).shape.columns[1].type.element is not None
+    (held,) = plan_of([relation], state, user_types=UserTypes({**named, 17000: ("public", "__mood")})).held
+    assert held.reason == (
+        "column 'mood' is stored as list<item: string>, and its type public._mood is no array: rebuild the table"
+    )
 
 
 def test_soft_delete_needs_a_key() -> None:
@@ -300,7 +328,7 @@ def test_changed_masks_stop_the_run_even_without_changes(masks: dict[str, str], 
     state = replace(state_of(table("id")), masks=masks)
     history = RelationHistory()
     history.declare(table("id", "v"), (0, 1), None)
-    with pytest.raises(RunError, match=rf"public.t was written with other `columns`.*{expected}") as error:
+    with pytest.raises(ConfigError, match=rf"public.t was written with other `columns`.*{expected}") as error:
         make_plan(CONFIG, history, {}, {T: state}, UserTypes())
     assert error.value.next_job == ("backfill", "--tables", "public.t")
 

@@ -401,6 +401,18 @@ def test_a_type_whose_own_name_begins_with_an_underscore_is_no_array(text: bytes
         assert read(declared, [value, None]).array.to_pylist() == [text.decode(), None]
 
 
+def test_a_type_whose_array_was_sent_is_no_array() -> None:
+    """PostgreSQL calls the array of `_mood` `__mood`, and there are no arrays of arrays."""
+    user_types = UserTypes({ENUM: ("public", "_mood"), ENUM + 1: ("public", "__mood"), ENUM + 2: ("app", "__mood")})
+    own, array = (column_type(ENUM + n, -1, user_types) for n in range(2))
+    assert (own.arrow, array.arrow) == (pa.string(), pa.list_(pa.string()))
+    for read, value in ((load_text, b"sad"), (load_binary, b"sad")):
+        assert read(own, [value, None]).array.to_pylist() == ["sad", None]
+    assert load_text(array, [b"{sad}"]).array.to_pylist() == [["sad"]]
+    elsewhere = UserTypes({ENUM: ("public", "_mood"), ENUM + 2: ("app", "__mood")})
+    assert column_type(ENUM, -1, elsewhere).arrow == pa.list_(pa.string())
+
+
 def test_a_domain_within_a_row_is_declared_by_its_oid() -> None:
     """No Type message names it. The refusal's entry is accepted, for an element of an array as well."""
     row = struct.pack(">i", 1) + struct.pack(">Iii", 16397, 4, 5)

@@ -107,6 +107,8 @@ def test_a_gap(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(f"pgoutput-etl apply {options}") == EXIT_FAILED
     error = capsys.readouterr().err
     command = error.partition("  Next: ")[2].strip()
-    assert command == f"pgoutput-etl apply {options} --set source.gaps=accept"
-    assert run(command) == EXIT_DONE
+    assert command == f"pgoutput-etl inspect {nights.job.landing}"
+    assert run(command) == EXIT_QUARANTINE
+    assert "a file is missing" in capsys.readouterr().out
+    assert run(f"pgoutput-etl apply {options} --set source.gaps=accept") == EXIT_DONE
     assert len(nights.values("t")) == 4

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
@@ -26,6 +26,7 @@ from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.postgres.copy_format import SIGNATURE
 from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, ReplicaIdentity
 from pgoutput_etl.targets.plan import KeyRanges
+from tests.support.dumps import Toc
 from tests.support.jobs import Nights, summary_text
 from tests.support.kept_rows import as_of
 from tests.support.small_archives import (
@@ -254,6 +255,51 @@ def test_a_damaged_table_can_be_repaired_at_any_time(nights: Nights, repaired_be
 
 
 @pytest.mark.soak
+def test_partitions_of_a_published_root_and_a_damaged_file_leave_out_one_table_of_a_dump_each(nights: Nights) -> None:
+    """The archive has the rows of the partition under its root's name."""
+    job, dump, toc = nights.job, nights.job.folder / "dump", Toc()
+    names = {1: "root", 2: "part", 3: "good", 4: "bad"}
+    described = [table(oid=oid, name=name) for oid, name in names.items()]
+    nights.night(transaction(1, 0x100, *described, insert("9", "z", oid=1)))
+    dump.mkdir()
+    rows = [
+        toc.entry(str(oid), "COPY public.x (id, v) FROM stdin;\n", f"{oid}.dat", name=name)
+        for oid, name in names.items()
+        if name != "root"
+    ]
+    (dump / "toc.dat").write_bytes(toc.head(4) + toc.attached("public.root", "public.part") + b"".join(rows))
+    for oid, content in {2: "1\ta", 3: "1\ta", 4: "1"}.items():
+        (dump / f"{oid}.dat").write_text(f"{content}\n\\.\n")
+
+    def loaded(tables: str) -> SnapshotSummary:
+        request = SnapshotRequest((tables,), 0x100, files=str(dump), format=RowFormat.DUMP, slot_lsn=1)
+        return snapshot(job.spark, job.loaded(), request, lambda _: None)
+
+    done = loaded("public.*")
+    assert done.exit_code == EXIT_QUARANTINE
+    left = {t.table.table: t.table.held for t in done.tables if t.table.held}
+    assert left.keys() == {"part", "bad"}
+    assert "is a partition of public.root, which is published under its own name" in left["part"]
+    assert "4.dat, offset" in left["bad"]
+    assert (nights.values("good"), nights.values("root"), nights.values("part")) == ([("1", "a")], [("9", "z")], [])
+    with pytest.raises(ConfigError, match=r"part is a partition of public\.root") as refused:
+        loaded("public.part")
+    assert refused.value.next_job[:3] == ("snapshot", "--tables", "public.root")
+    with pytest.raises(ArchiveError, match=r"4\.dat, offset"):
+        loaded("public.bad")
+
+
+def test_the_repair_of_a_table_without_a_key_overwrites_its_rows(nights: Nights) -> None:
+    bag = table("v", "w", name="bag", key=())
+    rows = [("1", "a"), ("1", "a"), ("2", "b")]
+    nights.night(transaction(1, 0x100, bag, *(insert(*row) for row in rows)))
+    path = nights.job.path("public", "bag")
+    nights.job.spark.sql(f"UPDATE delta.`{path}` SET w = 'damaged' WHERE v = '1'")
+    begin_repair(nights, 0x101, bag, rows)
+    assert nights.night(transaction(2, 0x200, insert("3", "c"))).exit_code == 0
+    assert nights.values("bag") == [*rows, ("3", "c")]
+
+
 def test_a_repair_writes_only_rows_that_differ_in_a_value(nights: Nights) -> None:
     """Values with several spellings, values that no column holds or that were never sent, and a dropped column that is
     kept; ranges that the snapshot does not have."""

@@ -23,6 +23,12 @@ from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.jobs.maintain import retention
+from pgoutput_etl.jobs.maintain import run as maintain_run
+from pgoutput_etl.jobs.maintain.request import MaintainRequest
+from pgoutput_etl.jobs.maintain.run import maintain
+from pgoutput_etl.jobs.verify.request import VerifyRequest
+from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.load import writer
 from pgoutput_etl.load.faults import SPARK_ERRORS, spark_fault
 from pgoutput_etl.load.rebuild import Rebuild
@@ -192,6 +198,30 @@ def test_every_call_to_delta_may_fail(
     found = {name: nights.values(name, schema) for name in tables.values()}
     assert found == dict.fromkeys(found, right)
     assert len(right) == (3 if messages in (create, None) else 4)
+
+
+def test_a_data_file_that_is_gone_ends_the_maintenance_and_verification_of_its_table_alone(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "LEAST_SMALL_FILES", 2)
+    monkeypatch.setattr(maintain_run, "LEDGER_TABLES", ())
+    job, tables = nights.job, {100: "t", 101: "u"}
+    nights.night(create(tables))
+    nights.night(transaction(2, 0x200, *(insert("9", "z", oid=oid) for oid in tables)))
+    next(job.path("public", "t").rglob("*.parquet")).unlink()
+
+    maintained = maintain(job.spark, job.loaded(), MaintainRequest(execute=True), lambda _: None)
+    assert maintained.exit_code == 3
+    t, u = sorted(maintained.tables, key=lambda table: table.name)
+    assert (t.name, t.failed, u.failed, u.steps) == ("public.t", True, False, ("optimize",))
+    assert t.left[0].startswith("Spark or Delta Lake failed: ")
+
+    u_path = str(job.path("public", "u"))
+    verified = verify(job.spark, job.loaded(), VerifyRequest(delta=u_path, table="public.t"), lambda _: None)
+    assert verified.exit_code == 3
+    assert (verified.tables[0].why_not or "").startswith("Spark or Delta Lake failed: ")
+    verified = verify(job.spark, job.loaded(), VerifyRequest(delta=u_path, table="public.u"), lambda _: None)
+    assert verified.exit_code == 0
 
 
 def fault_of(spark: SparkSession, fail: Callable[[], Any]) -> str | None:

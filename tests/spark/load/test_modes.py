@@ -17,7 +17,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
@@ -289,9 +289,11 @@ def test_a_run_that_dies_while_columns_change(spark: SparkSession, tmp_path: Pat
     other = {**SHOP, "public.orders": Mode.MIRROR, "public.bag": Mode.APPEND}
     changed = replace(faulty, job=in_modes(faulty.job, other))
     changed.land(2, SHOP_MORNING)
-    with pytest.raises(RunError, match="was written in mode history, but the configuration asks for mirror") as refused:
+    with pytest.raises(
+        ConfigError, match="was written in mode history, but the configuration asks for mirror"
+    ) as refused:
         changed.run()
-    assert refused.value.next_job == ("backfill", "--tables", "public.orders")
+    assert refused.value.next_job == ("backfill", "--tables", "public.bag,public.orders")
     assert changed.job.versions() == versions
     changed.job.backfill(BackfillRequest(tables=("public.orders", "public.bag")))
     # A table that stores former states can't be repaired by a range of commits: it is rebuilt.

@@ -153,5 +153,7 @@ def test_a_held_table_counts_as_different() -> None:
     assert VerifySummary("shop", "x", 1, (TABLE, other)).exit_code == 0
     assert "Not compared: public.odd: the table is held: why" in printed(VerifySummary("shop", "x", 1, (held,)))
     text = printed(VerifySummary("shop", "x", 1, (TABLE, held)))
-    assert text.startswith("Equal: 1 table, 10 rows, as of LSN 0/1, compared with x. Held or missing: public.odd.")
+    assert text.startswith(
+        "Equal: 1 table, 10 rows, as of LSN 0/1, compared with x. Held, missing, or unreadable: public.odd."
+    )
     assert printed(VerifySummary("shop", "x", 1, (held,))).startswith("Nothing was compared")
