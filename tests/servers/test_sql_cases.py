@@ -31,7 +31,6 @@ _CAUSES = {
         "shadow_column_declared swap_keep_old"
     ),
     "a table takes another's name without a row": "staging_swap staging_swap_masked",
-    "the key is not unique, at least between two changes": "soft_delete_key_change",
     "the sender rounds values": "float_digits",
 }
 _WRONG = {name: cause for cause, names in _CAUSES.items() for name in names.split()}

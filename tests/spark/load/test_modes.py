@@ -271,6 +271,53 @@ def test_a_configured_key_may_be_null(mode: Mode, nights: Nights) -> None:
     assert_kept(nights.job, {"public.t": mode}, replayed(*messages), keys)
 
 
+def test_rows_that_were_deleted_under_another_key_are_not_matched_by_the_new_one(nights: Nights) -> None:
+    """Key 60 is that of two deleted rows, the newer of which is inserted again. The two rows of key 90 were deleted
+    together, so that neither is meant."""
+    modes = {"public.t": Mode.SOFT_DELETE}
+    nights.job = in_modes(nights.job, modes)
+    by_number = table("id", "n", "v", key=["n"])
+    messages = [
+        [
+            *transaction(1, 100, table("id", "n", "v"), insert("1", "10", "x"), insert("3", "30", "w")),
+            *transaction(2, 200, delete("1", None, None), insert("6", "60", "a")),
+            *transaction(3, 300, insert("2", "10", "y"), delete("6", None, None), insert("7", "60", "b")),
+            *transaction(4, 400, delete("7", None, None), insert("8", "90", "c"), insert("9", "90", "d")),
+            *transaction(5, 500, delete("8", None, None), delete("9", None, None)),
+        ],
+        [
+            *transaction(6, 600, by_number, update("2", "10", "z"), insert("10", "60", "e"), insert("11", "90", "f")),
+            *transaction(7, 700, delete(None, "30", None)),
+        ],
+        [
+            *transaction(8, 800, by_number, delete(None, "10", None), update("12", "90", "g")),
+            *transaction(9, 900, insert("13", "10", "h"), update("14", "61", "e", old_key=(None, "60", None))),
+        ],
+    ]
+    for number, night in enumerate(messages, start=1):
+        nights.night(night)
+        assert_kept(nights.job, modes, replayed(*messages[:number]))
+    keys = sorted((row["n"], row["id"]) for row in nights.job.rows("public", "t") if not row["_pg_deleted"])
+    assert keys == [("10", "13"), ("61", "14"), ("90", "12")]
+
+
+@pytest.mark.parametrize("mode", [Mode.SOFT_DELETE, Mode.HISTORY], ids=lambda mode: mode.value)
+def test_a_former_row_does_not_keep_a_table_from_a_retyped_key(mode: Mode, nights: Nights) -> None:
+    nights.job = in_modes(nights.job, {"public.t": mode})
+    messages = [
+        [
+            *transaction(1, 100, table(), insert("five", "a"), insert("7", "b")),
+            *transaction(2, 200, delete("five", None)),
+        ],
+        transaction(3, 300, table(("id", INT4), "v"), update("7", "c"), insert("5", "d")),
+    ]
+    for night in messages:
+        nights.night(night)
+    assert_kept(nights.job, {"public.t": mode}, replayed(*messages))
+    [former] = [row for row in nights.job.rows("public", "t") if row["v"] == "a"]
+    assert (former["id"], dict(former["_pg_unrepresentable"])) == (None, {"id": "five"})
+
+
 @pytest.mark.soak
 def test_a_run_that_dies_while_columns_change(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     """Every row is written once. Afterwards the tables are rebuilt in another mode."""
