@@ -37,6 +37,8 @@ Row = dict[str, Any]
 
 _Key = tuple[Any, ...]
 
+_NO_TEXT = ()  # of a value that is no unrepresentable one; the text of a value that was never sent is None
+
 
 @dataclass(slots=True)
 class ReplayedTable:
@@ -327,14 +329,17 @@ class KeyedRows:
 
 
 def _key_value(value: Any) -> Any:
-    """Equal where PostgreSQL's unique indexes treat values as equal: NaN equals NaN, and -0 equals 0."""
+    """Equal where PostgreSQL's unique indexes treat values as equal: NaN equals NaN, and -0 equals 0. The pairs of an
+    hstore are dictionaries, in hstore's order."""
+    if isinstance(value, dict):
+        return tuple(value.items())
     if isinstance(value, list | tuple):
         return tuple(map(_key_value, value))
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 class BagOfRows:
-    """A table without a key: a delete removes one of several equal rows."""
+    """A table without a key: a delete removes one of several equal rows. A value that was never sent is not NULL."""
 
     def __init__(self, shape: TableShape) -> None:
         self.shape = shape
@@ -352,7 +357,7 @@ class BagOfRows:
 
     def _equal(self, event: Row) -> list[Row]:
         live = [(i, column.name) for i, column in enumerate(self.shape.columns) if not column.retired]
-        content = repr([(event[f"c{i}"], event["_unrep"].get(name)) for i, name in live])
+        content = repr([(event[f"c{i}"], event["_unrep"].get(name, _NO_TEXT)) for i, name in live])
         return self.equal_rows.setdefault(content, [])
 
     def put(self, event: Row) -> None:

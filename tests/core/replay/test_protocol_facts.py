@@ -193,6 +193,13 @@ def test_fact_07_keys_are_compared_as_by_a_unique_index(type_oid: int, key: str,
     assert rows_of(first, second) == []
 
 
+def test_fact_07_an_hstore_may_be_a_key() -> None:
+    hstore = Type(None, 99, "public", "hstore")
+    first = transaction(1, 10, hstore, table(("id", 99), "v"), insert('"a"=>"1", "b"=>NULL', "x"), insert("", "y"))
+    second = transaction(2, 20, update('"a"=>"1", "b"=>NULL', "z"), delete("", None))
+    assert [row[1:] for row in rows_of(first, second)] == [("z",)]
+
+
 def test_fact_08_value_null_unchanged_and_not_sent_are_four_things() -> None:
     archive = transaction(
         3,
