@@ -162,8 +162,8 @@ def _remarks(summary: RunSummary) -> list[str]:
     lines += [f"Possibly replaced: {swap}." for swap in summary.swaps.values()]
     lines += _missing_rows(summary)
     if summary.rounded_floats:
-        first, *others = summary.rounded_floats
-        lines.append(rounding_remark(f"{first} and {counted(len(others), 'other file')}" if others else first) + ".")
+        first, *more = summary.rounded_floats
+        lines.append(rounding_remark(f"{first} and {counted(len(more), 'other file')}" if more else first) + ".")
     lines += [f"In quarantine: {damage}" for damage in summary.damages]
     if summary.quarantined_transactions:
         lines.append(
