@@ -27,7 +27,7 @@ Servers = Callable[[Version], Server]
 _CAUSES = {
     "the server changes values without sending them": "composite_attribute generated_drop_expression regclass_rename",
     "columns change their names or places, and the definition does not say how": (
-        "bag_never_sent drop_add_last rename_and_retype rename_then_add_declared rename_then_add_old_name "
+        "drop_add_last rename_and_retype rename_then_add_declared rename_then_add_old_name "
         "shadow_column_declared swap_keep_old"
     ),
     "a table takes another's name without a row": "staging_swap staging_swap_masked",
@@ -38,8 +38,9 @@ WRONG_IN_MEMORY = {
     **_WRONG,
     **dict.fromkeys(
         (
-            *("ascii_values", "binary_composite_of_domain", "full_on_root_only", "key_retype_uncertain"),
-            *("partition_keys_only_on_leaves", "pk_only_generated", "underscore_types"),
+            *("ascii_values", "binary_composite_of_domain", "full_on_root_only", "key_not_unique"),
+            *("key_retype_uncertain", "partition_keys_only_on_leaves", "partitions_wide_key", "pk_only_generated"),
+            "underscore_types",
         ),
         "only the job holds a table with its reason",
     ),
