@@ -118,7 +118,10 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
         {"_pg_source": "{source}"},
     ),
     "tables[].on_schema_change": (
-        "what happens when [columns change](schema-changes.md#contracts): `follow`, `hold`, `fail`, `keep`, by change; `ambiguous`: `report`, `hold`, `ignore`",
+        (
+            "what happens when [columns change](schema-changes.md#contracts): `follow`, `hold`, `fail`, `keep`, by change; "
+            "`ambiguous`: `report`, `hold`, `ignore`"
+        ),
         {"retype": "hold", "drop": "keep"},
     ),
     "tables[].on_missing_row": (

@@ -171,7 +171,7 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
             return events, True
         order = np.argsort(key, kind="stable")
         is_last = _are_last(key[order])
-        return with_chains(events, order, key[order], is_last).take(pa.array(np.sort(order[is_last]))), True
+        return with_chains(events, order, key[order], is_last, shape).take(pa.array(np.sort(order[is_last]))), True
     order = np.lexsort((*position, key))
     key = key[order]
     is_whole = ~_leaves_toast(events, shape)[order]
@@ -186,7 +186,7 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
     is_unique = bool((is_last[kept] & is_whole[kept]).all())
     if kept.all():
         return events, is_unique
-    return with_chains(events, order, key, kept).take(pa.array(np.sort(order[kept]))), is_unique
+    return with_chains(events, order, key, kept, shape).take(pa.array(np.sort(order[kept]))), is_unique
 
 
 def _are_last(key: Integers) -> npt.NDArray[np.bool_]:

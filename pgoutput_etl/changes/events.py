@@ -241,6 +241,8 @@ def _key(row: _Row, shape: TableShape) -> list[bytes | None]:
         cell = row[i]
         if isinstance(cell, _Unchanged):
             raise _RowError(f"column {shape.columns[i].name!r} of the key is unchanged TOAST, and no old tuple has it")
+        if cell is None:  # never in a replica identity
+            raise _RowError(f"column {shape.columns[i].name!r} of the configured key is NULL")
         key.append(cell)
     return key
 

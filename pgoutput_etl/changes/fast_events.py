@@ -26,7 +26,7 @@ from pgoutput_etl.changes.events import (
     refuse_too_large,
     too_long,
 )
-from pgoutput_etl.changes.tuple_columns import SEEN_UNCHANGED, UNCHANGED, RawTuples, SplitTuples, split_tuples
+from pgoutput_etl.changes.tuple_columns import NULL, SEEN_UNCHANGED, UNCHANGED, RawTuples, SplitTuples, split_tuples
 from pgoutput_etl.scan.message_row import one_letter
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import CHAIN, TIMESTAMP, UNREPRESENTABLE, TableShape
@@ -44,7 +44,7 @@ _O = np.uint8(ord("O"))
 
 _LENGTH = np.int32(BINARY - 1)
 
-_UNCHANGED = np.int32(UNCHANGED)
+_UNCHANGED, _NULL = np.int32(UNCHANGED), np.int32(NULL)
 
 _1 = np.uint64(1)
 
@@ -294,6 +294,8 @@ class _Columns:
             else:
                 chosen, unchanged = self._choose(i)
                 columns[f"c{i}"] = self._load(i, chosen, self.unrepresentable)
+                if i in self.shape.key and (self.tuples.size[i][chosen] == _NULL).any():
+                    raise UnsureError
             if i in self.shape.toast:
                 columns[f"u{i}"] = pa.array(unchanged)
         for i in self.shape.key:

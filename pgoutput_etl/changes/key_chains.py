@@ -6,7 +6,8 @@ or proves that rows or changes are missing; the first change of a chain can only
 a chain is its first change, with the number of contradictions within it.
 
 An INSERT presumes nothing: a DELETE may be left out of a publication, and a row filter turns UPDATEs into INSERTs. Only
-a transaction that inserts a key after having written a row under it proves that keys are not unique.
+a transaction that inserts a key after having written a row under it proves that keys are not unique. If the
+configuration has named that key, it is none, and the table is held.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.scan.message_row import one_letter
-from pgoutput_etl.schema.table_shape import CHAIN, CHAIN_NUMBERS
+from pgoutput_etl.schema.table_shape import CHAIN, CHAIN_NUMBERS, TableShape
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -29,9 +32,20 @@ Flags = npt.NDArray[np.bool_]
 PRESUMING, ENDING = (UPDATED, DELETED, MOVED_OUT), (DELETED, MOVED_OUT)
 
 
-def with_chains(events: pa.RecordBatch, order: Integers, key: Integers, kept: Flags) -> pa.RecordBatch:
+def not_unique(shape: TableShape, xid: int | str, lsn: str) -> str:
+    """Why a table is held whose configured key was inserted twice."""
+    return (
+        f"transaction {xid}, committed at LSN {lsn}, inserts a row under the key of another row that it has written: "
+        f"the configured key ({', '.join(shape.columns[i].name for i in shape.key)}) is not unique"
+    )
+
+
+def with_chains(
+    events: pa.RecordBatch, order: Integers, key: Integers, kept: Flags, shape: TableShape
+) -> pa.RecordBatch:
     """The events with the chains of those that are kept. order: by key, then in commit order. key, kept: in this order.
-    A key's first kept event stands for those before it, none of which is kept."""
+    A key's first kept event stands for those before it, none of which is kept. Raises TableError if the configured key
+    is not unique."""
     is_same = np.zeros(len(order), np.bool_)
     is_same[1:] = key[1:] == key[:-1]
     starts = np.flatnonzero(~is_same)
@@ -40,7 +54,11 @@ def with_chains(events: pa.RecordBatch, order: Integers, key: Integers, kept: Fl
     at = np.flatnonzero(kept)[::-1]
     firsts[group[at]] = at  # the last assignment stays
     chains = _Chains.of(events, order)
-    missing, doubled = chains.contradictions(is_same)
+    missing, taken, is_twice = chains.contradictions(is_same)
+    if is_twice.any() and not shape.has_unique_key:
+        lsn, xid = (int(chains.numbers[name][np.argmax(is_twice)]) for name in ("lsn", "xid"))
+        raise TableError(not_unique(shape, xid, format_lsn(lsn)))
+    doubled = taken | is_twice
     for name, found in (("missing", missing), ("doubled", doubled)):
         total = np.concatenate(([0], np.cumsum(found + chains.numbers[name])))
         chains.totals[name] = total[firsts + 1] - total[starts]
@@ -86,15 +104,14 @@ class _Chains:
                 numbers[name] = np.where(is_known, stored, own)
         return cls(op, np.isin(last, _letters(ENDING)), numbers, (lsn, xid))
 
-    def contradictions(self, is_same: Flags) -> tuple[Flags, Flags]:
-        """Chains that presume a row that the one before has ended, and those that give a row the key of another row.
-        is_same: a chain has the key of the one before."""
+    def contradictions(self, is_same: Flags) -> tuple[Flags, Flags, Flags]:
+        """Chains that presume a row that the one before has ended, and those that give a row the key of another row, by
+        a move or by an INSERT in the same transaction. is_same: a chain has the key of the one before."""
         was_ended, (was_lsn, was_xid) = np.roll(self.ended, 1), (np.roll(numbers, 1) for numbers in self.last)
         is_together = (self.numbers["lsn"] == was_lsn) & (self.numbers["xid"] == was_xid)
         is_together &= was_xid >= 0  # a snapshot's row has no xid
-        is_twice = (self.op == ord(INSERTED)) & is_together
-        missing = is_same & was_ended & np.isin(self.op, _letters(PRESUMING))
-        return missing, is_same & ~was_ended & ((self.op == ord(MOVED_IN)) | is_twice)
+        missing, is_there = is_same & was_ended & np.isin(self.op, _letters(PRESUMING)), is_same & ~was_ended
+        return missing, is_there & (self.op == ord(MOVED_IN)), is_there & (self.op == ord(INSERTED)) & is_together
 
     def absorbed(
         self, events: pa.RecordBatch, order: Integers, starts: Integers, firsts: Integers, groups: Integers, bad: Flags

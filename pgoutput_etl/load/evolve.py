@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
@@ -24,6 +25,7 @@ from pgoutput_etl.load.target_columns import (
     current_rows,
     delta_type,
     entries_of_target,
+    is_current,
     no_entries,
     stored_value,
     to_target,
@@ -181,15 +183,20 @@ def migrated(target: DataFrame, migration: SchemaMigration, mode: Mode) -> DataF
         *(stored_value(column).alias(f"c{i}") for i, column in enumerate(migration.before)),
         entries_of_target().alias("_unrep"),
         *(_with_new_names(name, migration).alias(name) for name in metadata),
+        is_current(mode).alias("_is_current"),
     )
     fields = [(f"c{i}", column.type.arrow) for i, column in enumerate(migration.after)]
     own_fields = spark_schema(pa.schema([*fields, ("_unrep", UNREPRESENTABLE)]))
     schema = StructType([*own_fields, *(target.schema[name] for name in metadata)])
     names = schema.names
 
+    without_key = replace(migration, key=())  # for rows that nothing can change or delete any more
+
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            yield converted(batch, migration).select(names)
+            current = batch.column("_is_current")
+            for rows, rule in ((batch.filter(current), migration), (batch.filter(pc.invert(current)), without_key)):
+                yield converted(rows, rule).select(names)
 
     after = before.mapInArrow(convert, schema)
     columns = [to_target(F.col(f"c{i}"), c.type).alias(c.name) for i, c in enumerate(migration.after)]

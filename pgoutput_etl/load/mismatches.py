@@ -143,7 +143,7 @@ def mismatches_in_log(events: EventLog, shape: TableShape, stored: DataFrame | N
     if shape.is_bag:
         return missing_in_bag(net_deletes(changes, shape), shape, current)
     keyed = changes.groupBy(*keyed_columns(event_key_parts(shape))).agg(
-        chain_of_key().alias("_chain"),
+        chain_of_key(shape).alias("_chain"),
         *(F.first(f"c{i}").alias(f"c{i}") for i in shape.key),
         F.first("_unrep").alias("_unrep"),
     )

@@ -76,7 +76,7 @@ def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
     columns = [f"c{i}" for i in range(len(shape.columns))] + [f"u{i}" for i in shape.toast]
     last = F.max(F.struct("_seq", "_op", "_lsn", "_ts", "_xid", "_unrep", *columns)).alias("last")
     begun = F.max(F.when(F.col("_op") != UPDATED, F.col("_seq"))).alias("begun")
-    chain = chain_of_key().alias("_chain")
+    chain = chain_of_key(shape).alias("_chain")
     latest = grouped.agg(last, begun, chain, *(F.max(sent_value(i, shape)).alias(f"sent{i}") for i in shape.toast))
     return latest.select(
         *(column.alias(name) for name, column in with_sent_values(shape, F.col("begun"), "last.").items()),

@@ -3,6 +3,9 @@
 There is one row per key: as the last commit left it, or, if that commit deleted it, as the commit before left it. A row
 that was inserted and deleted within one transaction is not stored, nor is a deleted row whose values the archive never
 contained.
+
+Deleted rows keep the values that they had under an earlier key. A new key may therefore be that of a living row and of
+deleted ones, or of several deleted ones. A change of a living row is never one of a deleted row.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.mismatches import mismatches_in_log
+from pgoutput_etl.load.net_effect import all_of, keyed_columns, net_key_parts, target_key_parts
 from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, row_states
 from pgoutput_etl.load.shared_table import tagged_target
@@ -35,7 +39,9 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, b
     if before is TargetRows.NOTHING:
         result = commit.initialize(spark, path, _new_rows(net, shape), shape.layout)
     else:
-        _merge(net, shape, key_ranges(net, shape)).execute(spark, path)
+        ranges, target = key_ranges(net, shape), tagged_target(spark, path, shape.columns)
+        revived = _revived(net, shape, target, ranges).localCheckpoint()
+        _merge(_with_revived(net, revived, shape).localCheckpoint(), shape, ranges).execute(spark, path)
         result = commit.write_result(spark, path)
     return replace(result, mismatches=mismatches)
 
@@ -43,7 +49,9 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, b
 def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
     """See merge.rows_after."""
     net = _net(stored, shape, events)
-    return _new_rows(net, shape) if stored is None else _merge(net, shape, {}).after(stored)
+    if stored is None:
+        return _new_rows(net, shape)
+    return _merge(_with_revived(net, _revived(net, shape, stored, {}), shape), shape, {}).after(stored)
 
 
 def _net(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
@@ -77,12 +85,35 @@ def _last_states(states: DataFrame, shape: TableShape) -> DataFrame:
     )
 
 
+def _revived(net: DataFrame, shape: TableShape, stored: DataFrame, ranges: Ranges) -> DataFrame:
+    """The keys k0… that only deleted rows have, and `_revived`, the commit that deleted the newest of these, which is
+    the row that becomes the new one. Several rows of one key were deleted by one commit only under an earlier key; then
+    none of them is meant."""
+    new = net.where(~F.col("_mark")).select(F.struct("*").alias("s"))
+    same = stored.alias("t").join(new, same_key(shape, ranges), "left_semi")
+    keys, is_deleted = keyed_columns(target_key_parts(shape, "t.")), F.col(f"t.{DELETED_COLUMN}").alias("is_deleted")
+    rows = same.select(*keys, is_deleted, F.col("t._pg_commit_lsn").alias("lsn"))
+    newest_first = F.sort_array(F.collect_list("lsn"), asc=False).alias("lsns")
+    found = rows.groupBy(*key_names(shape)).agg(F.bool_and("is_deleted").alias("is_deleted"), newest_first)
+    newest, next_one = (F.get("lsns", n) for n in (0, 1))
+    is_one = F.col("is_deleted") & ~newest.eqNullSafe(next_one)
+    return found.where(is_one).select(*key_names(shape), newest.alias("_revived"))
+
+
+def _with_revived(net: DataFrame, revived: DataFrame, shape: TableShape) -> DataFrame:
+    found = revived.select(*(F.col(name).alias(f"r_{name}") for name in key_names(shape)), "_revived")
+    parts = zip(net_key_parts(shape, ""), key_names(shape), strict=True)
+    return net.join(found, all_of(part.eqNullSafe(F.col(f"r_{name}")) for part, name in parts), "left")
+
+
 def _merge(net: DataFrame, shape: TableShape, ranges: Ranges) -> RowMerge:
+    """net: with `_revived`."""
     inserted = {**target_values(shape, "s."), DELETED_COLUMN: F.col("s._deleted")}
-    mark, was_deleted = F.col("s._mark"), F.col(f"t.{DELETED_COLUMN}")
-    updated: dict[str, Column] = {}
-    for name, value in inserted.items():
-        stays = mark & was_deleted if name in METADATA_COLUMNS[:-1] else mark
-        updated[name] = F.when(stays, F.col(f"t.{quoted(name)}")).otherwise(value)
-    updated[DELETED_COLUMN] = F.col("s._deleted")
-    return RowMerge(net, same_key(shape, ranges), updated, inserted, None, ~mark)
+    mark, is_deleted = F.col("s._mark"), F.col(f"t.{DELETED_COLUMN}")
+    is_meant = ~is_deleted | (F.col("t._pg_commit_lsn") == F.col("s._revived"))
+    stays = set(inserted) - {*METADATA_COLUMNS[:-1], DELETED_COLUMN}
+    updated: dict[str, Column] = {
+        name: F.when(mark, F.col(f"t.{quoted(name)}")).otherwise(value) if name in stays else value
+        for name, value in inserted.items()
+    }
+    return RowMerge(net, is_meant & same_key(shape, ranges), updated, inserted, None, ~mark)

@@ -56,9 +56,13 @@ def to_event(column: Column, column_type: ColumnType) -> Column:
 
 def current_rows(rows: DataFrame, mode: Mode) -> DataFrame:
     """A target's rows that PostgreSQL's table still has. Mode append has changes, all of which are returned."""
+    return rows.where(is_current(mode))
+
+
+def is_current(mode: Mode) -> Column:
     if mode is Mode.SOFT_DELETE:
-        return rows.where(~F.col(DELETED_COLUMN))
-    return rows.where(F.col(VALID_TO_LSN).isNull()) if mode is Mode.HISTORY else rows
+        return ~F.col(DELETED_COLUMN)
+    return F.col(VALID_TO_LSN).isNull() if mode is Mode.HISTORY else F.lit(True)
 
 
 def stored_value(column: TableColumn, alias: str = "") -> Column:

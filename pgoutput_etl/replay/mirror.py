@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_etl.changes.events import INSERTED, MOVED_IN, ROW_SCHEMA, events
-from pgoutput_etl.changes.key_chains import PRESUMING
-from pgoutput_etl.errors import SequenceError
+from pgoutput_etl.changes.key_chains import PRESUMING, not_unique
+from pgoutput_etl.errors import SequenceError, TableError
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.fragment import ScanResult
@@ -37,6 +38,8 @@ from pgoutput_etl.types import UserTypes
 Row = dict[str, Any]
 
 _Key = tuple[Any, ...]
+
+_NO_TEXT = ()  # of a value that is no unrepresentable one; the text of a value that was never sent is None
 
 
 @dataclass(slots=True)
@@ -149,7 +152,8 @@ class Replay:
     ) -> dict[int, ReplayedTable]:
         """The tables by OID. keys: columns by schema.table, for tables whose key the archive doesn't contain. declared:
         the configuration's column lineage by schema.table. types: the configuration's types. until: the LSN of the last
-        commit to apply. Raises TableError for a schema change that can't be interpreted."""
+        commit to apply. Raises TableError for a schema change that can't be interpreted, and for a configured key that
+        is not unique."""
         by_relation = self.rows_by_relation(until)
         return {oid: self.table(oid, rows, keys, declared, types) for oid, rows in by_relation.items()}
 
@@ -290,10 +294,12 @@ class KeyedRows:
     def _mismatch(self, key: _Key, event: Row) -> Mismatches | None:
         op, is_there = event["_op"], key in self.by_key
         is_together = event["_xid"] is not None and self.last.get(key) == (event["_lsn"], event["_xid"])
-        is_twice = op == INSERTED and is_together
+        is_twice = op == INSERTED and is_there and is_together
+        if is_twice and not self.shape.has_unique_key:
+            raise TableError(not_unique(self.shape, event["_xid"], format_lsn(event["_lsn"])))
         if not is_there and op in PRESUMING:
             return Mismatches(1, 0, event["_lsn"], event["_xid"])
-        if is_there and (op == MOVED_IN or is_twice):
+        if is_twice or (is_there and op == MOVED_IN):
             return Mismatches(0, 1, event["_lsn"], event["_xid"])
         return None
 
@@ -328,14 +334,17 @@ class KeyedRows:
 
 
 def _key_value(value: Any) -> Any:
-    """Equal where PostgreSQL's unique indexes treat values as equal: NaN equals NaN, and -0 equals 0."""
+    """Equal where PostgreSQL's unique indexes treat values as equal: NaN equals NaN, and -0 equals 0. The pairs of an
+    hstore are dictionaries, in hstore's order."""
+    if isinstance(value, dict):
+        return tuple(value.items())
     if isinstance(value, list | tuple):
         return tuple(map(_key_value, value))
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 class BagOfRows:
-    """A table without a key: a delete removes one of several equal rows."""
+    """A table without a key: a delete removes one of several equal rows. A value that was never sent is not NULL."""
 
     def __init__(self, shape: TableShape) -> None:
         self.shape = shape
@@ -353,7 +362,7 @@ class BagOfRows:
 
     def _equal(self, event: Row) -> list[Row]:
         live = [(i, column.name) for i, column in enumerate(self.shape.columns) if not column.retired]
-        content = repr([(event[f"c{i}"], event["_unrep"].get(name)) for i, name in live])
+        content = repr([(event[f"c{i}"], event["_unrep"].get(name, _NO_TEXT)) for i, name in live])
         return self.equal_rows.setdefault(content, [])
 
     def put(self, event: Row) -> None:

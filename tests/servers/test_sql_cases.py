@@ -27,7 +27,6 @@ Servers = Callable[[Version], Server]
 _CAUSES = {
     "the server changes values without sending them": "composite_attribute generated_drop_expression regclass_rename",
     "a table takes another's name without a row": "staging_swap staging_swap_masked",
-    "the key is not unique, at least between two changes": "soft_delete_key_change",
     "the sender rounds values": "float_digits",
 }
 _WRONG = {name: cause for cause, names in _CAUSES.items() for name in names.split()}
@@ -35,8 +34,9 @@ WRONG_IN_MEMORY = {
     **_WRONG,
     **dict.fromkeys(
         (
-            *("ascii_values", "binary_composite_of_domain", "full_on_root_only", "key_retype_uncertain"),
-            *("partition_keys_only_on_leaves", "pk_only_generated", "underscore_types"),
+            *("ascii_values", "binary_composite_of_domain", "full_on_root_only", "key_not_unique"),
+            *("key_retype_uncertain", "partition_keys_only_on_leaves", "partitions_wide_key", "pk_only_generated"),
+            "underscore_types",
         ),
         "only the job holds a table with its reason",
     ),

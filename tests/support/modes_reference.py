@@ -6,11 +6,10 @@ missing row ends one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from itertools import groupby
-from typing import Any
 
 from pgoutput_etl.replay.mirror import (
     BagOfRows,
@@ -71,12 +70,12 @@ def table_histories(
 @dataclass(slots=True)
 class _VersionTracker:
     """versions: in the order in which they began. current: by the identity of their event. latest: the last version of
-    each key."""
+    each row; a row that is inserted under the key of a deleted one is the same row."""
 
     table: KeyedRows | BagOfRows | None = None
     versions: list[_Version] = field(default_factory=list)
     current: dict[int, _Version] = field(default_factory=dict)
-    latest: dict[Any, _Version] = field(default_factory=dict)
+    latest: list[_Version] = field(default_factory=list)
     commit: _Commit | None = None
 
     def apply(self, span: ReplayedSpan) -> None:
@@ -102,29 +101,43 @@ class _VersionTracker:
                 version = self.current[identity] = _Version(event, self.commit)
                 self.versions.append(version)
                 if isinstance(self.table, KeyedRows):
-                    self.latest[self.table.key(event)] = version
+                    self._replace_latest(self.table, version)
+
+    def _replace_latest(self, table: KeyedRows, version: _Version) -> None:
+        """Replaces the living row of the key, else its newest deleted row if one commit deleted only one."""
+        key = table.key(version.event)
+        same = [other for other in self.latest if table.key(other.event) == key]
+        replaced = [other for other in same if other.ended in (None, self.commit)]
+        if not replaced:
+            newest = max((other.ended.lsn for other in same if other.ended), default=None)
+            replaced = [other for other in same if other.ended and other.ended.lsn == newest]
+        if len(replaced) == 1:
+            self.latest = [other for other in self.latest if other is not replaced[0]]
+        self.latest.append(version)
 
     def _migrate(self, span: ReplayedSpan) -> None:
         """Ended versions migrate too: they are rows of the same table."""
         assert self.table is not None
         assert span.migration is not None
-        before = {id(event): event for event in (*(v.event for v in self.versions), *self.table.events())}
-        after = dict(zip(before, migrated_rows(before.values(), span.migration), strict=True))
+        living = {id(event): event for event in self.table.events()}
+        ended = {id(v.event): v.event for v in self.versions if id(v.event) not in living}
+        after = dict(zip(living, migrated_rows(living.values(), span.migration), strict=True))
+        without_key = replace(span.migration, key=())
+        after |= zip(ended, migrated_rows(ended.values(), without_key), strict=True)
         table = rows_under(span.shape)
         for event in self.table.events():
             table.put(after[id(event)])
         for version in self.versions:
             version.event = after[id(version.event)]
         self.current = {id(version.event): version for version in self.current.values()}
-        in_order: Iterable[_Version] = sorted(self.latest.values(), key=lambda v: v.ended is None)
-        self.latest = {table.key(v.event): v for v in in_order} if isinstance(table, KeyedRows) else {}
+        self.latest = self.latest if isinstance(table, KeyedRows) else []
         self.table = table
 
     def history(self) -> TableHistory:
         assert self.table is not None
         shape = self.table.shape
         versions = [target_row(v.event, shape) | _validity(v) for v in self.versions]
-        latest = [target_row(v.event, shape) | _end(v) for v in self.latest.values()]
+        latest = [target_row(v.event, shape) | _end(v) for v in self.latest]
         return TableHistory(shape, versions, latest if isinstance(self.table, KeyedRows) else None)
 
 

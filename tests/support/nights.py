@@ -237,6 +237,7 @@ class Nights:
             tuple(task.shape.columns[i].name for i in task.shape.key),
             task.retired,
             tuple(column.type.stored_as for column in task.shape.columns),
+            mode=task.mode,
             last_row=task.changes.last_row or (None if task.state is None else task.state.last_row),
             complete_since=complete_since(task.state, task.changes),
             mismatches=mismatches,

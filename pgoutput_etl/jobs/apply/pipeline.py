@@ -15,6 +15,7 @@ from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import AnotherRunError
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files, read_later
 from pgoutput_etl.ingest.listing import FilesChangedError
+from pgoutput_etl.ingest.rounded_floats import files_with_rounded_floats
 from pgoutput_etl.jobs.apply.metrics import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.apply.summary import batch_metrics, nothing_new, summarize, with_refused
@@ -176,9 +177,10 @@ def _apply_batch(
     changes = [(r.state, position, change) for r in results for position, change in r.schema_changes]
     accounts = plan.accounts([table.oid for table in tables if table.status == HELD])
     scans = files.scan_output.scans
+    rounded = tuple(plan.path_of(number) for number in files_with_rounded_floats(plan.rows))
     result = BatchResult(plan.rows, plan.prior, scans, tables, changes, accounts)
     run.ledger.close(batch, result, lambda: batch_metrics(run.lap(), plan.transactions(), results))
-    return summarize(run, plan, results, accounts)
+    return replace(summarize(run, plan, results, accounts), rounded_floats=rounded)
 
 
 def _with_creation(run: Run, batch: Batch, results: list[TableResult]) -> list[TableResult]:

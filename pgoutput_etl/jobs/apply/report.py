@@ -13,6 +13,7 @@ from rich.console import Console
 from pgoutput_etl.console import content_line, counted, grid, print_parts, shortened
 from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.identifiers import is_catalog_place, tag_of
+from pgoutput_etl.inspection.float_digits import rounding_remark
 from pgoutput_etl.jobs.command_line import show_line
 from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
 from pgoutput_etl.load.summary import TableSummary, unchanged_lines
@@ -44,9 +45,10 @@ class RunSummary:
     table, the LSN of a snapshot that the archive has not reached yet. first_seen: by new table, the LSN of its first
     change; the table lacks earlier rows, if any existed. conditions: of all tables of the source after the batch, not
     only of those that it changed. added_columns: new columns of existing tables; older rows lack a column's DEFAULT, if
-    it has one. swaps: by table, why others seem to be renamed to it. next: the commands that resolve the conditions,
-    quarantined or refused data, swaps, and tables that are ahead. unpublished: why views and manifest show an earlier
-    batch. columns: those of each written table, by the table's name; for lineage, not for JSON.
+    it has one. rounded_floats: files whose floats seem to be rounded by the sender. swaps: by table, why others seem to
+    be renamed to it. next: the commands that resolve the conditions, quarantined or refused data, swaps, and tables
+    that are ahead. unpublished: why views and manifest show an earlier batch. columns: those of each written table, by
+    the table's name; for lineage, not for JSON.
     """
 
     source: str
@@ -76,6 +78,7 @@ class RunSummary:
     first_seen: dict[str, int] = field(default_factory=dict)
     conditions: tuple[TableCondition, ...] = ()
     added_columns: tuple[str, ...] = ()
+    rounded_floats: tuple[str, ...] = ()
     swaps: dict[str, str] = field(default_factory=dict)
     next: tuple[NextCommand, ...] = ()
     unpublished: str | None = None
@@ -158,6 +161,9 @@ def _remarks(summary: RunSummary) -> list[str]:
     lines += [f"Ahead, by a snapshot as of LSN {format_lsn(lsn)}: {table}" for table, lsn in summary.ahead.items()]
     lines += [f"Possibly replaced: {swap}." for swap in summary.swaps.values()]
     lines += _missing_rows(summary)
+    if summary.rounded_floats:
+        first, *more = summary.rounded_floats
+        lines.append(rounding_remark(f"{first} and {counted(len(more), 'other file')}" if more else first) + ".")
     lines += [f"In quarantine: {damage}" for damage in summary.damages]
     if summary.quarantined_transactions:
         lines.append(

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.config.settings import Config, Target
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files
+from pgoutput_etl.ingest.rounded_floats import files_with_rounded_floats
 from pgoutput_etl.inspection.float_digits import rounding_remark
 from pgoutput_etl.inspection.report import kind_of_transaction
 from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch, with_creations
@@ -20,7 +21,6 @@ from pgoutput_etl.jobs.command_line import job_line
 from pgoutput_etl.jobs.next_commands import Findings, NextCommand, next_commands
 from pgoutput_etl.jobs.plan.effects import change_counts, count_effects
 from pgoutput_etl.jobs.plan.report import PlannedFile, PlannedTable, PlannedTransaction, PlanSummary
-from pgoutput_etl.jobs.plan.rounded_floats import files_with_rounded_floats
 from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.selection import tail_remark

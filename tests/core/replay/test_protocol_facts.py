@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.protocol.messages import Begin, Commit, Message, Relation, ReplicaIdentity, TruncateOption, Type
 from pgoutput_etl.replay.mirror import Replay
 from tests.support import encoder
@@ -170,7 +170,17 @@ def test_fact_07_the_relation_message_flags_the_key() -> None:
 def test_fact_07_under_full_only_the_configuration_names_unique_columns() -> None:
     archive = transaction(3, 10, table(identity=FULL), insert("1", "a"), insert("1", "a"), insert("1", "b"))
     assert tables(replayed(archive))["t"] == [("1", "a"), ("1", "a"), ("1", "b")]
-    assert tables(replayed(archive), t=("id",))["t"] == [("1", "b")]
+    with pytest.raises(TableError, match=r"transaction 3, .* the configured key \(id\) is not unique"):
+        tables(replayed(archive), t=("id",))
+    apart = [*transaction(3, 10, table(identity=FULL), insert("1", "a")), *transaction(4, 20, insert("1", "b"))]
+    assert tables(replayed(apart), t=("id",))["t"] == [("1", "b")]
+
+
+def test_fact_07_a_key_has_no_null() -> None:
+    archive = transaction(3, 10, table(identity=FULL), insert("1", "a"), insert(None, "b"))
+    with pytest.raises(ArchiveError, match=r"file 0, offset .* column 'id' of the configured key is NULL"):
+        tables(replayed(archive), t=("id",))
+    assert len(tables(replayed(archive))["t"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -191,6 +201,13 @@ def test_fact_07_keys_are_compared_as_by_a_unique_index(type_oid: int, key: str,
     second = transaction(2, 20, delete(same, None))
     assert [row[1:] for row in rows_of(first)] == [("b",)]
     assert rows_of(first, second) == []
+
+
+def test_fact_07_an_hstore_may_be_a_key() -> None:
+    hstore = Type(None, 99, "public", "hstore")
+    first = transaction(1, 10, hstore, table(("id", 99), "v"), insert('"a"=>"1", "b"=>NULL', "x"), insert("", "y"))
+    second = transaction(2, 20, update('"a"=>"1", "b"=>NULL', "z"), delete("", None))
+    assert [row[1:] for row in rows_of(first, second)] == [("z",)]
 
 
 def test_fact_08_value_null_unchanged_and_not_sent_are_four_things() -> None:

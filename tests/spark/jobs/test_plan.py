@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -27,7 +28,7 @@ from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.support.captures import CAPTURES, DATA, files_of
-from tests.support.jobs import Job, Nights
+from tests.support.jobs import Job, Nights, summary_text
 from tests.support.small_archives import (
     Change,
     copydata,
@@ -222,9 +223,7 @@ def test_plans_of_real_archives(nights: Nights, slot: Path) -> None:
             assert_inspection_agrees(inspected(nights.job.landing), done)
 
 
-def test_rounded_floats_and_unmasked_copies_are_named_before_they_are_applied(
-    nights: Nights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounded_floats_and_unmasked_copies_are_named(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = ("id", ("x", 701), ("y", 700), "email")
     exact = [(str(n), repr(n / 7), f"{n / 7:.8g}", "a@b") for n in range(1, 40)]
     rounded = [(key, f"{float(x):.15g}", f"{float(y):.6g}", email) for key, x, y, email in exact]
@@ -236,4 +235,8 @@ def test_rounded_floats_and_unmasked_copies_are_named_before_they_are_applied(
     assert unmasked.startswith("public.person_new has the columns of public.person, but email would be stored without")
     assert "/001.copydata: no float has more digits than extra_float_digits = 0 leaves" in second
     monkeypatch.setattr(scanned_blocks, "_FEW_BYTES", 0)  # in Spark instead of on the driver
-    assert planned(nights.job, f"tables=[{redacted}, {{match: public.person_new, skip: true}}]").remarks == (second,)
+    job = replace(nights.job, overrides=[f"tables=[{redacted}, {{match: public.person_new, skip: true}}]"])
+    assert planned(job).remarks == (second,)
+    done = job.run()
+    assert [Path(path).name for path in done.rounded_floats] == ["001.copydata"]
+    assert f"{second}." in " ".join(summary_text(done).split())

@@ -14,6 +14,7 @@ from tests.support.jobs import Job
 from tests.support.small_archives import (
     TOAST,
     Change,
+    T,
     Value,
     copydata,
     delete,
@@ -101,3 +102,26 @@ def test_the_job_finds_what_the_replay_finds(
         expected = {TABLES[oid]: replayed.mismatches for oid, replayed in replay.tables().items()}
         assert {TABLES[oid]: found for oid, found in job.mismatches().items()} == expected
         assert sum(found is not None for found in expected.values()) > len(expected) / 2
+
+
+def test_a_value_that_was_never_sent_is_not_null(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    """A bag's column that a column list left out: its values in older rows are unknown."""
+    files = [
+        transaction(1, 100, table("a", "c", identity=FULL), truncate(), insert("1", "x"), insert("2", "y")),
+        transaction(2, 200, table("a", "b", "c", identity=FULL), insert("1", None, "x"), delete_full("1", None, "x")),
+        transaction(3, 300, delete_full("1", None, "x")),
+    ]
+    replay, folder = Replay(), tmp_path / "mirror"
+    folder.mkdir()
+    mirror = Job(spark, folder, landing)
+    job = Job(spark, tmp_path, landing, ["tables=[{match: '*', mode: history}]"])
+    for number, messages in enumerate(files):
+        content = copydata(messages, 0x1000000 * (number + 1))
+        (landing / f"{number}.copydata").write_bytes(content)
+        replay.add_file(f"{number}", content)
+        for one in (job, mirror):
+            one.run()
+            assert one.mismatches() == {T: replay.tables()[T].mismatches}
+    rows = sorted((row["a"], row["b"], row["c"]) for row in replay.tables()[T].rows)
+    assert rows == [("1", None, "x"), ("2", None, "y")]
+    assert sorted((row["a"], row["b"], row["c"]) for row in mirror.rows("public", "t")) == rows

@@ -1,5 +1,4 @@
-"""Finds the files of a batch whose sender rounded its floats. Reads some rows of each block once more, which apply does
-not do."""
+"""Finds the files of a batch whose sender rounded its floats, from some rows of tables with float columns."""
 
 from __future__ import annotations
 
@@ -20,6 +19,8 @@ from pgoutput_etl.spark.arrow_types import spark_schema
 
 _ROWS_PER_FILE = 500  # of a block
 
+_BLOCKS = 64  # of those in Spark: a job looks at a few megabytes of a large batch
+
 _COUNTS = pa.schema([("file", pa.int64()), ("at_limit", pa.int64()), ("beyond", pa.int64())])
 
 
@@ -33,7 +34,7 @@ def files_with_rounded_floats(rows: MessageRows) -> list[int]:
     if rows.are_local:
         counts = pa.Table.from_batches(_count(rows.collect_changes(versions).to_batches(), versions), _COUNTS)
     else:
-        blocks = rows.changes().where(F.col("relation").isin(*versions)).select("relation", *UNPACKED_BY)
+        blocks = rows.changes().where(F.col("relation").isin(*versions)).select("relation", *UNPACKED_BY).limit(_BLOCKS)
         counts = blocks.mapInArrow(lambda batches: _count(batches, versions), spark_schema(_COUNTS)).toArrow()
     totals: defaultdict[int, DigitCounts] = defaultdict(DigitCounts)
     for row in counts.to_pylist():
