@@ -119,8 +119,8 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
     ),
     "tables[].on_schema_change": (
         (
-            "what happens when [columns change](schema-changes.md#contracts): `follow`, `hold`, `fail`, `keep`, by change; "
-            "`ambiguous`: `report`, `hold`, `ignore`"
+            "what happens when [columns change](schema-changes.md#contracts): `follow`, `hold`, `fail`, `keep`, by "
+            "change; `ambiguous`: `report`, `hold`, `ignore`"
         ),
         {"retype": "hold", "drop": "keep"},
     ),
