@@ -10,6 +10,7 @@ from rich.console import Console
 
 from pgoutput_etl.console import grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import quarantine_code
+from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
 from pgoutput_etl.load.summary import TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.condition import TableCondition, condition_lines
@@ -31,7 +32,8 @@ class LoadedTable:
 class SnapshotSummary:
     """snapshot_lsn: the LSN of the loaded rows. last_commit_lsn: the commit through which all other tables are
     consistent. waits: the archive has not reached snapshot_lsn; the loaded tables are ahead of it. remarks: on the
-    server. repaired: only the rows that differed were loaded. conditions: of the loaded tables."""
+    server. repaired: only the rows that differed were loaded. conditions: of the loaded tables. next: the commands for
+    tables that are held or have a condition."""
 
     source: str
     batch: int
@@ -43,6 +45,7 @@ class SnapshotSummary:
     remarks: tuple[str, ...] = ()
     repaired: bool = False
     conditions: tuple[TableCondition, ...] = ()
+    next: tuple[NextCommand, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -62,6 +65,7 @@ def print_snapshot(summary: SnapshotSummary, console: Console | None = None) -> 
     else:
         text = f"{text}, and applied the archive's later changes."
     print_parts([table, *unchanged, *condition_lines(summary.conditions), *summary.remarks, text], console)
+    print_parts(next_lines(summary.next), console, soft_wrap=True)
 
 
 def _loaded(tables: Iterable[LoadedTable]) -> Table:

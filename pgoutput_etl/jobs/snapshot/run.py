@@ -22,6 +22,7 @@ from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
 from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.ingest.rows import count_changes
 from pgoutput_etl.jobs.command_line import jdbc_job_line, job_line
+from pgoutput_etl.jobs.next_commands import Findings, next_commands
 from pgoutput_etl.jobs.snapshot.check_report import CheckReport, check_server
 from pgoutput_etl.jobs.snapshot.checks import OK, Coverage, order_problem
 from pgoutput_etl.jobs.snapshot.report import LoadedTable, SnapshotSummary
@@ -95,7 +96,10 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
             load = _SnapshotLoad(archive, staged.order, batch, check_claim, progress)
             summary = load.run(staged.skipped)
             unread = (LoadedTable(table, 0, 0) for table in staged.unread)
-            return replace(summary, remarks=remarks, tables=(*summary.tables, *unread))
+            tables = (*summary.tables, *unread)
+            held = {loaded.table.name: loaded.table.held for loaded in tables if loaded.table.held is not None}
+            steps = next_commands(config, Findings(held, conditions=summary.conditions))
+            return replace(summary, remarks=remarks, tables=tables, next=steps)
     finally:
         if load is None or not load.begun:
             discard(spark, staged.order.staged)

@@ -7,6 +7,7 @@ from io import StringIO
 
 from rich.console import Console
 
+from pgoutput_etl.jobs.next_commands import NextCommand
 from pgoutput_etl.jobs.snapshot.report import LoadedTable, SnapshotSummary, print_snapshot
 from pgoutput_etl.load.summary import TableSummary
 
@@ -37,3 +38,10 @@ def test_an_unchanged_table_gives_exit_code_3_and_an_escaped_name() -> None:
     assert "Not changed: public.odd\\x1b[2J: the snapshot: no date" in printed(summary)
     report = json.loads(summary.to_json())
     assert (report["lsn"], report["exit_code"], report["tables"][0]["loaded"]) == ("0/200", 3, 1195)
+
+
+def test_the_summary_ends_with_the_commands_to_run_next() -> None:
+    summary = SnapshotSummary(
+        "shop", 3, 0x200, 0x300, False, (HELD,), next=(NextCommand("1 table is held:", "do this"),)
+    )
+    assert printed(summary).endswith("Next:\n  1 table is held:\n    do this\n")
