@@ -302,7 +302,8 @@ class Versions:
             readings.append(named)
         costs = [(self.cost(origins, olds, news), origins) for origins in readings if _agrees(origins, news, anchors)]
         costs.sort(key=lambda reading: reading[0])
-        found = [self._declaration(origins, news) for cost, origins in costs if cost <= costs[0][0] + 1]
+        most = costs[0][0] + 1 if costs else 0
+        found = [self._declaration(origins, news) for cost, origins in costs if cost <= most]
         return [names for i, names in enumerate(found) if names and names not in found[:i]]
 
     def _differing(self) -> tuple[int, int]:

@@ -150,6 +150,16 @@ def test_an_impossible_declaration_is_an_error() -> None:
         identify(old, new, {"x": "b", "y": "a"})
 
 
+def test_what_is_declared_is_no_choice() -> None:
+    """Explanations that contradict it are not listed, even if none is left."""
+    old = sent(tuple((i, f"c{i}", INT) for i in range(12)))
+    new = [*old[:1], *reversed(old[2:5]), *sent(((20, "x", INT),)), *old[5:]]
+    with pytest.raises(TableError, match="are out of order"):
+        identify(old, new, {"x": None})
+    with pytest.raises(TableError, match="are out of order"):
+        identify(old, new, {"x": "c4"})
+
+
 def test_a_doubt_in_words() -> None:
     kept, new = Doubt("age", True, ()), Doubt("total", False, ("count", "m"))
     assert str(kept) == (
