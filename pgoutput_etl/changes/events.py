@@ -224,9 +224,8 @@ def _add_bag_events(
     if tag == "U" and old_row is None:
         # The server refuses such an UPDATE unless the table has a replica identity.
         raise _RowError(
-            "an UPDATE without an old tuple in a table without a key: its key is never sent. If it has partitions, and is "
-            "published through its root, they have a key that the root lacks: configure it as `key`, or set the root's "
-            "and the partitions' REPLICA IDENTITY"
+            "an UPDATE without an old tuple in a table without a key: its key is never sent. Partitions that are "
+            "published through this root may have a key that it lacks: configure `key`, or set REPLICA IDENTITY for all"
         )
     retired: _Row = [None] * (len(built.shape.columns) - len(built.shape.relation.columns))
     if old_row is not None:
