@@ -68,7 +68,7 @@ class FoundChange:
 @dataclass(frozen=True)
 class RowSearch:
     """conditions: a row is chosen if it meets any of them; a column has any name that it ever had. key: of a table with
-    a configured key. declared: as in schema/diff.py."""
+    a configured key. declared: as in schema/identification.py."""
 
     versions: RelationVersions
     conditions: tuple[Condition, ...]

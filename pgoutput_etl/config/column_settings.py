@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
 from pgoutput_etl.config.yaml_file import Node
 
-# Values in `columns` that declare a column's origin where the archive leaves it open (schema/diff.py)
+# Values in `columns` that declare a column's origin where the archive leaves it open (schema/identification.py)
 ADDED, RENAMED_FROM = "added", "renamed_from"
 
 _UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), ADDED: None}

@@ -24,7 +24,7 @@ CHAIN = pa.struct([("op", pa.string()), *((name, pa.int64()) for name in CHAIN_N
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """retired: no longer in the relation, but still in the target (diff.py)."""
+    """retired: no longer in the relation, but still in the target (identification.py)."""
 
     name: str
     type: ColumnType
