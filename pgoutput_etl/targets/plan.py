@@ -56,9 +56,10 @@ class TableState:
 
     last_commit_lsn: the table has every commit up to this LSN. version: Delta's, -1 for a table that was never written.
     retired: columns that are only left in the target (schema/identification.py). types: of the target's columns,
-    retired ones last. rows: row count, or None if unknown. masks: by column. snapshot: the Delta version that a snapshot wrote, with
-    rows that the archive lacks, or None. last_row: the table's last committed row, which decides which of several
-    tables has a name; None in an older ledger. complete_since: None if it was never written, or in an older ledger.
+    retired ones last. rows: row count, or None if unknown. masks: by column. snapshot: the Delta version that a
+    snapshot wrote, with rows that the archive lacks, or None. last_row: the table's last committed row, which decides
+    which of several tables has a name; None in an older ledger. complete_since: None if it was never written, or in an
+    older ledger.
     mismatches: those since the table was loaded, rebuilt or truncated; None without any, or in an older ledger. doubts:
     about its columns, since then.
     """
