@@ -30,6 +30,7 @@ _KINDS = {
     ),
     "ExpansionError": "FramingError",
     "CommitOrderError": "SequenceError",
+    "UndecidedError": "TableError",
 }
 # The methods of configuration nodes that create ConfigErrors.
 _NODE_METHODS = ("error", "expected")

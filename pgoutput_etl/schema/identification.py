@@ -93,10 +93,8 @@ def _yaml(name: str) -> str:
 class UndecidedError(TableError):
     """A step between two versions that needs a declaration. choices: the explanations, the likeliest first."""
 
-    def __init__(self, why: str, choices: Sequence[Declared]) -> None:
-        shown = "; or ".join(map(declaration, choices[:_SHOWN]))
-        shown = shown or "columns: {name: {renamed_from: old_name}} or columns: {name: added}, for each of them"
-        super().__init__(f"the archive does not show which columns these are: {why}. Declare it: {shown}")
+    def __init__(self, text: str, choices: Sequence[Declared]) -> None:
+        super().__init__(text)
         self.choices = choices
 
 
@@ -284,7 +282,10 @@ class Versions:
         yield _Gap([*range(old_from, len(self.before))], [*range(new_from, len(self.after))], None)
 
     def undecided(self, why: str, anchors: Mapping[int, int | None]) -> UndecidedError:
-        return UndecidedError(why, self.explanations(anchors))
+        choices = self.explanations(anchors)
+        shown = "; or ".join(map(declaration, choices[:_SHOWN]))
+        shown = shown or "columns: {name: {renamed_from: old_name}} or columns: {name: added}, for each of them"
+        return UndecidedError(f"the archive does not show which columns these are: {why}. Declare it: {shown}", choices)
 
     def explanations(self, anchors: Mapping[int, int | None]) -> list[Declared]:
         """The declarations that explain the step, those with the fewest changes first. anchors: what was declared."""
@@ -301,7 +302,7 @@ class Versions:
         if _increases(named.values()):
             readings.append(named)
         costs = [(self.cost(origins, olds, news), origins) for origins in readings if _agrees(origins, news, anchors)]
-        costs.sort(key=lambda reading: reading[0])
+        costs.sort(key=lambda reading: (reading[0], self.retyped(reading[1])))
         most = costs[0][0] + 1 if costs else 0
         found = [self._declaration(origins, news) for cost, origins in costs if cost <= most]
         return [names for i, names in enumerate(found) if names and names not in found[:i]]
@@ -316,11 +317,13 @@ class Versions:
             end += 1
         return start, end
 
+    def retyped(self, origins: Mapping[int, int]) -> int:
+        return sum(self.is_retyped(origin, place) for place, origin in origins.items())
+
     def cost(self, origins: Mapping[int, int], olds: Sequence[int], news: Sequence[int]) -> int:
         """The number of commands that do it."""
-        retyped = sum(self.is_retyped(origin, place) for place, origin in origins.items())
         renamed = sum(self.before[origin].name != self.after[place].name for place, origin in origins.items())
-        return retyped + renamed + len(olds) + len(news) - 2 * len(origins)
+        return self.retyped(origins) + renamed + len(olds) + len(news) - 2 * len(origins)
 
     def fewest_commands(self, most: int, anchors: Mapping[int, int | None]) -> tuple[int, int]:
         """The least number of commands that explain the step, and the number of such readings. most: only readings
