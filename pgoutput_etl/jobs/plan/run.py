@@ -27,6 +27,7 @@ from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.masking.unmasked_copies import unmasked_copies
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition, conditions_of
+from pgoutput_etl.targets.key_spelling import changeable_keys
 from pgoutput_etl.targets.plan import (
     APPLIED,
     HeldTable,
@@ -193,7 +194,9 @@ def _written(task: TableTask, lsn: int) -> TableState:
 def _remarks(run: Run, plan: BatchPlan) -> tuple[str, ...]:
     rounded = (rounding_remark(plan.path_of(number)) for number in files_with_rounded_floats(plan.rows))
     written = (task.oid for task in plan.tables.tasks)
-    return (*unmasked_copies(run.config, plan.assembly.relations, written), *rounded, *_views_remark(run.config.target))
+    keys = changeable_keys(task.shape for task in plan.tables.tasks)
+    copies = unmasked_copies(run.config, plan.assembly.relations, written)
+    return (*copies, *keys, *rounded, *_views_remark(run.config.target))
 
 
 def _views_remark(target: Target) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from pgoutput_etl.jobs.plan.report import PlannedTable, PlanSummary
 from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.writer import TableResult, Writer
-from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.protocol.messages import ReplicaIdentity, Type
 from tests.support.captures import CAPTURES, DATA, files_of
 from tests.support.jobs import Job, Nights, summary_text
 from tests.support.small_archives import (
@@ -223,20 +223,25 @@ def test_plans_of_real_archives(nights: Nights, slot: Path) -> None:
             assert_inspection_agrees(inspected(nights.job.landing), done)
 
 
-def test_rounded_floats_and_unmasked_copies_are_named(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    columns = ("id", ("x", 701), ("y", 700), "email")
+def test_rounded_floats_unmasked_copies_and_keys_of_an_enum_are_named(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mood, columns = Type(None, 90001, "public", "mood"), (("id", 90001), ("x", 701), ("y", 700), "email")
     exact = [(str(n), repr(n / 7), f"{n / 7:.8g}", "a@b") for n in range(1, 40)]
     rounded = [(key, f"{float(x):.15g}", f"{float(y):.6g}", email) for key, x, y, email in exact]
-    nights.land(transaction(1, 0x100, table(*columns, oid=1, name="person"), *(insert(*row, oid=1) for row in exact)))
+    person = table(*columns, oid=1, name="person")
+    nights.land(transaction(1, 0x100, mood, person, *(insert(*row, oid=1) for row in exact)))
     copy = table(*columns, oid=2, name="person_new")
     nights.land(transaction(2, 0x200, copy, *(insert(*row, oid=2) for row in rounded)))
     redacted = "{match: public.person, columns: {email: redact}}"
-    unmasked, second = planned(nights.job, f"tables=[{redacted}]").remarks
+    unmasked, key, other_key, second = planned(nights.job, f"tables=[{redacted}]").remarks
+    assert key.startswith("public.person has a key whose text depends on the server's catalog: id (public.mood).")
+    assert other_key.startswith("public.person_new has a key")
     assert unmasked.startswith("public.person_new has the columns of public.person, but email would be stored without")
     assert "/001.copydata: no float has more digits than extra_float_digits = 0 leaves" in second
     monkeypatch.setattr(scanned_blocks, "_FEW_BYTES", 0)  # in Spark instead of on the driver
     job = replace(nights.job, overrides=[f"tables=[{redacted}, {{match: public.person_new, skip: true}}]"])
-    assert planned(job).remarks == (second,)
+    assert planned(job).remarks == (key, second)
     done = job.run()
     assert [Path(path).name for path in done.rounded_floats] == ["001.copydata"]
     assert f"{second}." in " ".join(summary_text(done).split())

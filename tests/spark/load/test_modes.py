@@ -16,6 +16,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
+import pgoutput_etl as pg
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
@@ -32,6 +33,7 @@ from tests.support.modes_reference import table_histories
 from tests.support.small_archives import (
     TOAST,
     Change,
+    T,
     Value,
     copydata,
     delete,
@@ -316,6 +318,11 @@ def test_rows_that_were_deleted_under_another_key_are_not_matched_by_the_new_one
         assert_kept(nights.job, modes, replayed(*messages[:number]))
     keys = sorted((row["n"], row["id"]) for row in nights.job.rows("public", "t") if not row["_pg_deleted"])
     assert keys == [("10", "13"), ("61", "14"), ("90", "12")]
+    for lsn in (600, 800):  # within a batch: merged while the table is read
+        at = pg.read_at(nights.job.spark, nights.job.loaded(), lsn=lsn)["public.t"]
+        living = at.where("not _pg_deleted").toArrow().to_pylist()
+        expected = replayed(*messages).tables(until=lsn)[T].rows
+        assert counted(living, ["id", "n", "v"]) == counted(expected, ["id", "n", "v"])
 
 
 @pytest.mark.parametrize("mode", [Mode.SOFT_DELETE, Mode.HISTORY], ids=lambda mode: mode.value)

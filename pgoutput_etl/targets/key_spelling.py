@@ -1,0 +1,35 @@
+"""Finds keys whose text the server may change without sending a row.
+
+An enum's label, an object that a reg* value names, and the attributes of a composite are in the catalog: once they are
+renamed or changed, the next change of a row names its key by another text, and meets no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.types import ColumnType, extensions
+
+
+def changeable_keys(shapes: Iterable[TableShape]) -> tuple[str, ...]:
+    """One line per table."""
+    lines = []
+    for shape in shapes:
+        keys = [shape.columns[i] for i in shape.key]
+        names = [f"{column.name} ({column.type.name})" for column in keys if _is_spelled_by_catalog(column.type)]
+        if names:
+            lines.append(
+                f"{shape.relation.full_name} has a key whose text depends on the server's catalog: {', '.join(names)}. "
+                "Once an enum's label, an object, or a composite's attributes are renamed or changed, changes of "
+                "existing rows meet none, and the table is diverged until a snapshot"
+            )
+    return tuple(lines)
+
+
+def _is_spelled_by_catalog(column_type: ColumnType) -> bool:
+    """User-defined types have their schema in their name. The archive doesn't tell enums, composites and ranges."""
+    if column_type.element is not None:
+        return _is_spelled_by_catalog(column_type.element)
+    schema, _, name = column_type.name.partition("(")[0].rpartition(".")
+    return name not in extensions.BY_NAME if schema else name.startswith("reg")
