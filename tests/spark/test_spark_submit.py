@@ -266,7 +266,7 @@ def test_a_home_that_can_not_keep_packages_is_one_line(no_spark: NoSpark, config
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ncase "$*" in *pw_dir*) echo /proc/none;; *) exec {sys.executable} "$@";; esac\n')
     python.chmod(0o755)
-    options = [job("apply"), "--config", config, "--packages", "a:b:1"]
+    options: list[str | Path] = [job("apply"), "--config", config, "--packages", "a:b:1"]
     done = no_spark.submit(*options, PYSPARK_PYTHON=str(python))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "can't keep packages in this user's home, /proc/none/.ivy2.5.2: name a folder with --conf" in done.stderr
