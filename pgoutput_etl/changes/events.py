@@ -159,8 +159,11 @@ def refuse_too_large(rows: pa.RecordBatch, shape: TableShape) -> None:
         largest = pc.max(sizes).as_py() or 0
         if largest > limit:
             row = rows.slice(pc.index(sizes, largest).as_py(), 1)
-            data = read_tuple(row.column(name)[0].as_py())
-            size, column = max((len(value or b""), i) for i, value in enumerate(data.values))
+            try:
+                cells = _cells(row.column(name)[0].as_py(), shape)
+            except (_RowError, ArchiveError):  # `events` says why
+                return
+            size, column = max((len(cell) if isinstance(cell, bytes) else 0, i) for i, cell in enumerate(cells))
             [lsn] = row.column("commit_lsn").to_pylist()
             raise ArchiveError(
                 f"{_position(row.to_pydict(), 0)}: {shape.relation.full_name}, column "
