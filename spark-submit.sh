@@ -196,9 +196,10 @@ fi
 
 # Ivy keeps the packages that it downloads, and locks, below the home folder that Java finds.
 if [[ -n $packages && $java_options != *-Duser.home=* && $java_options != *spark.jars.ivy* ]]; then
-  home=$("$own_python" -IS -c 'import os, pwd; print(pwd.getpwuid(os.getuid()).pw_dir)' 2>/dev/null) || home=${HOME-}
-  if [[ ! -w $home && ! -w $home/.ivy2.5.2 && -z $(configured spark.jars.ivy) ]]; then
-    fail "Java can't keep packages in $home, this user's home: name a folder with --conf spark.jars.ivy=FOLDER" 1
+  home=$("$python" -IS -c 'import os, pwd; print(pwd.getpwuid(os.getuid()).pw_dir)' 2>/dev/null) || home=${HOME-}
+  ivy=${home:-.}/.ivy2.5.2
+  if [[ -z $(configured spark.jars.ivy) ]] && { ! mkdir -p "$ivy" 2>/dev/null || [[ ! -w $ivy ]]; }; then
+    fail "Java can't keep packages in this user's home, $ivy: name a folder with --conf spark.jars.ivy=FOLDER" 1
   fi
 fi
 

@@ -122,8 +122,11 @@ DEBUG = "PGOUTPUT_ETL_DEBUG"
 
 _JVM_ENDED = "Spark's Java process has ended: it ran out of memory (--driver-memory), or was stopped"
 
+_FULL = "a disk is full: the target's, or that of Spark's own files (spark.local.dir, by default /tmp)"
+
 # By a sign in the classes and texts of an error and of those that it hides. Without a JVM, its exceptions have no text.
 _ADVICE = (
+    (r"No space left on device|Disk quota exceeded", _FULL),
     (r"OutOfMemoryError", "Java is out of memory: give it more (--driver-memory, --executor-memory)"),
     (r"Py4JNetworkError|ConnectionRefusedError|^Py4JJavaError $|^Py4JError An error [^\n]*\Z", _JVM_ENDED),
     (r"Python worker exited unexpectedly", "a Python worker has ended: it ran out of memory, or was stopped"),

@@ -321,6 +321,12 @@ class _Selector:
                 self._refuse(number, LEFT_UNREAD)
             elif number in self.own_ends:
                 self._refuse(number, _INCOMPLETE_END)
+            elif part.was_read and not self.scans[number].messages:
+                raise ArchiveError(
+                    f"{part.path}: nothing in it can be read, and it sorts before {self.newest}, which was already "
+                    f"read. Move the file out of the landing folder\n{EVERY_FILE_WAITS}",
+                    without(part.path),
+                )
             else:
                 raise RunError(
                     f"{part.path} is new, but sorts before {self.newest}, which was already read: its transactions "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,9 @@ _LOCALE = "-Duser.language=en -Duser.country=US"
 _LIGHT = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 _CHARACTERS = "LC_ALL"
 
+# Of Spark on a machine whose name has no address.
+_ADDRESS = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
+
 _JAVA_SETTINGS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
 
 _JAVA_VARIABLES = (_OPTIONS, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
@@ -68,9 +72,9 @@ def start_jvm(settings: Mapping[str, str], is_light: bool = False) -> None:
 
 @contextmanager
 def _environment(settings: Mapping[str, str], is_light: bool) -> Iterator[None]:
-    """Configures the JVM's language and characters; Spark's log, unless the user's Spark has a configuration of it; and
-    for little work, the compiler and collector, unless the user has chosen a collector."""
-    before = {name: os.environ.get(name) for name in (_OPTIONS, _CHARACTERS)}
+    """Configures the JVM's language, characters, and address; Spark's log, unless the user's Spark has a configuration
+    of it; and for little work, the compiler and collector, unless the user has chosen a collector."""
+    before = {name: os.environ.get(name) for name in (_OPTIONS, _CHARACTERS, *_ADDRESS)}
     chosen = [*(settings.get(key, "") for key in _JAVA_SETTINGS), *(os.environ.get(key, "") for key in _JAVA_VARIABLES)]
     options = [_LOCALE, before[_OPTIONS] or ""]
     if is_light and not any("GC" in text for text in chosen):
@@ -83,6 +87,12 @@ def _environment(settings: Mapping[str, str], is_light: bool) -> Iterator[None]:
     os.environ[_OPTIONS] = " ".join(options)
     if not re.search("utf-?8", _characters(), re.IGNORECASE):
         os.environ[_CHARACTERS] = "C.UTF-8"
+    if (
+        settings.get("spark.master", "local").startswith("local")
+        and not any(map(before.get, _ADDRESS))
+        and not _is_known()
+    ):
+        os.environ.update(_ADDRESS)
     try:
         yield
     finally:
@@ -91,6 +101,14 @@ def _environment(settings: Mapping[str, str], is_light: bool) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _is_known() -> bool:
+    """False if this machine's name has no address. Java looks it up."""
+    try:
+        return bool(socket.gethostbyname(socket.gethostname()))
+    except OSError:
+        return False
 
 
 def _characters() -> str:

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,30 @@ NEEDED = {
 def test_every_job_is_a_file_and_a_command() -> None:
     assert {path.stem for path in (ROOT / "jobs").glob("*.py")} == set(JOBS)
     assert {job: command(job).name for job in JOBS} == {job: job for job in JOBS}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "lines"),
+    [
+        (KeyboardInterrupt(), 130, ["stopped by SIGINT (Ctrl-C)"]),
+        (
+            OSError(28, "No space left on device"),
+            1,
+            [
+                "status failed: No space left on device",
+                "  a disk is full: the target's, or that of Spark's own files (spark.local.dir, by default /tmp)",
+            ],
+        ),
+    ],
+)
+def test_a_stopped_job_and_a_full_disk_take_a_line_or_two(
+    error: BaseException, code: int, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> int:
+        raise error
+
+    assert replace(command("status"), run=fail).main("status", ["--config", "a"]) == code
+    assert capsys.readouterr().err.splitlines()[: len(lines)] == lines
 
 
 @pytest.mark.parametrize("job", sorted(JOBS))

@@ -262,6 +262,18 @@ def test_a_missing_temporary_folder_is_one_line(no_spark: NoSpark, config: Path)
     assert "can't write to /nowhere: point TMPDIR at a folder" in done.stderr
 
 
+def test_a_home_that_can_not_keep_packages_is_one_line(no_spark: NoSpark, config: Path, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\ncase "$*" in *pw_dir*) echo /proc/none;; *) exec {sys.executable} "$@";; esac\n')
+    python.chmod(0o755)
+    options: list[str | Path] = [job("apply"), "--config", config, "--packages", "a:b:1"]
+    done = no_spark.submit(*options, PYSPARK_PYTHON=str(python))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "can't keep packages in this user's home, /proc/none/.ivy2.5.2: name a folder with --conf" in done.stderr
+    elsewhere = no_spark.submit(*options, "--conf", f"spark.jars.ivy={tmp_path}", PYSPARK_PYTHON=str(python))
+    assert elsewhere.returncode == 5
+
+
 def test_a_java_without_addresses_is_not_called_missing(no_spark: NoSpark, config: Path) -> None:
     java = no_spark.folder / "bin" / "java"
     java.write_text("#!/bin/sh\nprintf 'Error occurred during initialization of VM\\nCould not reserve' >&2\nexit 1\n")

@@ -357,6 +357,8 @@ def test_a_row_that_java_has_no_memory_for_is_refused_with_its_column_size_and_c
         with pytest.raises(ArchiveError, match=expected) as refused:
             list(event_batches(rows, shape))
         assert "xx" not in str(refused.value)
+    with pytest.raises(ArchiveError, match="a tuple of 1 columns where Relation describes"):
+        list(event_batches(batch(insert("x" * 200)), shape))
 
 
 def test_the_error_for_too_long_values_names_the_row() -> None:

@@ -889,6 +889,24 @@ def test_many_unreadable_files_have_no_command_that_ignores_them_all() -> None:
     assert "check its output plugin" in str(stopped.value)
 
 
+@pytest.mark.parametrize("framing", Framing)
+@pytest.mark.parametrize("text", [b"hello", b"remember to rotate the files\n"])
+def test_a_text_file_among_read_files_is_to_be_removed_and_not_renamed(framing: Framing, text: bytes) -> None:
+    folder = LandingFolder(salvages=True)
+    folder.put("1.bin", landed(one(1, first=True)))
+    folder.put("5.bin", landed(one(3)))
+    folder.run()
+    folder.framing = framing
+    folder.put("3.txt", text)
+    with pytest.raises(ArchiveError, match=r"3\.txt: (?s:.*)Move the file out of the landing folder") as stopped:
+        folder.run()
+    assert stopped.value.next_job == ("apply", "--set", 'source.ignore=["3.txt"]')
+    folder.remove("3.txt")
+    folder.framing = Framing.AUTO
+    folder.put("6.bin", landed(one(4)))
+    assert folder.run().to_read
+
+
 def test_a_hostile_last_name_does_not_make_the_good_file_the_one_to_ignore() -> None:
     folder = LandingFolder()
     folder.put("1.bin", landed(one(1, first=True)))

@@ -22,6 +22,7 @@ from deltalake import DeltaTable as OtherTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 
+from pgoutput_etl.changes.events import HEAP_PER_BYTE
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.maintain import retention
 from pgoutput_etl.jobs.maintain import run as maintain_run
@@ -29,7 +30,7 @@ from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain
 from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.run import verify
-from pgoutput_etl.load import writer
+from pgoutput_etl.load import targets, writer
 from pgoutput_etl.load.faults import SPARK_ERRORS, spark_fault
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import Writer
@@ -222,6 +223,26 @@ def test_a_data_file_that_is_gone_ends_the_maintenance_and_verification_of_its_t
     assert (verified.tables[0].why_not or "").startswith("Spark or Delta Lake failed: ")
     verified = verify(job.spark, job.loaded(), VerifyRequest(delta=u_path, table="public.u"), lambda _: None)
     assert verified.exit_code == 0
+
+
+def test_a_row_that_java_has_no_memory_for_holds_its_table_until_there_is_more(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, job = {100: "t", 101: "u"}, nights.job
+    described = [table("id", "v", oid=oid, name=name) for oid, name in tables.items()]
+    with monkeypatch.context() as patch:
+        patch.setattr(targets, "heap_of", lambda _: 1000 * HEAP_PER_BYTE)
+        summary = nights.night(
+            transaction(1, 0x100, *described, insert("1", CANARY * 100, oid=100), insert("1", "a", oid=101))
+        )
+    assert summary.exit_code == 3
+    [(name, reason)] = held(summary).items()
+    assert (name, CANARY in reason) == ("t", False)
+    assert "public.t, column 'v': expected a row of at most 1,000 bytes, found one of 1,613, 1,600 in this" in reason
+    assert "Give Java 1g (spark.executor.memory; without a cluster, spark.driver.memory)" in reason
+    assert nights.values("u") == [("1", "a")]
+    assert job.backfill(BackfillRequest(None)).exit_code == 0
+    assert nights.values("t") == [("1", CANARY * 100)]
 
 
 def fault_of(spark: SparkSession, fail: Callable[[], Any]) -> str | None:
