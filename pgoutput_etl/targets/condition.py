@@ -116,7 +116,7 @@ def _condition(
 
 def can_be_repaired(state: TableState) -> bool:
     """True if `snapshot --repair` takes the table."""
-    return state.is_complete and state.mode is Mode.MIRROR and bool(state.key) and not state.masks
+    return state.is_complete and state.mode is Mode.MIRROR and not state.masks
 
 
 def _divergence(found: Mismatches, since: CompleteSince | None) -> str:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 from pgoutput_etl.config.settings import Config, Mode, OnInvalidText, TableRule
 from pgoutput_etl.errors import SequenceError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, is_within
-from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.contract import is_held_by_contract
-from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange, lineage
-from pgoutput_etl.schema.identification import Declared, Doubt, UndecidedError, declaration, likeliest
+from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange
+from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
@@ -35,6 +34,7 @@ from pgoutput_etl.targets.plan import (
     TableTask,
     others_at,
 )
+from pgoutput_etl.targets.version_chain import key_by_version, with_later_steps
 from pgoutput_etl.targets.written_settings import (
     OtherSettings,
     other_masks,
@@ -274,7 +274,7 @@ class _Planner:
         schema_changes: list[tuple[CommitPosition | None, SchemaChange]] = []
         doubts = [] if state is None or truncated_at is not None else [*state.doubts]
         chain = [*([] if before is None else [before]), *(run.relation for run in runs)]
-        keys = {} if rule.key is None else _key_by_version(rule.key, chain, rule.lineage)
+        keys = {} if rule.key is None else key_by_version(rule.key, chain, rule.lineage)
         versions = self.history.versions(case.oid)
         types = replace(self.user_types, keeps_bytes=rule.on_invalid_text is OnInvalidText.KEEP)
         for run, end in zip(runs, [*(run.start for run in runs[1:]), None], strict=True):
@@ -288,7 +288,7 @@ class _Planner:
                     doubts += () if begins_empty else step.doubts
                 except TableError as error:
                     if not begins_empty:
-                        raise _with_later_steps(error, chain, rule.lineage) from None
+                        raise with_later_steps(error, chain, rule.lineage) from None
             before = run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # the truncate removes all of its rows
@@ -301,15 +301,6 @@ class _Planner:
             spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))
             columns = shape.columns
         return spans, retired, schema_changes, doubts
-
-
-def _with_later_steps(error: TableError, chain: Sequence[Relation], declared: Declared) -> TableError:
-    """The error, with one list of declarations if several steps of the history need some."""
-    together = likeliest([relation.columns for relation in chain], declared)
-    choices = error.choices if isinstance(error, UndecidedError) else ()
-    if not choices or together.keys() <= choices[0].keys():
-        return error
-    return TableError(f"{error}. The likeliest for all changes of this table: {declaration(together)}")
 
 
 _NO_OTHER_MODE = (
@@ -358,42 +349,6 @@ def _merged(runs: Sequence[RelationSpan]) -> list[RelationSpan]:
         else:
             merged[-1] = replace(merged[-1], relation=new)
     return merged
-
-
-Columns = tuple[RelationColumn, ...]
-
-
-def _key_by_version(
-    key: tuple[str, ...], chain: Sequence[Relation], declared: Declared
-) -> dict[Columns, tuple[str, ...]]:
-    """The configured key's columns in each version. They may have been renamed before or after they were configured."""
-    steps = [_origins(old, new, declared) for old, new in pairwise(chain)]
-    named = [i for i, relation in enumerate(chain) if set(key) <= {column.name for column in relation.columns}]
-    if not named:
-        return {relation.columns: key for relation in chain}  # table_shape refuses it
-    last = named[-1]
-    names = [column.name for column in chain[last].columns]
-    places: dict[int, list[int | None]] = {last: [names.index(name) for name in key]}
-    for i in range(last, 0, -1):
-        places[i - 1] = [None if place is None else steps[i - 1][place] for place in places[i]]
-    for i in range(last, len(steps)):
-        successors = {origin: place for place, origin in enumerate(steps[i])}
-        places[i + 1] = [None if place is None else successors.get(place) for place in places[i]]
-    return {
-        relation.columns: tuple(
-            name if place is None else relation.columns[place].name for place, name in zip(places[i], key, strict=True)
-        )
-        for i, relation in enumerate(chain)
-    }
-
-
-def _origins(old: Relation, new: Relation, declared: Declared) -> tuple[int | None, ...]:
-    """By name where columns can't be identified: such a table is held, or a truncate has removed its rows."""
-    try:
-        return lineage(old, new, declared).origins
-    except TableError:
-        places = {column.name: place for place, column in enumerate(old.columns)}
-        return tuple(places.get(column.name) for column in new.columns)
 
 
 def _with_paths_resolved(plan: TablePlan, states: Mapping[int, TableState], config: Config) -> TablePlan:

@@ -180,13 +180,13 @@ def test_rows_that_contradict_count_more_than_a_doubt_and_a_doubt_more_than_miss
     ("fields", "is_repairable"),
     [
         ({}, True),
-        ({"key": ()}, False),
+        ({"key": ()}, True),
         ({"mode": Mode.HISTORY}, False),
         ({"masks": {"note": "drop"}}, False),
         ({"status": HELD}, False),
     ],
 )
-def test_only_keyed_mirrors_without_masks_can_be_repaired(fields: dict[str, object], is_repairable: bool) -> None:
+def test_only_mirrors_without_masks_can_be_repaired(fields: dict[str, object], is_repairable: bool) -> None:
     found = condition_of(state(FIRST, DOUBLED, **fields), MANUAL, RULE)
     assert found is not None
     assert found.can_be_repaired == is_repairable

@@ -1,0 +1,55 @@
+"""A table's versions, one after the other: its configured key in each, and the declarations that they all need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.protocol.messages import Relation, RelationColumn
+from pgoutput_etl.schema.diff import lineage
+from pgoutput_etl.schema.identification import Declared, UndecidedError, declaration, likeliest
+
+Columns = tuple[RelationColumn, ...]
+
+
+def key_by_version(
+    key: tuple[str, ...], chain: Sequence[Relation], declared: Declared
+) -> dict[Columns, tuple[str, ...]]:
+    """The configured key's columns in each version. They may have been renamed before or after they were configured."""
+    steps = [_origins(old, new, declared) for old, new in pairwise(chain)]
+    named = [i for i, relation in enumerate(chain) if set(key) <= {column.name for column in relation.columns}]
+    if not named:
+        return {relation.columns: key for relation in chain}  # table_shape refuses it
+    last = named[-1]
+    names = [column.name for column in chain[last].columns]
+    places: dict[int, list[int | None]] = {last: [names.index(name) for name in key]}
+    for i in range(last, 0, -1):
+        places[i - 1] = [None if place is None else steps[i - 1][place] for place in places[i]]
+    for i in range(last, len(steps)):
+        successors = {origin: place for place, origin in enumerate(steps[i])}
+        places[i + 1] = [None if place is None else successors.get(place) for place in places[i]]
+    return {
+        relation.columns: tuple(
+            name if place is None else relation.columns[place].name for place, name in zip(places[i], key, strict=True)
+        )
+        for i, relation in enumerate(chain)
+    }
+
+
+def _origins(old: Relation, new: Relation, declared: Declared) -> tuple[int | None, ...]:
+    """By name where columns can't be identified: such a table is held, or a truncate has removed its rows."""
+    try:
+        return lineage(old, new, declared).origins
+    except TableError:
+        places = {column.name: place for place, column in enumerate(old.columns)}
+        return tuple(places.get(column.name) for column in new.columns)
+
+
+def with_later_steps(error: TableError, chain: Sequence[Relation], declared: Declared) -> TableError:
+    """The error, with one list of declarations if several steps of the history need some."""
+    together = likeliest([relation.columns for relation in chain], declared)
+    choices = error.choices if isinstance(error, UndecidedError) else ()
+    if not choices or together.keys() <= choices[0].keys():
+        return error
+    return TableError(f"{error}. The likeliest for all changes of this table: {declaration(together)}")
