@@ -204,7 +204,7 @@ _REPLACE = (
 )
 
 _DECLARE = (
-    "write one of the declarations above into the table's rule. If the reading was right, nothing else is to do. "
+    "write one of the declarations above into the table's rule. If the reading was right, that is all. "
     "Otherwise rebuild:"
 )
 

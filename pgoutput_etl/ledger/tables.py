@@ -61,7 +61,7 @@ _KINDS |= {
         "oid long, schema string, table string, path string, version long, last_commit_lsn long, status string, "
         "reason string, relation string, key strings, retired string, types strings, rows long, mode string, "
         "uses string, snapshot long, last_row longs, complete_by string, complete_lsn long, mismatches longs, "
-        "doubts string"
+        "doubts string, declared string"
     ),
 }
 
@@ -207,18 +207,20 @@ def table_row(state: TableState) -> dict[str, Any]:
     }
     lists: dict[str, Any] = {"key": list(state.key), "types": list(state.types)}
     lists["last_row"] = state.last_row and list(state.last_row)
+    as_json["declared"] = json.dumps(dict(state.used))
     as_json["doubts"] = json.dumps([asdict(doubt) for doubt in state.doubts])
     lists["mismatches"] = state.mismatches and list(astuple(state.mismatches))
     since = state.complete_since
     complete: dict[str, Any] = {"complete_by": None, "complete_lsn": None}
     if since is not None:
         complete = {"complete_by": since.kind.value, "complete_lsn": since.lsn}
-    fields = {name: value for name, value in asdict(state).items() if name not in ("masks", "complete_since")}
+    left_out = ("masks", "complete_since", "used")
+    fields = {name: value for name, value in asdict(state).items() if name not in left_out}
     return {**fields, **as_json, **lists, **complete, "mode": state.mode.value, "uses": json.dumps(dict(state.masks))}
 
 
 def table_state(row: Mapping[str, Any]) -> TableState:
-    fields = {name: value for name, value in row.items() if name not in ("uses", *_COMPLETE)}
+    fields = {name: value for name, value in row.items() if name not in ("uses", "declared", *_COMPLETE)}
     parsed = {"relation": relation_of(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
     # Older ledgers have no mode, masks, last row, completeness, mismatches or doubts.
@@ -229,8 +231,9 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     mismatches = row.get("mismatches") and Mismatches(*row["mismatches"])
     later = {"mode": mode, "masks": masks, "last_row": last_row, "complete_since": since, "mismatches": mismatches}
     doubts = tuple(_doubt(**doubt) for doubt in json.loads(row.get("doubts") or "[]"))
-    return TableState(**{**fields, **parsed, **tuples, **later, "doubts": doubts})
+    used = json.loads(row.get("declared") or "{}")
+    return TableState(**{**fields, **parsed, **tuples, **later, "doubts": doubts, "used": used})
 
 
-def _doubt(column: str, is_kept: bool, former: Sequence[str]) -> Doubt:
-    return Doubt(column, is_kept, tuple(former))
+def _doubt(column: str, is_kept: bool, former: Sequence[str], is_again: bool) -> Doubt:
+    return Doubt(column, is_kept, tuple(former), is_again)

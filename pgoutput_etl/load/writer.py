@@ -147,7 +147,7 @@ class Writer:
         snapshot, last_row = (None, None) if before is None else (before.snapshot, before.last_row)
         mismatches = added(mismatches_left(before, task.changes), written.mismatches)
         latest = (snapshot, task.changes.last_row or last_row, complete_since(known, task.changes))
-        against = (mismatches, task.doubts)
+        against = (mismatches, task.doubts, task.used)
         own = (task.oid, *place, applied_to, status, reason, *columns, rows)
         state = TableState(*own, task.mode, task.masks, *latest, *against)
         effects = (written.inserted, written.updated, written.deleted)

@@ -23,7 +23,7 @@ from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, LOGICAL_TAG
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.diff import Lineage
-from pgoutput_etl.schema.identification import Declared
+from pgoutput_etl.schema.identification import Declarations, Declared
 from pgoutput_etl.schema.migration import Retired, SchemaMigration, converted, migration_to, next_version
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableShape, table_shape
@@ -216,12 +216,14 @@ class Replay:
         user_types = UserTypes.of(self.assembly.types.values(), types)
         runs = [(relation, list(run)) for relation, run in groupby(rows, key=lambda row: _relation_of(row, versions))]
         name = f"{runs[-1][0].namespace}.{runs[-1][0].name}"
+        declarations = Declarations(declared.get(name, {}), {})
         before: TableShape | None = None
         retired: Retired = ()
         for relation, run in runs:
             lineage: Lineage | None = None
             if before is not None:
-                lineage, retired = next_version(before.relation, retired, relation, declared.get(name, {}))
+                lineage, retired = next_version(before.relation, retired, relation, declarations.left)
+                declarations.used |= lineage.used
             all_columns = frozenset(range(len(relation.columns)))
             shape = table_shape(relation, versions, keys.get(name), all_columns, True, user_types, retired)
             migration = None if before is None or lineage is None else migration_to(before.columns, shape, lineage)

@@ -46,7 +46,7 @@ class Lineage:
 
     origins: each column's position in the old version; None for a new column. retired: positions of old columns that
     PostgreSQL's table no longer has by name, but whose values stay in the target. unsent: positions of new columns
-    whose values in existing rows were never sent. doubts: about the origins.
+    whose values in existing rows were never sent. doubts: about the origins. used: the declarations that decided.
     """
 
     origins: tuple[int | None, ...]
@@ -54,6 +54,7 @@ class Lineage:
     unsent: tuple[int, ...]
     changes: tuple[SchemaChange, ...]
     doubts: tuple[Doubt, ...]
+    used: Declared
 
 
 def lineage(old: Relation, new: Relation, declared: Declared, keeps_dropped: bool = False) -> Lineage:
@@ -63,7 +64,7 @@ def lineage(old: Relation, new: Relation, declared: Declared, keeps_dropped: boo
     origins = [found.origins.get(place) for place in range(len(new.columns))]
     retired = [place for place in range(len(old.columns)) if place not in origins] if keeps_dropped else found.retired
     changes = _changes(old, new, origins, retired, found.unsent)
-    return Lineage(tuple(origins), tuple(retired), tuple(found.unsent), tuple(changes), tuple(found.doubts))
+    return Lineage(tuple(origins), tuple(retired), tuple(found.unsent), tuple(changes), tuple(found.doubts), found.used)
 
 
 def _changes(

@@ -25,7 +25,7 @@ The following readings remove no value, and are a *doubt* until they are declare
 - A new name too many in front of a column is one that the publication did not have before (a column list, a generated
   column). Its values in existing rows were never sent.
 
-What nothing shows is not seen: a column that was dropped, and another one of its type that took its name; a last column
+Some changes leave no trace: a column that was dropped, and another one of its type that took its name; a last column
 that was dropped and added again with its type.
 """
 
@@ -34,7 +34,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, combinations, pairwise
 
 from pgoutput_etl.errors import TableError
@@ -56,20 +56,27 @@ class Doubt:
     """A column of a newer version, of which the archive does not show whether it is new.
 
     is_kept: it was read as the older column of its name, with another type; otherwise it was read as a new one. former:
-    the names of the older columns that it may be.
+    the names of the older columns that it may be. is_again: the configuration's declaration is about an earlier change.
     """
 
     column: str
     is_kept: bool
     former: tuple[str, ...]
+    is_again: bool = False
 
     @property
     def reading(self) -> dict[str, str | None]:
         """As a declaration."""
         return {self.column: self.column if self.is_kept else None}
 
+    def is_settled(self, declared: Declared) -> bool:
+        is_declared = not self.is_again and self.column in declared
+        return is_declared and declared[self.column] == self.reading[self.column]
+
     def __str__(self) -> str:
         was_read = "has kept its values under another type" if self.is_kept else "was read as a new column"
+        if self.is_again:
+            return f"{self.column} {was_read}. Its declaration is about an earlier change: load a snapshot"
         others: list[str | None] = [None] if self.is_kept else list(self.former[:_SHOWN])
         other = " or ".join(declaration({self.column: former}) for former in others)
         return f"{self.column} {was_read}. Declare {declaration(self.reading)}, or {other}"
@@ -90,6 +97,30 @@ def _yaml(name: str) -> str:
     return name if is_plain else json.dumps(name, ensure_ascii=False)
 
 
+@dataclass(slots=True)
+class Declarations:
+    """A table's declarations, of which each counts for one step: the first one that needs it. Later ones look alike,
+    but may be about another column. used: those that earlier steps have used."""
+
+    declared: Declared
+    used: dict[str, str | None]
+
+    @property
+    def left(self) -> Declared:
+        return {name: former for name, former in self.declared.items() if (name, former) not in self.used.items()}
+
+    def doubts(self, found: Iterable[Doubt]) -> list[Doubt]:
+        """New doubts, of which some columns have a declaration that is used."""
+        return [replace(doubt, is_again=doubt.column in self.used) for doubt in found]
+
+    def open_doubts(self, known: Iterable[Doubt]) -> list[Doubt]:
+        """Older doubts without those that are declared since. Their declarations are used."""
+        settled = [doubt for doubt in known if doubt.is_settled(self.declared)]
+        for doubt in settled:
+            self.used |= doubt.reading
+        return [doubt for doubt in known if doubt not in settled]
+
+
 class UndecidedError(TableError):
     """A step between two versions that needs a declaration. choices: the explanations, the likeliest first."""
 
@@ -101,20 +132,23 @@ class UndecidedError(TableError):
 @dataclass(slots=True)
 class Identification:
     """origins: old position by new position, of columns that are not new. retired: old positions. unsent: new positions
-    of columns whose values in existing rows were never sent."""
+    of columns whose values in existing rows were never sent. used: the declarations that decided."""
 
     origins: dict[int, int] = field(default_factory=dict)
     retired: list[int] = field(default_factory=list)
     unsent: list[int] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
+    used: Declared = field(default_factory=dict)
 
 
-def likeliest(history: Sequence[Columns], declared: Declared) -> Declared:
-    """The likeliest declarations that the steps of a history need beside those that there are."""
+def likeliest(history: Sequence[Columns], declarations: Declarations) -> Declared:
+    """The likeliest declarations that the steps of a history need in addition to the existing ones."""
     found: dict[str, str | None] = {}
+    used = {**declarations.used}
     for before, after in pairwise(history):
+        left = Declarations(declarations.declared, used).left
         try:
-            identify(before, after, {**declared, **found})
+            used |= identify(before, after, left).used
         except UndecidedError as error:
             found |= error.choices[0] if error.choices else {}
         except TableError:
@@ -124,6 +158,8 @@ def likeliest(history: Sequence[Columns], declared: Declared) -> Declared:
 
 def identify(before: Columns, after: Columns, declared: Declared) -> Identification:
     """Raises TableError if a declaration is impossible, or if one is needed."""
+    if [*map(_identity, before)] == [*map(_identity, after)]:
+        return Identification({place: place for place in range(len(after))})
     versions = Versions(before, after)
     anchors = versions.declared_origins(declared)
     anchored = {place: origin for place, origin in anchors.items() if origin is not None}
@@ -135,9 +171,20 @@ def identify(before: Columns, after: Columns, declared: Declared) -> Identificat
     for gap in versions.gaps(kept):
         _fill(versions, found, gap, anchors, named)
     _judge_types(versions, found, anchors, named)
-    if not found.doubts and not found.unsent:
+    if not found.unsent:
         _judge_count(versions, found, anchors)
+    if anchors and not _is_certain(versions, found):
+        found.used = {after[place].name: declared[after[place].name] for place in anchors}
     return found
+
+
+def _is_certain(versions: Versions, found: Identification) -> bool:
+    """True if the columns would be the same without a declaration, and without a doubt."""
+    try:
+        undeclared = identify(versions.before, versions.after, {})
+    except TableError:
+        return False
+    return not undeclared.doubts and (undeclared.origins, undeclared.retired) == (found.origins, found.retired)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +218,7 @@ def _fill(
             raise versions.undecided(why, anchors)
         found.unsent += new
         old = [*old, *([] if origin is None else [origin])]
-    former = tuple(versions.before[place].name for place in old)
+    former = tuple(versions.before[place].name for place in old[:_SHOWN])
     if new and old:
         found.doubts += [Doubt(versions.after[place].name, False, former) for place in new]
         found.retired += gap.old
@@ -203,11 +250,17 @@ def _judge_count(versions: Versions, found: Identification, anchors: Mapping[int
     commands = versions.cost(found.origins, range(len(versions.before)), places)
     fewest, readings = versions.fewest_commands(commands, anchors)
     new = [place for place in places if place not in found.origins and place not in anchors]
-    if fewest < commands or (readings > 1 and not new):
-        raise versions.undecided("it can be read in several ways", anchors)
-    if readings > 1:
-        former = tuple(versions.before[place].name for place in sorted(found.origins.values())[-len(new) :])
-        found.doubts += [Doubt(versions.after[place].name, False, former) for place in new]
+    if fewest < commands or readings == 1:
+        if fewest < commands and not found.doubts:
+            raise versions.undecided("fewer commands explain them, too", anchors)
+        return
+    if not new:
+        raise versions.undecided("they can be read in several ways", anchors)
+    last = [versions.before[place].name for place in sorted(found.origins.values())[-len(new) :]]
+    known = {doubt.column: doubt.former for doubt in found.doubts if not doubt.is_kept}
+    doubts = {versions.after[place].name: known.get(versions.after[place].name, ()) for place in new}
+    found.doubts = [doubt for doubt in found.doubts if doubt.is_kept]
+    found.doubts += [Doubt(name, False, tuple(dict.fromkeys((*former, *last)))) for name, former in doubts.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,20 +282,28 @@ class Versions:
 
         def is_open(name: str) -> bool:
             """True if the column is not certain to be the older one of its name."""
-            is_taken = name not in old or name in moved or new.get(name) in origins
-            return is_taken or self._crosses(name, old, new, origins)
+            own = old.get(name)
+            is_other = name in new and origins.get(new[name], own) != own
+            return own is None or name in moved or is_other or self._crosses(name, old, new, origins)
 
         def is_meant(name: str, former: str | None) -> bool:
             if former is None:
                 is_behind_new = any(origin is None and place < new[name] for place, origin in origins.items())
                 is_used = old.get(name) in origins.values()
                 return is_open(name) or is_behind_new or is_used or self.is_retyped(old[name], new[name])
-            return former in old and (former in (name, None) or is_open(name) or former not in new or is_open(former))
+            if former == name:
+                return name in old and (name in moved or self.is_retyped(old[name], new[name]))
+            return former in old and (is_open(name) or former not in new or is_open(former))
 
         left = {name: declared[name] for name in new if name in declared}
-        while meant := [name for name, former in left.items() if is_meant(name, former)]:
-            former = left.pop(meant[0])
-            origins[new[meant[0]]] = None if former is None else old[former]
+        found_any = True
+        while found_any:  # one declaration may show that another one is meant
+            found_any = False
+            for name, former in [*left.items()]:
+                if is_meant(name, former):
+                    origins[new[name]] = None if former is None else old[former]
+                    del left[name]
+                    found_any = True
         taken = [origin for _, origin in sorted(origins.items()) if origin is not None]
         if not _increases(taken):
             names = {self.after[place].name: declared[self.after[place].name] for place in origins}

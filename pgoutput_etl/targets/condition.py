@@ -100,11 +100,11 @@ def _doubts(state: TableState, rule: TableRule) -> list[str]:
         return []
     declared, found = rule.lineage, []
     for doubt in state.doubts:
-        if doubt.column not in declared:
+        if doubt.is_again or doubt.column not in declared:
             found.append(str(doubt))
-        elif declared[doubt.column] != doubt.reading[doubt.column]:
-            found.append(f"{doubt.column} is declared otherwise than it was read. Rebuild the table")
-    return found
+        elif not doubt.is_settled(declared):
+            found.append(f"the declaration of {doubt.column} contradicts what was applied: rebuild the table")
+    return shortened(found, _SHOWN_NAMES, "columns")
 
 
 def _condition(

@@ -10,7 +10,7 @@ from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.diff import SchemaChange
-from pgoutput_etl.schema.identification import Doubt
+from pgoutput_etl.schema.identification import Declared, Doubt
 from pgoutput_etl.schema.migration import Retired, SchemaMigration
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
@@ -61,7 +61,7 @@ class TableState:
     which of several tables has a name; None in an older ledger. complete_since: None if it was never written, or in an
     older ledger.
     mismatches: those since the table was loaded, rebuilt or truncated; None without any, or in an older ledger. doubts:
-    about its columns, since then.
+    about its columns, since then. used: declarations of its columns that its changes have used.
     """
 
     oid: int
@@ -84,6 +84,7 @@ class TableState:
     complete_since: CompleteSince | None = None
     mismatches: Mismatches | None = None
     doubts: tuple[Doubt, ...] = ()
+    used: Declared = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:
@@ -164,8 +165,8 @@ class TableTask:
     moved_from: path and version of the table's rows if they are at another path. replaces: another table's rows are at
     `path`. schema_changes: each with the first row under it, None for changes of the table's name or path. cutoff: if
     set, the table is held after this batch. masks: by column. remarks: on parts of its layout that it can't have.
-    way_out: the path of its rows if it is held and another table takes the path that they have. doubts: about its
-    columns after the batch.
+    way_out: the path of its rows if it is held and another table takes the path that they have. doubts, used:
+    as in TableState, after the batch.
     """
 
     spans: tuple[SchemaSpan, ...]
@@ -182,6 +183,7 @@ class TableTask:
     remarks: tuple[str, ...] = ()
     way_out: str | None = None
     doubts: tuple[Doubt, ...] = ()
+    used: Declared = field(default_factory=dict)
 
     @property
     def shape(self) -> TableShape:

@@ -16,7 +16,7 @@ from pgoutput_etl.identifiers import is_catalog_place, is_within
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange
-from pgoutput_etl.schema.identification import Doubt
+from pgoutput_etl.schema.identification import Declarations, Doubt
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
@@ -123,6 +123,25 @@ class _Case:
     cutoff: Cutoff | None
     is_ahead: bool
     has_path: bool
+
+
+@dataclass(slots=True)
+class _ColumnHistory:
+    """What a table's changes leave undecided. open: doubts of earlier batches. new: of this one."""
+
+    declarations: Declarations
+    open: list[Doubt] = field(default_factory=list)
+    new: list[Doubt] = field(default_factory=list)
+
+    def add(self, step: Lineage, begins_empty: bool) -> None:
+        """begins_empty: no row has older columns, so nothing can be wrong."""
+        if not begins_empty:
+            self.new += self.declarations.doubts(step.doubts)
+        self.declarations.used |= step.used
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        return tuple(dict.fromkeys((*self.open, *self.new)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +258,13 @@ class _Planner:
             raise TableError(f"{mode}. {_NO_OTHER_MODE}")
         if rule.mode is not Mode.MIRROR:  # other modes store a truncate like any other change
             changes = replace(changes, truncated_at=None)
-        spans, retired, schema_changes, doubts = self._spans(case, changes, rule, _merged(runs))
+        history = _ColumnHistory(Declarations(rule.lineage, {} if state is None else dict(state.used)))
+        spans, retired, schema_changes = self._spans(case, changes, rule, _merged(runs), history)
         if state is not None and not self.accepts_changes:
             of_columns = (
                 change for _, change in schema_changes if rule.key is None or change.kind is not ChangeKind.KEY
             )
-            rule.on_schema_change.check(state.full_name, of_columns, doubts[len(state.doubts) :])
+            rule.on_schema_change.check(state.full_name, of_columns, history.new)
         for span in spans:
             location.check_names(span.shape, rule.mode, rule.tag)
             if rule.mode is Mode.SOFT_DELETE and span.shape.is_bag:
@@ -258,13 +278,20 @@ class _Planner:
         masks = self.history.masks_of(case.oid)
         laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
         target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
-        return TableTask(*target, case.cutoff, rule.mode, masks, remarks, doubts=tuple(dict.fromkeys(doubts)))
+        return TableTask(
+            *target, case.cutoff, rule.mode, masks, remarks, doubts=history.doubts, used=history.declarations.used
+        )
 
     def _spans(
-        self, case: _Case, changes: TableChanges, rule: TableRule, runs: Sequence[RelationSpan]
-    ) -> tuple[list[SchemaSpan], Retired, list[tuple[CommitPosition | None, SchemaChange]], list[Doubt]]:
-        """Divides a table's committed rows where its columns change. Returns the doubts about the table's columns, old
-        ones first."""
+        self,
+        case: _Case,
+        changes: TableChanges,
+        rule: TableRule,
+        runs: Sequence[RelationSpan],
+        history: _ColumnHistory,
+    ) -> tuple[list[SchemaSpan], Retired, list[tuple[CommitPosition | None, SchemaChange]]]:
+        """Divides a table's committed rows where its columns change, and adds the doubts about the changes to the
+        history."""
         state, truncated_at = case.state, changes.truncated_at
         before = None if state is None else state.relation
         retired: Retired = () if state is None else state.retired
@@ -272,7 +299,9 @@ class _Planner:
         start = (state.last_commit_lsn + 1, BEFORE_FILES, 0) if state is not None and case.is_ahead else None
         spans: list[SchemaSpan] = []
         schema_changes: list[tuple[CommitPosition | None, SchemaChange]] = []
-        doubts = [] if state is None or truncated_at is not None else [*state.doubts]
+        known = () if state is None or truncated_at is not None else state.doubts
+        history.open = history.declarations.open_doubts(known)
+        first = replace(history.declarations, used={**history.declarations.used})
         chain = [*([] if before is None else [before]), *(run.relation for run in runs)]
         keys = {} if rule.key is None else key_by_version(rule.key, chain, rule.lineage)
         versions = self.history.versions(case.oid)
@@ -283,12 +312,13 @@ class _Planner:
             if before is not None:
                 try:
                     contract = rule.on_schema_change
-                    step, retired = next_version(before, retired, run.relation, rule.lineage, contract.keeps_dropped)
+                    left, keeps_dropped = history.declarations.left, contract.keeps_dropped
+                    step, retired = next_version(before, retired, run.relation, left, keeps_dropped)
                     schema_changes += [(run.start, change) for change in step.changes]
-                    doubts += () if begins_empty else step.doubts
+                    history.add(step, begins_empty)
                 except TableError as error:
                     if not begins_empty:
-                        raise with_later_steps(error, chain, rule.lineage) from None
+                        raise with_later_steps(error, chain, first) from None
             before = run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # the truncate removes all of its rows
@@ -300,7 +330,7 @@ class _Planner:
                 migration = None
             spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))
             columns = shape.columns
-        return spans, retired, schema_changes, doubts
+        return spans, retired, schema_changes
 
 
 _NO_OTHER_MODE = (

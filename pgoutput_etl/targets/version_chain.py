@@ -8,7 +8,7 @@ from itertools import pairwise
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
 from pgoutput_etl.schema.diff import lineage
-from pgoutput_etl.schema.identification import Declared, UndecidedError, declaration, likeliest
+from pgoutput_etl.schema.identification import Declarations, Declared, UndecidedError, declaration, likeliest
 
 Columns = tuple[RelationColumn, ...]
 
@@ -46,9 +46,10 @@ def _origins(old: Relation, new: Relation, declared: Declared) -> tuple[int | No
         return tuple(places.get(column.name) for column in new.columns)
 
 
-def with_later_steps(error: TableError, chain: Sequence[Relation], declared: Declared) -> TableError:
-    """The error, with one list of declarations if several steps of the history need some."""
-    together = likeliest([relation.columns for relation in chain], declared)
+def with_later_steps(error: TableError, chain: Sequence[Relation], declarations: Declarations) -> TableError:
+    """The error, with one list of declarations if several steps of the history need some. declarations: before the
+    history."""
+    together = likeliest([relation.columns for relation in chain], declarations)
     choices = error.choices if isinstance(error, UndecidedError) else ()
     if not choices or together.keys() <= choices[0].keys():
         return error

@@ -37,8 +37,6 @@ _TEXTS: Final = ("text", "varchar", "bpchar", "citext")
 
 _PARSED_FROM_TEXT: Final = ("bool", *_INTEGERS, *_FLOATS, "date", "bytea", "json")
 
-_DOMAIN_BASES: Final = ("date", "bytea")
-
 _WITH_FRACTIONS: Final = ("time", "timetz", "timestamp", "timestamptz", "interval")
 
 _SPECIAL: Final = (b"NaN", b"Infinity", b"-Infinity")
@@ -50,16 +48,8 @@ _FRACTION = re.compile(rb"\.([0-9]+)")
 
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
 
-_LABEL = re.compile(rb"(?![0-9A-Fa-f]{8,}$)[A-Za-z_][A-Za-z0-9_]*")
-
-# Words that are no label for a domain over boolean, date, time, or a number.
-_READ_AS_VALUES: Final = frozenset(
-    b"t f true false y n yes no on off now today tomorrow yesterday epoch infinity inf nan allballs".split()
-)
-
-_PRINTED_ANEW = re.compile(
-    rb"^[(\[{]|^[tf]$| $|^<\?xml|[0-9][+-][0-9]{2}(:[0-9]{2})*( BC)?$|^[0-9a-fA-F.:]+[.:][0-9a-fA-F.:]+$"
-)
+# An enum's label, and no text of another type that the database defines, which may print it anew.
+_LABEL = re.compile(rb"(?![0-9A-Fa-f]{8,}$)(?!(?i:empty)$)[A-Za-z_][A-Za-z0-9_]*")
 
 _EXACT = Context(prec=40_000)  # more digits than a numeric can have
 
@@ -137,7 +127,7 @@ def _base(column_type: ColumnType) -> str:
 
 
 def _is_users(base: str) -> bool:
-    """True for an enum, a domain, or another type that the database defines."""
+    """True for a type that the database defines."""
     return "." in base or base.startswith("oid ")
 
 
@@ -166,11 +156,9 @@ def _rule(old: ColumnType, new: ColumnType) -> Rule:
         return _to_text(before if old.printer is None else "", after, _size(new)) if _has_one_text(old) else _never
     if before in _NUMBERS or (before in ("text", "varchar") and after == "numeric"):
         return _to_number(before, new)
-    if _is_users(before) and after in _NUMBERS:
-        return _domain_to_number(new)
-    if _is_users(after) and (_is_users(before) or before in ("text", "varchar")):
+    if "." in after and (_is_users(before) or before in ("text", "varchar")):
         return _as_label if old.storage is new.storage is Storage.PLAIN else _never
-    if after in _WITH_FRACTIONS and (before in (after, "text", "varchar") or _is_users(before)):
+    if after in _WITH_FRACTIONS and before in (after, "text", "varchar"):
         is_certain = before == after or after in ("timestamp", "timestamptz")
         return partial(_with_decimals, digits=_size(new)) if is_certain else _never
     if (before, after) == ("date", "timestamp"):
@@ -179,7 +167,6 @@ def _rule(old: ColumnType, new: ColumnType) -> Rule:
         return partial(_within_size, size=_size(new))
     # These need USING column::type, which parses the text; jsonb, uuid and inet would normalize it.
     reads_text = before in ("text", "varchar") and after in _PARSED_FROM_TEXT
-    reads_text = reads_text or (_is_users(before) and after in _DOMAIN_BASES)
     is_document = (before, after) == ("jsonb", "json") and (old.storage is Storage.PLAIN or old.storage is new.storage)
     return _same if reads_text or is_document else _never
 
@@ -216,31 +203,14 @@ def _to_number(before: str, new: ColumnType) -> Rule:
     return partial(_to_float_text, before=before, after=after) if after in _FLOATS else _never
 
 
-def _domain_to_number(new: ColumnType) -> Rule:
-    """For a domain, of which the archive does not show the base. A float4 has at most 6 digits that every cast keeps;
-    whole numbers without an exponent are exact in each base that prints them."""
-    after = _base(new)
-    if after in _INTEGERS:
-        return lambda text: None if b"e" in text else _to_integer(text, "numeric")
-    if after != "numeric":
-        return _never
-    scale = _scale(new)
-    return lambda text: _to_numeric(text, scale, None if text.lstrip(b"-").isdigit() else 6)
-
-
-def _has_one_domain_text(text: bytes) -> bool:
-    """True if a cast to text prints a value of an enum or domain the same, whatever the domain's base is: not for rows,
-    ranges, and arrays, whose types are unknown, nor for boolean, bpchar, inet, xml, or times with a time zone."""
-    return not _PRINTED_ANEW.search(text)
-
-
 def _same(text: bytes) -> bytes:
     return text
 
 
 def _as_label(text: bytes) -> bytes | None:
-    """The text, if it looks like an enum's label, which every type that takes it prints as it is."""
-    return text if _LABEL.fullmatch(text) and text.lower() not in _READ_AS_VALUES else None
+    """The text, if it looks like an enum's label, which every type that takes it prints as it is. (A domain arrives as
+    its base type.)"""
+    return text if _LABEL.fullmatch(text) else None
 
 
 def _never(_text: bytes) -> None:
@@ -272,7 +242,7 @@ def _as_text(before: str, text: bytes) -> bytes | None:
         case "xml":
             return None if text.startswith(b"<?xml") else text  # the cast changes the declaration
         case _ if _is_users(before):
-            return text if _has_one_domain_text(text) else None
+            return None if text[:1] in (b"(", b"[", b"{") else text  # the types within a row or range are unknown
         case _:
             return text
 

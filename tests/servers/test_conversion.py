@@ -167,26 +167,12 @@ MAKERS: dict[str, Callable[[random.Random], str]] = {
     "vector": lambda rng: f"[{rng.randrange(9)},{rng.uniform(-1, 1)},1e10]",
     "mood": lambda rng: rng.choice(["sad", "ok", "true", "very happy"]),
     "old_mood": lambda rng: rng.choice(["sad", "ok", "f", "Very_happy"]),
-    "word": text,
-    "count": integer(31),
-    "price": numeric(9, 3),
-    "ratio": float_text(30),
-    "birthday": date_text,
-    "moment": timestamp_text,
-    "flag": lambda rng: rng.choice("tf"),
 }
 
 ENUMS = {"mood", "old_mood"}
 USER_TYPES = (
     "create type mood as enum ('sad', 'ok', 'true', 'very happy', 'f', 'Very_happy')",
     "create type old_mood as enum ('sad', 'ok', 'f', 'Very_happy', 'true')",
-    "create domain word as text",
-    "create domain count as int4",
-    "create domain price as numeric(12, 3)",
-    "create domain ratio as float4",
-    "create domain birthday as date",
-    "create domain moment as timestamptz(3)",
-    "create domain flag as bool",
 )
 
 
@@ -217,14 +203,13 @@ CERTAIN_PAIRS = [
     ("jsonb", "json"), ("jsonb", "text"), ("bytea", "text"), ("int4[]", "int8[]"), ("int4[]", "numeric(9,2)[]"),
     ("varchar(4)[]", "varchar(9)[]"), ("varchar(4)[]", "text[]"), ("float4[]", "float8[]"), ("float8[]", "text[]"),
     ("numeric(6,1)[]", "numeric(9,2)[]"), ("date[]", "text[]"), ("int8[]", "text"), ("vector", "text"),
-    ("count", "int4"), ("count", "int8"), ("count", "numeric"), ("birthday", "date"),
     ("date[]", "timestamp[]"), ("time(2)", "time"), ("varbit(4)", "varbit"), ("interval(2)", "interval"),
 ]  # fmt: skip
 # All other source types run in `make soak` only.
 COMMON_TYPES = (
     "bool", "int2", "int4", "int8", "numeric", "numeric(12,3)", "float4", "float8", "text", "varchar(8)", "char(5)",
     "date", "timestamp", "timestamp(3)", "timestamptz", "json", "jsonb", "bytea", "uuid", "int4[]", "int8[]", "text[]",
-    "mood", "count",
+    "mood",
 )  # fmt: skip
 
 
@@ -356,18 +341,14 @@ TEXT, INT4, JSONB, NUMERIC = (column_type(oid, -1) for oid in (25, 23, 3802, 170
 @pytest.mark.parametrize(
     ("old", "new", "before", "after"),
     [
-        # Enum labels are certain. Rows and ranges may contain values printed under another TimeZone, and a domain may
-        # be over a type that prints its values anew.
+        # enum labels are certain; rows and ranges may contain values printed under another TimeZone
         (named("mood"), TEXT, b"happy", "happy"),
         (named("address"), TEXT, b"(1,2024-01-01 00:00:00+00)", None),
         (named("mood"), named("temper"), b"happy", "happy"),
         (named("mood"), named("temper"), b"very happy", None),
         (TEXT, named("mood"), b"happy", "happy"),
         (TEXT, named("mood"), b"0badcafe", None),
-        (TEXT, named("mood"), b"today", None),
-        (named("flag"), TEXT, b"t", None),
-        (named("moment"), TEXT, b"2024-01-01 00:00:00+00", None),
-        (named("address"), TEXT, b"10.0.0.1", None),
+        (TEXT, named("mood"), b"EMPTY", None),  # of a range
         (TEXT, named("citext"), b"Text", "Text"),
         (named("citext"), TEXT, b"Text", "Text"),
         (named("hstore"), TEXT, b'"a"=>"1", "b\\"c"=>NULL', '"a"=>"1", "b\\"c"=>NULL'),

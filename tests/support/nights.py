@@ -242,6 +242,7 @@ class Nights:
             complete_since=complete_since(task.state, task.changes),
             mismatches=mismatches,
             doubts=task.doubts,
+            used=task.used,
         )
 
     def _method(

@@ -146,7 +146,8 @@ class InPlaceBackfill:
         before = self.batch.tables[result.state.oid]
         if result.state.status == HELD:
             return unchanged_result(result, self.batch.tables)
-        return replace(result, state=replace(result.state, mismatches=before.mismatches, doubts=before.doubts))
+        state = replace(result.state, mismatches=before.mismatches, doubts=before.doubts, used=before.used)
+        return replace(result, state=state)
 
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive

@@ -188,7 +188,15 @@ def _written(task: TableTask, lsn: int) -> TableState:
     found = mismatches_left(before, task.changes)
     new = TableState(task.oid, relation.namespace, relation.name, task.path, 0, lsn, APPLIED, None, relation, key)
     since = complete_since(before, task.changes)
-    return replace(new, mode=task.mode, masks=task.masks, complete_since=since, mismatches=found, doubts=task.doubts)
+    return replace(
+        new,
+        mode=task.mode,
+        masks=task.masks,
+        complete_since=since,
+        mismatches=found,
+        doubts=task.doubts,
+        used=task.used,
+    )
 
 
 def _remarks(run: Run, plan: BatchPlan) -> tuple[str, ...]:

@@ -167,7 +167,7 @@ def test_a_table_is_ambiguous_until_every_doubt_is_declared() -> None:
 def test_the_other_declaration_asks_for_a_rebuild() -> None:
     found = condition_of(state(doubts=(NEW,)), MANUAL, TableRule("*", columns={"total": {"renamed_from": "n"}}))
     assert found is not None
-    assert found.reason == "total is declared otherwise than it was read. Rebuild the table"
+    assert found.reason == "the declaration of total contradicts what was applied: rebuild the table"
 
 
 def test_rows_that_contradict_count_more_than_a_doubt_and_a_doubt_more_than_missing_rows() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,6 +12,8 @@ from pgoutput_etl.config.settings import Config, Mode, Source, State, TableRule,
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import name_of
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.contract import SchemaContract
+from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.schema.migration import ValueChange
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
 from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
@@ -352,3 +354,51 @@ def test_a_configured_key_is_no_reason_to_hold_a_table_whose_old_versions_a_trun
     assert "out of order" in plan_of(whole, config=keyed).held[0].reason
     task = task_of(plan_of(whole, config=keyed, truncates=1, truncated_at=(200, 0, 2)))
     assert task.shape.key == (0,)
+
+
+def declaring(**columns: str | Mapping[str, str]) -> Config:
+    return replace(CONFIG, tables=(TableRule("*", columns=columns),))
+
+
+def test_a_declaration_counts_for_the_first_change_that_needs_it() -> None:
+    config = declaring(aa={"renamed_from": "a"}, a="added")
+    first, second, third = table("id", "a"), table("id", "aa", "a"), table("id", "aa")
+    renamed = task_of(plan_of([first, second], config=config))
+    assert (renamed.used, renamed.doubts) == ({"aa": "a", "a": None}, ())
+    state = replace(state_of(second), used=renamed.used)
+    dropped = task_of(plan_of([third], state, config))
+    assert [str(change) for _, change in dropped.schema_changes] == ["column dropped: a"]
+    whole = task_of(plan_of([first, second, third], config=config))
+    assert [str(change) for _, change in whole.schema_changes][-1] == "column dropped: a"
+
+
+def test_an_accepted_reading_is_accepted_once() -> None:
+    config = declaring(total="added")
+    first, second, third = table("id", "n"), table("id", "total"), table("id", ("total", INT))
+    doubtful = task_of(plan_of([first, second]))
+    [doubt] = doubtful.doubts
+    state = replace(state_of(second), retired=doubtful.retired, types=("string", "string", "string"), doubts=(doubt,))
+    again = task_of(plan_of([third], state, config))
+    assert [(found.column, found.is_kept, found.is_again) for found in again.doubts] == [("total", True, True)]
+    assert again.used == {"total": None}
+    assert "Its declaration is about an earlier change" in str(again.doubts[0])
+    whole = task_of(plan_of([first, second, third], config=config))
+    assert [found.is_again for found in whole.doubts] == [True]
+
+
+def test_a_column_that_was_declared_to_be_kept_may_be_renamed_later() -> None:
+    config = declaring(c={"renamed_from": "c"})
+    runs = [table("id", ("c", INT)), table("id", ("c", BIGINT)), table("id", ("c_old", BIGINT), ("c", BIGINT))]
+    assert task_of(plan_of(runs[:2], config=config)).used == {"c": "c"}
+    [held] = plan_of(runs, config=config).held
+    assert "c was renamed to c_old, and its name given to a new column" in held.reason
+
+
+def test_a_truncate_hides_no_new_doubt() -> None:
+    rule = TableRule("*", on_schema_change=SchemaContract.of({"ambiguous": "hold"}))
+    runs = [table("id", "v"), table("id", ("v", INT))]
+    for doubts in ((), (Doubt("w", True, ()),)):
+        state = replace(state_of(table("id", "v")), doubts=doubts)
+        config = replace(CONFIG, tables=(rule,))
+        [held] = plan_of(runs, state, config, truncates=1, truncated_at=(100, 0, 1)).held
+        assert "v has kept its values under another type" in held.reason

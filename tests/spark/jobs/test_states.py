@@ -138,7 +138,7 @@ def test_a_table_is_ambiguous_until_somebody_declares_what_happened(nights: Nigh
     assert states(nights.job.run(read)) == {}
     other = "tables=[{match: public.t, columns: {total: {renamed_from: v}, n: {renamed_from: n}}}]"
     [condition] = nights.job.run(other).conditions
-    assert condition.reason == "total is declared otherwise than it was read. Rebuild the table"
+    assert condition.reason == "the declaration of total contradicts what was applied: rebuild the table"
     rebuilt = nights.job.backfill(OF_T, other)
     assert (rebuilt.exit_code, states(nights.job.run(other))) == (EXIT_DONE, {})
     assert columns_of_t(nights, "id", "n", "total") == [("1", 10, None), ("2", 5000000000, 7)]
