@@ -318,7 +318,7 @@ class _Planner:
                     history.add(step, begins_empty)
                 except TableError as error:
                     if not begins_empty:
-                        raise with_later_steps(error, chain, first) from None
+                        raise with_later_steps(error, chain, first, history.declarations.used) from None
             before = run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # the truncate removes all of its rows

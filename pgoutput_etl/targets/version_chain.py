@@ -46,11 +46,16 @@ def _origins(old: Relation, new: Relation, declared: Declared) -> tuple[int | No
         return tuple(places.get(column.name) for column in new.columns)
 
 
-def with_later_steps(error: TableError, chain: Sequence[Relation], declarations: Declarations) -> TableError:
+def with_later_steps(
+    error: TableError, chain: Sequence[Relation], declarations: Declarations, used: Declared
+) -> TableError:
     """The error, with one list of declarations if several steps of the history need some. declarations: before the
-    history."""
-    together = likeliest([relation.columns for relation in chain], declarations)
+    history. used: by the steps before the error."""
     choices = error.choices if isinstance(error, UndecidedError) else ()
+    again = sorted({name for choice in choices for name, former in choice.items() if (name, former) in used.items()})
+    if again:
+        return TableError(f"{error}. Declarations of {', '.join(again)} are about an earlier change: load a snapshot")
+    together = likeliest([relation.columns for relation in chain], declarations)
     if not choices or together.keys() <= choices[0].keys():
         return error
     return TableError(f"{error}. The likeliest for all changes of this table: {declaration(together)}")

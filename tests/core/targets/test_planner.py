@@ -394,6 +394,18 @@ def test_a_column_that_was_declared_to_be_kept_may_be_renamed_later() -> None:
     assert "c was renamed to c_old, and its name given to a new column" in held.reason
 
 
+def test_a_second_change_that_a_used_declaration_would_explain_needs_a_snapshot() -> None:
+    config = declaring(a="added")
+    runs = [table("id", "a", "b"), table("id", "b", "a"), table("id", "a", "b")]
+    state = replace(state_of(runs[1]), used=task_of(plan_of(runs[:2], config=config)).used)
+    [later], [at_once] = plan_of(runs[2:], state, config).held, plan_of(runs, config=config).held
+    for held in (later, at_once):
+        assert "are out of order. Declare it: columns: {b: added}; or " in held.reason
+    both = declaring(a="added", c="added", b="added")
+    [held] = plan_of([*runs[:2], table("id", "c", "a", "b"), table("id", "c", "b", "a")], config=both).held
+    assert held.reason.endswith("are about an earlier change: load a snapshot")
+
+
 def test_a_truncate_hides_no_new_doubt() -> None:
     rule = TableRule("*", on_schema_change=SchemaContract.of({"ambiguous": "hold"}))
     runs = [table("id", "v"), table("id", ("v", INT))]
