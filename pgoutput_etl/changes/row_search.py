@@ -16,7 +16,7 @@ from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.diff import lineage
-from pgoutput_etl.schema.identification import Declared
+from pgoutput_etl.schema.identification import Declarations, Declared
 from pgoutput_etl.schema.relation_history import Position, RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
 from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value, printed_text
@@ -80,20 +80,22 @@ class RowSearch:
     def columns(self) -> tuple[tuple[ColumnId, ...], ...]:
         """The columns of each version. Raises TableError if columns can't be identified."""
         before = _predecessors(self.versions)
+        declarations = Declarations(self.declared, {})
         columns: list[tuple[ColumnId, ...]] = []
         for number, relation in enumerate(self.versions.relations):
             origins: Sequence[int | None] = [None] * len(relation.columns)
             old: tuple[ColumnId, ...] = ()
             if (earlier := before[number]) is not None:
                 origins, old = (
-                    self._origins(self.versions.relations[earlier], relation),
+                    self._origins(self.versions.relations[earlier], relation, declarations),
                     columns[earlier],
                 )
             columns.append(tuple((number, i) if o is None else old[o] for i, o in enumerate(origins)))
         return tuple(columns)
 
-    def _origins(self, earlier: Relation, relation: Relation) -> Sequence[int | None]:
-        found = lineage(earlier, relation, self.declared)
+    def _origins(self, earlier: Relation, relation: Relation, declarations: Declarations) -> Sequence[int | None]:
+        found = lineage(earlier, relation, declarations.left)
+        declarations.used |= found.used
         key = [c.name for c in earlier.columns if c.is_key] if _flags_key(earlier) else self.key or ()
         doubtful = [name for i in found.retired if (name := earlier.columns[i].name) in key]
         if doubtful:

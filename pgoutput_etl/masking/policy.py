@@ -16,6 +16,7 @@ from pgoutput_etl.errors import ConfigError, TableError
 from pgoutput_etl.masking.mask_rows import MaskedTable, MaskingPolicy, masked_relation, spelled_alike
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.diff import lineage
+from pgoutput_etl.schema.identification import Declarations
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import FragmentId, Outcome
@@ -123,9 +124,10 @@ class _TableChecks:
             if relation.columns and not masked_relation(relation, self.rules).columns:
                 raise ConfigError(f"tables: `columns` drops all columns of {relation.full_name}; use `skip` instead")
         reason = None
+        declarations = Declarations(self.rule.lineage, {})
         for before, after in pairwise(relations):
             self._refuse_undeclared(before, after)
-            reason = self._compare(before, after) or reason
+            reason = self._compare(before, after, declarations) or reason
         return reason
 
     def _refuse_masked_key(self, relation: Relation) -> None:
@@ -151,15 +153,16 @@ class _TableChecks:
                 "it is a different column that needs no mask"
             )
 
-    def _compare(self, before: Relation, after: Relation) -> str | None:
+    def _compare(self, before: Relation, after: Relation, declarations: Declarations) -> str | None:
         """Compares the masks in two successive versions. Returns and raises like `reason_unmaskable`."""
         old, new = masked_relation(before, self.rules), masked_relation(after, self.rules)
         try:
-            origins = lineage(old, new, self.rule.lineage).origins
+            found = lineage(old, new, declarations.left)
         except TableError:
             return None  # the planner reports it
+        declarations.used |= found.used
         sent_before, sent_after = ({column.name: column for column in r.columns} for r in (before, after))
-        for place, origin in enumerate(origins):
+        for place, origin in enumerate(found.origins):
             if origin is None:
                 continue
             old_name, name = old.columns[origin].name, new.columns[place].name
