@@ -307,9 +307,11 @@ class Versions:
         taken = [origin for _, origin in sorted(origins.items()) if origin is not None]
         if not _increases(taken):
             names = {self.after[place].name: declared[self.after[place].name] for place in origins}
+            start, end = self._differing()
+            was, now = (columns[start : len(columns) - end][:_MOST_EXPLAINED] for columns in (self.before, self.after))
             raise TableError(
                 f"{declaration(names)} is impossible: PostgreSQL never changes the order of columns. It was "
-                f"{', '.join(c.name for c in self.before)}, and is {', '.join(c.name for c in self.after)}"
+                f"{', '.join(column.name for column in was)}, and is {', '.join(column.name for column in now)}"
             )
         return origins
 
