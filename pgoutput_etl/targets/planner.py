@@ -133,8 +133,12 @@ class _ColumnHistory:
     open: list[Doubt] = field(default_factory=list)
     new: list[Doubt] = field(default_factory=list)
 
-    def add(self, step: Lineage, begins_empty: bool) -> None:
-        """begins_empty: no row has older columns, so nothing can be wrong."""
+    def add(self, step: Lineage, before: Relation, begins_empty: bool) -> None:
+        """before: the older version. begins_empty: no row has older columns, so nothing can be wrong."""
+        stayed = {*step.origins, *step.retired}
+        gone = {column.name for place, column in enumerate(before.columns) if place not in stayed}
+        self.open = [doubt for doubt in self.open if doubt.column not in gone]
+        self.new = [doubt for doubt in self.new if doubt.column not in gone]
         if not begins_empty:
             self.new += self.declarations.doubts(step.doubts)
         self.declarations.used |= step.used
@@ -315,7 +319,7 @@ class _Planner:
                     left, keeps_dropped = history.declarations.left, contract.keeps_dropped
                     step, retired = next_version(before, retired, run.relation, left, keeps_dropped)
                     schema_changes += [(run.start, change) for change in step.changes]
-                    history.add(step, begins_empty)
+                    history.add(step, before, begins_empty)
                 except TableError as error:
                     if not begins_empty:
                         raise with_later_steps(error, chain, first, history.declarations.used) from None

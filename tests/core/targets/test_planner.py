@@ -406,6 +406,15 @@ def test_a_second_change_that_a_used_declaration_would_explain_needs_a_snapshot(
     assert held.reason.endswith("are about an earlier change: load a snapshot")
 
 
+def test_a_dropped_column_leaves_no_doubt() -> None:
+    runs = [table("id", "v"), table("id", ("v", INT)), table("id", ("v", INT), "w"), table("id", "w")]
+    [doubt] = task_of(plan_of(runs[:3])).doubts
+    assert task_of(plan_of(runs)).doubts == ()
+    state = replace(state_of(runs[2], types=["string", "int32", "string"]), doubts=(doubt,))
+    assert task_of(plan_of([runs[3]], state)).doubts == ()
+    assert task_of(plan_of([table("id", ("n", INT), "w")], state)).doubts == (doubt,), "it was renamed"
+
+
 def test_a_truncate_hides_no_new_doubt() -> None:
     rule = TableRule("*", on_schema_change=SchemaContract.of({"ambiguous": "hold"}))
     runs = [table("id", "v"), table("id", ("v", INT))]
