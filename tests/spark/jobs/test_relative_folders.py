@@ -39,7 +39,7 @@ def test_every_job_that_writes_runs(spark: SparkSession, tmp_path: Path, monkeyp
     job = Job(spark, tmp_path, tmp_path / "landing", ["target.root=./tables", "source.landing=landing", rules])
     nights = Nights(job)
     nights.night(transaction(1, 0x100, table("id", "v"), insert("1", "a"), insert("2", "b")))
-    nights.land(transaction(2, 0x200, table("id", "w", "v"), insert("3", "c", "d"), update("1", "x", "y")))
+    nights.land(transaction(2, 0x200, table("id", "v", "w"), insert("3", "c", "d"), update("1", "x", "y")))
     config = job.loaded()
     assert plan(spark, config).exit_code == 0
     assert job.run().exit_code == 0
