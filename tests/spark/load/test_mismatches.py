@@ -108,7 +108,9 @@ def test_a_value_that_was_never_sent_is_not_null(spark: SparkSession, tmp_path: 
     """A bag's column that a column list left out: its values in older rows are unknown."""
     files = [
         transaction(1, 100, table("a", "c", identity=FULL), truncate(), insert("1", "x"), insert("2", "y")),
-        transaction(2, 200, table("a", "b", "c", identity=FULL), insert("1", None, "x"), delete_full("1", None, "x")),
+        transaction(
+            2, 200, table("a", ("b", 23), "c", identity=FULL), insert("1", None, "x"), delete_full("1", None, "x")
+        ),
         transaction(3, 300, delete_full("1", None, "x")),
     ]
     replay, folder = Replay(), tmp_path / "mirror"
