@@ -50,7 +50,7 @@ def test_variables_in_names_are_not_replaced(
 ) -> None:
     spark = substituting
     written = [text.replace("$", "$$") for text in (ENV, SYSTEM, SPARK, HIVE)]
-    rules = RULES % (mode, *written[:2], SPARK, written[3], written[3], written[1])
+    rules = RULES % (mode, *written[:2], SPARK, written[3], HIVE, written[1])
     nights = Nights(Job(spark, tmp_path, landing, [rules]))
     columns: tuple[tuple[str, int], ...] = (("id", INT4), (ENV, TEXT), (SYSTEM, INT4))
     relation = replace(table(*columns, name=SPARK), namespace=ENV)
