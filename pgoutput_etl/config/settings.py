@@ -93,13 +93,12 @@ class Source:
     origins: Origins = ANY
     snapshot: Snapshots = Snapshots.MANUAL
     jdbc: str | None = None
+    ignore: tuple[str, ...] = ()
 
     @property
     def server(self) -> str:
         """The server's JDBC URL, or one in which the reader replaces HOST and DATABASE."""
         return self.jdbc or "jdbc:postgresql://HOST:5432/DATABASE"
-
-    ignore: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
