@@ -80,7 +80,7 @@ class RowSearch:
     def columns(self) -> tuple[tuple[ColumnId, ...], ...]:
         """The columns of each version. Raises TableError if columns can't be identified."""
         before = _predecessors(self.versions)
-        declarations = Declarations(self.declared, {})
+        declarations = Declarations(self.declared)
         columns: list[tuple[ColumnId, ...]] = []
         for number, relation in enumerate(self.versions.relations):
             origins: Sequence[int | None] = [None] * len(relation.columns)
@@ -94,8 +94,7 @@ class RowSearch:
         return tuple(columns)
 
     def _origins(self, earlier: Relation, relation: Relation, declarations: Declarations) -> Sequence[int | None]:
-        found = lineage(earlier, relation, declarations.left)
-        declarations.used |= found.used
+        found = lineage(earlier, relation, declarations)
         key = [c.name for c in earlier.columns if c.is_key] if _flags_key(earlier) else self.key or ()
         doubtful = [name for i in found.retired if (name := earlier.columns[i].name) in key]
         if doubtful:

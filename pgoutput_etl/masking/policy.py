@@ -124,7 +124,7 @@ class _TableChecks:
             if relation.columns and not masked_relation(relation, self.rules).columns:
                 raise ConfigError(f"tables: `columns` drops all columns of {relation.full_name}; use `skip` instead")
         reason = None
-        declarations = Declarations(self.rule.lineage, {})
+        declarations = Declarations(self.rule.lineage)
         for before, after in pairwise(relations):
             self._refuse_undeclared(before, after)
             reason = self._compare(before, after, declarations) or reason
@@ -157,12 +157,11 @@ class _TableChecks:
         """Compares the masks in two successive versions. Returns and raises like `reason_unmaskable`."""
         old, new = masked_relation(before, self.rules), masked_relation(after, self.rules)
         try:
-            found = lineage(old, new, declarations.left)
+            origins = lineage(old, new, declarations).origins
         except TableError:
             return None  # the planner reports it
-        declarations.used |= found.used
         sent_before, sent_after = ({column.name: column for column in r.columns} for r in (before, after))
-        for place, origin in enumerate(found.origins):
+        for place, origin in enumerate(origins):
             if origin is None:
                 continue
             old_name, name = old.columns[origin].name, new.columns[place].name

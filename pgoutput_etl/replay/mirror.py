@@ -216,14 +216,13 @@ class Replay:
         user_types = UserTypes.of(self.assembly.types.values(), types)
         runs = [(relation, list(run)) for relation, run in groupby(rows, key=lambda row: _relation_of(row, versions))]
         name = f"{runs[-1][0].namespace}.{runs[-1][0].name}"
-        declarations = Declarations(declared.get(name, {}), {})
+        declarations = Declarations(declared.get(name, {}))
         before: TableShape | None = None
         retired: Retired = ()
         for relation, run in runs:
             lineage: Lineage | None = None
             if before is not None:
-                lineage, retired = next_version(before.relation, retired, relation, declarations.left)
-                declarations.used |= lineage.used
+                lineage, retired = next_version(before.relation, retired, relation, declarations)
             all_columns = frozenset(range(len(relation.columns)))
             shape = table_shape(relation, versions, keys.get(name), all_columns, True, user_types, retired)
             migration = None if before is None or lineage is None else migration_to(before.columns, shape, lineage)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
-from pgoutput_etl.schema.identification import Declared, Doubt, identify
+from pgoutput_etl.schema.identification import Declarations, Doubt
 
 
 class ChangeKind(Enum):
@@ -46,7 +46,7 @@ class Lineage:
 
     origins: each column's position in the old version; None for a new column. retired: positions of old columns that
     PostgreSQL's table no longer has by name, but whose values stay in the target. unsent: positions of new columns
-    whose values in existing rows were never sent. doubts: about the origins. used: the declarations that decided.
+    whose values in existing rows were never sent. doubts: about the origins.
     """
 
     origins: tuple[int | None, ...]
@@ -54,17 +54,16 @@ class Lineage:
     unsent: tuple[int, ...]
     changes: tuple[SchemaChange, ...]
     doubts: tuple[Doubt, ...]
-    used: Declared
 
 
-def lineage(old: Relation, new: Relation, declared: Declared, keeps_dropped: bool = False) -> Lineage:
+def lineage(old: Relation, new: Relation, declarations: Declarations, keeps_dropped: bool = False) -> Lineage:
     """keeps_dropped: retire every column that the new version lacks. Raises TableError if columns can't be
     identified."""
-    found = identify(old.columns, new.columns, declared)
+    found = declarations.identify(old.columns, new.columns)
     origins = [found.origins.get(place) for place in range(len(new.columns))]
     retired = [place for place in range(len(old.columns)) if place not in origins] if keeps_dropped else found.retired
     changes = _changes(old, new, origins, retired, found.unsent)
-    return Lineage(tuple(origins), tuple(retired), tuple(found.unsent), tuple(changes), tuple(found.doubts), found.used)
+    return Lineage(tuple(origins), tuple(retired), tuple(found.unsent), tuple(changes), tuple(found.doubts))
 
 
 def _changes(

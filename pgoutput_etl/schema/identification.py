@@ -103,11 +103,18 @@ class Declarations:
     but may be about another column. used: those that earlier steps have used."""
 
     declared: Declared
-    used: dict[str, str | None]
+    used: dict[str, str | None] = field(default_factory=dict)
 
-    @property
-    def left(self) -> Declared:
-        return {name: former for name, former in self.declared.items() if (name, former) not in self.used.items()}
+    def identify(self, before: Columns, after: Columns) -> Identification:
+        """Identifies a step's columns by the declarations that are left, and uses those that it needs. Raises
+        TableError."""
+        left = {name: former for name, former in self.declared.items() if (name, former) not in self.used.items()}
+        found = identify(before, after, left)
+        self.used |= found.used
+        return found
+
+    def copy(self) -> Declarations:
+        return Declarations(self.declared, {**self.used})
 
     def doubts(self, found: Iterable[Doubt]) -> list[Doubt]:
         """New doubts, of which some columns have a declaration that is used."""
@@ -144,11 +151,10 @@ class Identification:
 def likeliest(history: Sequence[Columns], declarations: Declarations) -> Declared:
     """The likeliest declarations that the steps of a history need in addition to the existing ones."""
     found: dict[str, str | None] = {}
-    used = {**declarations.used}
+    declarations = declarations.copy()
     for before, after in pairwise(history):
-        left = Declarations(declarations.declared, used).left
         try:
-            used |= identify(before, after, left).used
+            declarations.identify(before, after)
         except UndecidedError as error:
             found |= error.choices[0] if error.choices else {}
         except TableError:

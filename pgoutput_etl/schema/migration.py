@@ -12,7 +12,7 @@ import pyarrow as pa
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
 from pgoutput_etl.schema.diff import Lineage, lineage
-from pgoutput_etl.schema.identification import Declared, declaration
+from pgoutput_etl.schema.identification import Declarations, declaration
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableShape
 from pgoutput_etl.types.column import kept_bytes
 from pgoutput_etl.types.conversion import convert, is_unchanged, widens
@@ -84,10 +84,10 @@ def migration_to(before: Sequence[TableColumn], after: TableShape, relation_line
 
 
 def next_version(
-    old: Relation, retired: Retired, new: Relation, declared: Declared, keeps_dropped: bool = False
+    old: Relation, retired: Retired, new: Relation, declarations: Declarations, keeps_dropped: bool = False
 ) -> tuple[Lineage, Retired]:
     """The lineage of the new relation's columns, and the columns that are retired from now on."""
-    relation_lineage = lineage(old, new, declared, keeps_dropped)
+    relation_lineage = lineage(old, new, declarations, keeps_dropped)
     names = {column.name.lower() for column in new.columns}
     candidates = (*retired, *(old.columns[place] for place in relation_lineage.retired))
     # A new column replaces a retired one of its name.

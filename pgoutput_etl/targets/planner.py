@@ -141,7 +141,6 @@ class _ColumnHistory:
         self.new = [doubt for doubt in self.new if doubt.column not in gone]
         if not begins_empty:
             self.new += self.declarations.doubts(step.doubts)
-        self.declarations.used |= step.used
 
     @property
     def doubts(self) -> tuple[Doubt, ...]:
@@ -305,9 +304,9 @@ class _Planner:
         schema_changes: list[tuple[CommitPosition | None, SchemaChange]] = []
         known = () if state is None or truncated_at is not None else state.doubts
         history.open = history.declarations.open_doubts(known)
-        first = replace(history.declarations, used={**history.declarations.used})
+        first = history.declarations.copy()
         chain = [*([] if before is None else [before]), *(run.relation for run in runs)]
-        keys = {} if rule.key is None else key_by_version(rule.key, chain, rule.lineage)
+        keys = {} if rule.key is None else key_by_version(rule.key, chain, first)
         versions = self.history.versions(case.oid)
         types = replace(self.user_types, keeps_bytes=rule.on_invalid_text is OnInvalidText.KEEP)
         for run, end in zip(runs, [*(run.start for run in runs[1:]), None], strict=True):
@@ -316,8 +315,8 @@ class _Planner:
             if before is not None:
                 try:
                     contract = rule.on_schema_change
-                    left, keeps_dropped = history.declarations.left, contract.keeps_dropped
-                    step, retired = next_version(before, retired, run.relation, left, keeps_dropped)
+                    declarations, keeps_dropped = history.declarations, contract.keeps_dropped
+                    step, retired = next_version(before, retired, run.relation, declarations, keeps_dropped)
                     schema_changes += [(run.start, change) for change in step.changes]
                     history.add(step, before, begins_empty)
                 except TableError as error:

@@ -14,10 +14,12 @@ Columns = tuple[RelationColumn, ...]
 
 
 def key_by_version(
-    key: tuple[str, ...], chain: Sequence[Relation], declared: Declared
+    key: tuple[str, ...], chain: Sequence[Relation], declarations: Declarations
 ) -> dict[Columns, tuple[str, ...]]:
-    """The configured key's columns in each version. They may have been renamed before or after they were configured."""
-    steps = [_origins(old, new, declared) for old, new in pairwise(chain)]
+    """The configured key's columns in each version. They may have been renamed before or after they were configured.
+    declarations: before the first step."""
+    declarations = declarations.copy()
+    steps = [_origins(old, new, declarations) for old, new in pairwise(chain)]
     named = [i for i, relation in enumerate(chain) if set(key) <= {column.name for column in relation.columns}]
     if not named:
         return {relation.columns: key for relation in chain}  # table_shape refuses it
@@ -37,10 +39,10 @@ def key_by_version(
     }
 
 
-def _origins(old: Relation, new: Relation, declared: Declared) -> tuple[int | None, ...]:
+def _origins(old: Relation, new: Relation, declarations: Declarations) -> tuple[int | None, ...]:
     """By name where columns can't be identified: such a table is held, or a truncate has removed its rows."""
     try:
-        return lineage(old, new, declared).origins
+        return lineage(old, new, declarations).origins
     except TableError:
         places = {column.name: place for place, column in enumerate(old.columns)}
         return tuple(places.get(column.name) for column in new.columns)
@@ -55,7 +57,7 @@ def with_later_steps(
     again = sorted({name for choice in choices for name, former in choice.items() if (name, former) in used.items()})
     if again:
         return TableError(f"{error}. Declarations of {', '.join(again)} are about an earlier change: load a snapshot")
-    together = likeliest([relation.columns for relation in chain], declarations)
+    together = likeliest([relation.columns for relation in chain], declarations) if choices else {}
     if not choices or together.keys() <= choices[0].keys():
         return error
     return TableError(f"{error}. The likeliest for all changes of this table: {declaration(together)}")

@@ -7,7 +7,7 @@ import pytest
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.diff import ChangeKind, lineage
-from pgoutput_etl.schema.identification import Declared
+from pgoutput_etl.schema.identification import Declarations, Declared
 from tests.support.small_archives import table
 
 INT, BIGINT = 23, 20
@@ -22,7 +22,7 @@ def ints(*names: str) -> Relation:
 def described(old: Relation, new: Relation, declared: Declared | None = None) -> list[str]:
     """`new<old` for a column with an origin, `new` for a new column, `!new` for a newly published one, `-old` for a
     dropped one, `?old` for a retired one."""
-    columns = lineage(old, new, declared or {})
+    columns = lineage(old, new, Declarations(declared or {}))
     names = [column.name for column in old.columns]
     pairs = zip(new.columns, columns.origins, strict=True)
     unsent = {new.columns[place].name for place in columns.unsent}
@@ -104,7 +104,7 @@ def test_declared_origins(old: Relation, new: Relation, declared: Declared, expe
 )
 def test_ambiguous_columns_are_refused(old: Relation, new: Relation, why: str) -> None:
     with pytest.raises(TableError, match="^the archive does not show which columns these are: " + why):
-        lineage(old, new, {})
+        lineage(old, new, Declarations({}))
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_ambiguous_columns_are_refused(old: Relation, new: Relation, why: str) -
     ],
 )
 def test_changes_in_words(old: Relation, new: Relation, expected: str) -> None:
-    assert [str(change) for change in lineage(old, new, {}).changes] == [expected]
+    assert [str(change) for change in lineage(old, new, Declarations({})).changes] == [expected]
 
 
 def test_a_retired_column_is_reported() -> None:
-    kinds = [change.kind for change in lineage(ints("a"), ints("b"), {}).changes]
+    kinds = [change.kind for change in lineage(ints("a"), ints("b"), Declarations({})).changes]
     assert kinds == [ChangeKind.RETIRED, ChangeKind.ADDED]

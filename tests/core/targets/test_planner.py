@@ -423,3 +423,11 @@ def test_a_truncate_hides_no_new_doubt() -> None:
         config = replace(CONFIG, tables=(rule,))
         [held] = plan_of(runs, state, config, truncates=1, truncated_at=(100, 0, 1)).held
         assert "v has kept its values under another type" in held.reason
+
+
+def test_the_configured_key_follows_each_declaration_once() -> None:
+    [rule] = declaring(aa={"renamed_from": "a"}, a="added").tables
+    config = replace(CONFIG, tables=(replace(rule, key=("aa",)),))
+    runs = [table("v", "a", identity=FULL), table("v", "aa", "a", identity=FULL), table("v", "aa", identity=FULL)]
+    task = task_of(plan_of(runs, config=config))
+    assert [[span.shape.columns[i].name for i in span.shape.key] for span in task.spans] == [["a"], ["aa"], ["aa"]]
