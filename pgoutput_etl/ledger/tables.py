@@ -61,7 +61,7 @@ _KINDS |= {
         "oid long, schema string, table string, path string, version long, last_commit_lsn long, status string, "
         "reason string, relation string, key strings, retired string, types strings, rows long, mode string, "
         "uses string, snapshot long, last_row longs, complete_by string, complete_lsn long, mismatches longs, "
-        "doubts string, declared string"
+        "doubts string, declared string, changed_at string"
     ),
 }
 
@@ -208,6 +208,7 @@ def table_row(state: TableState) -> dict[str, Any]:
     lists: dict[str, Any] = {"key": list(state.key), "types": list(state.types)}
     lists["last_row"] = state.last_row and list(state.last_row)
     as_json["declared"] = json.dumps(dict(state.used))
+    as_json["changed_at"] = json.dumps(dict(state.changed_at))
     as_json["doubts"] = json.dumps([asdict(doubt) for doubt in state.doubts])
     lists["mismatches"] = state.mismatches and list(astuple(state.mismatches))
     since = state.complete_since
@@ -223,7 +224,7 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     fields = {name: value for name, value in row.items() if name not in ("uses", "declared", *_COMPLETE)}
     parsed = {"relation": relation_of(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
-    # Older ledgers have no mode, masks, last row, completeness, mismatches or doubts.
+    # Older ledgers have no mode, masks, last row, completeness, mismatches, doubts or changes of columns.
     mode, masks = Mode(row.get("mode") or Mode.MIRROR.value), json.loads(row.get("uses") or "{}")
     last_row = row.get("last_row") and tuple(row["last_row"])
     kind = row.get("complete_by")
@@ -231,8 +232,9 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     mismatches = row.get("mismatches") and Mismatches(*row["mismatches"])
     later = {"mode": mode, "masks": masks, "last_row": last_row, "complete_since": since, "mismatches": mismatches}
     doubts = tuple(_doubt(**doubt) for doubt in json.loads(row.get("doubts") or "[]"))
-    used = json.loads(row.get("declared") or "{}")
-    return TableState(**{**fields, **parsed, **tuples, **later, "doubts": doubts, "used": used})
+    used, changed = (json.loads(row.get(name) or "{}") for name in ("declared", "changed_at"))
+    last = {"doubts": doubts, "used": used, "changed_at": changed}
+    return TableState(**{**fields, **parsed, **tuples, **later, **last})
 
 
 def _doubt(column: str, is_kept: bool, former: Sequence[str], is_again: bool) -> Doubt:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pgoutput_etl.changes.events import INSERTED
 from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.load.bag_deletes import ranked, settled, survivors
 from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, overwrite, write_result
 from pgoutput_etl.load.layout import has_change_feed
 from pgoutput_etl.load.mismatches import missing_in_bag
 from pgoutput_etl.load.net_effect import (
     TableEvents,
-    event_content,
     net_of_bag,
     rows_with_content,
     target_content,
@@ -45,7 +45,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
             return append(spark, path, rows)
         case _:
             result = _rewrite(spark, path, shape, rows, deletes, delete_count)
-            if not result.not_found:
+            if not result.not_found and not shape.changed_at:
                 return result
             stored = tagged_target(spark, path, shape.columns, result.version - 1)
             return replace(result, mismatches=missing_in_bag(deletes, shape, stored))
@@ -59,7 +59,9 @@ def _inserts_and_deletes(net: DataFrame, shape: TableShape) -> tuple[DataFrame, 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -> DataFrame:
     """See merge.rows_after."""
     rows, deletes = _inserts_and_deletes(net_of_bag(with_sequence(events), shape), shape)
-    return rows if stored is None else _with_changes(stored, rows, deletes, shape)
+    if stored is None:
+        return rows
+    return _with_changes(stored, rows, settled(ranked(deletes, shape), stored, shape), shape)
 
 
 def _rewrite(
@@ -68,9 +70,10 @@ def _rewrite(
     """rows: the inserted rows. deletes: `delete_count` DELETEs, of rows in the target."""
     target = tagged_target(spark, path, shape.columns)
     before, inserted = target.count(), rows.count()
+    deletes = settled(ranked(deletes, shape), target, shape)
     gone = None
     if has_change_feed(spark, path):  # the feed of an overwrite has all rows
-        gone = deletes.select(event_content(shape).alias("gone")).distinct().localCheckpoint()
+        gone = deletes.select("gone").distinct().localCheckpoint()
         target = with_content_among(target, gone, shape)
     after = _with_changes(target, rows, deletes, shape)
     if gone is None:
@@ -106,13 +109,4 @@ def replace_equal_rows(
 
 def _with_changes(target: DataFrame, rows: DataFrame, deletes: DataFrame, shape: TableShape) -> DataFrame:
     # The target may have columns of the user's own.
-    return _survivors(target, deletes, shape).unionByName(rows, allowMissingColumns=True)
-
-
-def _survivors(target: DataFrame, deletes: DataFrame, shape: TableShape) -> DataFrame:
-    """The target's rows minus one of the newest equal rows per delete."""
-    copies = deletes.groupBy(event_content(shape).alias("gone")).agg(F.count("*").alias("copies"))
-    newest_first = Window.partitionBy("content").orderBy(F.desc("row._pg_commit_lsn"))
-    ranked = rows_with_content(target, shape).join(copies, F.col("content") == F.col("gone"), "left")
-    ranked = ranked.withColumn("rank", F.row_number().over(newest_first))
-    return ranked.where(F.col("copies").isNull() | (F.col("rank") > F.col("copies"))).select("row.*")
+    return survivors(target, deletes, shape).select("row.*").unionByName(rows, allowMissingColumns=True)

@@ -18,6 +18,7 @@ from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.bag import replace_equal_rows, with_content_among
+from pgoutput_etl.load.bag_deletes import settled
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.layout import has_change_feed
@@ -62,7 +63,8 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) ->
     versions = selected(_versions_of_bag(paired), _values(shape))
     if stored is None:
         return versions
-    ended = _ended(stored, _deletes(paired), _first_truncate(ordered), shape)
+    deletes = settled(_deletes(paired), current_rows(stored, Mode.HISTORY), shape)
+    ended = _ended(stored, deletes, _first_truncate(ordered), shape)
     return ended.unionByName(versions, allowMissingColumns=True)
 
 
@@ -123,13 +125,13 @@ def _write_bag(
         return commit.initialize(spark, path, versions, shape.layout)
     if not ordered.where(F.col("_op") != INSERTED).limit(1).count():
         return commit.append(spark, path, versions)
-    first, deletes = _first_truncate(ordered), _deletes(paired)
+    current = current_rows(stored, Mode.HISTORY)
+    first, deletes = _first_truncate(ordered), settled(_deletes(paired), current, shape)
     if not has_change_feed(spark, path):
         return commit.initialize(
             spark, path, _ended(stored, deletes, first, shape).unionByName(versions, allowMissingColumns=True)
         )
     # The feed of an overwrite has all rows.
-    current = current_rows(stored, Mode.HISTORY)
     is_emptied = first.where(F.col("_emptied").isNotNull()).limit(1).count()
     contents = rows_with_content(current, shape).select(F.col("content").alias("gone")) if is_emptied else deletes
     gone = contents.select("gone").distinct().localCheckpoint()
@@ -181,9 +183,8 @@ def _versions_of_bag(paired: DataFrame) -> DataFrame:
 
 def _deletes(paired: DataFrame) -> DataFrame:
     deletes = paired.where(F.col("_rank").isNotNull())
-    return deletes.select(
-        F.col("_content").alias("gone"), F.col("_rank").alias("nth"), F.struct("_lsn", "_ts").alias("deleted")
-    )
+    own = (F.col("_content").alias("gone"), F.col("_rank").cast("int").alias("nth"))
+    return deletes.select("_seq", *own, F.struct("_lsn", "_ts").alias("deleted"))
 
 
 def _ended(stored: DataFrame, deletes: DataFrame, first: DataFrame, shape: TableShape) -> DataFrame:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.event_log import TRUNCATED
@@ -18,11 +18,11 @@ from pgoutput_etl.changes.events import INSERTED, MOVED_IN
 from pgoutput_etl.changes.key_chains import PRESUMING
 from pgoutput_etl.changes.key_facts import Ranges
 from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.load.bag_deletes import ranked, settled, survivors
 from pgoutput_etl.load.commit import WriteResult
 from pgoutput_etl.load.key_chains import chain_of_key
 from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.net_effect import (
-    event_content,
     event_key_parts,
     keyed_columns,
     net_of_bag,
@@ -158,11 +158,22 @@ def net_deletes(events: DataFrame, shape: TableShape) -> DataFrame:
 def missing_in_bag(deletes: DataFrame, shape: TableShape, stored: DataFrame | None) -> Mismatches | None:
     """Compares DELETEs of rows in the target with its rows before them. deletes: of `net_deletes`. stored: None if
     there were no rows."""
-    in_order = Window.partitionBy("gone").orderBy("_seq")
-    ranked = deletes.withColumn("gone", event_content(shape)).withColumn("rank", F.row_number().over(in_order))
+    missing = ranked(deletes, shape)
     if stored is not None:
+        found = settled(missing, stored, shape)
         rows = rows_with_content(stored, shape).groupBy("content").agg(F.count("*").alias("copies"))
-        ranked = ranked.join(rows, F.col("gone") == F.col("content"), "left")
-        ranked = ranked.where(F.col("copies").isNull() | (F.col("rank") > F.col("copies")))
+        is_missing = F.col("copies").isNull() | (F.col("nth") > F.col("copies"))
+        if shape.changed_at and _leaves_wrong_rows(found, stored, shape):
+            is_missing |= F.col("proven").isNotNull()
+        missing = found.join(rows, F.col("gone") == F.col("content"), "left").where(is_missing)
     first = {"first_lsn": F.min("_lsn"), "first_xid": F.min_by("_xid", "_lsn")}
-    return _aggregated(ranked, {"missing": F.count("*"), "doubled": F.lit(0), **first})
+    return _aggregated(missing, {"missing": F.count("*"), "doubled": F.lit(0), **first})
+
+
+def _leaves_wrong_rows(deletes: DataFrame, stored: DataFrame, shape: TableShape) -> bool:
+    """True if stored rows are left whose values are proven wrong by those that the DELETEs take."""
+    proven = deletes.agg(F.max("proven")).collect()[0][0]
+    if proven is None:
+        return False
+    left = survivors(stored, deletes, shape).where(F.col("row._pg_commit_lsn") <= proven)
+    return bool(left.limit(1).count())

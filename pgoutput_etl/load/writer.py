@@ -17,6 +17,7 @@ from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.faults import FAULTS, SPARK_ERRORS, held_reason, spark_fault, table_fault
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets
+from pgoutput_etl.schema.column_changes import changes_of
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableColumn
@@ -149,7 +150,7 @@ class Writer:
         latest = (snapshot, task.changes.last_row or last_row, complete_since(known, task.changes))
         against = (mismatches, task.doubts, task.used)
         own = (task.oid, *place, applied_to, status, reason, *columns, rows)
-        state = TableState(*own, task.mode, task.masks, *latest, *against)
+        state = TableState(*own, task.mode, task.masks, *latest, *against, changed_at=changes_of(task.shape))
         effects = (written.inserted, written.updated, written.deleted)
         summary = TableSummary(*place, rows, *effects, (*_notes(task, written), *remarks, *written.remarks), reason)
         return TableResult(state, summary, task.schema_changes, columns=task.shape.columns)

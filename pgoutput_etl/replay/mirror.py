@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
 
+from pgoutput_etl.changes.bag import Bag
 from pgoutput_etl.changes.events import INSERTED, MOVED_IN, ROW_SCHEMA, events
 from pgoutput_etl.changes.key_chains import PRESUMING, not_unique
 from pgoutput_etl.errors import SequenceError, TableError
@@ -22,11 +24,12 @@ from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, LOGICAL_TAG
 from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.diff import Lineage
 from pgoutput_etl.schema.identification import Declarations, Declared
 from pgoutput_etl.schema.migration import Retired, SchemaMigration, converted, migration_to, next_version
 from pgoutput_etl.schema.relation_history import RelationVersions
-from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableShape, table_shape
+from pgoutput_etl.schema.table_shape import NEVER, UNREPRESENTABLE, TableShape, table_shape
 from pgoutput_etl.targets.mismatches import Mismatches, added
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff, cutoffs_by_relation
@@ -219,12 +222,15 @@ class Replay:
         declarations = Declarations(declared.get(name, {}))
         before: TableShape | None = None
         retired: Retired = ()
+        changed: ChangedAt = {}
         for relation, run in runs:
             lineage: Lineage | None = None
             if before is not None:
                 lineage, retired = next_version(before.relation, retired, relation, declarations)
+                changed = changed_at(changed, before.relation, relation, lineage, run[0]["commit_lsn"])
             all_columns = frozenset(range(len(relation.columns)))
             shape = table_shape(relation, versions, keys.get(name), all_columns, True, user_types, retired)
+            shape = with_changes(shape, changed)
             migration = None if before is None or lineage is None else migration_to(before.columns, shape, lineage)
             yield ReplayedSpan(shape, migration, run)
             before = shape
@@ -349,32 +355,42 @@ class BagOfRows:
 
     def __init__(self, shape: TableShape) -> None:
         self.shape = shape
-        self.equal_rows: dict[str, list[Row]] = {}
-        self.mismatches: Mismatches | None = None
+        self.live = [(i, column.name) for i, column in enumerate(shape.columns) if not column.retired]
+        changed = shape.changed_at or [NEVER] * len(shape.columns)
+        self.rows: Bag[Row] = Bag([changed[i] for i, _ in self.live])
+        self.not_found: Mismatches | None = None
+        self.found_stale: list[tuple[int, Mismatches]] = []  # each with the LSN up to which rows are proven wrong
+
+    @property
+    def mismatches(self) -> Mismatches | None:
+        """Of the events applied so far. A stale row that was found is none if no row is left that is proven wrong."""
+        proven = max((lsn for lsn, _ in self.found_stale), default=NEVER)
+        found = self.found_stale if self.rows.has_any_until(proven) else []
+        return reduce(added, (mismatches for _, mismatches in found), self.not_found)
 
     def apply(self, event: Row) -> None:
-        equal = self._equal(event)
         if event["_op"] == INSERTED:
-            equal.append(event)
-        elif equal:
-            equal.pop()
-        else:
-            self.mismatches = added(self.mismatches, Mismatches(1, 0, event["_lsn"], event["_xid"]))
+            self.put(event)
+            return
+        taken, mismatch = self.rows.take(self._values(event)), Mismatches(1, 0, event["_lsn"], event["_xid"])
+        if taken is None:
+            self.not_found = added(self.not_found, mismatch)
+        elif taken.proven != NEVER:
+            self.found_stale.append((taken.proven, mismatch))
 
-    def _equal(self, event: Row) -> list[Row]:
-        live = [(i, column.name) for i, column in enumerate(self.shape.columns) if not column.retired]
-        content = repr([(event[f"c{i}"], event["_unrep"].get(name, _NO_TEXT)) for i, name in live])
-        return self.equal_rows.setdefault(content, [])
+    def _values(self, event: Row) -> tuple[str, ...]:
+        return tuple(repr((event[f"c{i}"], event["_unrep"].get(name, _NO_TEXT))) for i, name in self.live)
 
     def put(self, event: Row) -> None:
-        self._equal(event).append(event)
+        self.rows.add(self._values(event), event["_lsn"], event)
 
     def clear(self) -> None:
-        self.equal_rows.clear()
-        self.mismatches = None
+        self.rows.equal.clear()
+        self.not_found = None
+        self.found_stale.clear()
 
     def events(self) -> Iterable[Row]:
-        return [event for equal in self.equal_rows.values() for event in equal]
+        return [event for equal in self.rows.equal.values() for _, event in equal]
 
 
 def migrated_rows(events: Iterable[Row], migration: SchemaMigration) -> list[Row]:

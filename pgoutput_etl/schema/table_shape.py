@@ -12,6 +12,8 @@ from pgoutput_etl.schema.layout import NO_LAYOUT, Layout
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
 
+NEVER = -1  # an LSN before all others
+
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 UNREPRESENTABLE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
@@ -38,7 +40,8 @@ class TableShape:
     columns: the relation's columns, then retired ones. key: positions of the key columns, empty for a bag. toast:
     positions of columns that an event may leave unchanged. moves_toast: True if even an event that moves its row to
     another key may do so. layout: the configured layout, as far as a table with these columns can have it
-    (targets/layout.py). memory: bytes of Java's heap that writes a row; None if that is not known.
+    (targets/layout.py). memory: bytes of Java's heap that writes a row; None if that is not known. changed_at: per
+    column, see schema/column_changes.py; empty if no column was changed.
     """
 
     relation: Relation
@@ -49,6 +52,7 @@ class TableShape:
     moves_toast: bool = False
     layout: Layout = NO_LAYOUT
     memory: int | None = None
+    changed_at: tuple[int, ...] = ()
 
     @property
     def is_bag(self) -> bool:

@@ -8,6 +8,7 @@ from enum import Enum
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.schema.column_changes import ChangedAt
 from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.identification import Declared, Doubt
@@ -61,7 +62,8 @@ class TableState:
     which of several tables has a name; None in an older ledger. complete_since: None if it was never written, or in an
     older ledger.
     mismatches: those since the table was loaded, rebuilt or truncated; None without any, or in an older ledger. doubts:
-    about its columns, since then. used: declarations of its columns that its changes have used.
+    about its columns, since then. used: declarations of its columns that its changes have used. changed_at: see
+    schema/column_changes.py.
     """
 
     oid: int
@@ -85,6 +87,7 @@ class TableState:
     mismatches: Mismatches | None = None
     doubts: tuple[Doubt, ...] = ()
     used: Declared = field(default_factory=dict)
+    changed_at: ChangedAt = field(default_factory=dict)
 
     @property
     def is_complete(self) -> bool:

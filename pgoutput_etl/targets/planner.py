@@ -14,6 +14,7 @@ from pgoutput_etl.config.settings import Config, Mode, OnInvalidText, TableRule
 from pgoutput_etl.errors import SequenceError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, is_within
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange
 from pgoutput_etl.schema.identification import Declarations, Doubt
@@ -302,8 +303,9 @@ class _Planner:
         start = (state.last_commit_lsn + 1, BEFORE_FILES, 0) if state is not None and case.is_ahead else None
         spans: list[SchemaSpan] = []
         schema_changes: list[tuple[CommitPosition | None, SchemaChange]] = []
-        known = () if state is None or truncated_at is not None else state.doubts
-        history.open = history.declarations.open_doubts(known)
+        kept = None if truncated_at is not None else state
+        history.open = history.declarations.open_doubts(() if kept is None else kept.doubts)
+        changed: ChangedAt = {} if kept is None else kept.changed_at
         first = history.declarations.copy()
         chain = [*([] if before is None else [before]), *(run.relation for run in runs)]
         keys = {} if rule.key is None else key_by_version(rule.key, chain, first)
@@ -319,6 +321,7 @@ class _Planner:
                     step, retired = next_version(before, retired, run.relation, declarations, keeps_dropped)
                     schema_changes += [(run.start, change) for change in step.changes]
                     history.add(step, before, begins_empty)
+                    changed = {} if begins_empty else changed_at(changed, before, run.relation, step, run.start[0])
                 except TableError as error:
                     if not begins_empty:
                         raise with_later_steps(error, chain, first, history.declarations.used) from None
@@ -327,7 +330,7 @@ class _Planner:
                 continue  # the truncate removes all of its rows
             retired = () if begins_empty else retired
             toast, key = (changes.unchanged, changes.moves_toast), keys.get(run.relation.columns)
-            shape = table_shape(run.relation, versions, key, *toast, types, retired)
+            shape = with_changes(table_shape(run.relation, versions, key, *toast, types, retired), changed)
             migration = None if begins_empty or columns is None or step is None else migration_to(columns, shape, step)
             if migration is not None and migration.changes_nothing:
                 migration = None

@@ -146,8 +146,8 @@ class InPlaceBackfill:
         before = self.batch.tables[result.state.oid]
         if result.state.status == HELD:
             return unchanged_result(result, self.batch.tables)
-        state = replace(result.state, mismatches=before.mismatches, doubts=before.doubts, used=before.used)
-        return replace(result, state=state)
+        kept = {name: getattr(before, name) for name in ("mismatches", "doubts", "used", "changed_at")}
+        return replace(result, state=replace(result.state, **kept))
 
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive

@@ -26,6 +26,7 @@ from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.masking.unmasked_copies import unmasked_copies
+from pgoutput_etl.schema.column_changes import changes_of
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition, conditions_of
 from pgoutput_etl.targets.key_spelling import changeable_keys
 from pgoutput_etl.targets.plan import (
@@ -196,6 +197,7 @@ def _written(task: TableTask, lsn: int) -> TableState:
         mismatches=found,
         doubts=task.doubts,
         used=task.used,
+        changed_at=changes_of(task.shape),
     )
 
 

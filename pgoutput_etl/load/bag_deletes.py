@@ -1,0 +1,115 @@
+"""Which of a bag's stored rows each DELETE takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from pgoutput_etl.changes.bag import Bag, Values
+from pgoutput_etl.load.net_effect import event_content, rows_with_content
+from pgoutput_etl.schema.table_shape import NEVER, TableShape
+
+_MOST_ROWS = 100_000  # that a task compares one by one; where more are alike, a stale row is not found
+
+
+def ranked(deletes: DataFrame, shape: TableShape) -> DataFrame:
+    """DELETEs of stored rows, each with the row that it takes: `gone`, its content, and `nth`, its rank among equal
+    rows, the newest first. deletes: with `_seq`."""
+    in_order = Window.partitionBy("gone").orderBy("_seq")
+    return deletes.withColumn("gone", event_content(shape)).withColumn("nth", F.row_number().over(in_order))
+
+
+def settled(deletes: DataFrame, stored: DataFrame, shape: TableShape) -> DataFrame:
+    """DELETEs as of `ranked`; one without an equal row takes the row that it means (changes/bag.py), and has `proven`.
+    stored: the table's current rows."""
+    deletes = deletes.withColumn("proven", F.lit(None).cast("long"))
+    if not shape.changed_at:
+        return deletes
+    rows = rows_with_content(stored, shape).select("content", F.col("row._pg_commit_lsn").alias("lsn"))
+    copies = rows.groupBy("content").agg(F.count("*").alias("copies"))
+    compared = deletes.join(copies, F.col("gone") == F.col("content"), "left")
+    unmatched = compared.where(F.col("copies").isNull() | (F.col("nth") > F.col("copies")))
+    alike = unmatched.select(_unchanged(F.col("gone"), shape).alias("alike")).distinct().localCheckpoint()
+    if not alike.limit(1).count():
+        return deletes
+    candidates = rows.withColumn("alike", _unchanged(F.col("content"), shape)).join(alike, "alike", "left_semi")
+    few = candidates.groupBy("alike").count().where(F.col("count") <= _MOST_ROWS)
+    candidates = candidates.join(few, "alike", "left_semi").withColumn("nth", _rank("content", "lsn"))
+    concerned = deletes.withColumn("alike", _unchanged(F.col("gone"), shape)).join(few, "alike", "left_semi")
+    none = F.lit(None)
+    both = candidates.select("alike", "content", "lsn", "nth", none.cast(deletes.schema["_seq"].dataType).alias("_seq"))
+    both = both.unionByName(
+        concerned.select("alike", F.col("gone").alias("content"), none.cast("long").alias("lsn"), "nth", "_seq")
+    )
+    found = _found(both, shape).localCheckpoint()
+    better = {name: F.coalesce(f"_{name}", name) for name in ("gone", "nth", "proven")}
+    return (
+        deletes.join(found, "_seq", "left").withColumns(better).drop(*(f"_{name}" for name in better)).localCheckpoint()
+    )
+
+
+def survivors(stored: DataFrame, deletes: DataFrame, shape: TableShape) -> DataFrame:
+    """Rows of the table, as `row`, that no DELETE takes."""
+    rows = rows_with_content(stored, shape).withColumn("rank", _rank("content", "row._pg_commit_lsn"))
+    is_taken = (F.col("content") == F.col("gone")) & (F.col("rank") == F.col("nth"))
+    return rows.join(deletes.select("gone", "nth"), is_taken, "left_anti").select("row")
+
+
+def _rank(content: str, lsn: str) -> Column:
+    """A row's rank among equal rows, the newest first."""
+    return F.row_number().over(Window.partitionBy(content).orderBy(F.desc(lsn)))
+
+
+def _unchanged(content: Column, shape: TableShape) -> Column:
+    """The part of a row's content that no change of columns can have made stale."""
+    kept = [n for n, (_, changed_at) in enumerate(_live(shape)) if changed_at == NEVER]
+    names = [name for name, changed_at in _live(shape) if changed_at == NEVER]
+    entries = F.filter(content[f"p{len(_live(shape))}"], lambda entry: entry["key"].isin(names))
+    return F.struct(*(content[f"p{n}"].alias(f"p{n}") for n in kept), entries.alias("entries"))
+
+
+def _live(shape: TableShape) -> Sequence[tuple[str, int]]:
+    """The columns that a content has, in its order, with the LSN of their last change."""
+    pairs = zip(shape.columns, shape.changed_at, strict=True)
+    return [(column.name, lsn) for column, lsn in pairs if not column.retired]
+
+
+def _found(both: DataFrame, shape: TableShape) -> DataFrame:
+    """Per DELETE that takes a row `_seq`, `_gone`, `_nth`, `_proven`. both: rows and DELETEs, which have a `_seq`."""
+    live = _live(shape)
+
+    def find(group: pa.Table) -> pa.Table:
+        names = [name for name, _ in live]
+        rows: Bag[int] = Bag([changed_at for _, changed_at in live])
+        contents = group.column("content").combine_chunks()
+        is_delete = group.column("_seq").is_valid().to_pylist()
+        values = [_values(content, names) for content in contents.to_pylist()]
+        for place, (lsn, a_delete) in enumerate(zip(group.column("lsn").to_pylist(), is_delete, strict=True)):
+            if not a_delete:
+                rows.add(values[place], lsn, place)
+        deletes = [place for place, a_delete in enumerate(is_delete) if a_delete]
+        order = group.column("_seq").to_pylist()
+        taken = {
+            place: row
+            for place in sorted(deletes, key=lambda place: tuple(order[place].values()))
+            if (row := rows.take(values[place])) is not None
+        }
+        places = pa.array([found.row for found in taken.values()], pa.int64())
+        proven = [None if found.proven == NEVER else found.proven for found in taken.values()]
+        seq = group.column("_seq").take(pa.array(taken, pa.int64()))
+        columns = (seq, contents.take(places), group.column("nth").take(places), pa.array(proven, pa.int64()))
+        return pa.table(dict(zip(("_seq", "_gone", "_nth", "_proven"), columns, strict=True)))
+
+    content = both.schema["content"].dataType
+    fields = [StructField("_gone", content), StructField("_nth", IntegerType()), StructField("_proven", LongType())]
+    return both.groupBy("alike").applyInArrow(find, StructType([both.schema["_seq"], *fields]))
+
+
+def _values(content: dict[str, object], names: Sequence[str]) -> Values:
+    """Values of a row's content, each with its entry in `_pg_unrepresentable`."""
+    entries = {entry["key"]: entry["value"] for entry in content[f"p{len(names)}"] or ()}  # type: ignore[attr-defined]
+    return tuple(repr((content[f"p{n}"], entries.get(name, ()))) for n, name in enumerate(names))

@@ -1,0 +1,38 @@
+"""When a table's columns were changed, because the server may have changed the values of older rows without sending
+them: `ADD COLUMN … DEFAULT` gives all rows a value, `ALTER COLUMN … TYPE … USING` gives them another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.schema.diff import Lineage
+from pgoutput_etl.schema.table_shape import NEVER, TableShape
+
+# By column, the LSN of the first commit after it was added or retyped. Other columns are missing.
+ChangedAt = Mapping[str, int]
+
+
+def changed_at(known: ChangedAt, before: Relation, after: Relation, step: Lineage, lsn: int) -> ChangedAt:
+    """known: of the older version's columns. lsn: of the first commit under the newer version."""
+    changed: dict[str, int] = {}
+    for column, origin in zip(after.columns, step.origins, strict=True):
+        old = None if origin is None else before.columns[origin]
+        if old is None or (old.type_oid, old.type_modifier) != (column.type_oid, column.type_modifier):
+            changed[column.name] = lsn
+        elif old.name in known:
+            changed[column.name] = known[old.name]
+    return changed
+
+
+def with_changes(shape: TableShape, changed: ChangedAt) -> TableShape:
+    if not changed:
+        return shape
+    return replace(shape, changed_at=tuple(changed.get(column.name, NEVER) for column in shape.columns))
+
+
+def changes_of(shape: TableShape) -> ChangedAt:
+    """The inverse of `with_changes`."""
+    pairs = zip(shape.columns, shape.changed_at, strict=bool(shape.changed_at))
+    return {column.name: lsn for column, lsn in pairs if lsn != NEVER}

@@ -1,0 +1,15 @@
+-- right: public.t public.u public.c
+-- columns with defaults, of which the server then sends all values: as an UPDATE of every row, in several transactions, by rows that equal each other
+create table t(id int); alter table t replica identity full;
+create table u(id int, v text, n numeric); alter table u replica identity full;
+create table c(id int); alter table c replica identity full;
+insert into t values (1),(2),(3); insert into u values (1,'5',1.5),(2,'6',null),(3,null,2); insert into c values (1),(1),(2);
+-- night
+alter table t add c int default 7, add d timestamptz default now();
+update t set id=id;
+alter table u alter v type int using v::int*100, alter n type text using 'n'||n;
+update u set id=id+10;
+-- night
+insert into t values (4); update t set c=8 where id=1; delete from t where id=2;
+delete from u where id=12; update u set v=0 where id=11;
+begin; alter table c add d int default 7; delete from c where id=1; update c set d=d; commit;
