@@ -107,7 +107,9 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
     "tables[].columns": (
         (
             "per column: `drop`, `redact`, `{redact: text}`, or `{hash: sha256}` to [mask it](mask-columns.md); "
-            "`added` or `{renamed_from: old}` for an [ambiguous schema change](schema-changes.md)"
+            "`added` or `{renamed_from: old}` for an [ambiguous schema change](schema-changes.md); `{converted_from: "
+            "timestamp, time_zone: Europe/Berlin}` for a [change between timestamp and "
+            "timestamptz](schema-changes.md#timestamp-and-timestamptz)"
         ),
         {"email": {"renamed_from": "mail"}, "note": "drop"},
     ),

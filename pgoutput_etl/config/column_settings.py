@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from zoneinfo import available_timezones
 
 from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
 from pgoutput_etl.config.yaml_file import Node
+from pgoutput_etl.types.zones import TIMESTAMP, TIMESTAMPTZ
 
 # Values in `columns` that declare a column's origin where the archive leaves it open (schema/identification.py)
 ADDED, RENAMED_FROM = "added", "renamed_from"
 
+# The declaration of a conversion between timestamp and timestamptz, which depends on the altering session's time zone
+CONVERTED_FROM, TIME_ZONE = "converted_from", "time_zone"
+
 _UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), ADDED: None}
 
-_COLUMN_ACTIONS = "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name} or added"
+_COLUMN_ACTIONS = (
+    "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name}, {converted_from: timestamp, time_zone: "
+    "Europe/Berlin} or added"
+)
 
 
 def column_setting(node: Node) -> tuple[str | Mapping[str, str], ColumnRule | None]:
@@ -22,11 +30,13 @@ def column_setting(node: Node) -> tuple[str | Mapping[str, str], ColumnRule | No
         if setting not in _UNARY_RULES:
             raise node.error(f"expected {_COLUMN_ACTIONS}")
         return setting, _UNARY_RULES[setting]
-    keys = node.section("hash", "salt", "redact", RENAMED_FROM)
-    given = {name: keys[name] for name in ("hash", "redact", RENAMED_FROM) if keys[name].value is not None}
+    names = ("hash", "redact", RENAMED_FROM, CONVERTED_FROM, TIME_ZONE)
+    keys = node.section(*names, "salt")
+    given = {name: keys[name] for name in names if keys[name].value is not None}
     if not given or {"hash", "redact"} <= given.keys():
         raise node.error(f"expected {_COLUMN_ACTIONS}")
     settings = {name: argument.text("the argument of this action") for name, argument in given.items()}
+    _check_conversion(keys, settings)
     if "hash" not in settings and keys["salt"].value is not None:
         raise keys["salt"].error("expected only with hash")
     if "redact" in settings:
@@ -36,6 +46,16 @@ def column_setting(node: Node) -> tuple[str | Mapping[str, str], ColumnRule | No
     if settings["hash"] != "sha256":
         raise keys["hash"].error("expected sha256")
     return settings, ColumnRule(ColumnAction.HASH, _salt(keys["hash"], keys["salt"]))
+
+
+def _check_conversion(keys: Mapping[str, Node], settings: Mapping[str, str]) -> None:
+    if (CONVERTED_FROM in settings) != (TIME_ZONE in settings):
+        missing = keys[TIME_ZONE if CONVERTED_FROM in settings else CONVERTED_FROM]
+        raise missing.error(f"missing: {CONVERTED_FROM} and {TIME_ZONE} belong together")
+    if settings.get(CONVERTED_FROM, TIMESTAMP) not in (TIMESTAMP, TIMESTAMPTZ):
+        raise keys[CONVERTED_FROM].error(f"expected {TIMESTAMP} or {TIMESTAMPTZ}, the column's former type")
+    if settings.get(TIME_ZONE, "UTC") not in available_timezones():
+        raise keys[TIME_ZONE].error("expected a name of the IANA time zone database, such as Europe/Berlin")
 
 
 def _salt(hash_node: Node, node: Node) -> Salt:

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any
 
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
-from pgoutput_etl.config.column_settings import ADDED, RENAMED_FROM, column_setting
+from pgoutput_etl.config.column_settings import ADDED, CONVERTED_FROM, RENAMED_FROM, TIME_ZONE, column_setting
 from pgoutput_etl.config.layout import check_layout, check_tag
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.errors import ConfigError
@@ -26,6 +26,7 @@ from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.schema.contract import FOLLOW_ALL, OnChange, SchemaContract
 from pgoutput_etl.schema.layout import CHANGE_FEED, Layout, Readers
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
+from pgoutput_etl.types.zones import ZoneConversion
 
 _SERVER = re.compile(r"postgres://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
@@ -184,6 +185,15 @@ class TableRule:
             elif isinstance(setting, Mapping) and RENAMED_FROM in setting:
                 declared[name] = setting[RENAMED_FROM]
         return declared
+
+    @property
+    def conversions(self) -> dict[str, ZoneConversion]:
+        """The declared conversions of columns between timestamp and timestamptz."""
+        return {
+            name: ZoneConversion(setting[CONVERTED_FROM], setting[TIME_ZONE])
+            for name, setting in self.columns.items()
+            if isinstance(setting, Mapping) and CONVERTED_FROM in setting
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -15,10 +15,13 @@ from pgoutput_etl.schema.diff import Lineage, lineage
 from pgoutput_etl.schema.identification import Declarations, declaration
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableShape
 from pgoutput_etl.types.column import kept_bytes
-from pgoutput_etl.types.conversion import convert, is_unchanged, widens
+from pgoutput_etl.types.conversion import convert, is_declared, is_unchanged, widens
 from pgoutput_etl.types.printing import print_text
+from pgoutput_etl.types.zones import ZoneConversion
 
 Retired = tuple[RelationColumn, ...]
+
+Conversions = Mapping[int, ZoneConversion]
 
 
 class ValueChange(Enum):
@@ -36,7 +39,7 @@ class SchemaMigration:
     """The change from the columns `before` to the columns `after`.
 
     origins: each column's position in `before`; None for a new column, which is NULL in existing rows. unsent:
-    positions of new columns whose values in existing rows were never sent.
+    positions of new columns whose values in existing rows were never sent. declared: conversions, by position.
     """
 
     before: tuple[TableColumn, ...]
@@ -44,6 +47,7 @@ class SchemaMigration:
     key: tuple[int, ...]
     origins: tuple[int | None, ...]
     unsent: tuple[int, ...] = ()
+    declared: Conversions = field(default_factory=dict)
 
     def value_change(self, place: int) -> ValueChange:
         origin = self.origins[place]
@@ -75,12 +79,36 @@ class SchemaMigration:
                 )
 
 
-def migration_to(before: Sequence[TableColumn], after: TableShape, relation_lineage: Lineage) -> SchemaMigration:
-    """relation_lineage: the lineage of the relation's columns. Retired columns are matched by name."""
+def migration_to(
+    before: Sequence[TableColumn],
+    after: TableShape,
+    relation_lineage: Lineage,
+    declared: Mapping[str, ZoneConversion] | None = None,
+) -> SchemaMigration:
+    """relation_lineage: the lineage of the relation's columns. Retired columns are matched by name. declared: of the
+    configuration, by column. Raises TableError for a declaration that contradicts the column's types."""
     by_name = {column.name: place for place, column in enumerate(before)}
     retired = [by_name[column.name] for column in after.columns if column.retired]
     origins = (*relation_lineage.origins, *retired)
-    return SchemaMigration(tuple(before), after.columns, after.key, origins, relation_lineage.unsent)
+    migration = SchemaMigration(tuple(before), after.columns, after.key, origins, relation_lineage.unsent)
+    return replace(migration, declared=_declared_in(migration, declared or {}))
+
+
+def _declared_in(migration: SchemaMigration, declared: Mapping[str, ZoneConversion]) -> Conversions:
+    """The declarations that are about columns which this migration converts."""
+    found: dict[int, ZoneConversion] = {}
+    for place, column in enumerate(migration.after):
+        conversion, origin = declared.get(column.name), migration.origins[place]
+        if conversion is None or origin is None or migration.value_change(place) is not ValueChange.CONVERTED:
+            continue
+        old = migration.before[origin].type
+        if not is_declared(old, column.type, conversion):
+            raise TableError(
+                f"the type of column {column.name!r} changed from {old.name} to {column.type.name}, and the "
+                f"configuration declares converted_from: {conversion.before} with a time zone"
+            )
+        found[place] = conversion
+    return found
 
 
 def next_version(
@@ -137,7 +165,7 @@ def _column(
             unknown = {i: text for i, text in unrepresentable.items() if text is None or kept_bytes(text) is not None}
             for i, text in unrepresentable.items():
                 texts[i] = None if text is None or i in unknown else text.encode()
-            loaded, uncertain = convert(old, new, texts)
+            loaded, uncertain = convert(old, new, texts, migration.declared.get(place))
             if place in migration.key and (uncertain or unknown):
                 raise TableError(
                     f"the type of key column {migration.after[place].name!r} changed from {old.name} to {new.name}, "

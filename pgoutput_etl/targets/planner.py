@@ -331,7 +331,9 @@ class _Planner:
             retired = () if begins_empty else retired
             toast, key = (changes.unchanged, changes.moves_toast), keys.get(run.relation.columns)
             shape = with_changes(table_shape(run.relation, versions, key, *toast, types, retired), changed)
-            migration = None if begins_empty or columns is None or step is None else migration_to(columns, shape, step)
+            migration = None
+            if not begins_empty and columns is not None and step is not None:
+                migration = migration_to(columns, shape, step, rule.conversions)
             if migration is not None and migration.changes_nothing:
                 migration = None
             spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))

@@ -26,6 +26,7 @@ import pyarrow as pa
 from pgoutput_etl.types.arrays import element_of, map_elements
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError, load_text
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
+from pgoutput_etl.types.zones import ZoneConversion
 
 _INTEGERS: Final = ("int2", "int4", "int8")
 
@@ -88,12 +89,14 @@ def widens(old: ColumnType, new: ColumnType) -> bool:
     )
 
 
-def convert(old: ColumnType, new: ColumnType, texts: Sequence[bytes | None]) -> tuple[LoadedColumn, set[int]]:
-    """Convert values of the old type, as PostgreSQL prints them, to the new type.
+def convert(
+    old: ColumnType, new: ColumnType, texts: Sequence[bytes | None], declared: ZoneConversion | None = None
+) -> tuple[LoadedColumn, set[int]]:
+    """Convert values of the old type, as PostgreSQL prints them, to the new type. declared: for this column.
 
     Also returns the indices of values whose new value isn't certain. They are unrepresentable, with their old text.
     """
-    rule = _rule(old, new)
+    rule = _rule(old, new) if declared is None else _declared(declared, new)
     converted = [None if text is None else rule(text) for text in texts]
     try:
         loaded = load_text(new, converted)
@@ -169,6 +172,19 @@ def _rule(old: ColumnType, new: ColumnType) -> Rule:
     reads_text = before in ("text", "varchar") and after in _PARSED_FROM_TEXT
     is_document = (before, after) == ("jsonb", "json") and (old.storage is Storage.PLAIN or old.storage is new.storage)
     return _same if reads_text or is_document else _never
+
+
+def is_declared(old: ColumnType, new: ColumnType, declared: ZoneConversion) -> bool:
+    """True if the declaration is about this change of types."""
+    return (_base(old), _base(new)) == (declared.before, declared.after)
+
+
+def _declared(declared: ZoneConversion, new: ColumnType) -> Rule:
+    def rule(text: bytes) -> bytes | None:
+        converted = declared.convert(text)
+        return None if converted is None else _with_decimals(converted, _size(new))
+
+    return rule
 
 
 def _of_elements(old: ColumnType, new: ColumnType) -> Rule:

@@ -21,6 +21,7 @@ from pgoutput_etl.schema.migration import SchemaMigration, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn
 from pgoutput_etl.types import ColumnType, LoadedColumn, Storage, UserTypes, column_type, load_text
 from pgoutput_etl.types.conversion import convert, is_unchanged
+from pgoutput_etl.types.zones import ZoneConversion
 from tests.support.servers.postgres import Server
 
 Connection = psycopg.Connection[Any]
@@ -372,3 +373,31 @@ def test_types_known_by_name_or_configuration(old: ColumnType, new: ColumnType, 
     assert [row is not None for row in batch.column("_unrep").to_pylist()] == [after is None, False]
     if after is None and old.arrow == pa.string() and old.storage is Storage.PLAIN:
         assert batch.column("_unrep")[0].as_py() == [{"key": "x", "value": before.decode()}]
+
+
+ZONES = ["Europe/Berlin", "America/St_Johns", "Australia/Lord_Howe", "Pacific/Apia", "UTC"]
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("before", ["timestamp", "timestamptz"])
+def test_a_declared_time_zone_converts_as_alter_table_does(server: Server, zone: str, before: str) -> None:
+    after = "timestamptz" if before == "timestamp" else "timestamp"
+    with server.connect() as connection, connection.transaction(force_rollback=True):
+        connection.execute("set local timezone = 'UTC'")
+        # A year's half hours have all changes of the clock.
+        connection.execute(
+            f"create temp table altered as select row_number() over () as id, x::{before} from ("
+            "select generate_series('2011-01-01'::timestamp, '2012-01-02', '30 minutes') + '0.25 s'::interval "
+            "union all values ('infinity'::timestamp), ('-infinity'), ('0001-06-01'), ('1890-01-01 12:00:00.000001'), "
+            "('9999-12-30 23:59:59.999999'), (null)) as moments(x)".encode()
+        )
+        texts = [text for (text,) in connection.execute("select x::text from altered order by id")]
+        old = [None if text is None else text.encode() for text in texts]
+        connection.execute(f"set local timezone = '{zone}'".encode())
+        connection.execute(f"alter table altered alter x type {after}".encode())
+        connection.execute("set local timezone = 'UTC'")
+        new = [text for (text,) in connection.execute("select x::text from altered order by id")]
+    conversion = ZoneConversion(before, zone)
+    converted_texts = [None if text is None else (conversion.convert(text) or b"").decode() for text in old]
+    assert dict(enumerate(converted_texts)) == dict(enumerate(new))
