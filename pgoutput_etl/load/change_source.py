@@ -17,12 +17,16 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.changes import compaction
 from pgoutput_etl.changes.event_log import every_event, every_event_of
+from pgoutput_etl.changes.events import ROW_SCHEMA
 from pgoutput_etl.changes.fast_events import event_batches
+from pgoutput_etl.changes.key_exchanges import without_exchanges
 from pgoutput_etl.changes.key_facts import ranges_of
-from pgoutput_etl.changes.window import Window
+from pgoutput_etl.changes.window import Window, rows_in
+from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.ingest.executors import iterate_blocks
 from pgoutput_etl.ingest.rows import MessageRows, messages_to_apply
 from pgoutput_etl.load.batch_keys import BatchKeys, keys_of_blocks, keys_of_events
+from pgoutput_etl.load.key_exchanges import serial_rows, serial_rows_of_blocks
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.scan.blocks import UNPACKED_BY
@@ -43,6 +47,8 @@ SINGLE_TASK_BYTES = 1 << 26
 
 _BUCKETS = 8  # of keys, for each task
 
+_NO_ROWS = pa.RecordBatch.from_pylist([], ROW_SCHEMA)
+
 
 class ChangeSource(Protocol):
     """The committed changes of the tables to write."""
@@ -61,13 +67,18 @@ class ChangeRows:
     rows: DataFrame
 
     def events(self, task: TableTask, span: SchemaSpan) -> TableEvents:
-        rows = messages_to_apply(self.rows, task.changes, span)
-        return TableEvents(_events_of_rows(event_batches, rows, span.shape))
+        return TableEvents(_events_of_rows(event_batches, self._serial(task, span, False), span.shape))
 
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
-        rows = messages_to_apply(self.rows, task.changes, span, True)
-        events = _events_of_rows(every_event, rows, span.shape)
+        events = _events_of_rows(every_event, self._serial(task, span, True), span.shape)
         return EventLog(events, None, bool(task.changes.truncates))
+
+    def _serial(self, task: TableTask, span: SchemaSpan, with_truncates: bool) -> DataFrame:
+        rows = messages_to_apply(self.rows, task.changes, span, with_truncates)
+        if not _may_exchange_keys(task, span.shape):
+            return rows
+        serial = serial_rows(rows, span.shape, _keeps_changes(task))
+        return rows if serial is None else serial
 
 
 def _events_of_rows(
@@ -110,6 +121,9 @@ class ChangeBlocks:
         if task.oid in self._local:
             return self._on_driver(task, shape, window, only_inserts)
         blocks = blocks_of_table(self.rows, shape)
+        serial = self._serial(task, blocks, window, shape)
+        if serial is not None:
+            return TableEvents(_events_of_rows(event_batches, serial, shape), False, changes.size)
         keys = None
         if only_inserts and not shape.is_bag:
             keys = keys_of_blocks(blocks, self.rows.statuses, window, shape, changes.inserts)
@@ -125,7 +139,10 @@ class ChangeBlocks:
         return TableEvents(events, is_net, changes.size, only_inserts=only_inserts, deletes=not only_inserts, keys=keys)
 
     def _on_driver(self, task: TableTask, shape: TableShape, window: Window, only_inserts: bool) -> TableEvents:
-        events = _as_one(compaction.events_of(self._local[task.oid], self.rows.statuses, window, shape), shape)
+        if _may_exchange_keys(task, shape):
+            events = _as_one(event_batches(self._local_rows(task, shape, window), shape), shape)
+        else:
+            events = _as_one(compaction.events_of(self._local[task.oid], self.rows.statuses, window, shape), shape)
         keys = keys_of_events(events, shape) if only_inserts and not shape.is_bag else None
         is_net = keys is not None and keys.facts.are_unique
         if not is_net and compaction.can_supersede(shape):
@@ -140,16 +157,39 @@ class ChangeBlocks:
         shape, window, only_inserts = span.shape, window_of(task, span, self.cutoffs), _only_inserts(task)
         keys: BatchKeys | None = None
         if task.oid in self._local:
-            batch = _as_one(every_event_of(self._local[task.oid], self.rows.statuses, window, shape), shape)
+            batch = _as_one(every_event(self._local_rows(task, shape, window), shape), shape)
             keys = keys_of_events(batch, shape) if only_inserts and not shape.is_bag else None
             events = frame(self.rows.spark, pa.Table.from_batches([batch]))
         else:
             blocks = blocks_of_table(self.rows, shape)
             if only_inserts and not shape.is_bag:
                 keys = keys_of_blocks(blocks, self.rows.statuses, window, shape, task.changes.inserts)
-            events = events_of_blocks(every_event_of, blocks, self.rows.statuses, window, shape)
+            serial = self._serial(task, blocks, window, shape)
+            if serial is None:
+                events = events_of_blocks(every_event_of, blocks, self.rows.statuses, window, shape)
+            else:
+                events = _events_of_rows(every_event, serial, shape)
         are_plain = only_inserts and (shape.is_bag or (keys is not None and keys.facts.are_unique))
         return EventLog(events, task.changes.size, bool(task.changes.truncates), are_plain)
+
+    def _local_rows(self, task: TableTask, shape: TableShape, window: Window) -> pa.RecordBatch:
+        """The rows of a table that the driver types, including truncates."""
+        parts = [rows_in(block, self.rows.statuses, window, True) for block in self._local[task.oid]]
+        [rows] = pa.Table.from_batches(parts, ROW_SCHEMA).combine_chunks().to_batches() or [_NO_ROWS]
+        return without_exchanges(rows, shape, _keeps_changes(task)) if _may_exchange_keys(task, shape) else rows
+
+    def _serial(self, task: TableTask, blocks: DataFrame, window: Window, shape: TableShape) -> DataFrame | None:
+        if not _may_exchange_keys(task, shape):
+            return None
+        return serial_rows_of_blocks(blocks, self.rows.statuses, window, shape, _keeps_changes(task))
+
+
+def _may_exchange_keys(task: TableTask, shape: TableShape) -> bool:
+    return shape.may_exchange_keys and not _only_inserts(task)
+
+
+def _keeps_changes(task: TableTask) -> bool:
+    return task.mode is Mode.APPEND
 
 
 def _only_inserts(task: TableTask) -> bool:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pgoutput_etl.changes.bag import Bag
 from pgoutput_etl.changes.events import INSERTED, MOVED_IN, ROW_SCHEMA, events
 from pgoutput_etl.changes.key_chains import PRESUMING, not_unique
+from pgoutput_etl.changes.key_exchanges import without_exchanges
 from pgoutput_etl.errors import SequenceError, TableError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol.messages import Relation
@@ -255,7 +256,8 @@ def apply_rows(table: KeyedRows | BagOfRows, rows: Iterable[Row]) -> None:
         if is_truncate:
             table.clear()
             continue
-        for event in events(pa.RecordBatch.from_pylist(list(run), ROW_SCHEMA), table.shape).to_pylist():
+        changes = without_exchanges(pa.RecordBatch.from_pylist(list(run), ROW_SCHEMA), table.shape)
+        for event in events(changes, table.shape).to_pylist():
             table.apply(event | {"_unrep": _texts(event)})
 
 

@@ -65,6 +65,12 @@ class TableShape:
         is_full = self.relation.replica_identity is ReplicaIdentity.FULL
         return bool(self.key) and set(self.key) == flagged and not is_full
 
+    @property
+    def may_exchange_keys(self) -> bool:
+        """True if several rows may have a key within a transaction: PostgreSQL accepts no deferrable index as a replica
+        identity, but any key may be configured under FULL."""
+        return bool(self.key) and self.relation.replica_identity is ReplicaIdentity.FULL
+
     def event_schema(self) -> pa.Schema:
         """_file and _ordinal order events within a commit. u3: c3 is unchanged. f0… and _from_unrep: old key of a V.
         _chain: NULL if the event stands only for itself."""

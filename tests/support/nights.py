@@ -16,9 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pgoutput_etl.changes.compaction import typed_events_of
+from pgoutput_etl.changes.events import ROW_SCHEMA
+from pgoutput_etl.changes.fast_events import event_batches
+from pgoutput_etl.changes.key_exchanges import without_exchanges
 from pgoutput_etl.changes.key_facts import KeyHashes, hashes_of
-from pgoutput_etl.changes.window import Window
+from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.config.settings import Config, Source, State, Target
 from pgoutput_etl.ledger.tables import relation_of, relation_row, table_row, table_state
 from pgoutput_etl.protocol.messages import Type
@@ -301,7 +303,9 @@ def _assemble(assembly: Assembly, scanned: list[ScanResult]) -> None:
 def events_in(blocks: Iterable[Block], statuses: StatusLookup, window: Window, shape: TableShape) -> list[Row]:
     """The events of one table, in order."""
     own = [block for block in blocks if block["relation"] == shape.relation.oid]
-    events = [row for batch in typed_events_of(own, statuses, window, shape) for row in batch.to_pylist()]
+    rows = pa.Table.from_batches((rows_in(block, statuses, window) for block in own), ROW_SCHEMA).combine_chunks()
+    serial = (without_exchanges(batch, shape) for batch in rows.to_batches())
+    events = [row for batch in serial for events in event_batches(batch, shape) for row in events.to_pylist()]
     for event in events:
         event["_unrep"] = {entry["key"]: entry["value"] for entry in event["_unrep"] or ()}
     return sorted(events, key=lambda e: (e["_lsn"], e["_file"], e["_ordinal"], _STEPS[e["_op"]]))
