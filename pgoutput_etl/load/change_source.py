@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes import compaction
-from pgoutput_etl.changes.event_log import every_event, every_event_of
+from pgoutput_etl.changes.event_log import TRUNCATED, every_event, every_event_of
 from pgoutput_etl.changes.events import ROW_SCHEMA
 from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.changes.key_exchanges import without_exchanges
@@ -120,7 +120,7 @@ class ChangeBlocks:
         only_inserts = _only_inserts(task)
         if task.oid in self._local:
             return self._on_driver(task, shape, window, only_inserts)
-        blocks = blocks_of_table(self.rows, shape)
+        blocks = _blocks_of_table(self.rows, shape)
         serial = self._serial(task, blocks, window, shape)
         if serial is not None:
             return TableEvents(_events_of_rows(event_batches, serial, shape), False, changes.size)
@@ -131,7 +131,7 @@ class ChangeBlocks:
         if keys is not None and keys.facts.are_unique:
             events = _net_events(compaction.typed_events_of, *where)
         elif not compaction.is_net_by_itself(shape) or changes.size is None:
-            events, is_net = events_of_blocks(compaction.events_of, *where), False
+            events, is_net = _events_of_blocks(compaction.events_of, *where), False
         elif changes.size > SINGLE_TASK_BYTES:
             events = _exchanged(*where, changes.size)
         else:
@@ -161,16 +161,25 @@ class ChangeBlocks:
             keys = keys_of_events(batch, shape) if only_inserts and not shape.is_bag else None
             events = frame(self.rows.spark, pa.Table.from_batches([batch]))
         else:
-            blocks = blocks_of_table(self.rows, shape)
+            blocks = _blocks_of_table(self.rows, shape)
             if only_inserts and not shape.is_bag:
                 keys = keys_of_blocks(blocks, self.rows.statuses, window, shape, task.changes.inserts)
             serial = self._serial(task, blocks, window, shape)
             if serial is None:
-                events = events_of_blocks(every_event_of, blocks, self.rows.statuses, window, shape)
+                events = _events_of_blocks(every_event_of, blocks, self.rows.statuses, window, shape)
             else:
                 events = _events_of_rows(every_event, serial, shape)
         are_plain = only_inserts and (shape.is_bag or (keys is not None and keys.facts.are_unique))
         return EventLog(events, task.changes.size, bool(task.changes.truncates), are_plain)
+
+    def typed_events(self, task: TableTask, span: SchemaSpan) -> DataFrame:
+        """Every event but truncates, typed on executors."""
+        shape, window = span.shape, window_of(task, span, self.cutoffs)
+        blocks = _blocks_of_table(self.rows, shape)
+        serial = self._serial(task, blocks, window, shape)
+        if serial is not None:
+            return _events_of_rows(event_batches, serial.where(F.col("tag") != TRUNCATED), shape)
+        return _events_of_blocks(compaction.typed_events_of, blocks, self.rows.statuses, window, shape)
 
     def _local_rows(self, task: TableTask, shape: TableShape, window: Window) -> pa.RecordBatch:
         """The rows of a table that the driver types, including truncates."""
@@ -197,14 +206,14 @@ def _only_inserts(task: TableTask) -> bool:
     return not (changes.updates or changes.deletes or changes.truncates)
 
 
-def blocks_of_table(rows: MessageRows, shape: TableShape) -> DataFrame:
+def _blocks_of_table(rows: MessageRows, shape: TableShape) -> DataFrame:
     return rows.changes().where(F.col("relation") == shape.relation.oid).select(*UNPACKED_BY)
 
 
 _EventsOf = Callable[[Iterable[Mapping[str, Any]], StatusLookup, Window, TableShape], Iterator[pa.RecordBatch]]
 
 
-def events_of_blocks(
+def _events_of_blocks(
     events_of: _EventsOf, blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape
 ) -> DataFrame:
     """A table's change events (shape.event_schema()), computed from its blocks on executors by `events_of`."""
@@ -218,7 +227,7 @@ def events_of_blocks(
 def _net_events(
     events_of: _EventsOf, blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape
 ) -> DataFrame:
-    """As `events_of_blocks`, in shape.net_schema(). events_of: returns no two events with the same key."""
+    """As `_events_of_blocks`, in shape.net_schema(). events_of: returns no two events with the same key."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for events in events_of(iterate_blocks(batches), statuses, window, shape):

@@ -12,13 +12,12 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.compaction import typed_events_of
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.jobs.batch_plan import BatchPlan
 from pgoutput_etl.jobs.plan.report import PlannedTable, PlannedType
-from pgoutput_etl.load.change_source import blocks_of_table, events_of_blocks, window_of
+from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.faults import FAULTS, held_reason
 from pgoutput_etl.load.layout import planned_layout
 from pgoutput_etl.load.net_effect import event_key_parts, net_of_bag, with_sequence
@@ -86,10 +85,9 @@ def _count_span(
     plan: BatchPlan, task: TableTask, span: SchemaSpan, has_rows: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Rows by effect, and by column the changes with a value that the column cannot hold."""
-    rows, shape = plan.rows, with_memory(plan.rows.spark, span).shape
-    window = window_of(task, span, plan.targets.cutoffs)
-    blocks = blocks_of_table(rows, shape)
-    events = with_sequence(events_of_blocks(typed_events_of, blocks, rows.statuses, window, shape))
+    span = with_memory(plan.rows.spark, span)
+    shape, source = span.shape, ChangeBlocks(plan.rows, plan.targets.cutoffs)
+    events = with_sequence(source.typed_events(task, span))
     columns = [column.name for column in shape.columns if column.type.may_be_unrepresentable]
     entries = F.coalesce(F.col("_unrep"), no_entries())
     sizes = {f"odd{i}": F.size(entries_of(entries, name)).cast("long") for i, name in enumerate(columns)}
