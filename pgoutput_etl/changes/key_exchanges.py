@@ -105,10 +105,16 @@ def without_exchanges(rows: pa.RecordBatch, shape: TableShape, keeps_changes: bo
     starts = np.searchsorted(part[order], found)
     ends = np.searchsorted(part[order], found, "right")
     changed = [order[a:b][~is_truncate[a:b]] for a, b in zip(starts, ends, strict=True)]
-    changed = [indices for indices in changed if not (hashes.before[indices] == UNKNOWN).any()]
+    changed = [indices for indices in changed if _are_readable(hashes.taken(indices))]
     if not changed:
         return rows
     return _replaced(rows, hashes, changed)
+
+
+def _are_readable(hashes: RowHashes) -> bool:
+    """False if a change names no row, or names it by less than all columns: as a leaf partition with another identity
+    than its root does."""
+    return bool(((hashes.old_key | hashes.new_key) != 0).all() and (hashes.before != UNKNOWN).all())
 
 
 def _replaced(rows: pa.RecordBatch, hashes: RowHashes, parts: Iterable[Integers]) -> pa.RecordBatch:

@@ -153,6 +153,11 @@ def test_a_transaction_without_whole_old_tuples_stays_as_it_is() -> None:
     assert without_exchanges(rows, SHAPE) is rows
 
 
+def test_a_tuple_that_cannot_be_read_is_left_to_the_events() -> None:
+    rows = batch(moved("1", "2", "a"), moved("2", "3", "b"), insert("4"))
+    assert without_exchanges(rows, SHAPE) is rows
+
+
 def test_a_long_chain_and_a_long_circle() -> None:
     keys = [str(n) for n in range(5000)]
     chain = [moved(a, b, a) for a, b in pairwise(keys)]
