@@ -117,6 +117,19 @@ def test_a_subtransaction_that_is_rolled_back() -> None:
     assert tables(replayed(first + streamed), t=("pos",))["t"] == [("2", "a"), ("3", "b")]
 
 
+def test_values_of_a_retired_column_move_along() -> None:
+    """But for the one row of a circle that is deleted and inserted."""
+    wide, other = (table("pos", "v", name, identity=ReplicaIdentity.FULL) for name in ("old", "new"))
+    first = transaction(1, 100, wide, *(insert(key, value, value.upper()) for key, value in BEFORE))
+    shifts = [update(str(int(key) + 1), v, "n", old=(key, v, None)) for key, v in BEFORE]
+    messages = first + transaction(2, 200, other, *shifts)
+    moved_along = [("2", "a", "n", "A"), ("3", "b", "n", "B"), ("4", "c", "n", "C")]
+    assert tables(replayed(messages), t=("pos",))["t"] == moved_along
+    swap = [update("3", "a", "n", old=("2", "a", "n")), update("2", "b", "n", old=("3", "b", "n"))]
+    found = tables(replayed(messages + transaction(3, 300, *swap)), t=("pos",))["t"]
+    assert found == [("2", "b", "n", "B"), ("3", "a", "n", None), ("4", "c", "n", "C")]
+
+
 def test_net_changes_keep_the_positions_of_a_transaction() -> None:
     """The rows of a circle need one more: it is the one before the first."""
     assert serial(moved("1", "2", "a"), moved("2", "3", "b")) == [("U", 1), ("U", 2)]
