@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from pgoutput_etl.changes.key_exchanges import exchanging, key_uses, without_exchanges
-from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
+from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity, Truncate
 from tests.core.changes.test_events import Change, batch, shape_of
 from tests.support.deferred_keys import COLUMNS, DeferredKeys
 from tests.support.small_archives import (
@@ -45,7 +45,7 @@ def serial(*changes: Change) -> list[tuple[str, int]]:
     return [(row["tag"], row["ordinal"]) for row in without_exchanges(batch(*changes), SHAPE).to_pylist()]
 
 
-def after(*changes: Change, before: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+def after(*changes: Change | Truncate, before: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """The rows after a transaction."""
     messages = transaction(1, 100, FULL, *(insert(*row) for row in before)) + transaction(2, 200, *changes)
     found = replayed(messages).tables(KEY)[T]
