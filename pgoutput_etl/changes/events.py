@@ -10,7 +10,8 @@ An event is one change of one row:
 
 `events` builds Arrow columns with positional names, so that the names of a user's columns do not matter before the
 MERGE. Unchanged TOAST is filled from the old tuple if that has the value: under REPLICA IDENTITY FULL, and in key
-columns. A bag (a table without a key) only has I and D.
+columns. Rows of a partition that is published through its root have the partition's replica identity: an old tuple of
+kind K may have all columns, and one of kind O only some. A bag (a table without a key) only has I and D.
 """
 
 from __future__ import annotations
@@ -99,6 +100,12 @@ class _EventColumns:
 
 # Per event, (column name, PostgreSQL's text) of unrepresentable values.
 _Texts = list[list[tuple[str, str]] | None]
+
+
+_PARTITION = (
+    "Partitions that are published through this root may have a replica identity that it lacks: configure `key`, or "
+    "set the same REPLICA IDENTITY for all"
+)
 
 
 class _RowError(Exception):
@@ -202,14 +209,14 @@ def _add_events(
 ) -> None:
     shape = built.shape
     retired = len(shape.columns) - len(shape.relation.columns)
-    if row is not None and old_row is not None:  # under FULL the old tuple has all columns, otherwise the key's
-        for i, column in enumerate(shape.relation.columns):
-            if (old_kind == "O" or column.is_key) and isinstance(row[i], _Unchanged):
-                row[i] = old_row[i]
+    if row is not None and old_row is not None:
+        for i, cell in enumerate(old_row):
+            if cell is not None and isinstance(row[i], _Unchanged):
+                row[i] = cell
     if shape.is_bag:
         _add_bag_events(built, source, tag, old_kind, old_row, row)
         return
-    old_key = None if old_row is None else _key(old_row, shape)
+    old_key = None if old_row is None else _key(old_row, shape, old_kind)
     if row is None:
         built.add(source, DELETED, _only_key(shape, old_key or []))
         return
@@ -219,6 +226,8 @@ def _add_events(
     if old_key is None or old_key == key:
         built.add(source, INSERTED if tag == "I" else UPDATED, row + retired_cells)
     else:
+        if not shape.moves_toast and any(isinstance(cell, _Unchanged) for cell in row):
+            raise _RowError("unchanged TOAST in a row with another key, and the old tuple lacks the value")
         built.add(source, MOVED_OUT, _only_key(shape, old_key))
         built.add(source, MOVED_IN, row + retired_cells, old_key)
 
@@ -228,14 +237,11 @@ def _add_bag_events(
 ) -> None:
     if tag == "U" and old_row is None:
         # The server refuses such an UPDATE unless the table has a replica identity.
-        raise _RowError(
-            "an UPDATE without an old tuple in a table without a key: its key is never sent. Partitions that are "
-            "published through this root may have a key that it lacks: configure `key`, or set REPLICA IDENTITY for all"
-        )
+        raise _RowError(f"an UPDATE without an old tuple in a table without a key: its key is never sent. {_PARTITION}")
     retired: _Row = [None] * (len(built.shape.columns) - len(built.shape.relation.columns))
     if old_row is not None:
-        if old_kind != "O":
-            raise _RowError("a key-only old tuple in a table without a key")
+        if old_kind != "O" and not built.shape.has_whole_keys:
+            raise _RowError(f"a key-only old tuple in a table without a key. {_PARTITION}")
         built.add(source, DELETED, old_row + retired)
     if row is not None:
         if any(isinstance(cell, _Unchanged) for cell in row):
@@ -243,13 +249,15 @@ def _add_bag_events(
         built.add(source, INSERTED, row + retired)
 
 
-def _key(row: _Row, shape: TableShape) -> list[bytes | None]:
+def _key(row: _Row, shape: TableShape, old_kind: str | None = None) -> list[bytes | None]:
     key: list[bytes | None] = []
     for i in shape.key:
         cell = row[i]
         if isinstance(cell, _Unchanged):
             raise _RowError(f"column {shape.columns[i].name!r} of the key is unchanged TOAST, and no old tuple has it")
-        if cell is None:  # never in a replica identity
+        if cell is None and old_kind == "K":  # never in a table's own replica identity
+            raise _RowError(f"an old tuple that lacks column {shape.columns[i].name!r} of the key. {_PARTITION}")
+        if cell is None:
             raise _RowError(f"column {shape.columns[i].name!r} of the configured key is NULL")
         key.append(cell)
     return key

@@ -128,9 +128,8 @@ class _EventRows:
     """Events as parallel arrays.
 
     is_plain: each event is its row's complete new tuple. source: the index of its row. base: the index of its tuple.
-    fill: the index of the tuple that fills unchanged columns, -1 for none. fills_all: fill applies to all columns, not
-    only to the replica identity. only_key: the event has only the key. before: the tuple with the old key of a moved
-    row, -1 for none.
+    fill: the index of the tuple that fills unchanged columns if it has them, -1 for none. only_key: the event has only
+    the key. before: the tuple with the old key of a moved row, -1 for none.
     """
 
     is_plain: bool
@@ -138,7 +137,6 @@ class _EventRows:
     op: Numbers
     base: Numbers
     fill: Numbers
-    fills_all: Numbers
     only_key: Numbers
     before: Numbers
 
@@ -158,7 +156,7 @@ def _events_of_new(rows: pa.RecordBatch, shape: TableShape) -> _EventRows:
     op = np.where(_letters(rows.column("tag")) == _I, _I, _U)
     if shape.is_bag and (op == _U).any():
         raise UnsureError
-    return _EventRows(True, indices, op, indices, empty, empty, empty, empty)
+    return _EventRows(True, indices, op, indices, empty, empty, empty)
 
 
 def _events_of_new_and_old(
@@ -167,24 +165,23 @@ def _events_of_new_and_old(
     """tuples: new tuples, then old tuples."""
     count = rows.num_rows
     tags, old_kinds = _letters(rows.column("tag")), _letters(rows.column("old_kind"))
-    sent = np.array([column.is_key for column in shape.relation.columns], np.bool_)
-    op, fills_all, only_key = (np.empty(2 * count, np.uint8) for _ in range(3))
+    op, only_key = (np.empty(2 * count, np.uint8) for _ in range(2))
     source, base, fill, before = (np.empty(2 * count, np.int32) for _ in range(4))
     key = np.array(shape.key, np.int64)
     made = _write_events(
-        *(tuples.data, tuples.at, tuples.size, new.starts, old.starts, tags, old_kinds, key, sent),
-        *(source, op, base, fill, fills_all, only_key, before),
+        *(tuples.data, tuples.at, tuples.size, new.starts, old.starts, tags, old_kinds, key),
+        *(shape.has_whole_keys, source, op, base, fill, only_key, before),
     )
     if made < 0:
         raise UnsureError
-    parts = [array[:made] for array in (source, op, base, fill, fills_all, only_key, before)]
+    parts = [array[:made] for array in (source, op, base, fill, only_key, before)]
     return _EventRows(False, *parts)
 
 
 @jit.compiled
 def _write_events(
-    data: Any, at: Any, size: Any, new: Any, old: Any, tags: Any, old_kinds: Any, key: Any, sent: Any,
-    source: Any, op: Any, base: Any, fill: Any, fills_all: Any, only_key: Any, before: Any,
+    data: Any, at: Any, size: Any, new: Any, old: Any, tags: Any, old_kinds: Any, key: Any,
+    has_whole_keys: bool, source: Any, op: Any, base: Any, fill: Any, only_key: Any, before: Any,
 ) -> int:  # fmt: skip
     """Writes the events of all rows. Returns their number, -1 for a row that is not covered.
 
@@ -195,26 +192,26 @@ def _write_events(
     is_bag = key.shape[0] == 0
     for i in range(count):
         has_new, has_old = new[i] >= 0, old[i] >= 0
-        is_full = old_kinds[i] == _O
+        is_full = has_whole_keys or old_kinds[i] == _O
         if (not has_new and not has_old) or (has_old and tags[i] == _I) or (has_old and is_bag and not is_full):
             return -1
         if is_bag and not has_old and tags[i] != _I:
             return -1
         moves = is_bag
         if has_old and has_new and not is_bag:
-            moved = _key_moves(data, at, size, i, i + count, key, sent, is_full)
+            moved = _key_moves(data, at, size, i, i + count, key)
             if moved < 0:
                 return -1
             moves = moved == 1
         if has_old and (not has_new or moves):
             source[made], base[made], fill[made], before[made] = i, i + count, -1, -1
             op[made] = _X if has_new and not is_bag else _D
-            fills_all[made], only_key[made] = 0, not is_bag
+            only_key[made] = not is_bag
             made += 1
         if has_new:
             source[made], base[made], fill[made], before[made] = i, i, -1, -1
             op[made] = _I if is_bag or tags[i] == _I else _U
-            fills_all[made], only_key[made] = is_full, 0
+            only_key[made] = 0
             if has_old:
                 fill[made] = i + count
                 if moves and not is_bag:
@@ -225,12 +222,12 @@ def _write_events(
 
 
 @jit.compiled
-def _key_moves(data: Any, at: Any, size: Any, new: Any, old: Any, key: Any, sent: Any, is_full: Any) -> int:
+def _key_moves(data: Any, at: Any, size: Any, new: Any, old: Any, key: Any) -> int:
     """1 if the keys of a row's new and old tuple differ, -1 if a key column is unchanged TOAST that nothing fills."""
     moves = 0
     for k in range(key.shape[0]):
         c = key[k]
-        now = old if size[c, new] == _UNCHANGED and (is_full or sent[c]) else new
+        now = old if size[c, new] == _UNCHANGED and size[c, old] != _NULL else new
         if size[c, now] == _UNCHANGED or size[c, old] == _UNCHANGED:
             return -1
         length = size[c, old] & _LENGTH if size[c, old] >= 0 else np.int32(-1)
@@ -249,8 +246,7 @@ def _key_moves(data: Any, at: Any, size: Any, new: Any, old: Any, key: Any, sent
 
 @jit.compiled
 def _choose(
-    size: Any, base: Any, fill: Any, fills_all: Any, only_key: Any, is_key: Any, is_sent: Any,
-    chosen: Any, unchanged: Any,
+    size: Any, base: Any, fill: Any, only_key: Any, is_key: Any, chosen: Any, unchanged: Any
 ) -> int:  # fmt: skip
     """Writes, for one column, the tuple with each event's value, and whether it is unchanged. Returns the number of
     unchanged ones."""
@@ -261,7 +257,7 @@ def _choose(
         if only_key[i] and not is_key:
             t = np.int32(-1)
         elif size[t] == _UNCHANGED:
-            if fill[i] >= 0 and (fills_all[i] or is_sent):
+            if fill[i] >= 0 and size[fill[i]] != _NULL:
                 t = fill[i]
             if size[t] == _UNCHANGED:
                 unchanged[i] = 1
@@ -316,10 +312,12 @@ class _Columns:
         else:
             chosen = np.empty(len(made), np.int32)
             count = _choose(
-                *(self.tuples.size[column], made.base, made.fill, made.fills_all, made.only_key),
-                *(column in shape.key, shape.relation.columns[column].is_key, chosen, unchanged),
+                *(self.tuples.size[column], made.base, made.fill, made.only_key),
+                *(column in shape.key, chosen, unchanged),
             )
         if count and (column not in shape.toast or column in shape.key or shape.is_bag):
+            raise UnsureError
+        if count and not shape.moves_toast and (unchanged & (made.op == _V)).any():
             raise UnsureError
         return chosen, unchanged
 

@@ -17,7 +17,7 @@ from pgoutput_etl.schema.relation_history import CommitPosition, RelationEntry, 
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scopes
 
-_RELATION = ("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope")
+_RELATION = ("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope", "root")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class LedgerHistory:
             scope = stored.column("scope")
             stored = stored.filter(pc.or_(scope.is_null(), pc.is_in(scope, pa.array(sorted(scopes), pa.int64()))))
         relations = RelationHistory.of(
-            RelationEntry((row["from_file"], row["from_ordinal"]), relation_of(row), row["scope"])
+            RelationEntry((row["from_file"], row["from_ordinal"]), relation_of(row), row["scope"], row["root"])
             for row in stored.to_pylist()
         )
         rows = self.store.rows_before("types", ("batch", "oid", "schema", "name"), batch)
@@ -50,7 +50,8 @@ class LedgerHistory:
 
     def append_relations(self, entries: Iterable[RelationEntry], batch: Batch) -> None:
         rows = [
-            {"from_file": e.position[0], "from_ordinal": e.position[1], "scope": e.scope} | relation_row(e.relation)
+            relation_row(e.relation)
+            | {"from_file": e.position[0], "from_ordinal": e.position[1], "scope": e.scope, "root": e.root}
             for e in entries
         ]
         self.store.append_rows("relations", rows, batch.number)

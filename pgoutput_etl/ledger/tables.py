@@ -81,7 +81,7 @@ _SCHEMAS = {
     ),
     "relations": (
         "batch long, oid long, schema string, table string, replica_identity string, columns relation_columns, "
-        "from_file long, from_ordinal long, scope long"
+        "from_file long, from_ordinal long, scope long, root long"
     ),
     "types": "batch long, oid long, schema string, name string",
     "transactions": (

@@ -230,8 +230,11 @@ class Replay:
                 lineage, retired = next_version(before.relation, retired, relation, declarations)
                 changed = changed_at(changed, before.relation, relation, lineage, run[0]["commit_lsn"])
             all_columns = frozenset(range(len(relation.columns)))
-            shape = table_shape(relation, versions, keys.get(name), all_columns, True, user_types, retired)
+            partitions = self.assembly.relations.partitions(oid, (run[0]["file"], run[0]["ordinal"]))
+            shape = table_shape(relation, versions, keys.get(name), all_columns, True, user_types, retired, partitions)
             shape = with_changes(shape, changed)
+            if any(row["tag"] in ("U", "D") for row in run):
+                shape.check_partitions()
             migration = None if before is None or lineage is None else migration_to(before.columns, shape, lineage)
             yield ReplayedSpan(shape, migration, run)
             before = shape

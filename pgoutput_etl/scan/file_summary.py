@@ -91,6 +91,7 @@ class FileScan:
     begins: str
     messages: dict[str, int] = field(default_factory=dict)  # tag -> count
     changes: dict[int, int] = field(default_factory=dict)  # relation's OID -> change rows
+    roots: dict[int, int] = field(default_factory=dict)  # as in partition_roots
     xids: tuple[int, int] | None = None  # oldest and newest of the ordinary transactions that begin and end here
     head_ended: bool = False
     head_prepared: bool = False  # the head has no changes and ends with a Prepare, maybe an empty transaction's
@@ -150,6 +151,6 @@ class FileScan:
             damage["oids"] = None if damage["oids"] is None else tuple(damage["oids"])
         fields["damages"] = [Damage(**damage) for damage in fields["damages"]]
         fields["damaged"] = [OpenFragment(**fragment) for fragment in fields["damaged"]]
-        fields["changes"] = {int(oid): count for oid, count in fields["changes"].items()}
+        fields |= {name: {int(key): n for key, n in fields[name].items()} for name in ("changes", "roots")}
         fields["epochs"] = [None if epoch is None else (epoch[0], epoch[1]) for epoch in fields["epochs"]]
         return cls(**fields)

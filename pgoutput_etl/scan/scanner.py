@@ -19,6 +19,7 @@ from pgoutput_etl.scan.fast.handoff import FastPath
 from pgoutput_etl.scan.file_summary import FileBeginning, FragmentKind, InterruptedFragment, OpenFragment
 from pgoutput_etl.scan.fragment import Fragment, HeadError, ScanRequest, ScanResult, check_time, stored_origin_lsn
 from pgoutput_etl.scan.message_row import DAMAGE_TAG, HEAD, LOGICAL_TAG, NO_FRAGMENT
+from pgoutput_etl.scan.partition_roots import partition_roots
 from pgoutput_etl.scan.row_buffer import ScanState
 from pgoutput_etl.scan.salvage import Gap, ReadPosition, SalvageReader, damage_of, located_error
 from pgoutput_etl.xid import widened
@@ -360,6 +361,8 @@ class Scanner(ScanState):
         ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.request.start)
         self.summary.consumed = len(self.data) if ends else self.read_to
         self.flush()
+        if self.summary.messages.get("R"):
+            self.summary.roots = partition_roots(self.batches)
 
     def result(self) -> ScanResult:
         return ScanResult(

@@ -26,11 +26,12 @@ Position = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class RelationEntry:
     """`relation` describes its OID from `position` on, for all transactions (scope None) or for one streamed
-    transaction."""
+    transaction. root: the OID that the rows of a partition stand under, if it is published through its root."""
 
     position: Position
     relation: Relation
     scope: int | None
+    root: int | None = None
 
 
 class RelationMask(Protocol):
@@ -76,6 +77,7 @@ class RelationHistory:
     entries: list[RelationEntry] = field(default_factory=list)
     mask: RelationMask | None = None
     _by_oid: dict[int, list[RelationEntry]] = field(default_factory=dict)
+    _partitions: dict[int, set[int]] = field(default_factory=dict)  # by the root's OID
     _for_all: dict[int, RelationEntry] = field(default_factory=dict)
     _declared: dict[int, Position] = field(default_factory=dict)
     _scopes: dict[int, _Scope] = field(default_factory=dict)
@@ -88,8 +90,9 @@ class RelationHistory:
             history._add(entry)
         return history
 
-    def declare(self, relation: Relation, position: Position, scope: int | None) -> None:
-        """Adds a Relation message, in a stream segment of transaction `scope` or outside of segments (None)."""
+    def declare(self, relation: Relation, position: Position, scope: int | None, root: int | None = None) -> None:
+        """Adds a Relation message, in a stream segment of transaction `scope` or outside of segments (None). root: the
+        OID that its rows stand under, which is its own for an ordinary table; None if the archive doesn't show it."""
         relation = replace(relation, xid=None)
         oid = relation.oid
         if scope is None:
@@ -98,8 +101,12 @@ class RelationHistory:
         else:
             own = self._scopes.get(scope, _Scope()).entries
             known = own.get(oid, self._for_all.get(oid))
-        if known is None or known.relation != relation:
-            self._add(RelationEntry(position, relation, scope))
+        if root is None and oid in self._by_oid:
+            root = self._by_oid[oid][-1].root
+        elif root == oid:
+            root = None
+        if known is None or (known.relation, known.root) != (relation, root):
+            self._add(RelationEntry(position, relation, scope, root))
         elif scope is None:
             self._declared[oid] = position
         elif scope in self._scopes:
@@ -115,7 +122,7 @@ class RelationHistory:
         stream = self._scopes.pop(scope, _Scope())
         for oid, entry in stream.entries.items():
             if stream.declared[oid] > self._declared.get(oid, (-1, -1)):
-                self.declare(entry.relation, position, None)
+                self.declare(entry.relation, position, None, entry.root)
 
     def keep_scopes(self, scopes: Collection[int]) -> None:
         """Keeps the scopes of open streamed transactions. Entries of other scopes only describe their rows."""
@@ -129,6 +136,8 @@ class RelationHistory:
         oid = entry.relation.oid
         self.entries.append(entry)
         self._by_oid.setdefault(oid, []).append(entry)
+        if entry.root is not None:
+            self._partitions.setdefault(entry.root, set()).add(oid)
         if entry.scope is None:
             self._for_all[oid] = entry
             self._declared[oid] = entry.position
@@ -147,6 +156,15 @@ class RelationHistory:
 
     def masked(self, relation: Relation) -> Relation:
         return relation if self.mask is None else self.mask.masked(relation)
+
+    def partitions(self, root: int, since: Position) -> tuple[Relation, ...]:
+        """The descriptions of a root's partitions that are in force at `since` or later, as they were sent."""
+        found: list[Relation] = []
+        for oid in sorted(self._partitions.get(root, ())):
+            entries = sorted((e for e in self._by_oid[oid] if e.scope is None), key=lambda e: e.position)
+            first = max(bisect_right(entries, since, key=lambda e: e.position) - 1, 0)
+            found += [entry.relation for entry in entries[first:] if entry.root == root]
+        return tuple(dict.fromkeys(found))
 
     def oids(self) -> frozenset[int]:
         return frozenset(self._by_oid)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.layout import NO_LAYOUT, Layout
+from pgoutput_etl.schema.partitions import are_full, check_identities, of_columns
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
 
@@ -39,9 +40,10 @@ class TableShape:
 
     columns: the relation's columns, then retired ones. key: positions of the key columns, empty for a bag. toast:
     positions of columns that an event may leave unchanged. moves_toast: True if even an event that moves its row to
-    another key may do so. layout: the configured layout, as far as a table with these columns can have it
-    (targets/layout.py). memory: bytes of Java's heap that writes a row; None if that is not known. changed_at: per
-    column, see schema/column_changes.py; empty if no column was changed.
+    another key may do so. partitions: those published through the relation; its old tuples have their replica
+    identities. layout: the configured layout, as far as a table with these columns can have it (targets/layout.py).
+    memory: bytes of Java's heap that writes a row; None if that is not known. changed_at: per column, see
+    schema/column_changes.py; empty if no column was changed.
     """
 
     relation: Relation
@@ -50,6 +52,7 @@ class TableShape:
     versions: RelationVersions
     toast: tuple[int, ...] = ()
     moves_toast: bool = False
+    partitions: tuple[Relation, ...] = ()
     layout: Layout = NO_LAYOUT
     memory: int | None = None
     changed_at: tuple[int, ...] = ()
@@ -57,6 +60,15 @@ class TableShape:
     @property
     def is_bag(self) -> bool:
         return not self.key
+
+    @property
+    def has_whole_keys(self) -> bool:
+        """True if key-only old tuples have all columns."""
+        return are_full(self.partitions)
+
+    def check_partitions(self) -> None:
+        """Raises TableError if a partition's old tuples don't identify rows."""
+        check_identities(self.relation, [self.columns[i].name for i in self.key], self.partitions)
 
     @property
     def has_unique_key(self) -> bool:
@@ -106,17 +118,23 @@ def table_shape(
     moves_toast: bool = True,
     user_types: UserTypes = NO_USER_TYPES,
     retired: tuple[RelationColumn, ...] = (),
+    partitions: tuple[Relation, ...] = (),
 ) -> TableShape:
-    """unchanged: positions that may be unchanged TOAST.
+    """unchanged: positions that may be unchanged TOAST. partitions: those published through this relation.
 
-    Raises TableError if old tuples don't have all columns of the configured key (under FULL they have all columns).
+    Raises TableError if old tuples don't have all columns of the configured key (under FULL they have all columns;
+    `check_partitions` checks those of partitions).
     """
+    partitions = of_columns(partitions, relation)
     columns = table_columns(relation, retired, user_types)
-    key = _key_positions(relation, configured_key)
+    key = _key_positions(relation, configured_key, is_root=bool(partitions))
     toast = {i for i in unchanged if i < len(relation.columns)}
     if key:
         toast |= {i for i, column in enumerate(columns) if column.retired}
-    return TableShape(relation, columns, key, versions, tuple(sorted(toast)), moves_toast or bool(retired))
+    # Under a root's REPLICA IDENTITY FULL, the old tuple of another identity doesn't fill unchanged TOAST.
+    fills_toast = relation.replica_identity is not ReplicaIdentity.FULL or not partitions or are_full(partitions)
+    moves = moves_toast or bool(retired) or not fills_toast
+    return TableShape(relation, columns, key, versions, tuple(sorted(toast)), moves, partitions)
 
 
 def table_columns(
@@ -126,7 +144,7 @@ def table_columns(
     return tuple(TableColumn(c.name, column_type(c.type_oid, c.type_modifier, user_types), r) for c, r in columns)
 
 
-def _key_positions(relation: Relation, configured: tuple[str, ...] | None) -> tuple[int, ...]:
+def _key_positions(relation: Relation, configured: tuple[str, ...] | None, is_root: bool) -> tuple[int, ...]:
     names = [column.name for column in relation.columns]
     flagged = tuple(i for i, column in enumerate(relation.columns) if column.is_key)
     if configured is None:
@@ -136,7 +154,7 @@ def _key_positions(relation: Relation, configured: tuple[str, ...] | None) -> tu
     if missing:
         raise TableError(f"the configured key has a column {missing[0]!r} that the table lacks")
     key = tuple(names.index(name) for name in configured)
-    if flagged and not set(key) <= set(flagged):
+    if flagged and not is_root and not set(key) <= set(flagged):
         raise TableError(
             f"the configured key ({', '.join(configured)}) is not in the old tuples of this table, which have "
             f"({', '.join(sorted(names[i] for i in flagged))}); the key needs REPLICA IDENTITY FULL"

@@ -330,7 +330,11 @@ class _Planner:
                 continue  # the truncate removes all of its rows
             retired = () if begins_empty else retired
             toast, key = (changes.unchanged, changes.moves_toast), keys.get(run.relation.columns)
-            shape = with_changes(table_shape(run.relation, versions, key, *toast, types, retired), changed)
+            partitions = self.history.partitions(case.oid, run.start[1:])
+            shape = table_shape(run.relation, versions, key, *toast, types, retired, partitions)
+            shape = with_changes(shape, changed)
+            if changes.updates or changes.deletes:
+                shape.check_partitions()
             migration = None
             if not begins_empty and columns is not None and step is not None:
                 migration = migration_to(columns, shape, step, rule.conversions)

@@ -96,7 +96,9 @@ class Assembly:
         """Adds the next file. Raises SequenceError if it can't follow the files before it."""
         watermarks = self._add_epochs(scan)
         head_has_changes = scan.begins != FileBeginning.EITHER.value or scan.head_needs_owner
-        self._open.file = FileState(scan.file, watermarks, head_has_changes=head_has_changes, orphans=scan.orphans)
+        self._open.file = FileState(
+            scan.file, watermarks, head_has_changes=head_has_changes, orphans=scan.orphans, roots=scan.roots
+        )
         self._newest_before = self._newest_xid
         if scan.xids is not None:
             oldest, newest = scan.xids
@@ -203,7 +205,7 @@ class Assembly:
             case messages.Relation():
                 stream = file.segments.get(row.fragment) if in_stream else None
                 scope = None if stream is None else stream.scope
-                self.relations.declare(message, (file.number, row.ordinal), scope)
+                self.relations.declare(message, (file.number, row.ordinal), scope, file.roots.get(row.ordinal))
             case messages.Type():
                 self.types[message.oid] = message
             case messages.Origin():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
@@ -100,7 +101,7 @@ class OpenAtEnd:
 @dataclass(slots=True)
 class FileState:
     """State that lasts for one file. segments, owners: transactions by fragment. segment_start: the ordinal of the last
-    Stream Start; -1 if the file begins inside a segment."""
+    Stream Start; -1 if the file begins inside a segment. roots: as in scan/partition_roots.py."""
 
     number: int
     watermarks: list[int]  # by epoch
@@ -110,6 +111,7 @@ class FileState:
     segments: dict[int, OpenTransaction] = field(default_factory=dict)
     owners: dict[int, OpenTransaction] = field(default_factory=dict)  # of segments, prepared transactions and the head
     orphans: list[int] = field(default_factory=list)
+    roots: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

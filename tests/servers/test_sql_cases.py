@@ -34,9 +34,8 @@ WRONG_IN_MEMORY = {
     **_WRONG,
     **dict.fromkeys(
         (
-            *("ascii_values", "binary_composite_of_domain", "full_on_root_only", "key_not_unique"),
-            *("key_retype_uncertain", "partition_keys_only_on_leaves", "partitions_wide_key", "pk_only_generated"),
-            "underscore_types",
+            *("ascii_values", "binary_composite_of_domain", "key_not_unique", "key_retype_uncertain"),
+            *("pk_only_generated", "underscore_types"),
         ),
         "only the job holds a table with its reason",
     ),

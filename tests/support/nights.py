@@ -338,8 +338,8 @@ def _advanced(state: TableState, assembly: Assembly) -> TableState:
 
 
 def _entry_row(entry: RelationEntry) -> dict[str, Any]:
-    return {"position": entry.position, "scope": entry.scope, **relation_row(entry.relation)}
+    return {"position": entry.position, "scope": entry.scope, "root": entry.root, **relation_row(entry.relation)}
 
 
 def _entry_of(row: Mapping[str, Any]) -> RelationEntry:
-    return RelationEntry(row["position"], relation_of(row), row["scope"])
+    return RelationEntry(row["position"], relation_of(row), row["scope"], row["root"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -101,10 +102,36 @@ def test_a_composite_key_moves_if_any_part_of_it_changes() -> None:
 
 
 def test_under_full_unchanged_toast_is_filled_from_the_old_tuple() -> None:
-    change = update("2", TOAST, TOAST, old=("1", "long", None))
-    assert described(shape_of(BAG), change) == [("D", "1", "long", None), ("I", "2", "long", None)]
+    change = update("2", TOAST, TOAST, old=("1", "long", "longer"))
+    assert described(shape_of(BAG), change) == [("D", "1", "long", "longer"), ("I", "2", "long", "longer")]
     keyed = shape_of(BAG, key=("id",), toast=["v", "w"])
-    assert described(keyed, change) == [("X", "1", None, None), ("V", "2", "long", None)]
+    assert described(keyed, change) == [("X", "1", None, None), ("V", "2", "long", "longer")]
+
+
+def test_the_whole_old_row_of_a_partition_fills_unchanged_toast_under_the_roots_key() -> None:
+    moved, same = (update(new, TOAST, TOAST, old_key=("1", "long", "longer")) for new in ("2", "1"))
+    shape = shape_of(KEYED, toast=["v", "w"])
+    assert described(shape, moved) == [("X", "1", None, None), ("V", "2", "long", "longer")]
+    assert described(shape, same) == [("U", "1", "long", "longer")]
+
+
+def test_the_old_key_of_a_partition_leaves_toast_unchanged_under_a_full_root() -> None:
+    change = update("2", TOAST, "w", old=("1", None, None))
+    keyed = shape_of(BAG, key=("id",), toast=["v"])
+    assert described(keyed, change) == [("X", "1", None, None), ("V", "2", "?", "w")]
+    assert "and the old tuple lacks the value" in refusal(replace(keyed, moves_toast=False), change)
+    assert refusal(shape_of(BAG), change).endswith("unchanged TOAST in a table without a key: " + NOBODY_SAYS)
+
+
+def test_a_bag_of_partitions_with_whole_rows_needs_no_key() -> None:
+    """Under a root without a replica identity, their old tuples are of kind K."""
+    root = table("id", "v", "w", key=())
+    changes = (insert("1", "a", None), update("1", TOAST, None, old_key=("1", "a", None)), delete("1", "a", None))
+    inserted, deleted = ("I", "1", "a", None), ("D", "1", "a", None)
+    partition = table("id", "v", "w", oid=T + 1, identity=FULL)
+    shape = replace(shape_of(root), partitions=(partition,))
+    assert described(shape, *changes) == [inserted, deleted, inserted, deleted]
+    assert "a key-only old tuple" in refusal(replace(shape, partitions=()), *changes[2:])
 
 
 def test_an_unchanged_key_column_is_filled_from_the_old_key() -> None:
@@ -198,9 +225,10 @@ def refusal(shape: TableShape, *changes: Change) -> str:
 
 FINE = insert("1", "1", "1")
 
-KEY_NEVER_SENT = (
-    "an UPDATE without an old tuple in a table without a key: its key is never sent. Partitions that are published "
-    "through this root may have a key that it lacks: configure `key`, or set REPLICA IDENTITY for all"
+NOBODY_SAYS = "nothing says which row has the value"
+PARTITION = (
+    ". Partitions that are published through this root may have a replica identity that it lacks: configure `key`, or "
+    "set the same REPLICA IDENTITY for all"
 )
 
 
@@ -208,16 +236,17 @@ KEY_NEVER_SENT = (
     ("shape", "change", "wrong"),
     [
         (shape_of(BAG), update("1", "v", "w"),
-         KEY_NEVER_SENT),
+         f"an UPDATE without an old tuple in a table without a key: its key is never sent{PARTITION}"),
         (shape_of(BAG), insert("1", TOAST, "w"),
-         "unchanged TOAST in a table without a key: nothing says which row has the value"),
-        (shape_of(BAG), delete("1", None, None), "a key-only old tuple in a table without a key"),
+         f"unchanged TOAST in a table without a key: {NOBODY_SAYS}"),
+        (shape_of(BAG), delete("1", None, None), f"a key-only old tuple in a table without a key{PARTITION}"),
+        (shape_of(KEYED), delete(None, "v", None), f"an old tuple that lacks column 'id' of the key{PARTITION}"),
         (shape_of(KEYED), update("1", TOAST, "w"), "column 'v' is unchanged TOAST where none was counted"),
         (shape_of(KEYED, toast=["id"]), update(TOAST, "v", "w"),
          "column 'id' of the key is unchanged TOAST, and no old tuple has it"),
         (shape_of(KEYED), insert("1", "a"), "a tuple of 2 columns where Relation describes 3"),
     ],
-    ids=["key not sent", "u in a bag", "key in a bag", "u not counted", "u in the key", "width"],
+    ids=["key not sent", "u in a bag", "key in a bag", "another key", "u not counted", "u in the key", "width"],
 )  # fmt: skip
 def test_an_invalid_row_is_refused(shape: TableShape, change: Change, wrong: str) -> None:
     assert refusal(shape, FINE, change) == f"file 7, offset 200: public.t: {wrong}"

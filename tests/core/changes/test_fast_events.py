@@ -194,8 +194,12 @@ def test_kernels_handle_ordinary_rows(shape: TableShape, changes: list[Any]) -> 
 @pytest.mark.usefixtures("no_way_back")
 def test_kernels_handle_unchanged_toast() -> None:
     assert_equal(batch(update("1", TOAST, "w"), insert("2", "v", "w")), shape_of(KEYED, toast=["v"]))
-    assert_equal(batch(update("2", TOAST, TOAST, old=("1", "long", None))), FULL_KEYED)
-    assert_equal(batch(update("2", TOAST, TOAST, old=("1", "long", None))), shape_of(BAG))
+    for old in (("1", "long", "longer"), ("1", "long", None)):
+        assert_equal(batch(update("2", TOAST, TOAST, old=old)), FULL_KEYED)
+        assert_equal(batch(update("2", TOAST, TOAST, old_key=old)), shape_of(KEYED, toast=["v", "w"]))
+    assert_equal(batch(update("2", TOAST, TOAST, old=("1", "long", "longer"))), shape_of(BAG))
+    root = replace(shape_of(table("id", "v", "w", key=())), partitions=(BAG,))
+    assert_equal(batch(update("2", TOAST, None, old_key=("1", "long", None))), root)
     part = shape_of(table("id", "part", "v", key=("id", "part")), toast=["part"])
     assert_equal(batch(update("2", TOAST, "v", old_key=("1", "long", None))), part)
 

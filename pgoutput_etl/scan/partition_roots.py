@@ -1,0 +1,64 @@
+"""The root of each partition that is published through it, as a file's messages show it.
+
+pgoutput sends the root's Relation, directly behind it the partition's, and the row that follows stands under the root's
+OID (pgoutput.c, maybe_send_schema). Type messages may stand between. A Truncate sends the Relations of its tables in a
+row, too, and shows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from pgoutput_etl.scan.message_row import one_letter
+
+_RELATION, _TYPE = ord("R"), ord("Y")
+
+_ROWS = tuple(b"IUD")
+
+
+def partition_roots(batches: Sequence[pa.RecordBatch]) -> dict[int, int]:
+    """By the ordinal of a Relation that a row directly follows, the OID that the row stands under: the relation's own,
+    or that of its root. batches: a file's message rows, in order."""
+    if not batches:
+        return {}
+    tags = np.concatenate([one_letter(batch.column("tag")) for batch in batches])
+    rows = _Rows(pa.Table.from_batches(batches))
+    roots = {}
+    for place in np.flatnonzero(tags == _RELATION).tolist():
+        first, after = place, place + 1
+        while after < len(tags) and tags[after] == _TYPE:
+            after += 1
+        if after == len(tags) or tags[after] not in _ROWS or not rows.are_adjacent(place, after):
+            continue
+        while first > 0 and tags[first - 1] == _TYPE:
+            first -= 1
+        root = rows.number("relation", after)
+        follows_root = first > 0 and tags[first - 1] == _RELATION and rows.oid(first - 1) == root
+        begins_file = rows.number("ordinal", first) == 0
+        is_root = begins_file or (follows_root and rows.are_adjacent(first - 1, place))
+        if root == rows.oid(place) or is_root:
+            roots[rows.number("ordinal", place)] = root
+    return roots
+
+
+class _Rows:
+    """A file's message rows, by place."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    def number(self, name: str, place: int) -> int:
+        number: int = self._rows.column(name)[place].as_py()
+        return number
+
+    def are_adjacent(self, first: int, second: int) -> bool:
+        """True if no message without a row stands between."""
+        return self.number("ordinal", second) - self.number("ordinal", first) == second - first
+
+    def oid(self, place: int) -> int:
+        """The OID of a Relation, which stands behind the xid inside a stream segment."""
+        begin = 1 if self._rows.column("xid")[place].as_py() is None else 5
+        return int.from_bytes(self._rows.column("body")[place].as_py()[begin : begin + 4], "big")
