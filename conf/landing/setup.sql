@@ -58,6 +58,30 @@ join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
 where p.pubname = 'etl' and (c.relreplident = 'n'
    or c.relreplident = 'd' and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary));
 
+-- Partitions that are published through their root, and whose UPDATEs and DELETEs would hold the root's table: configure
+-- a key that all partitions' replica identities have, or set REPLICA IDENTITY FULL for these.
+with recursive parts (root, oid) as (
+    select c.oid, c.oid
+    from pg_publication_tables p
+    join pg_namespace n on n.nspname = p.schemaname
+    join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
+    where p.pubname = 'etl' and c.relkind = 'p'
+    union select p.root, h.inhrelid from parts p join pg_inherits h on h.inhparent = p.oid
+), identities (root, oid, kind, is_full, key) as (
+    select p.root, c.oid, c.relkind, c.relreplident = 'f', array(
+        select a.attname::text from pg_index i join pg_attribute a on a.attrelid = i.indrelid
+        where i.indrelid = c.oid and a.attnum = any (i.indkey::int2[])
+          and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident else false end
+        order by a.attnum)
+    from parts p join pg_class c on c.oid = p.oid
+)
+select i.oid::regclass as "partition with another identity", array_to_string(i.key, ', ') as "identity",
+       r.oid::regclass as "of"
+from identities i
+join identities r on r.oid = i.root and r.root = i.root
+where i.kind = 'r' and not i.is_full and i.key <> '{}' and (r.is_full or r.key = '{}' or not i.key @> r.key)
+order by i.oid;
+
 -- On RDS and Aurora, membership in a role replaces the attribute REPLICATION.
 select r.rolcanlogin as can_log_in,
        r.rolreplication or r.rolsuper or exists (

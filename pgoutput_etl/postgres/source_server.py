@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.postgres.partitions import described_relations, described_with_partitions
+from pgoutput_etl.protocol.messages import Relation
 
 # to_jsonb omits columns that a version of PostgreSQL doesn't have. The order in `sender_settings` is PostgreSQL's own:
 # a role's settings overrule the database's, and those for this database overrule those for all.
-QUERY = """
+QUERY = f"""
 WITH published AS (
   SELECT p.schemaname, p.tablename, json_agg(json_build_object('name', p.pubname, 'columns', to_jsonb(p)->'attnames',
     'filter', to_jsonb(p)->>'rowfilter') ORDER BY p.pubname) AS publications
@@ -45,8 +47,8 @@ SELECT json_build_object(
     OR EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'rds_replication'
       AND pg_has_role(current_user, oid, 'member')),
   'encoding', getdatabaseencoding(),
-  'sender_settings', (SELECT coalesce(json_object_agg(o.role, o.settings), '{}'::json) FROM (SELECT r.role,
-    coalesce(json_object_agg(s.name, s.value) FILTER (WHERE s.name IS NOT NULL), '{}'::json) AS settings
+  'sender_settings', (SELECT coalesce(json_object_agg(o.role, o.settings), '{{}}'::json) FROM (SELECT r.role,
+    coalesce(json_object_agg(s.name, s.value) FILTER (WHERE s.name IS NOT NULL), '{{}}'::json) AS settings
     FROM receivers r LEFT JOIN sender_settings s ON s.role = r.role GROUP BY r.role) o),
   'slots', (SELECT coalesce(json_agg(to_jsonb(s) ORDER BY s.slot_name), '[]'::json)
     FROM pg_catalog.pg_replication_slots s),
@@ -62,7 +64,9 @@ SELECT json_build_object(
       'columns', (SELECT coalesce(json_agg(a.attname), '[]'::json) FROM pg_catalog.pg_attribute a
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
         AND coalesce(to_jsonb(a)->>'attgenerated', '') = ''),
-      'publications', coalesce(p.publications, '[]'::json)) ORDER BY n.nspname, c.relname), '[]'::json)
+      'publications', coalesce(p.publications, '[]'::json),
+      'described', CASE WHEN c.relkind = 'p' THEN {described_with_partitions("c.oid")} END)
+      ORDER BY n.nspname, c.relname), '[]'::json)
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN published p ON p.schemaname = n.nspname AND p.tablename = c.relname
     WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema')
@@ -115,7 +119,8 @@ class Publication:
 class SourceTable:
     """A table as the user sees it. is_root: partitioned. has_key: its replica identity has an index. identity: as in
     pg_class.relreplident. rows_hidden: row-level security applies to the user. columns: except generated ones.
-    publications: that contain it, each with `name`, `columns` (None for all) and `filter`."""
+    publications: that contain it, each with `name`, `columns` (None for all) and `filter`. described: of a root, itself
+    and its partitions."""
 
     schema: str
     table: str
@@ -128,6 +133,7 @@ class SourceTable:
     rows_hidden: bool
     columns: tuple[str, ...]
     publications: tuple[Mapping[str, Any], ...]
+    described: tuple[Relation, ...] = ()
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> SourceTable:
@@ -139,6 +145,7 @@ class SourceTable:
             identity=row["identity"],
             columns=tuple(row["columns"]),
             publications=tuple(row["publications"]),
+            described=described_relations(row["described"] or ()),
             **flags,
         )
 

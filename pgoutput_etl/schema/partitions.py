@@ -24,6 +24,11 @@ def identity_of(relation: Relation) -> tuple[str, ...]:
     return tuple(column.name for column in relation.columns if column.is_key)
 
 
+def own_key(relation: Relation) -> tuple[str, ...]:
+    """Empty under FULL, where nothing says which columns are unique."""
+    return () if relation.replica_identity is ReplicaIdentity.FULL else identity_of(relation)
+
+
 def are_full(partitions: Sequence[Relation]) -> bool:
     """True if every old tuple has all columns."""
     return bool(partitions) and all(p.replica_identity is ReplicaIdentity.FULL for p in partitions)

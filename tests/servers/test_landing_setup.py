@@ -106,6 +106,24 @@ def test_tables_without_changes_are_listed(shop: Database) -> None:
     assert "The publication etl leaves out some operations" in shop.setup().stdout
 
 
+def test_partitions_with_another_identity_are_listed(shop: Database) -> None:
+    partitions = [(root, n) for root in ("good", "bad") for n in "12"]
+    shop.psql(
+        "create table good (a int, b int, primary key (a, b)) partition by list (a)",
+        "create table bad (a int, b int) partition by list (a)",
+        *(f"create table {root}_{n} partition of {root} for values in ({n})" for root, n in partitions),
+        "alter table bad_1 add primary key (b)",
+        "alter table bad_2 replica identity full",
+        "create publication etl for all tables with (publish_via_partition_root = true)",
+    )
+    done = shop.setup()
+    succeeds(done)
+    listed = done.stdout.partition("partition with another identity")[2].partition(" row")[0]
+    assert re.findall(r"^ ([\w.]+) +\| (\w+) +\| ([\w.]+)", listed, re.MULTILINE) == [
+        ("public.bad_1", "b", "public.bad")
+    ]
+
+
 def refuses(done: subprocess.CompletedProcess[str], *problems: str) -> None:
     assert done.returncode == 3, done.stdout + done.stderr
     assert "landing needs the changes that are listed above" in done.stderr

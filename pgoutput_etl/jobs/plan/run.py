@@ -29,6 +29,7 @@ from pgoutput_etl.masking.unmasked_copies import unmasked_copies
 from pgoutput_etl.schema.column_changes import changes_of
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition, conditions_of
 from pgoutput_etl.targets.key_spelling import changeable_keys
+from pgoutput_etl.targets.partitions import partition_remarks
 from pgoutput_etl.targets.plan import (
     APPLIED,
     HeldTable,
@@ -204,9 +205,9 @@ def _written(task: TableTask, lsn: int) -> TableState:
 def _remarks(run: Run, plan: BatchPlan) -> tuple[str, ...]:
     rounded = (rounding_remark(plan.path_of(number)) for number in files_with_rounded_floats(plan.rows))
     written = (task.oid for task in plan.tables.tasks)
-    keys = changeable_keys(task.shape for task in plan.tables.tasks)
+    shapes = [task.shape for task in plan.tables.tasks]
     copies = unmasked_copies(run.config, plan.assembly.relations, written)
-    return (*copies, *keys, *rounded, *_views_remark(run.config.target))
+    return (*copies, *changeable_keys(shapes), *partition_remarks(shapes), *rounded, *_views_remark(run.config.target))
 
 
 def _views_remark(target: Target) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ from pgoutput_etl.jobs.snapshot.checks import OK, PROBLEM, Check, Checklist, Cov
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.steps import DEFAULT_NAME, Commands, Step
 from pgoutput_etl.postgres.source_server import SourceServer
+from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.schema.partitions import own_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,12 @@ def check_server(server: SourceServer, config: Config, request: SnapshotRequest,
     def skips(schema: str, table: str) -> bool:
         return config.rule_for(schema, table).skip
 
+    def key_of(relation: Relation) -> tuple[str, ...]:
+        configured = config.rule_for(relation.namespace, relation.name).key
+        return own_key(relation) if configured is None else configured
+
     commands = Commands(config, request, server.version)
-    checklist = Checklist(server, request, coverage, commands, skips)
+    checklist = Checklist(server, request, coverage, commands, skips, key_of)
     checks = checklist.run()
     slot = request.slot or next((slot.name for slot in checklist.slots), DEFAULT_NAME)
     containing = {part["name"] for table in checklist.published for part in table.publications}

@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import unmatched
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.steps import DEFAULT_NAME, Commands, Step
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.postgres.queries import identifier
+from pgoutput_etl.postgres.queries import identifier, qualified
 from pgoutput_etl.postgres.sender_settings import unsuitable_settings
 from pgoutput_etl.postgres.source_server import ReplicationSlot, SourceServer, SourceTable
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.partitions import check_identities, of_columns
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
@@ -74,13 +77,14 @@ def order_problem(
 
 @dataclass(frozen=True, slots=True)
 class Checklist:
-    """skips: True for a table that the configuration skips."""
+    """skips: True for a table that the configuration skips. key_of: the key of a table, empty for a bag."""
 
     server: SourceServer
     request: SnapshotRequest
     coverage: Coverage
     commands: Commands
     skips: Callable[[str, str], bool]
+    key_of: Callable[[Relation], tuple[str, ...]]
 
     def run(self) -> tuple[Check, ...]:
         server = (self._settings(), self._user(), self._sender_settings())
@@ -220,6 +224,7 @@ class Checklist:
             yield Check(OK, "tables", f"published: {_names(published)}")
         yield from self._readable(published)
         yield from self._identities(published)
+        yield from self._partition_identities(published)
         yield from self._contents(published)
 
     def _readable(self, tables: Sequence[SourceTable]) -> Iterator[Check]:
@@ -255,6 +260,22 @@ class Checklist:
         full = [table for table in tables if table.identity == "f"]
         if full:
             yield Check(NOTE, "replica identity", f"FULL, so rows are matched by all their values: {_names(full)}")
+
+    def _partition_identities(self, tables: Sequence[SourceTable]) -> Iterator[Check]:
+        """Through a published root, an old tuple has the columns of the partition's replica identity."""
+        for root, *others in (table.described for table in tables if table.described):
+            partitions = of_columns(others, root)
+            try:
+                check_identities(root, self.key_of(root), partitions)
+            except TableError as error:
+                full = ReplicaIdentity.FULL
+                named = (qualified(p.namespace, p.name) for p in partitions if p.replica_identity is not full)
+                alter = "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in named)
+                step = Step(
+                    "let the partitions publish whole rows, or configure a key that they have",
+                    self.commands.as_superuser(alter),
+                )
+                yield Check(PROBLEM, "partitions", str(error), (step,))
 
     def _contents(self, tables: Sequence[SourceTable]) -> Iterator[Check]:
         chosen = [(table, table.published_by(self.request.publications)) for table in tables]

@@ -55,7 +55,16 @@ def test_a_partitions_relation_stands_between_its_roots_and_a_row_of_the_root(ro
 def test_each_partition_is_found_after_many_rows() -> None:
     other = table(oid=OTHER_LEAF, name="other_leaf", key=())
     rows = [insert(f"{n}", "a") for n in range(20_000)]
-    changes = (ROOT, KEYED, *rows, ROOT, other, *rows, table(oid=OTHER, name="other"), insert("1", "a", oid=OTHER))
+    changes: tuple[Change, ...] = (
+        ROOT,
+        KEYED,
+        *rows,
+        ROOT,
+        other,
+        *rows,
+        table(oid=OTHER, name="other"),
+        insert("1", "a", oid=OTHER),
+    )
     assert partitions(transaction(3, 10, *changes)) == (KEYED, other)
 
 

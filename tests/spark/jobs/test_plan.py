@@ -223,6 +223,19 @@ def test_plans_of_real_archives(nights: Nights, slot: Path) -> None:
             assert_inspection_agrees(inspected(nights.job.landing), done)
 
 
+def test_partitions_that_will_hold_their_root_are_named_before_they_do(nights: Nights) -> None:
+    root, partition = table(key=()), table(oid=1, name="t_1")
+    nights.land(transaction(1, 0x100, root, partition, insert("1", "a")))
+    [remark] = planned(nights.job).remarks
+    assert remark.startswith("The first UPDATE or DELETE holds public.t: rows of public.t can't be identified: ")
+    assert "its partition public.t_1 has the replica identity (id), and the root has no key" in remark
+    assert [loaded.held for loaded in nights.job.run().tables] == [None]
+    nights.land(transaction(2, 0x200, update("1", "b")))
+    [reason] = [loaded.held for loaded in nights.job.run().tables]
+    assert reason is not None
+    assert remark.endswith(reason), "the ledger keeps the partition's identity"
+
+
 def test_rounded_floats_unmasked_copies_and_keys_of_an_enum_are_named(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,162 @@
+"""Partitions of real servers that are published through their root, under every mix of replica identities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations_with_replacement, product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgoutput_etl.config.settings import load_config
+from pgoutput_etl.jobs.snapshot.check_report import check_server
+from pgoutput_etl.jobs.snapshot.checks import PROBLEM, Coverage
+from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
+from pgoutput_etl.postgres.source_server import QUERY, SourceServer
+from tests.support.judged_targets import MemoryTarget, in_memory
+from tests.support.servers.judged_database import judged_database
+from tests.support.servers.postgres import Server, Version
+from tests.support.verdicts import judge
+
+pytestmark = pytest.mark.e2e
+
+# A root's identity, and its key's columns; a partition's, with the columns that its old tuples have.
+ROOTS = {"nothing": "", "key": "id region", "full": "", "key and full": ""}
+PARTITIONS = {"root's key": "id region", "key": "id", "index": "code", "full": "id region code doc w"}
+KEYS = ("", "id", "id region", "code")
+
+
+LARGE = "(select string_agg(md5(i::text || {}), '') from generate_series(1, 300) i)"
+NIGHTS = (
+    (
+        f"insert into t values (1, 'n', 10, {LARGE.format(1)}, 'a'), (2, 'n', 20, {LARGE.format(2)}, null), "
+        f"(3, 'm', 30, {LARGE.format(3)}, 'c'), (4, 'm', 40, 'short', null), (5, 'm', 50, null, null)"
+    ),
+    "update t set w = 'x' where id in (1, 3); delete from t where id = 2",
+    (
+        "update t set id = 100 where id = 1; update t set w = null, id = 300 where id = 3; "
+        "update t set doc = 'd' where id = 4"
+    ),
+    "delete from t where id in (5, 100); update t set region = 'n' where id = 300; update t set code = code + 1",
+)
+
+
+def definition(root: str, partitions: tuple[str, str]) -> str:
+    key = ", primary key (id, region)" if "key" in root else ""
+    statements = [
+        (
+            f"create table t (id int not null, region text not null, code int not null, doc text, w text{key}) "
+            "partition by list (region)"
+        )
+    ]
+    for name, identity in zip("nm", partitions, strict=True):
+        # Two levels: the row's own partition is below another one.
+        statements.append(f"create table t_{name} partition of t for values in ('{name}') partition by list (region)")
+        statements.append(f"create table l_{name} partition of t_{name} for values in ('{name}')")
+        statements.append(f"alter table l_{name} alter doc set storage external")
+        statements += {
+            "root's key": [],
+            "key": [f"alter table l_{name} add primary key (id)"],
+            "index": [
+                f"create unique index l_{name}_code on l_{name} (code)",
+                f"alter table l_{name} replica identity using index l_{name}_code",
+            ],
+            "full": [f"alter table l_{name} replica identity full"],
+        }[identity]
+    if "full" in root:
+        statements.append("alter table t replica identity full")
+    return "; ".join(statements)
+
+
+def mixes() -> Iterator[tuple[str, tuple[str, str], str]]:
+    for root, pair in product(ROOTS, combinations_with_replacement(PARTITIONS, 2)):
+        if ("key" in root and "key" in pair) or ("key" not in root and "root's key" in pair):
+            continue  # PostgreSQL refuses a second primary key; there is none to inherit
+        for key in KEYS:
+            yield root, pair, key
+
+
+def is_covered(root: str, partitions: tuple[str, str], key: str) -> bool:
+    """True if the messages show which row of the root each of them is about."""
+    used = set((key or ROOTS[root]).split())
+    return all(used <= set(PARTITIONS[p].split()) and (bool(used) or p == "full") for p in partitions)
+
+
+IN_CI = [
+    ("nothing", ("key", "key"), ""),
+    ("nothing", ("full", "full"), ""),
+    ("nothing", ("key", "full"), "id"),
+    ("key", ("root's key", "full"), ""),
+    ("key", ("root's key", "index"), ""),
+    ("key", ("index", "full"), "code"),
+    ("full", ("key", "full"), "id"),
+    ("key and full", ("root's key", "full"), "id region"),
+]
+
+
+def parameters() -> list[Any]:
+    marks = {mix: () if mix in IN_CI else (pytest.mark.soak,) for mix in mixes()}
+    return [pytest.param(*mix, id="-".join((mix[0], *mix[1], mix[2])), marks=m) for mix, m in marks.items()]
+
+
+@pytest.fixture(scope="module", params=[16, 18])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    version: Version = request.param
+    with Server(version) as server:
+        yield server
+
+
+VIA_ROOT = "publish_via_partition_root = true"
+
+
+@pytest.mark.parametrize(("root", "partitions", "key"), parameters())
+def test_a_root_has_the_servers_rows_or_is_held(
+    server: Server, tmp_path: Path, landing: Path, root: str, partitions: tuple[str, str], key: str
+) -> None:
+    rule = f"[{{match: public.t, key: [{', '.join(key.split())}]}}]" if key else "[]"
+    target = in_memory(tmp_path, landing, rule)
+    assert isinstance(target, MemoryTarget)
+    covered = is_covered(root, partitions, key)
+    with judged_database(server, "partitions", landing, publication=VIA_ROOT) as database:
+        server.psql(definition(root, partitions))
+        for number, statements in enumerate(NIGHTS):
+            server.psql(statements)
+            database.land()
+            [judgment] = judge(target.night(), database.tables()).values()
+            states = [state for state in target.nights.states.values() if state.full_name == "public.t"]
+            held = [state.reason or "" for state in states if not state.is_complete]
+            assert (judgment.difference == "") == (covered or number == 0), (number, judgment.difference, held)
+            assert bool(held) == (not covered and number > 0), (number, held)
+            assert all("replica identity" in reason and "public.l_" in reason for reason in held)
+            assert all(state.mismatches is None for state in states)
+
+
+@pytest.mark.parametrize(
+    ("root", "partitions", "key", "problem"),
+    [
+        ("nothing", ("key", "full"), "", "public.l_n has the replica identity (id), and the root has no key"),
+        ("nothing", ("key", "full"), "id", None),
+        ("nothing", ("full", "full"), "", None),
+        ("key", ("root's key", "index"), "", "public.l_m has the replica identity (code), which lacks 'id' of the key"),
+        ("key", ("root's key", "full"), "", None),
+        ("full", ("key", "key"), "id region", "public.l_m has the replica identity (id), which lacks 'region'"),
+    ],
+)
+def test_a_check_names_partitions_before_the_first_night(
+    server: Server, tmp_path: Path, landing: Path, root: str, partitions: tuple[str, str], key: str, problem: str | None
+) -> None:
+    path = tmp_path / "shop.yaml"
+    rule = f"{{match: public.t, key: [{', '.join(key.split())}]}}" if key else "{match: public.x}"
+    path.write_text(
+        f"source: {{name: shop, landing: '{landing}'}}\ntarget: {{root: ./root}}\ntables: [{rule}]\n", encoding="utf-8"
+    )
+    with judged_database(server, "partitions", landing, publication=VIA_ROOT) as database:
+        server.psql(definition(root, partitions))
+        [[text]] = database.query(QUERY.encode(), 1)
+    request = SnapshotRequest(("public.t",), jdbc="jdbc:postgresql://db/shop")
+    report = check_server(SourceServer.of(text or ""), load_config(str(path)), request, Coverage(None, None))
+    found = [check for check in report.checks if (check.status, check.subject) == (PROBLEM, "partitions")]
+    assert len(found) == (problem is not None)
+    assert all(problem is not None and problem in check.text for check in found)
+    assert all("REPLICA IDENTITY FULL" in step.command for check in found for step in check.steps)
