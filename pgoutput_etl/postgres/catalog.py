@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.postgres.partitions import described_relations, described_with_partitions
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity, Type
 
 T = TypeVar("T")
 
 # to_jsonb omits columns that a version of PostgreSQL doesn't have.
-QUERY = """
+QUERY = f"""
 WITH RECURSIVE published AS (
   SELECT c.oid, n.nspname, c.relname, c.relkind, c.relreplident, array_agg(json_build_object(
     'name', p.pubname, 'columns', to_jsonb(p)->'attnames', 'filter', to_jsonb(p)->>'rowfilter')) AS publications
@@ -47,7 +48,8 @@ SELECT json_build_object(
       'publications', to_json(t.publications), 'columns', (SELECT coalesce(json_agg(json_build_object(
         'name', a.attname, 'type', a.atttypid::bigint, 'modifier', a.atttypmod, 'not_null', a.attnotnull,
         'generated', a.generated, 'identity', a.is_identity) ORDER BY a.attnum), '[]'::json)
-        FROM attributes a WHERE a.oid = t.oid)) ORDER BY t.nspname, t.relname), '[]'::json) FROM published t),
+        FROM attributes a WHERE a.oid = t.oid), 'described', CASE WHEN t.relkind = 'p' THEN
+        {described_with_partitions("t.oid")} END) ORDER BY t.nspname, t.relname), '[]'::json) FROM published t),
   'types', (SELECT coalesce(json_agg(json_build_object('oid', d.oid::bigint, 'schema', n.nspname, 'name', t.typname)),
       '[]'::json) FROM domains d JOIN pg_catalog.pg_type t ON t.oid = d.base
       JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace WHERE t.typtype <> 'd')
@@ -58,12 +60,13 @@ SELECT json_build_object(
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
     """relation: as pgoutput would describe it. filter: the publication's row filter, an SQL expression. is_root: a
-    partitioned table, whose partitions have its rows. not_null: names of NOT NULL columns."""
+    partitioned table, whose partitions have its rows. not_null: names of NOT NULL columns. partitions: of a root."""
 
     relation: Relation
     filter: str | None
     is_root: bool
     not_null: frozenset[str]
+    partitions: tuple[Relation, ...] = ()
 
     @property
     def full_name(self) -> str:
@@ -79,6 +82,11 @@ class Catalog:
     tables: tuple[CatalogTable, ...]
     types: tuple[Type, ...]
     known: frozenset[int] | None = None
+
+    @property
+    def partitions(self) -> dict[int, tuple[Relation, ...]]:
+        """By the root's OID."""
+        return {table.relation.oid: table.partitions for table in self.tables if table.is_root}
 
 
 def read_catalog(text: str, publications: Collection[str], wanted: Callable[[str], bool]) -> Catalog:
@@ -119,7 +127,8 @@ def _table(row: Mapping[str, Any], publications: list[Mapping[str, Any]]) -> Cat
     )
     relation = Relation(None, row["oid"], row["schema"], row["table"], identity, columns)
     not_null = frozenset(c["name"] for c in row["columns"] if c["not_null"])
-    return CatalogTable(relation, row_filter, row["kind"] == "p", not_null)
+    described = described_relations(row.get("described") or ())  # absent from files of the former query
+    return CatalogTable(relation, row_filter, row["kind"] == "p", not_null, described[1:])
 
 
 def _same(row: Mapping[str, Any], part: str, values: set[T]) -> T:

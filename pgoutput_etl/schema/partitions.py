@@ -24,6 +24,10 @@ def identity_of(relation: Relation) -> tuple[str, ...]:
     return tuple(column.name for column in relation.columns if column.is_key)
 
 
+def has_same_identity(one: Relation, other: Relation) -> bool:
+    return one.replica_identity is other.replica_identity and identity_of(one) == identity_of(other)
+
+
 def own_key(relation: Relation) -> tuple[str, ...]:
     """Empty under FULL, where nothing says which columns are unique."""
     return () if relation.replica_identity is ReplicaIdentity.FULL else identity_of(relation)

@@ -166,6 +166,17 @@ class RelationHistory:
             found += [entry.relation for entry in entries[first:] if entry.root == root]
         return tuple(dict.fromkeys(found))
 
+    def attached(self, root: int, since: Position) -> tuple[RelationEntry, ...]:
+        """The first description of each partition of a root after `since`, and of one that returned."""
+        found = []
+        for oid in sorted(self._partitions.get(root, ())):
+            before: int | None = None
+            for entry in sorted(self._by_oid[oid], key=lambda e: e.position):
+                if entry.root == root != before and entry.position > since:
+                    found.append(entry)
+                before = entry.root
+        return tuple(found)
+
     def oids(self) -> frozenset[int]:
         return frozenset(self._by_oid)
 

@@ -127,7 +127,8 @@ class TableChanges:
 
     truncated_at: the last truncate. unchanged: positions of unchanged TOAST. moves_toast: a row whose key changed has
     some. size: bytes of their blocks, or None if unknown. runs: the relation's versions in commit order, as far as they
-    are described. last_row: the last change.
+    are described. last_row: the last change. gained: tables that became partitions of the relation: their rows belong
+    to it now, and were not sent again.
     """
 
     oid: int
@@ -141,6 +142,7 @@ class TableChanges:
     size: int | None = None
     runs: tuple[RelationSpan, ...] = ()
     last_row: CommitPosition | None = None
+    gained: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -246,6 +248,8 @@ def complete_since(before: TableState | None, changes: TableChanges) -> Complete
     """The completeness of a table that this batch writes. before: its state in the ledger; changes: those that are
     written."""
     known = None if before is None else before.complete_since
+    if changes.gained:
+        return CompleteSince(Since.FIRST_CHANGE, changes.runs[0].start[0])
     if changes.truncated_at is not None and (known is None or known.kind is Since.FIRST_CHANGE):
         return CompleteSince(Since.TRUNCATE, changes.truncated_at[0])
     is_new = before is None or before.version < 0

@@ -24,6 +24,7 @@ from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory
 from pgoutput_etl.schema.table_shape import table_columns, table_shape
 from pgoutput_etl.targets import location
 from pgoutput_etl.targets.layout import fitting
+from pgoutput_etl.targets.partitions import gain_remarks, gained_tables
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
     WAS_SKIPPED,
@@ -98,7 +99,9 @@ def make_plan(
     changes = {oid: _described(history, table_changes) for oid, table_changes in changes.items()}
     holders = name_holders(states if named is None else named, changes)
     location.refuse_taken_names(config, holders)
-    planner = _Planner(config, history, user_types, holders, accepts_changes)
+    last_rows = {oid: s.last_row or (0, 0, 0) for oid, s in (named or states).items() if s.version >= 0}
+    last_rows |= {oid: table_changes.last_row or (0, 0, 0) for oid, table_changes in changes.items()}
+    planner = _Planner(config, history, user_types, holders, accepts_changes, last_rows)
     plan = TablePlan()
     for oid in sorted({*changes, *states, *cutoffs}):
         case = _Case(oid, changes.get(oid), states.get(oid), cutoffs.get(oid), oid in ahead, oid in placed)
@@ -150,13 +153,15 @@ class _ColumnHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """holders: by name, the OID of the table that has it. contradicting: tables that the configuration contradicts."""
+    """holders: by name, the OID of the table that has it. last_rows: of each table that has had any. contradicting:
+    tables that the configuration contradicts."""
 
     config: Config
     history: RelationHistory
     user_types: UserTypes
     holders: Mapping[Name, int]
     accepts_changes: bool
+    last_rows: Mapping[int, CommitPosition]
     contradicting: list[OtherSettings] = field(default_factory=list)
 
     def add(self, plan: TablePlan, case: _Case) -> None:
@@ -260,6 +265,7 @@ class _Planner:
         mode = None if state is None else other_mode(state, rule.mode, relation)
         if mode is not None:
             raise TableError(f"{mode}. {_NO_OTHER_MODE}")
+        changes = replace(changes, gained=gained_tables(self.history, state, changes, self.last_rows))
         if rule.mode is not Mode.MIRROR:  # other modes store a truncate like any other change
             changes = replace(changes, truncated_at=None)
         history = _ColumnHistory(Declarations(rule.lineage, {} if state is None else dict(state.used)))
@@ -281,6 +287,7 @@ class _Planner:
         schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
         masks = self.history.masks_of(case.oid)
         laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
+        remarks += gain_remarks(changes)
         target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
         return TableTask(
             *target, case.cutoff, rule.mode, masks, remarks, doubts=history.doubts, used=history.declarations.used

@@ -83,7 +83,7 @@ class Redrive:
             assemble(blocks, scan_output, self.batch.paths, assembly)
             for entry in self.archive.relations.entries:
                 if is_of_snapshot(entry) and entry.relation.oid not in assembly.relations.oids():
-                    assembly.relations.declare(entry.relation, entry.position, None)
+                    assembly.relations.declare(entry.relation, entry.position, None, entry.root)
             assembly.types = {**self.archive.assembly.types, **assembly.types}
             user_types = UserTypes.of(assembly.types.values(), config.types)
             assembly.relations.mask = policy = masking_policy_of(config, assembly, user_types)

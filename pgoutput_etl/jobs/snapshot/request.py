@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import ClassVar
@@ -115,7 +115,8 @@ class SnapshotOrder:
 
     lsn: the rows include all commits before it. time: microseconds since 2000-01-01 UTC. staged: the path of the rows
     until the batch is done. known: OIDs of all tables that the server had, if it publishes every table that is created
-    later; else None. repairs: by OID, if tables are repaired, not replaced.
+    later; else None. repairs: by OID, if tables are repaired, not replaced. partitions: by the root's OID, on the
+    server.
     """
 
     lsn: int
@@ -125,6 +126,7 @@ class SnapshotOrder:
     types: tuple[Type, ...] = ()
     known: frozenset[int] | None = None
     repairs: Mapping[int, Repair] | None = None
+    partitions: Mapping[int, tuple[Relation, ...]] = field(default_factory=dict)
 
     @property
     def through(self) -> int:
@@ -143,6 +145,7 @@ class SnapshotOrder:
             "relations": [relation_row(relation) for relation in self.relations],
             "types": [[t.oid, t.namespace, t.name] for t in self.types],
             "known": None if self.known is None else sorted(self.known),
+            "partitions": {root: list(map(relation_row, of_root)) for root, of_root in self.partitions.items()},
             "repairs": None if self.repairs is None else {o: [r.version, r.ranges] for o, r in self.repairs.items()},
         }
         return json.dumps({"snapshot": fields})
@@ -160,7 +163,9 @@ class SnapshotOrder:
         repairs = fields.get("repairs")
         if repairs is not None:
             repairs = {int(oid): Repair(version, _ranges(ranges)) for oid, (version, ranges) in repairs.items()}
-        return cls(fields["lsn"], fields["time"], fields["staged"], relations, types, tables, repairs)
+        described = fields.get("partitions") or {}  # older ledgers have none, too
+        partitions = {int(root): tuple(map(relation_of, of_root)) for root, of_root in described.items()}
+        return cls(fields["lsn"], fields["time"], fields["staged"], relations, types, tables, repairs, partitions)
 
 
 def _ranges(stored: list[list[int]] | None) -> KeyRanges:

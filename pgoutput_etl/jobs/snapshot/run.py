@@ -42,6 +42,7 @@ from pgoutput_etl.masking.policy import masking_policy
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
 from pgoutput_etl.postgres.source_server import QUERY, SourceServer
+from pgoutput_etl.schema.partitions import has_same_identity
 from pgoutput_etl.schema.relation_history import (
     RelationEntry,
     RelationHistory,
@@ -329,6 +330,13 @@ class _SnapshotLoad:
             entry = known.get(relation.oid)
             if entry is None or (is_of_snapshot(entry) and entry.relation != relation):
                 entries.append(RelationEntry(position, relation, None))
+        for root in {relation.oid for relation in self.order.relations} & self.order.partitions.keys():
+            sent = {oid: entry.relation for oid, entry in known.items() if entry.root == root}
+            entries += [
+                RelationEntry(position, partition, None, root)
+                for partition in self.order.partitions[root]
+                if partition.oid not in sent or not has_same_identity(sent[partition.oid], partition)
+            ]
         return entries
 
     def _may_lack_rows(self, oid: int) -> bool:

@@ -113,7 +113,8 @@ class Staging:
             unread = self._one_by_one([(table.relation, table) for table in tables], stage)
             unread |= source.rewritten([table for table in tables if table.relation.oid not in unread])
         relations = tuple(table.relation for table in tables)
-        order = SnapshotOrder(snapshot.lsn, time, path, relations, catalog.types, catalog.known, repairs)
+        described = (relations, catalog.types, catalog.known, repairs, catalog.partitions)
+        order = SnapshotOrder(snapshot.lsn, time, path, *described)
         return self._staged(order, skipped, unread)
 
     def _compared(self, comparison: TableComparison, table: CatalogTable) -> Repair:
@@ -196,7 +197,8 @@ class Staging:
         unread = self._one_by_one([(relation, relation) for relation in relations], stage)
         time = None if request.time is None else microseconds_of(request.time)
         known = None if catalog is None else catalog.known
-        order = SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types, known)
+        described = {} if catalog is None else catalog.partitions
+        order = SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types, known, partitions=described)
         staged = self._staged(order, skipped, unread)
         return replace(staged, unread=(*staged.unread, *partitions))
 
