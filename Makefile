@@ -16,8 +16,10 @@ JOBS ?= 2
 pytest = $(venv)/bin/python -m pytest -q -n $(JOBS) --no-loadscope-reorder --durations=15 \
 	-o faulthandler_timeout=400 -o faulthandler_exit_on_timeout=true -m "not soak"
 
-# Use the pinned Spark, whatever Spark the caller's shell is set up for.
-unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME
+# Use the pinned Spark, whatever Spark the caller's shell is set up for. And keep compiled modules: without them, each
+# Python process would compile what it imports, for seconds.
+unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_SUBMIT_ARGS PYTHONPATH PYTHONHOME \
+	PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-servers lint docs bench soak simulate matrix neighbors notebooks archive clean java

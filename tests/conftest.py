@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadFileScheduling
 
-# A test must not fail because the machine is busy.
-settings.register_profile("unhurried", deadline=None)
+# A test must not fail because the machine is busy. Soak tests set their own numbers of examples.
+settings.register_profile("unhurried", deadline=None, max_examples=30)
 settings.load_profile("unhurried")
 
 # For every process that the tests start: the JVM's first compiler tier only, as optimizing code that no test runs for

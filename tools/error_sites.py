@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -49,11 +50,12 @@ class Site:
         return f"{self.path}:{self.line}: {self.kind}: {self.text}"
 
 
-def sites(root: Path = ROOT) -> list[Site]:
+@cache  # several tests read it
+def sites(root: Path = ROOT) -> tuple[Site, ...]:
     """In the order of files and lines, without those that only add a location to another error's text."""
     paths = sorted(path for folder in ("pgoutput_etl", "jobs") for path in (root / folder).rglob("*.py"))
     all_sites = {site for path in paths for site in _module_sites(path, path.relative_to(root).as_posix())}
-    return sorted(site for site in all_sites if _LOCATION.sub("", site.text))
+    return tuple(sorted(site for site in all_sites if _LOCATION.sub("", site.text)))
 
 
 def _module_sites(path: Path, name: str) -> Iterator[Site]:

@@ -25,7 +25,6 @@ def patterns() -> Iterator[tuple[str, str]]:
 
 
 PATTERNS = list(patterns())
-SITES = sites()
 
 
 def fits(pattern: str, text: str) -> bool:
@@ -39,12 +38,12 @@ def entry_of(site: Site) -> str | None:
 
 
 def test_every_error_of_the_code_has_an_entry() -> None:
-    unexplained = [str(site) for site in SITES if entry_of(site) is None]
+    unexplained = [str(site) for site in sites() if entry_of(site) is None]
     assert unexplained == [], "\n".join(["docs/errors.md needs an entry for", *unexplained])
 
 
 def test_every_entry_explains_an_error_of_the_code() -> None:
-    stale = [p for p in PATTERNS if not any(site.kind == p[0] and fits(p[1], site.text) for site in SITES)]
+    stale = [p for p in PATTERNS if not any(site.kind == p[0] and fits(p[1], site.text) for site in sites())]
     assert stale == [], "docs/errors.md explains errors that the code no longer has"
 
 
@@ -83,6 +82,6 @@ def test_an_errors_text_is_found_in_any_expression(tmp_path: Path, code: str, ex
 
 def test_the_search_finds_errors_of_every_class() -> None:
     """Detects a search that finds nothing."""
-    kinds: Mapping[str, int] = {kind: sum(site.kind == kind for site in SITES) for kind in CLASSES}
+    kinds: Mapping[str, int] = {kind: sum(site.kind == kind for site in sites()) for kind in CLASSES}
     assert min(kinds.values()) >= 2
     assert sum(kinds.values()) > 120

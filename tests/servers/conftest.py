@@ -9,7 +9,7 @@ import pytest
 from tests.support.servers.postgres import Server
 
 
-@pytest.fixture(scope="module", params=[16, 18])
+@pytest.fixture(scope="module", params=[pytest.param(16, marks=pytest.mark.soak), 18])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     with Server(version=request.param) as running:
         yield running

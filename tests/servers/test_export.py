@@ -1,7 +1,9 @@
-"""Exported tables, loaded into a real server, are the tables as they were at that commit."""
+"""Exported tables, loaded into a real server, are the tables as they were at that commit; and so are undone ones."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.export.request import ExportFormat, ExportRequest
 from pgoutput_etl.jobs.export.run import export
 from pgoutput_etl.jobs.moment.request import Moment
+from pgoutput_etl.jobs.undo.request import UndoRequest
+from pgoutput_etl.jobs.undo.run import undo
 from tests.spark.load.test_type_matrix import create, fill
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server
@@ -40,27 +44,57 @@ commit;
 """
 
 
-@pytest.mark.parametrize("form", [ExportFormat.SQL, pytest.param(ExportFormat.COPY, marks=pytest.mark.soak)])
-def test_tables_come_back_as_they_were(form: ExportFormat, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    columns = columns_of_all_types()
-    with Server(18) as server:
-        job = Job(spark, tmp_path, landing)
-        truth, xid = after_a_disaster(server, job, columns)
-        into = tmp_path / "export"
-        request = ExportRequest(("*.*",), str(into), Moment(xid=xid, before=True), form)
-        summary = export(spark, job.loaded(), request)
-        assert summary.exit_code == 0
-        assert {table.name: table.rows for table in summary.tables}['odd schema.it\'s "a.b" t'] == 4
-        with pytest.raises(ConfigError, match="exists: name another folder"):
-            export(spark, job.loaded(), request)
+@dataclass(frozen=True, slots=True)
+class Disaster:
+    """A server with a column of each type, and an applied archive, whose last transaction spoils the rows."""
 
-        server.psql("create database restored")
-        server.database = "restored"
+    server: Server
+    job: Job
+    columns: list[Case]
+    truth: list[bytes]
+    xid: int
+
+
+@pytest.fixture(scope="module")
+def disaster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Disaster]:
+    folder, columns = tmp_path_factory.mktemp("disaster"), columns_of_all_types()
+    (folder / "landing").mkdir()
+    job = Job(spark, folder, folder / "landing")
+    with Server(18) as server:
+        yield Disaster(server, job, columns, *after_a_disaster(server, job, columns))
+
+
+def test_an_undo_restores_every_type_exactly(disaster: Disaster, tmp_path: Path) -> None:
+    server, job = disaster.server, disaster.job
+    assert rows(server, tmp_path / "spoiled") != disaster.truth
+    summary = undo(job.spark, job.loaded(), UndoRequest(str(tmp_path / "undo"), xid=disaster.xid))
+    assert summary.exit_code == 0
+    done = server.run_scripts("-f", str(tmp_path / "undo" / "undo.sql"))
+    assert done.returncode == 0, done.stderr
+    assert rows(server, tmp_path / "restored") == disaster.truth
+
+
+@pytest.mark.parametrize("form", [ExportFormat.SQL, pytest.param(ExportFormat.COPY, marks=pytest.mark.soak)])
+def test_tables_come_back_as_they_were(form: ExportFormat, disaster: Disaster, tmp_path: Path) -> None:
+    job, into = disaster.job, tmp_path / "export"
+    request = ExportRequest(("*.*",), str(into), Moment(xid=disaster.xid, before=True), form)
+    summary = export(job.spark, job.loaded(), request)
+    assert summary.exit_code == 0
+    assert {table.name: table.rows for table in summary.tables}['odd schema.it\'s "a.b" t'] == 4
+    with pytest.raises(ConfigError, match="exists: name another folder"):
+        export(job.spark, job.loaded(), request)
+
+    server, database = disaster.server, f"restored_{form.value}"
+    server.psql(f"create database {database}")
+    server.database = database
+    try:
         server.psql(USER_TYPES + ODD)
-        create(server, columns)
+        create(server, disaster.columns)
         done = server.run_scripts("-f", "load.sql", cwd=into)
         assert done.returncode == 0, done.stderr
-        assert rows(server, tmp_path / "restored") == truth
+        assert rows(server, tmp_path / "restored") == disaster.truth
+    finally:
+        server.database = "postgres"
 
 
 def columns_of_all_types() -> list[Case]:

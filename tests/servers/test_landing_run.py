@@ -226,6 +226,7 @@ def test_a_container_whose_server_is_away_ends_cleanly(tmp_path: Path) -> None:
         shop.assert_is(replayed(container.files), tmp_path)
 
 
+@pytest.mark.soak
 def test_a_container_follows_a_failover(tmp_path: Path) -> None:
     with shop_and_container(18, tmp_path, ROTATE_SECONDS="1") as (shop, container):
         set_up(shop, "--set=failover=true")

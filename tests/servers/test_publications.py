@@ -35,7 +35,10 @@ def servers() -> Iterator[dict[Version, Server]]:
         yield {16: old, 18: new}
 
 
-@pytest.fixture(params=SLOTS)
+QUICK = {"18-parallel-binary", "16-streaming"}
+
+
+@pytest.fixture(params=[pytest.param(slot, marks=[pytest.mark.soak] * (slot not in QUICK)) for slot in SLOTS])
 def begin(request: pytest.FixtureRequest, servers: dict[Version, Server], tmp_path: Path) -> Iterator[Begin]:
     version, protocol, options = SLOTS[request.param]
     name = f"s{crc32(request.node.name.encode())}"

@@ -41,7 +41,7 @@ WRONG_IN_MEMORY = {
     ),
 }
 WRONG_THROUGH_THE_JOB = _WRONG
-IN_CI = {"ascii_values", "binary_composite_of_domain", "drop_add_last", "enum_key", "pk_only_generated"}
+IN_CI = {"binary_composite_of_domain", "drop_add_last", "pk_only_generated"}
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,6 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.jobs.moment.read import archive_of
 from pgoutput_etl.jobs.undo.request import UndoRequest
 from pgoutput_etl.jobs.undo.run import undo, undone_tables
-from tests.servers.test_export import after_a_disaster, columns_of_all_types
-from tests.servers.test_export import rows as exported
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server
 
@@ -117,7 +115,8 @@ def _bag_values(row: tuple[int, str]) -> str:
     return f"{row[0]}, '" + row[1].replace("'", "''") + "'"
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(2, 13))])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 13))
 def test_the_server_is_as_if_the_transaction_had_never_been(
     spark: SparkSession, tmp_path: Path, landing: Path, seed: int
 ) -> None:
@@ -184,17 +183,6 @@ def without(
         table: [row for row in found if (table, row[: width.get(table, 1)]) not in conflicts]
         for table, found in rows.items()
     }
-
-
-def test_every_type_is_restored_exactly(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    with Server(18) as server:
-        job = Job(spark, tmp_path, landing)
-        truth, xid = after_a_disaster(server, job, columns_of_all_types())
-        summary = undo(spark, job.loaded(), UndoRequest(str(tmp_path / "undo"), xid=xid))
-        assert summary.exit_code == 0
-        done = server.run_scripts("-f", str(tmp_path / "undo" / "undo.sql"))
-        assert done.returncode == 0, done.stderr
-        assert exported(server, tmp_path / "restored") == truth
 
 
 GUARDED = """

@@ -216,7 +216,7 @@ def rows_without(table: ReplayedTable, search: RowSearch, identities: Iterable[I
 @pytest.mark.parametrize(
     "seeds",
     [
-        pytest.param(range(n, n + _AT_ONCE), marks=() if n < 100 else pytest.mark.soak)
+        pytest.param(range(n, n + _AT_ONCE), marks=() if n < _AT_ONCE else pytest.mark.soak)
         for n in range(0, 4_000, _AT_ONCE)
     ],
     ids=lambda seeds: f"{seeds.start}",

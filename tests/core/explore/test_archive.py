@@ -44,7 +44,10 @@ from tests.support.small_archives import (
 )
 
 ROOT = Path(__file__).parents[3]
-SLOTS = ["random16/v2", "pg14/v2_stream", "pg16/v3_twophase"]
+SLOTS = [
+    "random16/v2",
+    *(pytest.param(slot, marks=pytest.mark.soak) for slot in ("pg14/v2_stream", "pg16/v3_twophase")),
+]
 INT4, NUMERIC, TIMESTAMPTZ = 23, 1700, 1184
 
 

@@ -223,7 +223,10 @@ def test_a_damaged_archive_is_inspected_to_its_end(tmp_path: Path) -> None:
     assert len(report.files) == 11
 
 
-@pytest.mark.parametrize("slot", ["random16/v2", "random16/v4b", "pg16/v3_twophase"])
+@pytest.mark.parametrize(
+    "slot",
+    ["pg16/v3_twophase", *(pytest.param(slot, marks=pytest.mark.soak) for slot in ("random16/v2", "random16/v4b"))],
+)
 def test_any_part_of_an_archive_can_be_inspected(slot: str) -> None:
     """A file alone, or without the files before it, is not damaged."""
     files = files_of(DATA / slot)
@@ -237,7 +240,7 @@ def test_any_part_of_an_archive_can_be_inspected(slot: str) -> None:
     assert sum(report.accounts.values()) == report.content_bytes
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(5, 100))])
 def test_no_damage_stops_an_inspection(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     for file in files_of(DATA / "pg16" / chance.choice(["v2_stream", "v3_twophase", "v1"])):

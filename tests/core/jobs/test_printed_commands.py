@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,10 @@ _IN_TEXTS = re.compile(rf"(?<!spark/)\bjobs/(?P<job>[a-z_]+)\.py(?P<options>(?:[
 _VALUES = {"--tables": "public.t", "--jdbc": "jdbc:postgresql://db:5432/shop", "--set": 'source.ignore=["a.bin"]'}
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((ROOT / "pgoutput_etl").rglob("*.py")):
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def modules() -> list[tuple[str, ast.Module]]:
+    paths = sorted((ROOT / "pgoutput_etl").rglob("*.py"))
+    return [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
 
 
 def texts() -> Iterator[tuple[str, str]]:

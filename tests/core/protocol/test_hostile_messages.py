@@ -111,8 +111,8 @@ def typed_or_refused(seed: int, count: int) -> Counter[str]:
 
 def test_a_hostile_value_makes_an_event_or_is_refused() -> None:
     with no_hang(60):
-        found = typed_or_refused(4, 1500)
-    assert min(found["events"], found["refused"]) > 300
+        found = typed_or_refused(4, 500)
+    assert min(found["events"], found["refused"]) > 100
     assert found["unrepresentable"] > 0
 
 

@@ -49,7 +49,7 @@ def assert_is_the_mirror_as_of_every_commit(replay: Replay, keys: Mapping[str, t
             )
 
 
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(st.integers(0, 2**32))
 def test_versions_as_of_a_commit_equal_the_mirror(seed: int) -> None:
     assert_is_the_mirror_as_of_every_commit(_replay_of(seed, 40), KEYS)

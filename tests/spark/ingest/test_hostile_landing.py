@@ -97,6 +97,7 @@ def test_consecutive_numbers_show_that_no_table_depends_on_a_bomb(nights: Nights
     assert nights.values("t") == [("100", "x"), ("200", "x")]
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("lsn", [0x64 - 50, pytest.param(HUGE, marks=pytest.mark.soak)])
 def test_the_tables_of_the_one_file_that_breaks_the_order_of_commits_are_held(nights: Nights, lsn: int) -> None:
     nights.night(first(), transaction(2, 200, other(), insert("200", "x", oid=OTHER)))
@@ -139,6 +140,7 @@ def test_a_good_file_among_forged_ones_loses_no_rows(nights: Nights, remedy: str
     assert nights.values("t") == sorted((value, "x") for value in ["90", *right, "300"])
 
 
+@pytest.mark.soak
 def test_a_resumed_batch_holds_the_same_tables(nights: Nights) -> None:
     nights.night(first(), transaction(2, 200, other(), insert("200", "x", oid=OTHER)))
     nights.land(one(3, 300))
@@ -213,6 +215,7 @@ def test_bytes_of_an_ignored_file_stay_in_the_accounts(nights: Nights) -> None:
     assert [row["quarantined"] for row in nights.ledger("files") if row["path"].endswith("000-x.copydata")] == [360]
 
 
+@pytest.mark.soak
 def test_an_applied_file_that_is_wrong_can_be_ignored(nights: Nights) -> None:
     nights.night(first())
     hostile = nights.land(transaction(99, HUGE, insert("forged", "x")), name="zzzz.copydata")
@@ -228,6 +231,7 @@ def test_an_applied_file_that_is_wrong_can_be_ignored(nights: Nights) -> None:
     assert nights.values("t") == [("100", "x"), ("200", "x")]
 
 
+@pytest.mark.soak
 def test_an_unreadable_file_that_is_still_there_stops_the_redrive_with_a_command(nights: Nights) -> None:
     nights.land(first(), name="a-2026-01-01.copydata")
     hostile = nights.job.landing / "a-2026-01-02.copydata"

@@ -121,6 +121,7 @@ def test_a_skipped_file_is_quarantined_and_then_read_in_its_order(nights: Nights
     assert job.backfill(BackfillRequest(None)).batch == 0, "nothing is left to do"
 
 
+@pytest.mark.soak
 def test_bytes_added_before_a_redrive_are_read_by_the_next_run(nights: Nights) -> None:
     """The incomplete message at the archive's end waits as before."""
     job, folder = nights.job, nights.job.landing

@@ -41,6 +41,7 @@ def test_a_real_archive(spark: SparkSession, tmp_path: Path, landing: Path, monk
     job.assert_equals(truth_tables(CAPTURES / "pg16" / "truth"), "pg16")
 
 
+@pytest.mark.soak
 def test_rows_of_an_open_transaction_are_kept_in_the_ledger(nights: Nights) -> None:
     first = nights.land([*transaction(1, 100, table(), insert("1", "a")), *segment(9, insert("2", "open"), first=True)])
     nights.job.run()

@@ -90,6 +90,7 @@ def test_each_look_applies_what_has_landed_since(landed: Landed, monkeypatch: py
     assert len(runs) == 3, "after a while, it reads the ledger anyway"
 
 
+@pytest.mark.soak
 def test_a_look_leaves_the_work_to_another_run(landed: Landed) -> None:
     landed.land()
     landed.follower.look()
@@ -144,6 +145,7 @@ def test_sigterm_ends_it_after_the_batch_that_it_is_in(nights: Nights) -> None:
     assert nights.job.run().batch == 2
 
 
+@pytest.mark.soak
 def test_it_has_a_limit_for_the_transactions_of_a_batch(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_module, "MOST_TRANSACTIONS", 1)
     for n in (1, 2):

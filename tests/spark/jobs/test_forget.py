@@ -459,6 +459,7 @@ def test_files_of_snapshots_that_the_request_names(nights: Nights, tmp_path: Pat
     assert nights.values("t") == [(1, "Kim")]
 
 
+@pytest.mark.soak
 def test_a_file_with_another_name_and_a_link_are_no_proof(nights: Nights, tmp_path: Path) -> None:
     path = nights.land(transaction(1, 0x100, table("id", "v"), insert("1", NAME), insert("2", "Bob")))
     other = tmp_path / "backup.copydata"

@@ -118,6 +118,7 @@ def test_a_dry_run_then_maintenance_then_further_runs(nights: Nights, monkeypatc
     assert len(nights.values("renamed")) == 3
 
 
+@pytest.mark.soak
 def test_small_tables_are_left_alone(nights: Nights) -> None:
     some_nights(nights)
     ledger = nights.ledger("batches")

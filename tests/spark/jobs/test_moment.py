@@ -164,6 +164,7 @@ def test_columns_and_names_are_those_of_the_moment(nights: Nights) -> None:
     assert pg.read_at(spark, config, lsn=0x500, tables=["*.u"]).keys() == {"public.u"}
 
 
+@pytest.mark.soak
 def test_a_moment_is_a_commit_a_time_or_a_transaction(nights: Nights) -> None:
     hour = 3_600_000_000
     wrapped = 1 << 38

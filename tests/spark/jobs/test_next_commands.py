@@ -54,6 +54,7 @@ def test_quarantined_bytes_and_the_tables_that_they_hold(nights: Nights) -> None
     assert (again.exit_code, again.next) == (EXIT_DONE, ())
 
 
+@pytest.mark.soak
 def test_a_table_that_is_gone(nights: Nights) -> None:
     nights.night(transaction(1, 100, table(), insert("1", "a")))
     shutil.rmtree(nights.job.path("public", "t"))
@@ -65,6 +66,7 @@ def test_a_table_that_is_gone(nights: Nights) -> None:
     assert nights.job.run().next == ()
 
 
+@pytest.mark.soak
 def test_text_that_is_not_utf8_and_a_type_that_is_no_array(nights: Nights) -> None:
     """Each holds its table alone, and each command mends one."""
     bad, name, mood = TupleData(b"tt", (b"1", b"caf\xe9")), name_of(b"caf\xe9"), Type(None, 16500, "public", "_mood")

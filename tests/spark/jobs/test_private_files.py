@@ -73,7 +73,10 @@ def land_everything(nights: Nights) -> None:
     nights.job.run(*nights.job.overrides)
 
 
-@pytest.mark.parametrize(("group", "private"), [(None, (0o700, 0o600)), (GROUP, (0o750, 0o640))])
+@pytest.mark.parametrize(
+    ("group", "private"),
+    [(None, (0o700, 0o600)), pytest.param(GROUP, (0o750, 0o640), marks=pytest.mark.soak)],
+)
 def test_the_files_of_every_job(nights: Nights, tmp_path: Path, group: str | None, private: tuple[int, int]) -> None:
     if group is not None:
         if grp.getgrnam(group).gr_gid not in {*os.getgroups(), os.getegid()} and os.geteuid() != 0:

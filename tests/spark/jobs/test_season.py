@@ -1,4 +1,4 @@
-"""Jobs that only read, on a season: verify, plan, inspect, and maintain without --execute."""
+"""Jobs that only read, on a season: verify, plan, inspect, status, and maintain without --execute."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import pytest
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain
+from pgoutput_etl.jobs.status.report import WaitingFiles
+from pgoutput_etl.jobs.status.request import StatusRequest
+from pgoutput_etl.jobs.status.run import status
 from pgoutput_etl.jobs.verify.report import VerifySummary
 from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.run import verify
 from tests.spark.jobs.test_plan import inspected, planned, tree
+from tests.support.jobs import held
 from tests.support.season import SIXTH, Season
 
 pytestmark = pytest.mark.spark
@@ -82,6 +86,16 @@ def test_inspect_counts_what_the_nights_counted(season: Season) -> None:
         total = sum(getattr(summary, f"{status}_transactions") for summary in season.summaries)
         assert (status, report.transactions[status]) == (status, total)
     assert report.transactions["open"] == 0
+
+
+def test_status_has_the_figures_of_the_last_night(season: Season) -> None:
+    """It reads without Spark what Spark wrote."""
+    report, last = status(season.nights.job.loaded(), StatusRequest()), season.summaries[-1]
+    assert (report.batch, report.last_commit_lsn, report.exit_code) == (5, last.last_commit_lsn, last.exit_code)
+    assert {table.table: table.reason for table in report.held} == held(last)
+    assert report.quarantine.ranges == season.summaries[3].damages
+    assert report.quarantine.bytes == sum(summary.accounts["quarantined"] for summary in season.summaries)
+    assert (report.waiting, report.open.transactions, report.claim) == (WaitingFiles(), 0, None)
 
 
 def test_maintenance_without_execute_writes_nothing(season: Season) -> None:

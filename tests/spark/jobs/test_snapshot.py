@@ -289,6 +289,7 @@ def test_partitions_of_a_published_root_and_a_damaged_file_leave_out_one_table_o
         loaded("public.bad")
 
 
+@pytest.mark.soak
 def test_the_repair_of_a_table_without_a_key_overwrites_its_rows(nights: Nights) -> None:
     bag = table("v", "w", name="bag", key=())
     rows = [("1", "a"), ("1", "a"), ("2", "b")]
@@ -300,6 +301,7 @@ def test_the_repair_of_a_table_without_a_key_overwrites_its_rows(nights: Nights)
     assert nights.values("bag") == [*rows, ("3", "c")]
 
 
+@pytest.mark.soak
 def test_a_repair_writes_only_rows_that_differ_in_a_value(nights: Nights) -> None:
     """Values with several spellings, values that no column holds or that were never sent, and a dropped column that is
     kept; ranges that the snapshot does not have."""

@@ -100,6 +100,7 @@ def test_a_truncate_completes_a_table_within_a_run(nights: Nights) -> None:
     assert states(nights.job.run(MANUAL, "merge.max_transactions=1")) == {}
 
 
+@pytest.mark.soak
 def test_a_diverged_table_is_named_until_it_is_rebuilt(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), truncate(), insert("1", "a"), insert("2", "b")))
     contradict(nights)
@@ -119,6 +120,7 @@ def test_a_diverged_table_is_named_until_it_is_rebuilt(nights: Nights) -> None:
     assert (rebuilt.exit_code, rebuilt.next, states(nights.job.run())) == (EXIT_DONE, (), {})
 
 
+@pytest.mark.soak
 def test_a_table_is_ambiguous_until_somebody_declares_what_happened(nights: Nights) -> None:
     int4, bigint = 23, 20
     before, after = table("id", ("n", int4), "v"), table("id", ("n", bigint), ("total", int4))
@@ -165,6 +167,7 @@ def test_a_change_of_a_missing_row_is_applied_or_holds_the_table(nights: Nights)
     assert nights.values("t") == [("1", "a"), ("2", "b")]
 
 
+@pytest.mark.soak
 def test_changes_of_a_range_are_not_compared_with_the_rows_after_them(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     load(nights, 0x101, [("1", "a"), ("2", "b")])
@@ -173,7 +176,7 @@ def test_changes_of_a_range_are_not_compared_with_the_rows_after_them(nights: Ni
     assert ([t.how for t in ranged.tables], ranged.exit_code) == (["rows of the range"], EXIT_DONE)
 
 
-@pytest.mark.parametrize("ranges", [None, ()], ids=["different", "equal"])
+@pytest.mark.parametrize("ranges", [None, pytest.param((), marks=pytest.mark.soak)], ids=["different", "equal"])
 def test_a_repair_mends_a_diverged_table(nights: Nights, ranges: tuple[()] | None) -> None:
     nights.night(transaction(1, 0x100, table(), truncate(), insert("1", "a")))
     contradict(nights)
@@ -183,6 +186,7 @@ def test_a_repair_mends_a_diverged_table(nights: Nights, ranges: tuple[()] | Non
     assert nights.values("t") == [("1", "a"), ("2", "b")][: 1 if ranges == () else 2]
 
 
+@pytest.mark.soak
 def test_a_snapshot_and_a_truncate_mend_a_diverged_table(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), truncate(), insert("1", "a")))
     contradict(nights)

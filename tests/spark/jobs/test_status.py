@@ -40,6 +40,7 @@ def changed_rows(night: Night) -> dict[str, tuple[int | None, ...]]:
     return {t.table: (t.inserted, t.updated, t.deleted) for t in night.tables}
 
 
+@pytest.mark.soak
 def test_status_has_the_figures_of_the_summaries(nights: Nights) -> None:
     job = nights.job
     nights.land(FIRST)

@@ -130,6 +130,7 @@ def test_a_feed_that_is_turned_on_later_begins_with_the_next_batch(
     assert sorted(change["_change_type"] for change in changes) == ["update_postimage", "update_preimage"]
 
 
+@pytest.mark.soak
 def test_columns_that_a_feed_or_statistics_cannot_have(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     cdf, statistics = "match: '*', cdf: true", "properties: {delta.dataSkippingStatsColumns: 'id,d'}"
     nights = Nights(Job(spark, tmp_path, landing, [f"tables=[{{{cdf}, {statistics}}}]"]))

@@ -201,6 +201,7 @@ def test_every_call_to_delta_may_fail(
     assert len(right) == (3 if messages in (create, None) else 4)
 
 
+@pytest.mark.soak
 def test_a_data_file_that_is_gone_ends_the_maintenance_and_verification_of_its_table_alone(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +291,7 @@ def another_program(path: Path) -> Iterator[threading.Event]:
         running.result()
 
 
+@pytest.mark.soak
 def test_a_write_that_meets_other_commits_is_repeated_and_then_held(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

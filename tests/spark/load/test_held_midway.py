@@ -105,6 +105,7 @@ def test_a_table_that_fails_after_it_moved_is_at_its_old_path(nights: Nights, di
 SWAPPED = "tables=[{match: public.t, rename: public.v}, {match: public.u, rename: public.t}]"
 
 
+@pytest.mark.soak
 @DIES
 def test_rows_make_room_if_another_table_takes_their_path(nights: Nights, dies: bool) -> None:
     """In the same night the configuration gives both tables other names, and the one that has to leave fails."""

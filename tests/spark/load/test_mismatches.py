@@ -104,6 +104,7 @@ def test_the_job_finds_what_the_replay_finds(
         assert sum(found is not None for found in expected.values()) > len(expected) / 2
 
 
+@pytest.mark.soak
 def test_a_value_that_was_never_sent_is_not_null(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     """A bag's column that a column list left out: its values in older rows are unknown."""
     files = [

@@ -290,6 +290,7 @@ def test_a_configured_key_that_is_no_key_holds_its_table(mode: Mode, nights: Nig
         assert [row["v"] for row in nights.job.rows("public", name)] == ["a"]
 
 
+@pytest.mark.soak
 def test_rows_that_were_deleted_under_another_key_are_not_matched_by_the_new_one(nights: Nights) -> None:
     """Key 60 is that of two deleted rows, the newer of which is inserted again. The two rows of key 90 were deleted
     together, so that neither is meant."""
@@ -325,7 +326,13 @@ def test_rows_that_were_deleted_under_another_key_are_not_matched_by_the_new_one
         assert counted(living, ["id", "n", "v"]) == counted(expected, ["id", "n", "v"])
 
 
-@pytest.mark.parametrize("mode", [Mode.SOFT_DELETE, Mode.HISTORY], ids=lambda mode: mode.value)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(Mode.SOFT_DELETE, id="soft_delete", marks=pytest.mark.soak),
+        pytest.param(Mode.HISTORY, id="history"),
+    ],
+)
 def test_a_former_row_does_not_keep_a_table_from_a_retyped_key(mode: Mode, nights: Nights) -> None:
     nights.job = in_modes(nights.job, {"public.t": mode})
     messages = [

@@ -439,6 +439,7 @@ def test_a_run_that_died_between_two_spans_is_finished(nights: Nights, monkeypat
     assert rows == {(1, "a1", "1"), (2, "a2", "2"), (3, "b3", "3"), (4, "b4", "four")}
 
 
+@pytest.mark.soak
 def test_a_declaration_releases_the_change_of_a_key_to_another_column(nights: Nights) -> None:
     """The zero-downtime change to bigint, in every mode, with unchanged TOAST and deletes after it."""
     modes = {mode: oid for oid, mode in enumerate(("mirror", "soft_delete", "history", "append"), 1)}

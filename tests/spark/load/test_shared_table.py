@@ -110,6 +110,7 @@ def test_a_type_that_does_not_fit_holds_only_its_source(spark: SparkSession, tmp
     eu.assert_mirrored()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("rule", "nights"),
     [
