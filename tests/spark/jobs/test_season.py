@@ -82,9 +82,9 @@ def test_plan_counts_a_night_before_it_is_applied(season: Season) -> None:
 
 def test_inspect_counts_what_the_nights_counted(season: Season) -> None:
     report = inspected(season.nights.job.landing)
-    for status in ("committed", "aborted", "resent", "quarantined"):
-        total = sum(getattr(summary, f"{status}_transactions") for summary in season.summaries)
-        assert (status, report.transactions[status]) == (status, total)
+    for fate in ("committed", "aborted", "resent", "quarantined"):
+        total = sum(getattr(summary, f"{fate}_transactions") for summary in season.summaries)
+        assert (fate, report.transactions[fate]) == (fate, total)
     assert report.transactions["open"] == 0
 
 
