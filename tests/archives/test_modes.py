@@ -12,7 +12,7 @@ from tests.support.modes_reference import table_histories
 from tests.support.replays import replay_of
 from tests.support.truth import assert_equals_truth
 
-QUICK = {"pg16-v4_parallel"}
+QUICK = {"random16-v4b"}
 CASES = [pytest.param(ARCHIVES[n], id=n, marks=() if n in QUICK else pytest.mark.soak) for n in ARCHIVES]
 SAMPLES = 6
 

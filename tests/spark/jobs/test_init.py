@@ -1,4 +1,5 @@
-"""A configuration that `init` writes applies an archive; deltalake reads the tables as docs/getting-started.md says."""
+"""A configuration that `init` writes applies a real archive: every table then equals the server's, the next run writes
+nothing, and deltalake reads the tables as docs/getting-started.md says."""
 
 from __future__ import annotations
 
@@ -13,16 +14,24 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.config.settings import load_config
 from pgoutput_etl.jobs.apply.pipeline import apply
 from pgoutput_etl.jobs.init.command import COMMAND
-from tests.support.captures import DATA
+from tests.support.captures import DATA, truth_tables
+from tests.support.jobs import Job
 
 pytestmark = pytest.mark.spark
 
 
 def test_apply_works_with_the_configuration(spark: SparkSession, tmp_path: Path) -> None:
-    out = tmp_path / "job.yaml"
-    assert COMMAND.main("init", [str(DATA / "random16" / "v2"), "--out", str(out), "--quiet"]) == 0
+    out, landing, job = tmp_path / "init.yaml", DATA / "random16" / "v4b", Job(spark, tmp_path, tmp_path)
+    assert COMMAND.main("init", [str(landing), "--out", str(out), "--quiet"]) == 0
+    config = load_config(str(out), [f"target.root={tmp_path / 'tables'}"])
 
-    [summary] = apply(spark, load_config(str(out), [f"target.root={tmp_path / 'tables'}"]), lambda _: None)
+    [summary] = apply(spark, config, lambda _: None)
+
+    assert summary.exit_code == 0
+    job.assert_equals(truth_tables(DATA / "random16" / "truth"), "random16")
+    versions = job.versions()
+    apply(spark, config, lambda _: None)
+    assert job.versions() == versions
 
     rows = {table.table: table.rows for table in summary.tables}
     assert rows == {"acct": 89, "blob_": 2185, "ev": 84, "line": 38, "uniq": 4}

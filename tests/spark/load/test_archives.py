@@ -11,15 +11,14 @@ from pyspark.sql import SparkSession
 from tests.support.captures import CAPTURES, files_of, truth_tables
 from tests.support.jobs import Job
 
-# tests/archives replays every slot and framing without Spark; the soak tests apply all of them with Spark.
+# tests/archives replays every slot and framing without Spark; `make test` applies one in tests/spark/jobs/test_init.py.
 SLOTS = ["pg10/v1", "pg14/v1", "pg14/v1_binary", "pg14/v2_stream", "pg16/v1", "pg16/v1_binary", "pg16/v2_stream"]
 SLOTS += ["pg16/v3_twophase", "pg16/v3_twophase_only", "pg16/v4_parallel", "pg16/v4_twophase_parallel_binary"]
 FILES = ["pg10/recv.bin", "pg14/recv.bin", "pg16/recv.bin"]
 FILES += ["pg10/sqlbin.pgcopy.gz", "pg14/sqlbin.pgcopy.gz", "pg16/sqlbin.pgcopy.gz"]
 RANDOM = ["random16/v1", "random16/v2", "random16/v3", "random16/v4b"]
-QUICK = "random16/v4b"
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 
 def _land(files: list[Path], landing: Path) -> None:
@@ -27,7 +26,6 @@ def _land(files: list[Path], landing: Path) -> None:
         shutil.copy(file, landing)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("slot", SLOTS)
 def test_two_nights(slot: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     server = slot.split("/", maxsplit=1)[0]
@@ -45,7 +43,6 @@ def test_two_nights(slot: str, spark: SparkSession, tmp_path: Path, landing: Pat
     assert job.versions() == versions
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("file", FILES)
 def test_one_file(file: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     server = file.split("/", maxsplit=1)[0]
@@ -55,7 +52,7 @@ def test_one_file(file: str, spark: SparkSession, tmp_path: Path, landing: Path)
     job.assert_equals(truth_tables(CAPTURES / server / "truth"), server)
 
 
-@pytest.mark.parametrize("slot", [pytest.param(slot, marks=[pytest.mark.soak] * (slot != QUICK)) for slot in RANDOM])
+@pytest.mark.parametrize("slot", RANDOM)
 def test_random_history_in_one_run(slot: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     job = Job(spark, tmp_path, landing)
     _land(files_of(CAPTURES / slot), landing)
@@ -67,7 +64,6 @@ def test_random_history_in_one_run(slot: str, spark: SparkSession, tmp_path: Pat
     assert job.versions() == versions
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("slot", RANDOM)
 def test_random_history_file_by_file(slot: str, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     job = Job(spark, tmp_path, landing)
