@@ -69,6 +69,7 @@ def test_standard_error_has_progress_only(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == f"  pgoutput-etl show {tmp_path}/warehouse/public/t"
 
 
+@pytest.mark.soak
 def test_a_failed_download_shows_what_ivy_says_and_a_users_log_configuration_counts(tmp_path: Path) -> None:
     land(tmp_path, transaction(1, 100, table(), insert("1", "x")))
     (tmp_path / "conf").mkdir()

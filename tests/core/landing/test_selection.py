@@ -95,7 +95,10 @@ def test_a_file_that_grows_is_read_on_from_where_it_ended() -> None:
     assert folder.run().parts == {}
 
 
-@pytest.mark.parametrize("framing", sorted(FRAMINGS))
+@pytest.mark.parametrize(
+    "framing",
+    [pytest.param(name, marks=[pytest.mark.soak] * (name in ("copydata", "pgcopy"))) for name in sorted(FRAMINGS)],
+)
 def test_a_small_file_may_grow_byte_by_byte(framing: str) -> None:
     messages = [
         *ONE,

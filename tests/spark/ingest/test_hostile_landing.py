@@ -49,7 +49,8 @@ def sparse(path: Path) -> None:
         os.truncate(file.fileno(), 100 << 30)
 
 
-@pytest.mark.parametrize("make", [bomb, pytest.param(sparse, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("make", [bomb, sparse])
 def test_tables_are_held_from_a_file_in_which_nothing_can_be_read(nights: Nights, make: object) -> None:
     assert callable(make)
     nights.land(first(), one(2, 200), name="a-2026-01-01.copydata")
@@ -98,7 +99,7 @@ def test_consecutive_numbers_show_that_no_table_depends_on_a_bomb(nights: Nights
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("lsn", [0x64 - 50, pytest.param(HUGE, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("lsn", [0x64 - 50, HUGE])
 def test_the_tables_of_the_one_file_that_breaks_the_order_of_commits_are_held(nights: Nights, lsn: int) -> None:
     nights.night(first(), transaction(2, 200, other(), insert("200", "x", oid=OTHER)))
     nights.land(one(3, 300))
@@ -169,6 +170,7 @@ def test_both_files_are_named_if_nothing_shows_which_is_wrong(nights: Nights) ->
     assert nights.values("t") == [("100", "x"), ("200", "x")]
 
 
+@pytest.mark.soak
 def test_a_forged_commit_that_was_applied_is_named(nights: Nights) -> None:
     nights.night(first())
     hostile = nights.land(transaction(99, HUGE, insert("forged", "x")))

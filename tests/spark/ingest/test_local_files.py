@@ -75,6 +75,7 @@ def test_a_file_that_its_receiver_renames_meanwhile(nights: Nights, monkeypatch:
     assert nights.values("t") == [("1", "a"), ("2", "of the next file")]
 
 
+@pytest.mark.soak
 def test_a_file_that_is_overwritten_meanwhile(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.night(transaction(1, 100, table(), insert("1", "a")))
     path = nights.land(transaction(2, 200, update("1", "secret")))

@@ -18,6 +18,7 @@ def spoiled(data: bytes, old: bytes, new: bytes) -> bytes:
     return data.replace(old, new)
 
 
+@pytest.mark.soak
 def test_an_unreadable_message_quarantines_its_transaction_and_the_rest_is_applied(nights: Nights) -> None:
     first = transaction(
         1, 100, A, insert("1", "x", oid=101), B, insert("1", "x", oid=102), C, insert("1", "x", oid=103)

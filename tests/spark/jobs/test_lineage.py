@@ -31,6 +31,7 @@ def run(nights: Nights) -> None:
         recorder.done(apply(nights.job.spark, config, lambda _: None, recorder.stages))
 
 
+@pytest.mark.soak
 def test_a_run_sends_the_tables_that_it_wrote(nights: Nights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.job.environ[SALT_VARIABLE] = "a salt of sixteen bytes and more"
     events = tmp_path / "events.jsonl"

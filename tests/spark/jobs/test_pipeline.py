@@ -41,6 +41,7 @@ INT, DATE = 23, 1082
 FULL = ReplicaIdentity.FULL
 
 
+@pytest.mark.soak
 def test_several_configurations_read_one_landing_folder(nights: Nights, tmp_path: Path) -> None:
     """At different times, and with different rules."""
     few = replace(nights.job, folder=tmp_path / "few", overrides=["tables=[{match: public.t, columns: {v: drop}}]"])
@@ -54,6 +55,7 @@ def test_several_configurations_read_one_landing_folder(nights: Nights, tmp_path
     assert sorted(row["id"] for row in few.rows("public", "t")) == ["1", "2"]
 
 
+@pytest.mark.soak
 def test_the_summary_names_what_may_lack_earlier_rows(nights: Nights) -> None:
     other = table(oid=2, name="u")
     first = nights.night(transaction(1, 0x100, table(), insert("1", "a"), other, truncate(2), insert("1", "x", oid=2)))
@@ -69,6 +71,7 @@ def test_the_summary_names_what_may_lack_earlier_rows(nights: Nights) -> None:
         assert since == {"t": ("first change", 0x100), "u": ("truncate", 0x100)}, row["batch"]
 
 
+@pytest.mark.soak
 def test_a_table_that_others_seem_to_be_renamed_to_is_named(nights: Nights) -> None:
     def loaded(oid: int, lsn: int) -> Messages:
         return transaction(oid, lsn, table(oid=oid, name="t_new"), insert("1", f"load {oid}", oid=oid))

@@ -160,7 +160,7 @@ def test_a_second_night_is_planned_without_reading_the_tables(nights: Nights) ->
     assert [t.table for t in expected.tables if t.held is not None] != []
 
 
-@pytest.mark.parametrize("name", ["9.odd name[1].bin", "0.odd name[1].bin"])
+@pytest.mark.parametrize("name", ["9.odd name[1].bin", pytest.param("0.odd name[1].bin", marks=pytest.mark.soak)])
 def test_spark_inspects_files_like_this_machine(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Also with the first part of a message, in the newest file (which may still be written) or in an earlier one, and
     with a file that is no archive."""
@@ -236,6 +236,7 @@ def test_partitions_that_will_hold_their_root_are_named_before_they_do(nights: N
     assert remark.endswith(reason), "the ledger keeps the partition's identity"
 
 
+@pytest.mark.soak
 def test_rounded_floats_unmasked_copies_and_keys_of_an_enum_are_named(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

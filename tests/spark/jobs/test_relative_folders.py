@@ -54,6 +54,7 @@ def test_every_job_that_writes_runs(spark: SparkSession, tmp_path: Path, monkeyp
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["_pgoutput_etl", "public"]
 
 
+@pytest.mark.soak
 def test_a_ledger_with_relative_paths_is_continued(
     spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

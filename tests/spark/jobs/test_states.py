@@ -86,6 +86,7 @@ def test_a_table_is_incomplete_until_a_snapshot_has_its_earlier_rows(nights: Nig
     assert nights.values("t") == [("1", "a"), ("2", "b")]
 
 
+@pytest.mark.soak
 def test_the_first_summary_with_an_accepted_table_says_so(nights: Nights) -> None:
     first = nights.night(transaction(1, 0x100, table(), insert("2", "b")))
     assert "Earlier rows, if any, are missing: public.t." in summary_text(first)
@@ -197,6 +198,7 @@ def test_a_snapshot_and_a_truncate_mend_a_diverged_table(nights: Nights) -> None
     assert nights.night(transaction(2, 0x200, truncate(), insert("3", "c"))).exit_code == EXIT_DONE
 
 
+@pytest.mark.soak
 def test_a_table_that_is_no_longer_skipped_lacks_commits(nights: Nights) -> None:
     """Even before a batch finds that."""
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))

@@ -210,6 +210,7 @@ def test_a_ledger_without_origins_is_continued(nights: Nights) -> None:
     assert nights.values("t") == [("1", "a"), ("2", "b")]
 
 
+@pytest.mark.soak
 def test_a_run_without_new_files_knows_the_time_of_the_last_commit(nights: Nights) -> None:
     nights.land(transaction(1, 100, table(), insert("1", "a")))
     assert nights.job.run().last_commit_time == 0

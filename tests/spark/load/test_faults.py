@@ -226,6 +226,7 @@ def test_a_data_file_that_is_gone_ends_the_maintenance_and_verification_of_its_t
     assert verified.exit_code == 0
 
 
+@pytest.mark.soak
 def test_a_row_that_java_has_no_memory_for_holds_its_table_until_there_is_more(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ def test_a_backfill_is_finished_under_its_configuration(nights: Nights) -> None:
     assert nights.values("t") == [("1", "a"), ("2", "b"), ("3", "c")]
 
 
+@pytest.mark.soak
 def test_an_enum_named_like_an_extensions_type_holds_its_table_until_it_is_declared(nights: Nights) -> None:
     """As PostgreSQL sends them: neither the Type message nor the column says that the type is an enum."""
     named = Type(None, 20_000, "app", "vector")

@@ -265,7 +265,8 @@ def test_a_layout_that_does_not_fit_is_noted_and_holds_nothing(
     assert found(job, "u").cluster_by == ["more"], "the column is new with an overwrite"
 
 
-@pytest.mark.parametrize("exists", [pytest.param(False, marks=pytest.mark.soak), True])
+@pytest.mark.soak
+@pytest.mark.parametrize("exists", [False, True])
 def test_a_property_that_delta_refuses_holds_its_table(
     spark: SparkSession, tmp_path: Path, landing: Path, exists: bool
 ) -> None:

@@ -326,13 +326,8 @@ def test_rows_that_were_deleted_under_another_key_are_not_matched_by_the_new_one
         assert counted(living, ["id", "n", "v"]) == counted(expected, ["id", "n", "v"])
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        pytest.param(Mode.SOFT_DELETE, id="soft_delete", marks=pytest.mark.soak),
-        pytest.param(Mode.HISTORY, id="history"),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", [Mode.SOFT_DELETE, Mode.HISTORY], ids=lambda mode: mode.value)
 def test_a_former_row_does_not_keep_a_table_from_a_retyped_key(mode: Mode, nights: Nights) -> None:
     nights.job = in_modes(nights.job, {"public.t": mode})
     messages = [

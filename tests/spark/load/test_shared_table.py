@@ -115,8 +115,8 @@ def test_a_type_that_does_not_fit_holds_only_its_source(spark: SparkSession, tmp
     ("rule", "nights"),
     [
         ("", 2),  # the sources create the table at the same time, then add columns to it
-        pytest.param("", 3, marks=pytest.mark.soak),
-        pytest.param(", cluster_by: [shard, id], cdf: true", 3, marks=pytest.mark.soak),
+        ("", 3),
+        (", cluster_by: [shard, id], cdf: true", 3),
     ],
 )
 def test_sources_run_at_the_same_time(spark: SparkSession, tmp_path: Path, rule: str, nights: int) -> None:
@@ -227,6 +227,7 @@ def test_rows_move_to_another_tag_and_out_of_the_shared_table(spark: SparkSessio
     us.assert_mirrored()
 
 
+@pytest.mark.soak
 def test_schemas_of_one_source_share_a_table(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     rule = "{match: 'tenant_*.t', into: all.orders, tag: {tenant: '{schema}', kind: 'it''s {table}, [1=1]'}}"
     nights = Nights(Job(spark, tmp_path, landing, [f"tables=[{rule}]"]))
@@ -392,6 +393,7 @@ def test_several_tags_are_left_at_once(spark: SparkSession, tmp_path: Path, land
     ]
 
 
+@pytest.mark.soak
 def test_a_source_can_not_take_the_shared_table_for_itself(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

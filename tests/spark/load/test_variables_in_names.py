@@ -44,7 +44,8 @@ def is_as_it_stands(spark: SparkSession) -> bool:
     return bool(spark.sql(f"SELECT 1 AS `{SYSTEM}`").columns == [SYSTEM])
 
 
-@pytest.mark.parametrize("mode", ["mirror", pytest.param("history", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["mirror", "history"])
 def test_variables_in_names_are_not_replaced(
     substituting: SparkSession, tmp_path: Path, landing: Path, mode: str
 ) -> None:

@@ -269,6 +269,7 @@ def test_a_renamed_table_is_moved_and_not_duplicated(nights: Nights, tmp_path: P
     ) == 2
 
 
+@pytest.mark.soak
 def test_a_table_can_not_be_renamed_to_an_existing_name(nights: Nights) -> None:
     with_rules(nights, "{match: public.t, rename: public.other}")
     nights.land(
@@ -297,6 +298,7 @@ def test_verify_leaves_out_masked_columns(nights: Nights, tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.soak
 def test_plan_sees_the_columns_that_apply_will_write(nights: Nights, tmp_path: Path) -> None:
     with_rules(nights, f"{{match: public.t, {USES}, rename: crm.t}}")
     nights.land(transaction(1, 0x100, *secret_rows(101, "t")))
