@@ -22,7 +22,7 @@ unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_
 	PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-servers lint docs bench soak simulate matrix neighbors notebooks archive clean java
+.PHONY: help demo test test-servers test-all lint docs bench soak simulate matrix neighbors notebooks archive clean java
 .NOTPARALLEL: # check for Java before installing anything
 
 help: ## list the targets
@@ -37,6 +37,9 @@ test: java $(stamp) ## run the tests, except the long ones and those that start 
 
 test-servers: $(stamp) ## run the tests that start PostgreSQL servers, except the long ones
 	$(pytest) tests/servers
+
+test-all: java $(stamp) ## run the tests of both at once, as CI does: Spark starts once per process
+	$(pytest)
 
 lint: $(stamp) ## check style, format, types, and the direction of imports
 	$(venv)/bin/ruff check

@@ -108,7 +108,6 @@ def test_a_look_leaves_the_work_to_another_run(landed: Landed) -> None:
     assert [run["error"] for run in published] == [None, None], "waiting is no failure"
 
 
-@pytest.mark.soak
 def test_it_compacts_the_ledger_and_not_the_tables(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_module, "BATCHES_PER_UPKEEP", 1)
     requests = []
@@ -146,7 +145,6 @@ def test_sigterm_ends_it_after_the_batch_that_it_is_in(nights: Nights) -> None:
     assert nights.job.run().batch == 2
 
 
-@pytest.mark.soak
 def test_it_has_a_limit_for_the_transactions_of_a_batch(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow_module, "MOST_TRANSACTIONS", 1)
     for n in (1, 2):
@@ -157,7 +155,6 @@ def test_it_has_a_limit_for_the_transactions_of_a_batch(nights: Nights, monkeypa
     assert [batch.files for batch in batches] == [1, 1]
 
 
-@pytest.mark.soak
 def test_a_batch_is_one_line_of_text_or_json(nights: Nights) -> None:
     summary = nights.night(transaction(1, 0x100, table(), insert("1", "v"), insert("2", "v")))
     line = batch_line(summary)
