@@ -58,6 +58,20 @@ join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
 where p.pubname = 'etl' and (c.relreplident = 'n'
    or c.relreplident = 'd' and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary));
 
+-- Tables that UPDATE and DELETE hold, because a column of their key is generated, or in no column list. Versions without
+-- column lists send all columns but generated ones.
+select c.oid::regclass as "key is not sent", string_agg(a.attname::text, ', ' order by a.attnum) as "columns"
+from pg_publication_tables p
+join pg_namespace n on n.nspname = p.schemaname
+join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
+join pg_index i on i.indrelid = c.oid
+    and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident else false end
+join pg_attribute a on a.attrelid = c.oid and a.attnum = any (i.indkey::int2[])
+where p.pubname = 'etl'
+  and case when to_jsonb(p) ? 'attnames' then not (to_jsonb(p) -> 'attnames') ? a.attname::text
+           else coalesce(to_jsonb(a) ->> 'attgenerated', '') <> '' end
+group by c.oid order by c.oid;
+
 -- Partitions that are published through their root, and whose UPDATEs and DELETEs would hold the root's table: configure
 -- a key that all partitions' replica identities have, or set REPLICA IDENTITY FULL for these.
 with recursive parts (root, oid) as (

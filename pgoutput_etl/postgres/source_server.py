@@ -65,7 +65,7 @@ SELECT json_build_object(
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
         AND coalesce(to_jsonb(a)->>'attgenerated', '') = ''),
       'publications', coalesce(p.publications, '[]'::json),
-      'described', CASE WHEN c.relkind = 'p' THEN {described_with_partitions("c.oid")} END)
+      'described', {described_with_partitions("c.oid")})
       ORDER BY n.nspname, c.relname), '[]'::json)
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN published p ON p.schemaname = n.nspname AND p.tablename = c.relname
@@ -119,8 +119,8 @@ class Publication:
 class SourceTable:
     """A table as the user sees it. is_root: partitioned. has_key: its replica identity has an index. identity: as in
     pg_class.relreplident. rows_hidden: row-level security applies to the user. columns: except generated ones.
-    publications: that contain it, each with `name`, `columns` (None for all) and `filter`. described: of a root, itself
-    and its partitions."""
+    publications: that contain it, each with `name`, `columns` (None for all) and `filter`. described: the table and,
+    if it is a root, its partitions."""
 
     schema: str
     table: str

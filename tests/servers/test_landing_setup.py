@@ -106,6 +106,21 @@ def test_tables_without_changes_are_listed(shop: Database) -> None:
     assert "The publication etl leaves out some operations" in shop.setup().stdout
 
 
+def test_tables_whose_key_is_not_sent_are_listed(shop: Database) -> None:
+    shop.psql(
+        "create table generated (a int, b int generated always as (a + 1) stored, c int, primary key (a, b))",
+        "create table listed (a int, b int, primary key (a, b))",
+        "create table complete (a int primary key, b int generated always as (a + 1) stored)",
+        "create publication etl for table generated, complete, listed (b)",
+    )
+    done = shop.setup()
+    listed = done.stdout.partition("key is not sent")[2].partition(" row")[0]
+    assert re.findall(r"^ ([\w.]+) +\| ([\w, ]+)$", listed, re.MULTILINE) == [
+        ("public.generated", "b"),
+        ("public.listed", "a"),
+    ]
+
+
 def test_partitions_with_another_identity_are_listed(shop: Database) -> None:
     partitions = [(root, n) for root in ("good", "bad") for n in "12"]
     shop.psql(

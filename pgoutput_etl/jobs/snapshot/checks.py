@@ -20,7 +20,7 @@ from pgoutput_etl.postgres.queries import identifier, qualified
 from pgoutput_etl.postgres.sender_settings import unsuitable_settings
 from pgoutput_etl.postgres.source_server import ReplicationSlot, SourceServer, SourceTable
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
-from pgoutput_etl.schema.partitions import check_identities, of_columns
+from pgoutput_etl.schema.partitions import check_identities, of_columns, own_key
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
@@ -224,6 +224,7 @@ class Checklist:
             yield Check(OK, "tables", f"published: {_names(published)}")
         yield from self._readable(published)
         yield from self._identities(published)
+        yield from self._unsent_keys(published)
         yield from self._partition_identities(published)
         yield from self._contents(published)
 
@@ -260,6 +261,21 @@ class Checklist:
         full = [table for table in tables if table.identity == "f"]
         if full:
             yield Check(NOTE, "replica identity", f"FULL, so rows are matched by all their values: {_names(full)}")
+
+    def _unsent_keys(self, tables: Sequence[SourceTable]) -> Iterator[Check]:
+        """Before PostgreSQL 18, UPDATE and DELETE go on under a key with generated columns, which are not sent."""
+        for table in (table for table in tables if table.described):
+            parts = table.published_by(self.request.publications)
+            sent = [set(table.columns if p["columns"] is None else p["columns"]) for p in parts]
+            unsent = set(own_key(table.described[0])).difference(*sent)
+            if unsent:
+                names = ", ".join(sorted(unsent))
+                text = (
+                    f"{table.name} is held at its first UPDATE or DELETE: {names} of its key is not sent, because it "
+                    "is generated, or no column list has it. Publish it, or set REPLICA IDENTITY USING INDEX with a "
+                    "unique index on columns that are sent"
+                )
+                yield Check(PROBLEM, "replica identity", text)
 
     def _partition_identities(self, tables: Sequence[SourceTable]) -> Iterator[Check]:
         """Through a published root, an old tuple has the columns of the partition's replica identity."""

@@ -18,6 +18,7 @@ from pgoutput_etl.jobs.snapshot.checks import NOTE, PROBLEM, Check, Coverage, or
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.postgres.queries import RECEIVER_ENVIRONMENT
 from pgoutput_etl.postgres.source_server import Publication, ReplicationSlot, SourceServer, SourceTable
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 
 URL = "jdbc:postgresql://db:5432/shop?user=etl&ssl=true"
 PART: Mapping[str, Any] = {"name": "etl", "columns": ["id", "v"], "filter": None}
@@ -176,6 +177,10 @@ def test_another_consumers_lost_slot_is_no_problem(configuration: Path) -> None:
     assert (note.status, note.text) == (NOTE, "2 may be the receiver's: name it with --slot")
 
 
+COLUMNS = (RelationColumn(True, "id", 23, -1), RelationColumn(False, "v", 25, -1))
+KEYED = Relation(None, 1, "public", "t", ReplicaIdentity.DEFAULT, COLUMNS)
+GENERATED = replace(TABLE, described=(KEYED,), columns=("v",), publications=({**PART, "columns": None},))
+UNSENT = "public.t is held at its first UPDATE or DELETE: id of its key is not sent"
 TABLES = [
     (replace(TABLE, may_select=False), PROBLEM, 'GRANT SELECT ON "public"."t" TO "etl"', False),
     (replace(TABLE, rows_hidden=True), PROBLEM, 'ALTER ROLE "etl" BYPASSRLS', True),
@@ -184,6 +189,7 @@ TABLES = [
     (replace(TABLE, identity="f", has_key=False), NOTE, "matched by all their values: public.t", False),
     (replace(TABLE, publications=({**PART, "filter": "(id > 3)"},)), NOTE, "only rows that pass it", False),
     (replace(TABLE, publications=({**PART, "columns": ["id"]},)), NOTE, "only some columns", False),
+    (GENERATED, PROBLEM, UNSENT, False),
     (replace(TABLE, is_root=True), NOTE, "partitions become one table", False),
 ]
 
