@@ -176,7 +176,7 @@ def run_as_told(folder: LandingFolder, renamed: str) -> None:
         folder.rename("current.bin", renamed)
 
 
-@pytest.mark.parametrize("seeds", [range(50), pytest.param(range(50, 1000), marks=pytest.mark.soak)], ids=str)
+@pytest.mark.parametrize("seeds", [range(15), pytest.param(range(15, 1000), marks=pytest.mark.soak)], ids=str)
 @pytest.mark.parametrize("framing", sorted(FRAMINGS))
 def test_rotation_growth_and_compression_at_any_moment(framing: str, seeds: range) -> None:
     for seed in seeds:
@@ -301,7 +301,7 @@ def test_read_files_may_be_removed() -> None:
 
 
 @pytest.mark.parametrize("framing", sorted(FRAMINGS))
-@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 400), marks=pytest.mark.soak)], ids=str)
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 400), marks=pytest.mark.soak)], ids=str)
 def test_a_receiver_that_is_started_again_with_a_new_file_each_time(framing: str, seeds: range) -> None:
     """The server starts over each time with the same bytes that it sent before; runs of the job at any moment."""
     for seed in seeds:
