@@ -42,18 +42,17 @@ def soak(folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_passed_tests_are_not_run_again(tmp_path: Path) -> None:
+def test_passed_tests_are_not_run_again_and_counts_are_added_up(tmp_path: Path) -> None:
     (tmp_path / "test_long.py").write_text(TESTS, encoding="utf-8")
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = soak\n", encoding="utf-8")
-    assert soak(tmp_path).returncode == 1
-    (tmp_path / "mended").touch()
-    assert soak(tmp_path).returncode == 0
-    assert soak(tmp_path).returncode == 0, "nothing is left to run"
-    runs = (tmp_path / "runs.txt").read_text(encoding="utf-8").split()
-    assert sorted(runs) == ["fails", "fails", "passes"], "two processes run the two tests in either order"
-
-
-def test_counts_of_all_tests_are_added_up(tmp_path: Path) -> None:
     (tmp_path / "test_counting.py").write_text(COUNTING, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = soak\n", encoding="utf-8")
-    assert '\n{"equal": 5, "other": 0}\n' in soak(tmp_path).stdout
+    first = soak(tmp_path)
+    assert first.returncode == 1
+    assert '\n{"equal": 5, "other": 0}\n' in first.stdout
+    (tmp_path / "mended").touch()
+    assert soak(tmp_path).returncode == 0
+    last = soak(tmp_path)
+    assert last.returncode == 0, "nothing is left to run"
+    assert '"equal"' not in last.stdout
+    runs = (tmp_path / "runs.txt").read_text(encoding="utf-8").split()
+    assert sorted(runs) == ["fails", "fails", "passes"], "two processes run the two tests in either order"

@@ -18,7 +18,7 @@ from tests.support.model.history import random_history, random_options
 
 _AT_ONCE = 50
 SEEDS = [
-    pytest.param(range(n, n + _AT_ONCE), marks=() if n < 400 else pytest.mark.soak) for n in range(0, 20_000, _AT_ONCE)
+    pytest.param(range(n, n + _AT_ONCE), marks=() if n < 150 else pytest.mark.soak) for n in range(0, 20_000, _AT_ONCE)
 ]
 
 
