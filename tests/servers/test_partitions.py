@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import load_config
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.snapshot.check_report import check_server
 from pgoutput_etl.jobs.snapshot.checks import PROBLEM, Coverage
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
+from pgoutput_etl.jobs.snapshot.run import snapshot
+from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.postgres.catalog import QUERY as CATALOG
 from pgoutput_etl.postgres.source_server import QUERY, SourceServer
-from tests.support.judged_targets import MemoryTarget, in_memory
+from tests.support.jobs import Job
+from tests.support.judged_targets import JobTarget, MemoryTarget, in_memory
 from tests.support.servers.judged_database import judged_database
 from tests.support.servers.postgres import Server, Version
 from tests.support.verdicts import judge
@@ -160,3 +167,81 @@ def test_a_check_names_partitions_before_the_first_night(
     assert len(found) == (problem is not None)
     assert all(problem is not None and problem in check.text for check in found)
     assert all("REPLICA IDENTITY FULL" in step.command for check in found for step in check.steps)
+
+
+MODES = ("mirror", "soft_delete", "history")
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_every_mode_has_the_servers_rows(server: Server, tmp_path: Path, landing: Path, spark: SparkSession) -> None:
+    """A root whose key the partitions have among all columns, or alone; unchanged TOAST, and rows that move."""
+    mixes = {"t": ("key", ("root's key", "full"), ""), "u": ("key and full", ("root's key", "full"), "id, region")}
+    names = {f"{name}_{mode}": (*mix, mode) for name, mix in mixes.items() for mode in MODES}
+    rules = [
+        f"{{match: public.{name}, mode: {mode}{f', key: [{key}]' if key else ''}}}"
+        for name, (_, _, key, mode) in names.items()
+    ]
+    target = JobTarget(Job(spark, tmp_path, landing, [f"tables=[{', '.join(rules)}]"]))
+    with judged_database(server, "partitions", landing, publication=VIA_ROOT) as database:
+        for name, (root, partitions, _, _) in names.items():
+            server.psql(renamed(definition(root, partitions), name))
+        for statements in NIGHTS:
+            server.psql("; ".join(renamed(statements, name) for name in names))
+            database.land()
+            judgments = judge(target.night(), database.tables())
+            assert {name: judgment.difference for name, judgment in judgments.items()} == {
+                f"public.{name}": "" for name in names
+            }
+
+
+def renamed(statements: str, name: str) -> str:
+    """The statements, about another root and other partitions."""
+    return re.sub(r"\b(t|[tl]_[nm]\w*)\b", lambda match: name + match[0][1:], statements)
+
+
+WITH_KEY = "tables=[{match: public.k, key: [id]}]"
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_both_remedies_release_a_held_root(server: Server, tmp_path: Path, landing: Path, spark: SparkSession) -> None:
+    job, roots = Job(spark, tmp_path, landing), ("k", "f")
+
+    def night(statements: str, *overrides: str) -> dict[str, str | None]:
+        server.psql("; ".join(statements.replace("<t>", root) for root in roots))
+        database.land()
+        return {table.table: table.held for table in job.run(*overrides).tables}
+
+    def assert_equal(root: str) -> None:
+        theirs = sorted(server.psql(f"select id, region, v from {root}").split())
+        assert sorted("|".join(map(str, list(row.values())[:3])) for row in job.rows("public", root)) == theirs
+
+    with judged_database(server, "partitions", landing, publication=VIA_ROOT) as database:
+        partitions = "; ".join(
+            f"create table <t>_{n} partition of <t> for values in ('{n}'); alter table <t>_{n} add primary key (id)"
+            for n in "nm"
+        )
+        rows = "insert into <t> values (1, 'n', 'a'), (2, 'n', 'b'), (3, 'm', 'c'), (4, 'm', 'd')"
+        root = "create table <t> (id int, region text, v text) partition by list (region)"
+        assert night(f"{root}; {partitions}; {rows}") == {"k": None, "f": None}
+        for reason in night("update <t> set v = 'x' where id = 1; delete from <t> where id = 3").values():
+            assert reason is not None
+            assert "configure `key: [id]` and rebuild the table; or set REPLICA IDENTITY FULL" in reason
+
+        job.backfill(BackfillRequest(("public.k",)), WITH_KEY)
+        assert_equal("k")
+
+        server.psql("alter table f_n replica identity full; alter table f_m replica identity full")
+        lsn, csv, catalog = server.psql("select pg_current_wal_insert_lsn()"), tmp_path / "f.csv", tmp_path / "catalog"
+        csv.write_text("id,region,v\n" + server.psql("select id, region, v from f").replace("|", ","))
+        catalog.write_text(database.query(CATALOG.encode(), 1)[0][0] or "")
+        at = parse_lsn(lsn.strip())
+        request = SnapshotRequest(("public.f",), at, slot_lsn=1, files=str(csv), catalog=str(catalog))
+        assert [loaded.table.held for loaded in snapshot(spark, job.loaded(WITH_KEY), request, print).tables] == [None]
+        assert_equal("f")
+        # The row of one partition comes before the other one's new identity: the former one no longer counts.
+        changes = "update <t> set v = 'y' where id = 4; update <t> set v = 'z' where id = 1"
+        assert night(changes, WITH_KEY) == {"k": None, "f": None}
+        assert_equal("k")
+        assert_equal("f")
