@@ -212,8 +212,8 @@ class RowSearch:
             where = f"file {row['file']}, offset {row['offset']}"
             raise ArchiveError(f"{where}: expected a Relation message of {self.versions.oid}, found none")
         old, new = (self._texts(row[name], number, is_key) for name, is_key in _TUPLES[row["old_kind"]])
-        if old is not None and new is not None:  # an unsent value is the old one
-            new = {**old, **new}
+        if old is not None and new is not None:  # an unsent value is the old one, which is never NULL
+            new = {**{column: text for column, text in old.items() if text is not None}, **new}
         tuples = [texts for texts in (old, new) if texts is not None]
         return FoundChange(
             number,
@@ -254,8 +254,8 @@ class RowSearch:
         return [identity for identity in identities if identity is not None]
 
     def _texts(self, data: bytes | None, number: int, is_key: bool) -> dict[ColumnId, Text] | None:
-        """The sent values of the columns that matter. is_key: other columns than the key's were not sent. A tuple with
-        too many values is of a table that is held; its first ones still show whose row it is."""
+        """The sent values of the columns that matter. is_key: the tuple has no NULL, only columns that were not sent. A
+        tuple with too many values is of a table that is held; its first ones still show whose row it is."""
         if data is None:
             return None
         sent, relation = read_tuple(data), self.versions.relations[number]
@@ -264,7 +264,7 @@ class RowSearch:
             for column_id, column, kind, value in zip(
                 self.columns[number], relation.columns, sent.kinds, sent.values, strict=False
             )
-            if column_id in self._compared and kind != _U and (column.is_key or not is_key)
+            if column_id in self._compared and kind != _U and not (is_key and kind == _N)
         }
 
     def _text(self, kind: int, value: bytes | None, column: RelationColumn) -> Text:

@@ -26,6 +26,7 @@ from pgoutput_etl.inspection.report import transaction_report
 from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, HEAD
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TIMESTAMP
@@ -89,11 +90,12 @@ CHANGES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """Everything needed to read the rows of any inspected file. Sent to executors."""
+    """Everything needed to read the rows of any inspected file. Sent to executors. partitions: by the root's OID."""
 
     tasks: Mapping[str, ScanTask]
     statuses: StatusLookup
     versions: Mapping[int, RelationVersions]
+    partitions: Mapping[int, tuple[Relation, ...]]
     user_types: UserTypes
     framing: Framing = Framing.AUTO
     max_size: int = MAX_SIZE
@@ -105,7 +107,9 @@ class RowView:
         history, known = inspection.assembled.assembly.relations, inspection.assembled.assembly.types
         versions = {oid: history.versions(oid) for oid in history.oids()}
         user_types = UserTypes.of(known.values(), types)
-        return cls(inspection.tasks, inspection.assembled.statuses(), versions, user_types, framing, max_size)
+        partitions = {oid: history.partitions(oid, (-1, -1)) for oid in history.oids()}
+        statuses = inspection.assembled.statuses()
+        return cls(inspection.tasks, statuses, versions, partitions, user_types, framing, max_size)
 
     def rows(self, path: str, content: bytes) -> Iterator[tuple[pa.RecordBatch, StatusColumns]]:
         """One file's message rows with their transactions' status. Raises ArchiveError if the file has changed since

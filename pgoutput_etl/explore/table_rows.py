@@ -68,7 +68,8 @@ class RowQuery:
             for number, relation in enumerate(versions.relations):
                 if f"{relation.namespace}.{relation.name}" == table:
                     every = frozenset(range(len(relation.columns)))
-                    shape = table_shape(relation, versions, key, every, True, view.user_types)
+                    partitions = view.partitions[oid]
+                    shape = table_shape(relation, versions, key, every, True, view.user_types, partitions=partitions)
                     shapes.setdefault(oid, {})[number] = shape
         if not shapes:
             raise ConfigError(f"the archive has no table {table!r}")

@@ -66,6 +66,14 @@ def test_a_row_is_found_under_all_its_keys() -> None:
     assert sorted(row["name"] for row in rows) == ["Bob", "Eve!", "Kim"]
 
 
+def test_a_row_is_found_under_a_partitions_key_that_its_root_lacks() -> None:
+    root, partition = table("id", "name", key=()), table("id", "name", oid=1, name="t_1")
+    archive = small(
+        transaction(1, 0x100, root, partition, insert("1", "Ada"), insert("2", "Bob"), delete("1", None)),
+    )
+    assert numbers(archive.chosen(T, {"id": "1"}).changes) == [(0, 3), (0, 5)]
+
+
 FULL = ReplicaIdentity.FULL
 
 

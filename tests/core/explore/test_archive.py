@@ -210,6 +210,14 @@ def test_a_table_without_a_key_and_with_a_given_key(tmp_path: Path) -> None:
     assert archive.rows("public.t", key=["id"])["_pg_op"].tolist() == ["I", "U", "D"]
 
 
+def test_partitions_with_whole_rows_under_a_root_without_a_key(tmp_path: Path) -> None:
+    partition = table(oid=1, name="t_1", identity=ReplicaIdentity.FULL)
+    changes = (insert("1", "a"), update("1", "b", old_key=("1", "a")), delete("1", "b"))
+    archive = landed(tmp_path, transaction(1, 100, table(key=()), partition, *changes))
+    assert archive.rows("public.t")["_pg_op"].tolist() == ["I", "D", "I", "D"]
+    assert archive.rows("public.t", key=["id"])["_pg_op"].tolist() == ["I", "U", "D"]
+
+
 def test_rows_have_the_columns_of_all_versions(tmp_path: Path) -> None:
     """A column that changed its type is text."""
     archive = landed(
