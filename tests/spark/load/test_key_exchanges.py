@@ -8,12 +8,17 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
+import pgoutput_etl as pg
 from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.jobs.moment.read import archive_of
+from pgoutput_etl.jobs.undo.request import UndoRequest
+from pgoutput_etl.jobs.undo.run import undone_tables
+from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
 from tests.spark.load.test_modes import assert_kept, in_modes
 from tests.support.deferred_keys import COLUMNS, DeferredKeys
-from tests.support.jobs import Job
-from tests.support.small_archives import Messages, copydata, transaction
+from tests.support.jobs import Job, Nights
+from tests.support.small_archives import Messages, copydata, delete_full, insert, table, transaction, update
 from tests.support.ways_of_writing import PARAMETERS, write_as
 
 pytestmark = pytest.mark.spark
@@ -50,3 +55,29 @@ def test_random_exchanges_in_every_mode(
     for oid, server in enumerate(servers, 1):
         rows = replay.tables(KEYS)[oid].rows
         assert sorted(tuple(row[name] for name in COLUMNS) for row in rows) == sorted(server.rows)
+
+
+def test_moments_and_undo(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    nights = Nights(Job(spark, tmp_path, landing, ["tables=[{match: '*', key: [pos]}]"]))
+    columns = table("pos", "v", identity=ReplicaIdentity.FULL)
+    rows = [("1", "a"), ("2", "b"), ("3", "c"), ("4", "d")]
+    nights.night(transaction(1, 0x100, columns, *(insert(*row) for row in rows)))
+    swap = [update("2", "a", old=("1", "a")), update("1", "b", old=("2", "b"))]
+    shift = [update("4", "c", old=("3", "c")), update("4", "c2", old=("4", "c")), delete_full("4", "d")]
+    nights.night(transaction(2, 0x200, *swap, *shift), transaction(3, 0x300, insert("3", "e")))
+    exchanged = [("1", "b"), ("2", "a"), ("4", "c2")]
+    config = nights.job.loaded()
+    for lsn, expected in ((0x100, rows), (0x200, exchanged), (0x300, sorted([*exchanged, ("3", "e")]))):
+        found = pg.read_at(spark, config, lsn=lsn)["public.t"]
+        assert sorted((row["pos"], row["v"]) for row in found.collect()) == expected
+    assert nights.values("t") == sorted([*exchanged, ("3", "e")])
+    [undone] = undone_tables(archive_of(spark, config), UndoRequest("undo", from_lsn=0x200, to_lsn=0x300)).tables
+    current = dict(nights.values("t"))
+    for step in reversed(undone.steps):
+        if step.after is not None:
+            assert current.pop(str(step.after.texts[0])) == step.after.texts[1]
+        if step.before is not None:
+            assert step.before.texts[0] not in current
+            current[str(step.before.texts[0])] = step.before.texts[1]
+    assert sorted(current.items()) == rows
+    assert undone.conflicts == ()
