@@ -63,8 +63,9 @@ def test_moments_and_undo(spark: SparkSession, tmp_path: Path, landing: Path) ->
     rows = [("1", "a"), ("2", "b"), ("3", "c"), ("4", "d")]
     nights.night(transaction(1, 0x100, columns, *(insert(*row) for row in rows)))
     swap = [update("2", "a", old=("1", "a")), update("1", "b", old=("2", "b"))]
-    shift = [update("4", "c", old=("3", "c")), update("4", "c2", old=("4", "c")), delete_full("4", "d")]
-    nights.night(transaction(2, 0x200, *swap, *shift), transaction(3, 0x300, insert("3", "e")))
+    shift = [update("4", "c", old=("3", "c")), update("4", "c2", old=("4", "c"))]
+    changes = (*swap, *shift, delete_full("4", "d"))
+    nights.night(transaction(2, 0x200, *changes), transaction(3, 0x300, insert("3", "e")))
     exchanged = [("1", "b"), ("2", "a"), ("4", "c2")]
     config = nights.job.loaded()
     for lsn, expected in ((0x100, rows), (0x200, exchanged), (0x300, sorted([*exchanged, ("3", "e")]))):
