@@ -89,8 +89,7 @@ def exchanging(uses: pa.RecordBatch, keeps_changes: bool) -> Integers:
 
 def without_exchanges(rows: pa.RecordBatch, shape: TableShape, keeps_changes: bool = False) -> pa.RecordBatch:
     """Message rows with the same effect, in commit order if any had to be replaced. rows: all of their transactions, in
-    the shape's span; a TRUNCATE divides a transaction. keeps_changes: as in
-    `exchanging`."""
+    the shape's span; a TRUNCATE divides a transaction. keeps_changes: as in `exchanging`."""
     if not shape.may_exchange_keys or rows.num_rows < 2:
         return rows
     hashes = RowHashes.of(rows, shape)
