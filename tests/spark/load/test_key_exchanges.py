@@ -15,6 +15,7 @@ from pgoutput_etl.jobs.undo.request import UndoRequest
 from pgoutput_etl.jobs.undo.run import undone_tables
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
+from tests.spark.jobs.test_plan import assert_as_planned, effects, planned
 from tests.spark.load.test_modes import assert_kept, in_modes
 from tests.support.deferred_keys import COLUMNS, DeferredKeys
 from tests.support.jobs import Job, Nights
@@ -57,7 +58,8 @@ def test_random_exchanges_in_every_mode(
         assert sorted(tuple(row[name] for name in COLUMNS) for row in rows) == sorted(server.rows)
 
 
-def test_moments_and_undo(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+@pytest.mark.soak
+def test_plan_moments_and_undo(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     nights = Nights(Job(spark, tmp_path, landing, ["tables=[{match: '*', key: [pos]}]"]))
     columns = table("pos", "v", identity=ReplicaIdentity.FULL)
     rows = [("1", "a"), ("2", "b"), ("3", "c"), ("4", "d")]
@@ -65,7 +67,10 @@ def test_moments_and_undo(spark: SparkSession, tmp_path: Path, landing: Path) ->
     swap = [update("2", "a", old=("1", "a")), update("1", "b", old=("2", "b"))]
     shift = [update("4", "c", old=("3", "c")), update("4", "c2", old=("4", "c"))]
     changes = (*swap, *shift, delete_full("4", "d"))
-    nights.night(transaction(2, 0x200, *changes), transaction(3, 0x300, insert("3", "e")))
+    nights.land(transaction(2, 0x200, *changes), transaction(3, 0x300, insert("3", "e")))
+    expected_counts = planned(nights.job)
+    assert_as_planned(expected_counts, nights.job.run())
+    assert [effects(counts) for counts in expected_counts.tables] == [(None, 0, 4, 0)]
     exchanged = [("1", "b"), ("2", "a"), ("4", "c2")]
     config = nights.job.loaded()
     for lsn, expected in ((0x100, rows), (0x200, exchanged), (0x300, sorted([*exchanged, ("3", "e")]))):
