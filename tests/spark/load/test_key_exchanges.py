@@ -19,7 +19,7 @@ from tests.spark.jobs.test_plan import assert_as_planned, effects, planned
 from tests.spark.load.test_modes import assert_kept, in_modes
 from tests.support.deferred_keys import COLUMNS, DeferredKeys
 from tests.support.jobs import Job, Nights
-from tests.support.small_archives import Messages, copydata, delete_full, insert, table, transaction, update
+from tests.support.small_archives import Change, Messages, copydata, delete_full, insert, table, transaction, update
 from tests.support.ways_of_writing import PARAMETERS, write_as
 
 pytestmark = pytest.mark.spark
@@ -66,7 +66,7 @@ def test_plan_moments_and_undo(spark: SparkSession, tmp_path: Path, landing: Pat
     nights.night(transaction(1, 0x100, columns, *(insert(*row) for row in rows)))
     swap = [update("2", "a", old=("1", "a")), update("1", "b", old=("2", "b"))]
     shift = [update("4", "c", old=("3", "c")), update("4", "c2", old=("4", "c"))]
-    changes = (*swap, *shift, delete_full("4", "d"))
+    changes: tuple[Change, ...] = (*swap, *shift, delete_full("4", "d"))
     nights.land(transaction(2, 0x200, *changes), transaction(3, 0x300, insert("3", "e")))
     expected_counts = planned(nights.job)
     assert_as_planned(expected_counts, nights.job.run())
