@@ -223,6 +223,11 @@ class LedgerArchive(ABC):
         holders = {".".join(name): oid for name, oid in name_holders(self.last.tables, {}).items()}
         return {self.name(oid): oid for oid in without_rows} | holders
 
+    @cached_property
+    def roots(self) -> dict[str, str]:
+        """The root of each partition whose rows stand under it, both as "schema.table"."""
+        return {partition.full_name: root.full_name for partition, root in self.relations.roots().items()}
+
     def oids_by_name(self, states: Iterable[TableState] = ()) -> dict[str, set[int]]:
         """ "schema.table" -> the tables that ever had the name. states: of other times."""
         names: dict[str, set[int]] = {}

@@ -166,6 +166,11 @@ class RelationHistory:
             found += [entry.relation for entry in entries[first:] if entry.root == root]
         return tuple(dict.fromkeys(found))
 
+    def roots(self) -> dict[Relation, Relation]:
+        """The newest descriptions of partitions that are published through their root, each with the root's."""
+        newest = (entries[-1] for entries in self._by_oid.values())
+        return {e.relation: self._newest_unmasked(e.root) for e in newest if e.root in self._by_oid}
+
     def attached(self, root: int, since: Position) -> tuple[RelationEntry, ...]:
         """The first description of each partition of a root after `since`, and of one that returned."""
         found = []

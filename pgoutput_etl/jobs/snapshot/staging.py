@@ -176,6 +176,8 @@ class Staging:
         partitions: tuple[TableSummary, ...] = ()
         if isinstance(files, Dump):
             names, partitions = self._without_partitions(files, names, catalog)
+        elif catalog is None and (of_root := [name for name in names if name in self.archive.roots]):
+            raise ConfigError(f"--tables: {_of_root(of_root[0], self.archive.roots[of_root[0]])}")
         if not isinstance(files, Dump) and len(names) > 1:
             raise ConfigError("--tables: --csv and --copy hold the rows of one table: expected its schema.table")
         by_name = {name: self._relation(name, files.names(name), catalog) for name in names}
@@ -208,14 +210,15 @@ class Staging:
         """The names of tables to load, and the partitions whose rows the archive has under their root's name. Raises
         ConfigError if there are no others."""
         published = {table.full_name for table in catalog.tables} if catalog is not None else set(self.archive.names)
-        roots = {name: root for name in names if (root := dump.tables[name].root) in published}
+        known = {name: dump.tables[name].root or self.archive.roots.get(name) for name in names}
+        roots = {name: root for name, root in known.items() if root in published}
         if roots and len(roots) == len(names):
             error = ConfigError(f"--dump: no other tables: {'; '.join(map(_of_root, roots, roots.values()))}")
             named = patterns_of(sorted({*roots.values()}))
             error.next_job = ("snapshot", "--tables", named, "--jdbc", self.config.source.server)
             raise error
-        tables = (dump.tables[name] for name in roots)
-        left = (TableSummary(t.schema, t.name, "", -1, held=_of_root(t.name, t.root)) for t in tables)
+        tables = ((dump.tables[name], root) for name, root in roots.items())
+        left = (TableSummary(t.schema, t.name, "", -1, held=_of_root(t.name, root)) for t, root in tables)
         return [name for name in names if name not in roots], tuple(left)
 
     def _files(self) -> RowFiles:

@@ -255,6 +255,16 @@ def test_a_damaged_table_can_be_repaired_at_any_time(nights: Nights, repaired_be
 
 
 @pytest.mark.soak
+def test_a_partition_is_loaded_with_its_root(nights: Nights) -> None:
+    root = table(oid=1, name="parts", key=())
+    nights.land(transaction(1, 0x100, root, table(), insert("1", "a", oid=1)))
+    nights.job.run()
+    with pytest.raises(
+        ConfigError, match=r"^--tables: public\.t is a partition of public\.parts, .*: load public\.parts"
+    ):
+        load(nights, 0x200, [("1", "a")])
+
+
 def test_partitions_of_a_published_root_and_a_damaged_file_leave_out_one_table_of_a_dump_each(nights: Nights) -> None:
     """The archive has the rows of the partition under its root's name."""
     job, dump, toc = nights.job, nights.job.folder / "dump", Toc()
