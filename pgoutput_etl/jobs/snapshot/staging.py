@@ -173,14 +173,14 @@ class Staging:
         request, files = self.request, self._files()
         catalog = self._catalog()
         names = self._names(files, catalog)
-        partitions: tuple[TableSummary, ...] = ()
+        left_out: tuple[TableSummary, ...] = ()
         if isinstance(files, Dump):
-            names, partitions = self._without_partitions(files, names, catalog)
+            names, left_out = self._without_partitions(files, names, catalog)
         elif catalog is None and (of_root := [name for name in names if name in self.archive.roots]):
             raise ConfigError(f"--tables: {_of_root(of_root[0], self.archive.roots[of_root[0]])}")
         if not isinstance(files, Dump) and len(names) > 1:
             raise ConfigError("--tables: --csv and --copy hold the rows of one table: expected its schema.table")
-        by_name = {name: self._relation(name, files.names(name), catalog) for name in names}
+        by_name, undescribed = self._described(files, names, catalog)
         skipped = [name for name, relation in by_name.items() if self._is_skipped(relation)]
         relations = [relation for name, relation in by_name.items() if name not in skipped]
         types = () if catalog is None else catalog.types
@@ -202,7 +202,23 @@ class Staging:
         described = {} if catalog is None else catalog.partitions
         order = SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types, known, partitions=described)
         staged = self._staged(order, skipped, unread)
-        return replace(staged, unread=(*staged.unread, *partitions))
+        return replace(staged, unread=(*staged.unread, *left_out, *undescribed))
+
+    def _described(
+        self, files: RowFiles, names: Sequence[str], catalog: Catalog | None
+    ) -> tuple[dict[str, Relation], tuple[TableSummary, ...]]:
+        """The tables by name, and those of several that nothing describes. Raises ConfigError if all are of these."""
+        found: dict[str, Relation] = {}
+        undescribed: list[TableSummary] = []
+        for name in names:
+            try:
+                found[name] = self._relation(name, files.names(name), catalog)
+            except ConfigError as error:
+                if len(undescribed) == len(names) - 1:
+                    raise
+                schema, _, table = name.partition(".")
+                undescribed.append(TableSummary(schema, table, "", -1, held=str(error)))
+        return found, tuple(undescribed)
 
     def _without_partitions(
         self, dump: Dump, names: Sequence[str], catalog: Catalog | None

@@ -265,11 +265,14 @@ def test_a_partition_is_loaded_with_its_root(nights: Nights) -> None:
         load(nights, 0x200, [("1", "a")])
 
 
-def test_partitions_of_a_published_root_and_a_damaged_file_leave_out_one_table_of_a_dump_each(nights: Nights) -> None:
+def test_a_dump_leaves_out_partitions_of_a_published_root_damaged_files_and_tables_that_nothing_describes(
+    nights: Nights,
+) -> None:
     """The archive has the rows of the partition under its root's name."""
     job, dump, toc = nights.job, nights.job.folder / "dump", Toc()
     names = {1: "root", 2: "part", 3: "good", 4: "bad"}
     described = [table(oid=oid, name=name) for oid, name in names.items()]
+    names[5] = "unknown"
     nights.night(transaction(1, 0x100, *described, insert("9", "z", oid=1)))
     dump.mkdir()
     rows = [
@@ -277,8 +280,8 @@ def test_partitions_of_a_published_root_and_a_damaged_file_leave_out_one_table_o
         for oid, name in names.items()
         if name != "root"
     ]
-    (dump / "toc.dat").write_bytes(toc.head(4) + toc.attached("public.root", "public.part") + b"".join(rows))
-    for oid, content in {2: "1\ta", 3: "1\ta", 4: "1"}.items():
+    (dump / "toc.dat").write_bytes(toc.head(5) + toc.attached("public.root", "public.part") + b"".join(rows))
+    for oid, content in {2: "1\ta", 3: "1\ta", 4: "1", 5: "1\ta"}.items():
         (dump / f"{oid}.dat").write_text(f"{content}\n\\.\n")
 
     def loaded(tables: str) -> SnapshotSummary:
@@ -288,7 +291,8 @@ def test_partitions_of_a_published_root_and_a_damaged_file_leave_out_one_table_o
     done = loaded("public.*")
     assert done.exit_code == EXIT_QUARANTINE
     left = {t.table.table: t.table.held for t in done.tables if t.table.held}
-    assert left.keys() == {"part", "bad"}
+    assert left.keys() == {"part", "bad", "unknown"}
+    assert left["unknown"] == "public.unknown is not in the archive: describe it with --catalog, see docs/snapshot.md"
     assert "is a partition of public.root, which is published under its own name" in left["part"]
     assert "4.dat, offset" in left["bad"]
     assert (nights.values("good"), nights.values("root"), nights.values("part")) == ([("1", "a")], [("9", "z")], [])
@@ -297,6 +301,8 @@ def test_partitions_of_a_published_root_and_a_damaged_file_leave_out_one_table_o
     assert refused.value.next_job[:3] == ("snapshot", "--tables", "public.root")
     with pytest.raises(ArchiveError, match=r"4\.dat, offset"):
         loaded("public.bad")
+    with pytest.raises(ConfigError, match=r"^public\.unknown is not in the archive"):
+        loaded("public.unknown")
 
 
 @pytest.mark.soak
