@@ -121,7 +121,6 @@ def test_a_diverged_table_is_named_until_it_is_rebuilt(nights: Nights) -> None:
     assert (rebuilt.exit_code, rebuilt.next, states(nights.job.run())) == (EXIT_DONE, (), {})
 
 
-@pytest.mark.soak
 def test_a_table_is_ambiguous_until_somebody_declares_what_happened(nights: Nights) -> None:
     int4, bigint = 23, 20
     before, after = table("id", ("n", int4), "v"), table("id", ("n", bigint), ("total", int4))
