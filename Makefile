@@ -38,7 +38,7 @@ test: java $(stamp) ## run the tests, except the long ones and those that start 
 test-servers: $(stamp) ## run the tests that start PostgreSQL servers, except the long ones
 	$(pytest) tests/servers
 
-test-all: java $(stamp) ## run the tests of both at once, as CI does: Spark starts once per process
+test-all: java $(stamp) ## run all tests except the long ones at once, as CI does
 	$(pytest)
 
 lint: $(stamp) ## check style, format, types, and the direction of imports
