@@ -89,7 +89,8 @@ def condition_of(state: TableState, snapshots: Snapshots, rule: TableRule) -> Ta
     doubts = _doubts(state, rule)
     if doubts:
         return _condition(state, ConditionKind.AMBIGUOUS, "; ".join(doubts))
-    if snapshots is Snapshots.ACCEPT or not (found or may_lack_rows(state)):
+    lacks_rows = since is not None and since.kind is Since.ATTACHMENT
+    if not lacks_rows and (snapshots is Snapshots.ACCEPT or not (found or may_lack_rows(state))):
         return None
     return _condition(state, ConditionKind.INCOMPLETE, _incompleteness(found, since), found)
 
@@ -127,6 +128,9 @@ def _divergence(found: Mismatches, since: CompleteSince | None) -> str:
 
 
 def _incompleteness(found: Mismatches | None, since: CompleteSince | None) -> str:
+    if since is not None and since.kind is Since.ATTACHMENT:
+        until = f"before LSN {format_lsn(since.lsn)}"
+        return f"rows are missing that a table had before it became a partition of this one, {until}"
     start = "the archive" if since is None else f"its first change at LSN {format_lsn(since.lsn)}"
     if found is None:
         return f"rows from before {start} are missing, if there were any"

@@ -34,13 +34,18 @@ KeyRanges = tuple[tuple[int, int], ...] | None
 
 
 class Since(Enum):
-    """The proof that a table has all rows from a commit on. FIRST_CHANGE proves nothing about earlier rows: they are
+    """The proof that a table has all rows from a commit on. ATTACHMENT proves that earlier rows are missing, namely
+    those of a table that became a partition. FIRST_CHANGE proves nothing about earlier rows: they are
     missing, if there were any."""
 
     SNAPSHOT = "snapshot"
     CREATION = "creation"  # after a snapshot of a server that publishes all tables, and did not have this one
     TRUNCATE = "truncate"
     FIRST_CHANGE = "first change"
+    ATTACHMENT = "attachment"
+
+
+_UNPROVEN = (Since.FIRST_CHANGE, Since.ATTACHMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +254,8 @@ def complete_since(before: TableState | None, changes: TableChanges) -> Complete
     written."""
     known = None if before is None else before.complete_since
     if changes.gained:
-        return CompleteSince(Since.FIRST_CHANGE, changes.runs[0].start[0])
-    if changes.truncated_at is not None and (known is None or known.kind is Since.FIRST_CHANGE):
+        return CompleteSince(Since.ATTACHMENT, changes.runs[0].start[0])
+    if changes.truncated_at is not None and (known is None or known.kind in _UNPROVEN):
         return CompleteSince(Since.TRUNCATE, changes.truncated_at[0])
     is_new = before is None or before.version < 0
     if known is not None or not is_new or not changes.runs:
@@ -264,15 +269,16 @@ def mismatches_left(before: TableState | None, changes: TableChanges) -> Mismatc
 
 
 def may_lack_rows(state: TableState) -> bool:
-    """True if the table lacks the rows from before its first change in the archive, if there were any."""
-    return state.complete_since is not None and state.complete_since.kind is Since.FIRST_CHANGE
+    """True if the table lacks rows from before its first change in the archive, if there were any, or those that a
+    table had before it became a partition."""
+    return state.complete_since is not None and state.complete_since.kind in _UNPROVEN
 
 
 def created_since(state: TableState, known: Iterable[tuple[int, frozenset[int]]]) -> TableState:
     """The state of a new table: it was created after a snapshot of a server that did not have it then. known: LSN and
     tables of such servers."""
     since = state.complete_since
-    if since is None or not may_lack_rows(state):
+    if since is None or since.kind is not Since.FIRST_CHANGE:
         return state
     is_proven = any(lsn <= since.lsn and state.oid not in oids for lsn, oids in known)
     return replace(state, complete_since=CompleteSince(Since.CREATION, since.lsn)) if is_proven else state

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from pgoutput_etl.config.settings import Snapshots, TableRule
 from pgoutput_etl.ledger.tables import table_row, table_state
 from pgoutput_etl.schema.relation_history import RelationSpan
+from pgoutput_etl.targets.condition import ConditionKind, condition_of
 from pgoutput_etl.targets.plan import (
     CompleteSince,
     Since,
@@ -48,6 +50,20 @@ def test_a_truncate_leaves_no_earlier_rows(known: CompleteSince | None, expected
     assert complete_since(written(known), changes) == expected
 
 
+def test_a_root_lacks_the_rows_of_a_table_that_became_its_partition() -> None:
+    gained, attached = TableChanges(T, runs=SPANS, gained=("public.old",)), CompleteSince(Since.ATTACHMENT, 150)
+    for known in (None, FIRST, SNAPSHOT):
+        assert complete_since(written(known), gained) == attached
+    assert complete_since(written(attached), TableChanges(T, runs=SPANS)) == attached
+    assert created_since(written(attached), [(90, frozenset())]) == written(attached)
+    truncated = TableChanges(T, runs=SPANS, truncates=1, truncated_at=(155, 0, 3))
+    assert complete_since(written(attached), truncated) == CompleteSince(Since.TRUNCATE, 155)
+    for snapshots in Snapshots:
+        condition = condition_of(written(attached), snapshots, TableRule("*"))
+        assert condition is not None
+        assert condition.state is ConditionKind.INCOMPLETE
+
+
 def test_a_table_that_a_server_did_not_have_was_created_later() -> None:
     state = written(FIRST)
     created = replace(state, complete_since=CompleteSince(Since.CREATION, 100))
@@ -64,4 +80,4 @@ def test_the_ledger_keeps_it(known: CompleteSince | None) -> None:
     assert table_state(table_row(state)) == state
     older = {name: value for name, value in table_row(state).items() if not name.startswith("complete")}
     assert table_state(older).complete_since is None
-    assert may_lack_rows(state) == (known == FIRST)
+    assert may_lack_rows(state) == (known is not None and known.kind in (Since.FIRST_CHANGE, Since.ATTACHMENT))
