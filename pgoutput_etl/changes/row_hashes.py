@@ -132,7 +132,7 @@ def readable_hashes(rows: pa.RecordBatch, shape: TableShape) -> list[Integers]:
     for i, (tag, old_kind, *tuples) in enumerate(zip(*columns, strict=True)):
         try:
             old, new = (None if data is None else _cells(read_tuple(data), shape) for data in tuples)
-        except ArchiveError:
+        except (ArchiveError, UnsureError):
             continue
         is_full = old is not None and old_kind == "O"
         if new is not None:
@@ -149,7 +149,7 @@ def readable_hashes(rows: pa.RecordBatch, shape: TableShape) -> list[Integers]:
 def _cells(data: TupleData, shape: TableShape) -> list[bytes | int]:
     """Values, NULL or UNCHANGED."""
     if len(data.kinds) != len(shape.relation.columns):
-        raise ArchiveError("other columns than Relation describes")
+        raise UnsureError
     pairs = zip(data.kinds, data.values, strict=True)
     return [value if value is not None else UNCHANGED if kind == ord("u") else NULL for kind, value in pairs]
 

@@ -177,7 +177,7 @@ class Staging:
         if isinstance(files, Dump):
             names, left_out = self._without_partitions(files, names, catalog)
         elif catalog is None and (of_root := [name for name in names if name in self.archive.roots]):
-            raise ConfigError(f"--tables: {_of_root(of_root[0], self.archive.roots[of_root[0]])}")
+            raise ConfigError(f"--tables: no other tables: {_of_root(of_root[0], self.archive.roots[of_root[0]])}")
         if not isinstance(files, Dump) and len(names) > 1:
             raise ConfigError("--tables: --csv and --copy hold the rows of one table: expected its schema.table")
         by_name, undescribed = self._described(files, names, catalog)

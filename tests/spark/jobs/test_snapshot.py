@@ -260,7 +260,8 @@ def test_a_partition_is_loaded_with_its_root(nights: Nights) -> None:
     nights.land(transaction(1, 0x100, root, table(), insert("1", "a", oid=1)))
     nights.job.run()
     with pytest.raises(
-        ConfigError, match=r"^--tables: public\.t is a partition of public\.parts, .*: load public\.parts"
+        ConfigError,
+        match=r"^--tables: no other tables: public\.t is a partition of public\.parts, .*: load public\.parts",
     ):
         load(nights, 0x200, [("1", "a")])
 
