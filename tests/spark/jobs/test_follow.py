@@ -90,7 +90,6 @@ def test_each_look_applies_what_has_landed_since(landed: Landed, monkeypatch: py
     assert len(runs) == 3, "after a while, it reads the ledger anyway"
 
 
-@pytest.mark.soak
 def test_a_look_leaves_the_work_to_another_run(landed: Landed) -> None:
     landed.land()
     landed.follower.look()

@@ -56,7 +56,6 @@ def test_the_manifest_has_each_tables_version_after_the_last_batch(nights: Night
     assert DeltaTable(path, version=0).to_pyarrow_table().num_rows == 1
 
 
-@pytest.mark.soak
 def test_a_held_table_has_its_own_lsn_and_a_skipped_one_is_left_out(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a"), table(oid=2, name="u"), insert("1", "x", oid=2)))
     nights.job.overrides.append("tables=[{match: public.u, skip: true}, {match: public.v, skip: true}]")
@@ -80,7 +79,6 @@ def test_every_job_that_closes_a_batch_publishes_it(nights: Nights, monkeypatch:
     assert manifest(nights)["batch"] == maintained.batch or maintained.batch == 0
 
 
-@pytest.mark.soak
 def test_a_run_publishes_what_a_run_that_died_has_not(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
 
@@ -207,7 +205,6 @@ def test_views_of_others_are_neither_replaced_nor_dropped(viewed: Nights) -> Non
     assert rows(viewed, view(viewed, "v")) == [(1,)]
 
 
-@pytest.mark.soak
 def test_a_manifest_that_is_none_is_written_anew(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     path = Path(nights.job.loaded().state.root) / "manifests" / "test.json"
