@@ -197,7 +197,7 @@ def test_every_mode_has_the_servers_rows(server: Server, tmp_path: Path, landing
 
 def renamed(statements: str, name: str) -> str:
     """The statements, about another root and other partitions."""
-    return re.sub(r"\b(t|[tl]_[nm]\w*)\b", lambda match: name + match[0][1:], statements)
+    return re.sub(r"\bl_[nm]", rf"{name}_\g<0>", re.sub(r"\bt(?=_[nm]|\b)", name, statements))
 
 
 WITH_KEY = "tables=[{match: public.k, key: [id]}]"
