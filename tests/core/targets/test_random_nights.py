@@ -17,7 +17,7 @@ from tests.support.model.history import History, Night, random_history, random_o
 from tests.support.nights import CONFIG, Nights
 from tests.support.small_archives import copydata
 
-SEEDS, OF_SOAK = 120, 6000
+SEEDS, OF_SOAK = 40, 6000
 _AT_ONCE = 20
 
 

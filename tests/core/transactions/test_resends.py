@@ -176,7 +176,7 @@ def at_once(contents: Iterable[bytes]) -> Replay:
     return replay
 
 
-SEEDS = [pytest.param(range(n, n + 50), marks=() if n < 100 else pytest.mark.soak) for n in range(0, 10_000, 50)]
+SEEDS = [pytest.param(range(n, n + 50), marks=() if n < 50 else pytest.mark.soak) for n in range(0, 10_000, 50)]
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
