@@ -49,8 +49,7 @@ def sparse(path: Path) -> None:
         os.truncate(file.fileno(), 100 << 30)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("make", [bomb, sparse])
+@pytest.mark.parametrize("make", [pytest.param(bomb, marks=pytest.mark.soak), sparse])
 def test_tables_are_held_from_a_file_in_which_nothing_can_be_read(nights: Nights, make: object) -> None:
     assert callable(make)
     nights.land(first(), one(2, 200), name="a-2026-01-01.copydata")

@@ -130,7 +130,6 @@ def test_small_tables_are_left_alone(nights: Nights) -> None:
     assert nights.ledger("batches") == ledger
 
 
-@pytest.mark.soak
 def test_displaced_tables_are_removed_and_return_as_new_ones(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintain_run, "LEDGER_TABLES", ())
     job, only = nights.job, replace(EXECUTE, only=("displaced",))

@@ -101,7 +101,6 @@ def test_a_truncate_completes_a_table_within_a_run(nights: Nights) -> None:
     assert states(nights.job.run(MANUAL, "merge.max_transactions=1")) == {}
 
 
-@pytest.mark.soak
 def test_a_diverged_table_is_named_until_it_is_rebuilt(nights: Nights) -> None:
     nights.night(transaction(1, 0x100, table(), truncate(), insert("1", "a"), insert("2", "b")))
     contradict(nights)

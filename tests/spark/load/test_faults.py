@@ -292,7 +292,6 @@ def another_program(path: Path) -> Iterator[threading.Event]:
         running.result()
 
 
-@pytest.mark.soak
 def test_a_write_that_meets_other_commits_is_repeated_and_then_held(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
