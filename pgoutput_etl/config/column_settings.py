@@ -7,7 +7,7 @@ from zoneinfo import available_timezones
 
 from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
 from pgoutput_etl.config.yaml_file import Node
-from pgoutput_etl.types.zones import TIMESTAMP, TIMESTAMPTZ
+from pgoutput_etl.time_zones import TIMESTAMP, TIMESTAMPTZ
 
 # Values in `columns` that declare a column's origin where the archive leaves it open (schema/identification.py)
 ADDED, RENAMED_FROM = "added", "renamed_from"
@@ -54,7 +54,7 @@ def _check_conversion(keys: Mapping[str, Node], settings: Mapping[str, str]) -> 
         raise missing.error(f"missing: {CONVERTED_FROM} and {TIME_ZONE} belong together")
     if settings.get(CONVERTED_FROM, TIMESTAMP) not in (TIMESTAMP, TIMESTAMPTZ):
         raise keys[CONVERTED_FROM].error(f"expected {TIMESTAMP} or {TIMESTAMPTZ}, the column's former type")
-    if settings.get(TIME_ZONE, "UTC") not in available_timezones():
+    if TIME_ZONE in settings and settings[TIME_ZONE] not in available_timezones():
         raise keys[TIME_ZONE].error("expected a name of the IANA time zone database, such as Europe/Berlin")
 
 

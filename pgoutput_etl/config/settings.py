@@ -25,8 +25,8 @@ from pgoutput_etl.identifiers import absolute_place, is_within
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.schema.contract import FOLLOW_ALL, OnChange, SchemaContract
 from pgoutput_etl.schema.layout import CHANGE_FEED, Layout, Readers
+from pgoutput_etl.time_zones import ZoneConversion
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
-from pgoutput_etl.types.zones import ZoneConversion
 
 _SERVER = re.compile(r"postgres://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 

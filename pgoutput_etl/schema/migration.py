@@ -14,10 +14,10 @@ from pgoutput_etl.protocol.messages import Relation, RelationColumn
 from pgoutput_etl.schema.diff import Lineage, lineage
 from pgoutput_etl.schema.identification import Declarations, declaration
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableShape
+from pgoutput_etl.time_zones import ZoneConversion
 from pgoutput_etl.types.column import kept_bytes
 from pgoutput_etl.types.conversion import convert, is_declared, is_unchanged, widens
 from pgoutput_etl.types.printing import print_text
-from pgoutput_etl.types.zones import ZoneConversion
 
 Retired = tuple[RelationColumn, ...]
 

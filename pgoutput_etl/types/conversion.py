@@ -23,10 +23,10 @@ from typing import Final
 
 import pyarrow as pa
 
+from pgoutput_etl.time_zones import ZoneConversion
 from pgoutput_etl.types.arrays import element_of, map_elements
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, ValueTextError, load_text
 from pgoutput_etl.types.shortest_float import shortest_float4, shortest_float8
-from pgoutput_etl.types.zones import ZoneConversion
 
 _INTEGERS: Final = ("int2", "int4", "int8")
 

@@ -19,9 +19,9 @@ from psycopg import errors, sql
 
 from pgoutput_etl.schema.migration import SchemaMigration, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn
+from pgoutput_etl.time_zones import ZoneConversion
 from pgoutput_etl.types import ColumnType, LoadedColumn, Storage, UserTypes, column_type, load_text
 from pgoutput_etl.types.conversion import convert, is_unchanged
-from pgoutput_etl.types.zones import ZoneConversion
 from tests.support.servers.postgres import Server
 
 Connection = psycopg.Connection[Any]
