@@ -26,19 +26,22 @@ WATCH = """
 create schema limits;
 create unlogged table limits.older as select oid from pg_class;
 create unlogged table limits.columns
-  (attrelid oid, attnum int, atttypid oid, atttypmod int, primary key (attrelid, attnum));
+  (attrelid oid, attnum int, atttypid oid, atttypmod int, attgenerated "char", primary key (attrelid, attnum));
 create unlogged table limits.found (attrelid oid, attnum int, kind text);
 create function limits.record(relation oid) returns void language plpgsql as $$
 begin
   insert into limits.found select relation, a.attnum, 'type' from pg_attribute a join limits.columns c
     using (attrelid, attnum) where attrelid = relation and (a.atttypid, a.atttypmod) <> (c.atttypid, c.atttypmod);
+  insert into limits.found select relation, a.attnum, 'expression' from pg_attribute a join limits.columns c
+    using (attrelid, attnum) where attrelid = relation and a.attgenerated <> c.attgenerated;
   insert into limits.found select relation, a.attnum, 'default' from pg_attribute a
     where attrelid = relation and (atthasdef or atthasmissing or attidentity <> '')
     and exists (select from limits.columns c where c.attrelid = relation)
     and not exists (select from limits.columns c where c.attrelid = relation and c.attnum = a.attnum);
-  insert into limits.columns select attrelid, attnum, atttypid, atttypmod from pg_attribute
+  insert into limits.columns select attrelid, attnum, atttypid, atttypmod, attgenerated from pg_attribute
     where attrelid = relation and attnum > 0 and not attisdropped
-    on conflict (attrelid, attnum) do update set atttypid = excluded.atttypid, atttypmod = excluded.atttypmod;
+    on conflict (attrelid, attnum) do update
+    set atttypid = excluded.atttypid, atttypmod = excluded.atttypmod, attgenerated = excluded.attgenerated;
 end $$;
 create function limits.watch() returns event_trigger language plpgsql security definer as $$
 declare made record;
@@ -75,6 +78,7 @@ RENAMED = "table renamed and never written again"
 NO_ROW_SINCE = "with the first committed row after it"
 KINDS: Mapping[str, str] = {
     "default": "ADD COLUMN … DEFAULT",
+    "expression": "ALTER COLUMN … DROP EXPRESSION",
     "type": "other type change",
     "value": "ALTER TYPE … RENAME VALUE",
 }
