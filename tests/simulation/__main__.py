@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict
+from dataclasses import fields
 from multiprocessing import get_context
 
 from tests.simulation.runner import Tally, prepare_process, run_seed, run_seeds, shrink
@@ -30,7 +30,8 @@ def main() -> int:
     tally = _run(range(arguments.first, arguments.first + arguments.seeds), arguments.processes)
     seconds = time.monotonic() - started
     if arguments.json:
-        print(json.dumps({**asdict(tally), "seconds": round(seconds, 1)}))
+        result = {field.name: getattr(tally, field.name) for field in fields(tally)}
+        print(json.dumps({**result, "seconds": round(seconds, 1)}))
     else:
         _print(tally, seconds)
     for seed in sorted(tally.failures)[:3]:

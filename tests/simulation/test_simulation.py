@@ -5,16 +5,18 @@ The simulation must find each of them."""
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.__main__ import main
+from tests.simulation import __main__ as simulation
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.runner import Tally, first_seed_that_finds, run_seed, run_seeds, shrink
 
@@ -101,13 +103,23 @@ def test_a_seed_repeats_itself_in_another_process() -> None:
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["simulation", "--seeds", "10", "--processes", "1"])
-    assert main() == 0
+    assert simulation.main() == 0
     said = capsys.readouterr().out
     assert said.startswith("10 seeds in")
     assert "broken promises: 0" in said
     monkeypatch.setattr(sys, "argv", ["simulation", "--seed", "3"])
-    assert main() == 0
+    assert simulation.main() == 0
     assert "seed 3: every promise was kept" in capsys.readouterr().out
+
+
+def test_the_result_as_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tally = Tally(seeds=1, faults=Counter(kill=2), failures={7: "a promise"})
+    monkeypatch.setattr(simulation, "_run", lambda *_: tally)
+    monkeypatch.setattr(simulation, "_explain", lambda _: 1)
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seeds", "1", "--json"])
+    assert simulation.main() == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["faults"], printed["failures"]) == ({"kill": 2}, {"7": "a promise"})
 
 
 def test_an_interrupted_command_reports_the_seeds_that_are_done() -> None:
