@@ -10,13 +10,14 @@ from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIden
 
 def described_with_partitions(root: str) -> str:
     """An SQL expression: a JSON array of a table and all partitions below it. root: an expression with its OID, without
-    the alias `part`.
+    the aliases `above` and `part`.
 
     to_jsonb omits columns that a version of PostgreSQL doesn't have; columns that an index only includes identify
-    nothing.
+    nothing. A table that others inherit from has no partitions: their rows are published under their own names.
     """
     return f"""(WITH RECURSIVE parts(oid) AS (SELECT {root} UNION SELECT h.inhrelid FROM parts
-    JOIN pg_catalog.pg_inherits h ON h.inhparent = parts.oid)
+    JOIN pg_catalog.pg_class above ON above.oid = parts.oid AND above.relkind = 'p'
+    JOIN pg_catalog.pg_inherits h ON h.inhparent = above.oid)
   SELECT json_agg(json_build_object('oid', part.oid::bigint, 'schema', n.nspname, 'table', part.relname,
       'identity', part.relreplident, 'columns', (SELECT coalesce(json_agg(json_build_object('name', a.attname,
         'type', a.atttypid::bigint, 'modifier', a.atttypmod, 'identity', part.relreplident = 'f'

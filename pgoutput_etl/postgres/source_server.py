@@ -145,7 +145,7 @@ class SourceTable:
             identity=row["identity"],
             columns=tuple(row["columns"]),
             publications=tuple(row["publications"]),
-            described=described_relations(row["described"] or ()),
+            described=described_relations(row["described"]),
             **flags,
         )
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.config.settings import load_config
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.snapshot.check_report import check_server
-from pgoutput_etl.jobs.snapshot.checks import PROBLEM, Coverage
+from pgoutput_etl.jobs.snapshot.checks import PROBLEM, Check, Coverage
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.lsn import parse_lsn
@@ -153,20 +153,29 @@ def test_a_root_has_the_servers_rows_or_is_held(
 def test_a_check_names_partitions_before_the_first_night(
     server: Server, tmp_path: Path, landing: Path, root: str, partitions: tuple[str, str], key: str, problem: str | None
 ) -> None:
-    path = tmp_path / "shop.yaml"
     rule = f"{{match: public.t, key: [{', '.join(key.split())}]}}" if key else "{match: public.x}"
+    found = partition_problems(server, tmp_path, landing, definition(root, partitions), rule)
+    assert len(found) == (problem is not None)
+    assert all(problem is not None and problem in check.text for check in found)
+    assert all("REPLICA IDENTITY FULL" in step.command for check in found for step in check.steps)
+
+
+def test_tables_that_inherit_are_no_partitions(server: Server, tmp_path: Path, landing: Path) -> None:
+    script = "create table t(id int primary key); create table child(code int primary key) inherits (t)"
+    assert partition_problems(server, tmp_path, landing, script, "{match: public.x}") == []
+
+
+def partition_problems(server: Server, tmp_path: Path, landing: Path, script: str, rule: str) -> list[Check]:
+    path = tmp_path / "shop.yaml"
     path.write_text(
         f"source: {{name: shop, landing: '{landing}'}}\ntarget: {{root: ./root}}\ntables: [{rule}]\n", encoding="utf-8"
     )
     with judged_database(server, "partitions", landing, publication=VIA_ROOT) as database:
-        server.psql(definition(root, partitions))
+        server.psql(script)
         [[text]] = database.query(QUERY.encode(), 1)
     request = SnapshotRequest(("public.t",), jdbc="jdbc:postgresql://db/shop")
     report = check_server(SourceServer.of(text or ""), load_config(str(path)), request, Coverage(None, None))
-    found = [check for check in report.checks if (check.status, check.subject) == (PROBLEM, "partitions")]
-    assert len(found) == (problem is not None)
-    assert all(problem is not None and problem in check.text for check in found)
-    assert all("REPLICA IDENTITY FULL" in step.command for check in found for step in check.steps)
+    return [check for check in report.checks if (check.status, check.subject) == (PROBLEM, "partitions")]
 
 
 MODES = ("mirror", "soft_delete", "history")
