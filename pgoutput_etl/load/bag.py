@@ -14,7 +14,7 @@ from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.bag_deletes import ranked, settled, survivors
 from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, overwrite, write_result
 from pgoutput_etl.load.layout import has_change_feed
-from pgoutput_etl.load.mismatches import missing_in_bag
+from pgoutput_etl.load.mismatches import missing_among, missing_in_bag
 from pgoutput_etl.load.net_effect import (
     TableEvents,
     net_of_bag,
@@ -44,11 +44,12 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
         case WriteMethod.APPEND:
             return append(spark, path, rows)
         case _:
+            deletes = settled(ranked(deletes, shape), tagged_target(spark, path, shape.columns), shape)
             result = _rewrite(spark, path, shape, rows, deletes, delete_count)
             if not result.not_found and not shape.changed_at:
                 return result
             stored = tagged_target(spark, path, shape.columns, result.version - 1)
-            return replace(result, mismatches=missing_in_bag(deletes, shape, stored))
+            return replace(result, mismatches=missing_among(deletes, shape, stored))
 
 
 def _inserts_and_deletes(net: DataFrame, shape: TableShape) -> tuple[DataFrame, DataFrame]:
@@ -67,10 +68,9 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -
 def _rewrite(
     spark: SparkSession, path: str, shape: TableShape, rows: DataFrame, deletes: DataFrame, delete_count: int
 ) -> WriteResult:
-    """rows: the inserted rows. deletes: `delete_count` DELETEs, of rows in the target."""
+    """rows: the inserted rows. deletes: `delete_count` DELETEs, settled, of rows in the target."""
     target = tagged_target(spark, path, shape.columns)
     before, inserted = target.count(), rows.count()
-    deletes = settled(ranked(deletes, shape), target, shape)
     gone = None
     if has_change_feed(spark, path):  # the feed of an overwrite has all rows
         gone = deletes.select("gone").distinct().localCheckpoint()

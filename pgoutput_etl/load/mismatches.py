@@ -158,14 +158,19 @@ def net_deletes(events: DataFrame, shape: TableShape) -> DataFrame:
 def missing_in_bag(deletes: DataFrame, shape: TableShape, stored: DataFrame | None) -> Mismatches | None:
     """Compares DELETEs of rows in the target with its rows before them. deletes: of `net_deletes`. stored: None if
     there were no rows."""
-    missing = ranked(deletes, shape)
+    found = ranked(deletes, shape)
+    return missing_among(found if stored is None else settled(found, stored, shape), shape, stored)
+
+
+def missing_among(deletes: DataFrame, shape: TableShape, stored: DataFrame | None) -> Mismatches | None:
+    """Like `missing_in_bag`, of DELETEs that are settled already."""
+    missing = deletes
     if stored is not None:
-        found = settled(missing, stored, shape)
         rows = rows_with_content(stored, shape).groupBy("content").agg(F.count("*").alias("copies"))
         is_missing = F.col("copies").isNull() | (F.col("nth") > F.col("copies"))
-        if shape.changed_at and _leaves_wrong_rows(found, stored, shape):
+        if shape.changed_at and _leaves_wrong_rows(deletes, stored, shape):
             is_missing |= F.col("proven").isNotNull()
-        missing = found.join(rows, F.col("gone") == F.col("content"), "left").where(is_missing)
+        missing = deletes.join(rows, F.col("gone") == F.col("content"), "left").where(is_missing)
     first = {"first_lsn": F.min("_lsn"), "first_xid": F.min_by("_xid", "_lsn")}
     return _aggregated(missing, {"missing": F.count("*"), "doubled": F.lit(0), **first})
 
