@@ -27,7 +27,7 @@ from pgoutput_etl.load.table_writer import PROPERTIES, creating, writer_of
 from pgoutput_etl.schema.layout import NO_LAYOUT, Layout, Readers, with_feed
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
 from pgoutput_etl.spark.delta_history import USER_METADATA, application_of, is_as_recorded, operations_since
-from pgoutput_etl.spark.delta_log import Commit, metrics_of, newest_commit
+from pgoutput_etl.spark.delta_log import DeltaCommit, metrics_of, newest_commit
 from pgoutput_etl.spark.platform import value_of
 from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.targets.mismatches import Mismatches, added
@@ -266,24 +266,24 @@ def write_result(spark: SparkSession, path: str, application: str | None = None)
 _RECENT = 50  # commits of all sources of a shared table, among which a run's own is usually found
 
 
-def _own_commits(spark: SparkSession, path: str, application: str | None) -> list[Commit]:
+def _own_commits(spark: SparkSession, path: str, application: str | None) -> list[DeltaCommit]:
     """An application's commits, newest first; at least the last one, if there is any."""
     commits = _history_with(spark, path, application)
     return [commit for commit in commits if commit.application == application]
 
 
-def _history_with(spark: SparkSession, path: str, application: str | None) -> list[Commit]:
+def _history_with(spark: SparkSession, path: str, application: str | None) -> list[DeltaCommit]:
     """Commits of all applications, newest first: the recent ones if one is the application's, else all."""
     recent = _history(spark, path, _RECENT)
     is_enough = len(recent) < _RECENT or any(commit.application == application for commit in recent)
     return recent if is_enough else _history(spark, path)
 
 
-def _history(spark: SparkSession, path: str, limit: int | None = None) -> list[Commit]:
+def _history(spark: SparkSession, path: str, limit: int | None = None) -> list[DeltaCommit]:
     """Commits, newest first."""
     table = delta_table(spark, path)
     rows = (table.history() if limit is None else table.history(limit)).collect()
     return [
-        Commit(row.version, row.operation, metrics_of(row.operationMetrics), application_of(row.userMetadata))
+        DeltaCommit(row.version, row.operation, metrics_of(row.operationMetrics), application_of(row.userMetadata))
         for row in rows
     ]

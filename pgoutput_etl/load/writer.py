@@ -136,24 +136,49 @@ class Writer:
             why = self.fault(error, step)
             missing = self._missing_reason(task) if table_fault(error, self.path_of) is None else None
             return self._hold_midway(task, missing or why)
-        relation, before, cutoff = task.shape.relation, task.state, task.cutoff
-        place = (relation.namespace, relation.name, task.path, written.version)
-        own_lsn = -1 if before is None else before.last_commit_lsn  # a snapshot may have brought the table further
-        applied_to = max(self.last_commit_lsn, own_lsn) if cutoff is None else cutoff.lsn - 1
-        status, reason = (APPLIED, None) if cutoff is None else (HELD, cutoff.reason)
-        key = tuple(task.shape.columns[i].name for i in task.shape.key)
-        types = tuple(column.type.stored_as for column in task.shape.columns)
-        columns = (relation, key, task.retired, types)
-        known = self.batch.tables.get(task.oid)  # a rebuild has no state of its own before
-        snapshot, last_row = (None, None) if before is None else (before.snapshot, before.last_row)
-        mismatches = added(mismatches_left(before, task.changes), written.mismatches)
-        latest = (snapshot, task.changes.last_row or last_row, complete_since(known, task.changes))
-        against = (mismatches, task.doubts, task.used)
-        own = (task.oid, *place, applied_to, status, reason, *columns, rows)
-        state = TableState(*own, task.mode, task.masks, *latest, *against, changed_at=changes_of(task.shape))
-        effects = (written.inserted, written.updated, written.deleted)
-        summary = TableSummary(*place, rows, *effects, (*_notes(task, written), *remarks, *written.remarks), reason)
+        state = self._state_after(task, written, rows)
+        summary = TableSummary(
+            state.schema,
+            state.table,
+            state.path,
+            state.version,
+            rows=rows,
+            inserted=written.inserted,
+            updated=written.updated,
+            deleted=written.deleted,
+            notes=(*_notes(task, written), *remarks, *written.remarks),
+            held=state.reason,
+        )
         return TableResult(state, summary, task.schema_changes, columns=task.shape.columns)
+
+    def _state_after(self, task: TableTask, written: WriteResult, rows: int) -> TableState:
+        relation, before, cutoff = task.shape.relation, task.state, task.cutoff
+        own_lsn = -1 if before is None else before.last_commit_lsn  # a snapshot may have brought the table further
+        known = self.batch.tables.get(task.oid)  # a rebuild has no state of its own before
+        return TableState(
+            oid=task.oid,
+            schema=relation.namespace,
+            table=relation.name,
+            path=task.path,
+            version=written.version,
+            last_commit_lsn=max(self.last_commit_lsn, own_lsn) if cutoff is None else cutoff.lsn - 1,
+            status=APPLIED if cutoff is None else HELD,
+            reason=None if cutoff is None else cutoff.reason,
+            relation=relation,
+            key=tuple(task.shape.columns[i].name for i in task.shape.key),
+            retired=task.retired,
+            types=tuple(column.type.stored_as for column in task.shape.columns),
+            rows=rows,
+            mode=task.mode,
+            masks=task.masks,
+            snapshot=None if before is None else before.snapshot,
+            last_row=task.changes.last_row or (None if before is None else before.last_row),
+            complete_since=complete_since(known, task.changes),
+            mismatches=added(mismatches_left(before, task.changes), written.mismatches),
+            doubts=task.doubts,
+            used=task.used,
+            changed_at=changes_of(task.shape),
+        )
 
     def _missing_reason(self, task: TableTask) -> str | None:
         """The error's text if a table that was written before is gone."""
@@ -271,11 +296,9 @@ class Writer:
 
     def _left(self, held: HeldTable, status: str) -> TableState:
         """The state of a table that receives no changes in this batch."""
-        relation, state = held.relation, held.state
+        state = held.state
         if state is None:
-            place = (relation.namespace, relation.name, "", -1)
-            after = TableState(held.oid, *place, self.batch.last_commit_lsn, status, held.reason, relation, ())
-            return replace(after, last_row=held.changes.last_row)
+            return TableState.unwritten(held, status, self.batch.last_commit_lsn)
         reached = max(held.complete_to or 0, state.last_commit_lsn)
         reason = held.reason if state.is_complete or status == HELD else state.reason
         return replace(self._make_room(held, state), status=status, reason=reason, last_commit_lsn=reached)

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class DeltaCommit:
     """metrics: Delta's, as numbers. application: that made the commit; None if it is unknown."""
 
     version: int
@@ -76,17 +76,19 @@ def properties_of(spark: SparkSession, place: str) -> dict[str, str] | None:
     return _of_log(spark, place, read)
 
 
-def newest_commit(spark: SparkSession, place: str) -> Commit | None:
+def newest_commit(spark: SparkSession, place: str) -> DeltaCommit | None:
     """The table's last commit, whoever made it."""
 
-    def read(log: Any) -> Commit | None:
+    def read(log: Any) -> DeltaCommit | None:
         read_table(spark, place)  # lists the log
         version = log.unsafeVolatileSnapshot().version()
         path = cast(Any, spark)._jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
         lines = log.store().read(path, log.newDeltaHadoopConf())
         actions = [json.loads(lines.apply(i)) for i in range(lines.size())]
         info = next((action["commitInfo"] for action in actions if "commitInfo" in action), None)
-        return None if info is None else Commit(version, info["operation"], metrics_of(info.get("operationMetrics")))
+        return (
+            None if info is None else DeltaCommit(version, info["operation"], metrics_of(info.get("operationMetrics")))
+        )
 
     return _of_log(spark, place, read)
 

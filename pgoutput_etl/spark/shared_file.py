@@ -52,7 +52,7 @@ class VolumeFile(LocalFile):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class ObjectFile:
     objects: ObjectFolder
     name: str
 
@@ -72,4 +72,4 @@ def shared_file(spark: SparkSession, folder: str, name: str, access: Access = PR
     if is_connect(spark):
         return None
     local = local_path(spark, folder)
-    return StoredFile(ObjectFolder(spark, folder), name) if local is None else LocalFile(Path(local, name), access)
+    return ObjectFile(ObjectFolder(spark, folder), name) if local is None else LocalFile(Path(local, name), access)

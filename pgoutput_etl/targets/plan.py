@@ -56,7 +56,7 @@ class CompleteSince:
     lsn: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
     """A table after its last batch. status: APPLIED, HELD or SKIPPED. reason: why the table is held or skipped.
 
@@ -93,6 +93,23 @@ class TableState:
     doubts: tuple[Doubt, ...] = ()
     used: Declared = field(default_factory=dict)
     changed_at: ChangedAt = field(default_factory=dict)
+
+    @classmethod
+    def unwritten(cls, table: HeldTable, status: str, last_commit_lsn: int) -> TableState:
+        """Of a table that has no rows yet. status: HELD or SKIPPED."""
+        return cls(
+            oid=table.oid,
+            schema=table.relation.namespace,
+            table=table.relation.name,
+            path="",
+            version=-1,
+            last_commit_lsn=last_commit_lsn,
+            status=status,
+            reason=table.reason,
+            relation=table.relation,
+            key=(),
+            last_row=table.changes.last_row,
+        )
 
     @property
     def is_complete(self) -> bool:

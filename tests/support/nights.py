@@ -189,11 +189,9 @@ class Nights:
         return self.store[path].versions[version]
 
     def _left(self, held: HeldTable, status: str, lsn_before: int) -> TableState:
-        relation, state = held.relation, held.state
+        state = held.state
         if state is None:
-            name = (relation.namespace, relation.name)
-            state = TableState(held.oid, *name, "", -1, lsn_before, status, held.reason, relation, ())
-            return replace(state, last_row=held.changes.last_row)
+            return TableState.unwritten(held, status, lsn_before)
         if held.moves_to is not None:
             version = self.store.setdefault(held.moves_to, StoredTable()).write(*self._at(state.path, state.version))
             state = replace(state, path=held.moves_to, version=version)
@@ -227,18 +225,18 @@ class Nights:
                 current = [*before, *events] if method is WriteMethod.APPEND else events
         relation = task.shape.relation
         return TableState(
-            task.oid,
-            relation.namespace,
-            relation.name,
-            task.path,
-            stored.write(task.shape, current),
-            lsn if task.cutoff is None else task.cutoff.lsn - 1,
-            APPLIED if task.cutoff is None else HELD,
-            None if task.cutoff is None else task.cutoff.reason,
-            relation,
-            tuple(task.shape.columns[i].name for i in task.shape.key),
-            task.retired,
-            tuple(column.type.stored_as for column in task.shape.columns),
+            oid=task.oid,
+            schema=relation.namespace,
+            table=relation.name,
+            path=task.path,
+            version=stored.write(task.shape, current),
+            last_commit_lsn=lsn if task.cutoff is None else task.cutoff.lsn - 1,
+            status=APPLIED if task.cutoff is None else HELD,
+            reason=None if task.cutoff is None else task.cutoff.reason,
+            relation=relation,
+            key=tuple(task.shape.columns[i].name for i in task.shape.key),
+            retired=task.retired,
+            types=tuple(column.type.stored_as for column in task.shape.columns),
             mode=task.mode,
             last_row=task.changes.last_row or (None if task.state is None else task.state.last_row),
             complete_since=complete_since(task.state, task.changes),

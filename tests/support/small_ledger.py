@@ -137,5 +137,17 @@ def state(
     """A table in a batch's row. reason: why it is held. fields: others of TableState."""
     status = APPLIED if reason is None else HELD
     relation = Relation(None, oid, "public", table, ReplicaIdentity.DEFAULT, ())
-    stored = TableState(oid, "public", table, f"/x/{oid}", 1, lsn, status, reason, relation, ("id",), rows=rows)
+    stored = TableState(
+        oid=oid,
+        schema="public",
+        table=table,
+        path=f"/x/{oid}",
+        version=1,
+        last_commit_lsn=lsn,
+        status=status,
+        reason=reason,
+        relation=relation,
+        key=("id",),
+        rows=rows,
+    )
     return table_row(replace(stored, **fields))

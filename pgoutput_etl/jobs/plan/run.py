@@ -188,7 +188,18 @@ def _written(task: TableTask, lsn: int) -> TableState:
     relation, before = task.shape.relation, task.state
     key = tuple(task.shape.columns[i].name for i in task.shape.key)
     found = mismatches_left(before, task.changes)
-    new = TableState(task.oid, relation.namespace, relation.name, task.path, 0, lsn, APPLIED, None, relation, key)
+    new = TableState(
+        oid=task.oid,
+        schema=relation.namespace,
+        table=relation.name,
+        path=task.path,
+        version=0,
+        last_commit_lsn=lsn,
+        status=APPLIED,
+        reason=None,
+        relation=relation,
+        key=key,
+    )
     since = complete_since(before, task.changes)
     return replace(
         new,

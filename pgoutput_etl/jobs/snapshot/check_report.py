@@ -11,7 +11,7 @@ from pgoutput_etl.console import counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.snapshot.checks import OK, PROBLEM, Check, Checklist, Coverage
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
-from pgoutput_etl.jobs.snapshot.steps import DEFAULT_NAME, Commands, Step
+from pgoutput_etl.jobs.snapshot.steps import DEFAULT_NAME, Commands, LoadStep
 from pgoutput_etl.postgres.source_server import SourceServer
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.partitions import own_key
@@ -23,7 +23,7 @@ class CheckReport:
 
     source: str
     checks: tuple[Check, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[LoadStep, ...]
 
     @property
     def problems(self) -> tuple[Check, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import unmatched
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
-from pgoutput_etl.jobs.snapshot.steps import DEFAULT_NAME, Commands, Step
+from pgoutput_etl.jobs.snapshot.steps import DEFAULT_NAME, Commands, LoadStep
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.queries import identifier, qualified
 from pgoutput_etl.postgres.sender_settings import unsuitable_settings
@@ -35,7 +35,7 @@ class Check:
     status: str
     subject: str
     text: str
-    steps: tuple[Step, ...] = ()
+    steps: tuple[LoadStep, ...] = ()
     loses_rows: bool = False
 
 
@@ -122,7 +122,7 @@ class Checklist:
         if server.wal_level == "logical":
             yield Check(OK, "wal_level", "logical")
         else:
-            step = Step(
+            step = LoadStep(
                 "set wal_level, then restart the server",
                 self.commands.as_superuser("ALTER SYSTEM SET wal_level = 'logical'"),
             )
@@ -136,7 +136,7 @@ class Checklist:
         text = f"{used:,} of {limit:,} in use"
         if used + needed <= limit:
             return Check(OK, setting, text)
-        step = Step(
+        step = LoadStep(
             "raise the limit, then restart the server",
             self.commands.as_superuser(f"ALTER SYSTEM SET {setting} = {used + needed + 5:d}"),
         )
@@ -147,7 +147,7 @@ class Checklist:
         if self.server.may_replicate:
             yield Check(OK, "user", f"{user} has REPLICATION")
             return
-        step = Step(
+        step = LoadStep(
             "let the user create slots, as a superuser",
             self.commands.as_superuser(f"ALTER ROLE {identifier(user)} REPLICATION"),
         )
@@ -163,7 +163,7 @@ class Checklist:
                     f"PGCLIENTENCODING says otherwise, {found.harm}"
                 )
                 alter = f"ALTER ROLE {identifier(role)} IN DATABASE {identifier(database)} SET {found.name}"
-                step = Step(
+                step = LoadStep(
                     "let the receiver's role print values as decoding expects them, then restart the receiver",
                     self.commands.as_superuser(f"{alter} = {found.suitable}"),
                 )
@@ -188,18 +188,18 @@ class Checklist:
             else:
                 yield Check(OK, "publication", name)
 
-    def _publication_steps(self, name: str) -> tuple[Step, ...]:
+    def _publication_steps(self, name: str) -> tuple[LoadStep, ...]:
         """An existing slot can't decode, or omits, changes from before its publication existed, so it is made again."""
         tables = [t for t in self.wanted if t.is_logged and not t.is_partition]
         every = [t for t in self.server.tables if t.is_logged and not t.is_partition]
         content = "ALL TABLES" if tables == every else f"TABLE {', '.join(map(_sql_name, tables))}"
-        create = Step(
+        create = LoadStep(
             "create the publication, as a superuser or the tables' owner",
             self.commands.as_superuser(f"CREATE PUBLICATION {identifier(name)} FOR {content}"),
         )
         unused = [slot for slot in self.slots if not self.coverage.last and not slot.is_active]
         again = [
-            Step("create the slot again: it began before its publication", command)
+            LoadStep("create the slot again: it began before its publication", command)
             for slot in unused
             for command in (self.commands.drop_slot(slot.name), self.commands.create_slot(slot.name))
         ]
@@ -218,7 +218,7 @@ class Checklist:
         if missing and self.server.publications:
             name = (self.request.publications or (self.server.publications[0].name,))[0]
             add = f"ALTER PUBLICATION {identifier(name)} ADD TABLE {', '.join(map(_sql_name, missing))}"
-            step = Step("publish these tables, or leave them out of --tables", self.commands.as_superuser(add))
+            step = LoadStep("publish these tables, or leave them out of --tables", self.commands.as_superuser(add))
             yield Check(PROBLEM, "tables", f"in no publication, so not loaded: {_names(missing)}", (step,))
         if published:
             yield Check(OK, "tables", f"published: {_names(published)}")
@@ -235,11 +235,11 @@ class Checklist:
             schemas = ", ".join(sorted({identifier(table.schema) for table in denied}))
             names = ", ".join(map(_sql_name, denied))
             grant = f"GRANT USAGE ON SCHEMA {schemas} TO {user}; GRANT SELECT ON {names} TO {user}"
-            step = Step("let the user read the tables", self.commands.as_superuser(grant))
+            step = LoadStep("let the user read the tables", self.commands.as_superuser(grant))
             yield Check(PROBLEM, "SELECT", f"denied on {_names(denied)}", (step,))
         hidden = [table for table in tables if table.rows_hidden]
         if hidden:
-            step = Step(
+            step = LoadStep(
                 "let the user read all rows, as a superuser", self.commands.as_superuser(f"ALTER ROLE {user} BYPASSRLS")
             )
             text = f"row-level security may hide rows of {_names(hidden)} from {self.server.user}"
@@ -250,7 +250,7 @@ class Checklist:
         rejected = [t for t in tables if not t.is_root and t.identity != "f" and not (t.has_key and t.identity != "n")]
         if rejected:
             steps = tuple(
-                Step(
+                LoadStep(
                     "give the table a primary key, or publish whole rows",
                     self.commands.as_superuser(f"ALTER TABLE {_sql_name(t)} REPLICA IDENTITY FULL"),
                 )
@@ -287,7 +287,7 @@ class Checklist:
                 full = ReplicaIdentity.FULL
                 named = (qualified(p.namespace, p.name) for p in partitions if p.replica_identity is not full)
                 alter = "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in named)
-                step = Step(
+                step = LoadStep(
                     "let the partitions publish whole rows, or configure a key that they have",
                     self.commands.as_superuser(alter),
                 )
@@ -317,7 +317,7 @@ class Checklist:
                 if self.request.slot
                 else f"database {self.server.database} has no pgoutput slot"
             )
-            step = Step("create the slot; its archive begins here", self.commands.create_slot(name))
+            step = LoadStep("create the slot; its archive begins here", self.commands.create_slot(name))
             text = f"{found}: commits after the snapshot would be in no archive"
             yield Check(PROBLEM, "slot", text, (step,), loses_rows=True)
         for slot in slots:
@@ -340,11 +340,11 @@ class Checklist:
             receiver = "its receiver is connected" if slot.is_active else "no receiver is connected"
             return Check(OK, "slot", f"{name}{confirmed}; {receiver}")
         drop, create = self.commands.drop_slot(name), self.commands.create_slot(name)
-        steps: tuple[Step, ...] = ()
+        steps: tuple[LoadStep, ...] = ()
         if slot.why_lost is not None:
             steps = (
-                Step("drop the slot", drop),
-                Step("create it again; land into another folder, as another source", create),
+                LoadStep("drop the slot", drop),
+                LoadStep("create it again; land into another folder, as another source", create),
             )
         return Check(PROBLEM, "slot", problem, steps, loses_rows=True)
 

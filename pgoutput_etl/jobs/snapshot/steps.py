@@ -23,7 +23,7 @@ _PROTOCOLS = ((160_000, 4, "parallel"), (150_000, 3, "on"), (140_000, 2, "on"), 
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoadStep:
     """text: what the command does."""
 
     text: str
@@ -64,10 +64,10 @@ class Commands:
     def drop_slot(self, name: str) -> str:
         return self._as_user(f"SELECT pg_catalog.pg_drop_replication_slot({literal(name)})")
 
-    def receive(self, slot: str, publications: Sequence[str]) -> Step:
+    def receive(self, slot: str, publications: Sequence[str]) -> LoadStep:
         landing, source = self.config.source.landing, self.config.source.name
         if self.config.source.framing is Framing.PGCOPY:
-            return Step(
+            return LoadStep(
                 "land the slot's changes: docs/landing.md has the timer",
                 "sudo systemctl enable --now pg-landing-copy@shop.timer",
             )
@@ -82,16 +82,16 @@ class Commands:
         receiver = ("pg_recvlogical", "-d", self._server, "--slot", slot, *given, "--start", "-f", file)
         line = _line("env", *environment, *receiver)
         where = "" if is_folder else f" and copy its file to {landing}"
-        return Step(f"start landing{where}; docs/landing.md makes it a service with rotation", line)
+        return LoadStep(f"start landing{where}; docs/landing.md makes it a service with rotation", line)
 
-    def snapshot(self, slot: str) -> Step:
+    def snapshot(self, slot: str) -> LoadStep:
         request = self.request
         options = ["--tables", ",".join(request.tables), "--jdbc", request.jdbc or "", "--slot", slot]
         options += ["--publication", ",".join(request.publications)] if request.publications else []
-        return Step("load the rows from before the slot", jdbc_job_line(self.config, "snapshot", *options))
+        return LoadStep("load the rows from before the slot", jdbc_job_line(self.config, "snapshot", *options))
 
-    def apply(self) -> Step:
-        return Step("apply the changes since, now and every night", job_line(self.config, "apply"))
+    def apply(self) -> LoadStep:
+        return LoadStep("apply the changes since, now and every night", job_line(self.config, "apply"))
 
 
 def _line(*words: str) -> str:

@@ -60,4 +60,4 @@ def _print_report(report: Status) -> None:
     print_status(report)
 
 
-COMMAND = job_command("status", __doc__, EXAMPLE, _job, _print_report, add_options, needs_spark=False)
+COMMAND = job_command("status", __doc__, EXAMPLE, _job, _print_report, add_options)

@@ -20,7 +20,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.identifiers import is_catalog_place, table_of, tag_of
-from pgoutput_etl.jobs.status.ledger_state import LedgerBatches, user_types
+from pgoutput_etl.jobs.status.ledger_state import RecentBatches, user_types
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.tables import table_state
 from pgoutput_etl.lsn import format_lsn
@@ -52,7 +52,7 @@ class LedgerTables:
     def read(cls, config: Config) -> LedgerTables:
         """Raises RunError."""
         reader = LedgerReader.of(config)
-        last = LedgerBatches.of(reader, datetime.now(timezone.utc)).last
+        last = RecentBatches.of(reader, datetime.now(timezone.utc)).last
         if last is None:
             return cls()
         states = map(table_state, last["tables"] or ())

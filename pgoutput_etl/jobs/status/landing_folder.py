@@ -87,7 +87,7 @@ def _matches(part: str, pattern: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class LandingFolder:
+class FoundFiles:
     """The files that a run would find. refused: the reasons, one per file. unread: files left for `backfill
     --from-quarantine`."""
 
@@ -96,7 +96,7 @@ class LandingFolder:
     unread: tuple[str, ...]
 
     @classmethod
-    def of(cls, listing: Listing, index: FileIndex) -> LandingFolder:
+    def of(cls, listing: Listing, index: FileIndex) -> FoundFiles:
         to_inspect = index.to_inspect(listing)
         known = index.known([file.path for file in to_inspect])
         waiting = [file for file in candidates(to_inspect, known).values() if not is_unchanged(file, known)]

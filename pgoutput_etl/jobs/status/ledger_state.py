@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.jobs.status.report import Claim, HeldTable, OpenTransactions, Quarantine, UnfinishedBatch
+from pgoutput_etl.jobs.status.report import ActiveRun, Quarantine, TableOnHold, UnfinishedBatch, UnfinishedTransactions
 from pgoutput_etl.ledger.claims import newest
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.tables import check_format, erasure_of, table_state
@@ -43,14 +43,14 @@ def iso(time: datetime) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerBatches:
+class RecentBatches:
     """The finished batches of the last days, oldest first, and the row of a batch that was begun but not finished."""
 
     done: list[dict[str, Any]]
     begun: dict[str, Any] | None
 
     @classmethod
-    def of(cls, reader: LedgerReader, after: datetime) -> LedgerBatches:
+    def of(cls, reader: LedgerReader, after: datetime) -> RecentBatches:
         """after: batches before this time are left out, except for the last one.
 
         Raises RunError for a ledger of a newer version.
@@ -92,17 +92,17 @@ def commit_time(batch: Mapping[str, Any] | None) -> datetime | None:
     return None if time is None else time_of(time)
 
 
-def claim_at_work(reader: LedgerReader, now: datetime, last_done: int) -> Claim | None:
+def claim_at_work(reader: LedgerReader, now: datetime, last_done: int) -> ActiveRun | None:
     """The claim of a run that is at work, judged as another run would. last_done: the last finished batch."""
     rows = [{**row, "at": utc(row["at"])} for row in reader.rows("claims", _CLAIM, last_done)]
     claim = newest(rows)
     if claim is None or not claim.is_alive(now):
         return None
     since = min(row["at"] for row in rows if row["run"] == claim.run)
-    return Claim(claim.batch, str(claim.process), iso(since), iso(claim.at))
+    return ActiveRun(claim.batch, str(claim.process), iso(since), iso(claim.at))
 
 
-def unfinished(begun: Mapping[str, Any] | None, claim: Claim | None) -> UnfinishedBatch | None:
+def unfinished(begun: Mapping[str, Any] | None, claim: ActiveRun | None) -> UnfinishedBatch | None:
     if begun is None:
         return None
     is_dead = claim is None or claim.batch != begun["batch"]
@@ -116,9 +116,9 @@ def table_states(last: Mapping[str, Any] | None) -> dict[int, TableState]:
     return {row["oid"]: table_state(row) for row in (last or {}).get("tables") or ()}
 
 
-def held_tables(conditions: Iterable[TableCondition]) -> tuple[HeldTable, ...]:
+def held_tables(conditions: Iterable[TableCondition]) -> tuple[TableOnHold, ...]:
     held = (condition for condition in conditions if condition.state is ConditionKind.HELD)
-    return tuple(HeldTable(table.schema, table.table, table.lsn, table.reason) for table in held)
+    return tuple(TableOnHold(table.schema, table.table, table.lsn, table.reason) for table in held)
 
 
 def complete_since(last: Mapping[str, Any] | None) -> dict[str, str]:
@@ -139,18 +139,20 @@ def table_count(last: Mapping[str, Any] | None) -> int:
     return sum(table["status"] != SKIPPED for table in (last or {}).get("tables") or ())
 
 
-def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, since: int) -> OpenTransactions:
-    """The ledger may still have rows of transactions that have ended. since: see `LedgerBatches.since`."""
+def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, since: int) -> UnfinishedTransactions:
+    """The ledger may still have rows of transactions that have ended. since: see `RecentBatches.since`."""
     state = state_of(last)
     outcomes = [] if state is None else Assembly.from_state(state, RelationHistory.of(()), {}).open_outcomes()
     fragments = {fragment for outcome in outcomes for fragment in outcome.fragments}
     if not fragments:
-        return OpenTransactions(len(outcomes))
+        return UnfinishedTransactions(len(outcomes))
     stored = reader.columns("open_transactions", ("file", "unit", "begin", "end"), since)
     size = pc.subtract(stored.column("end"), stored.column("begin"))
     sizes = pa.table({"file": stored.column("file"), "unit": stored.column("unit"), "size": size})
     totals = sizes.group_by(["file", "unit"]).aggregate([("size", "sum")]).to_pylist()
-    return OpenTransactions(len(outcomes), sum(t["size_sum"] for t in totals if (t["file"], t["unit"]) in fragments))
+    return UnfinishedTransactions(
+        len(outcomes), sum(t["size_sum"] for t in totals if (t["file"], t["unit"]) in fragments)
+    )
 
 
 def quarantine(reader: LedgerReader) -> Quarantine:

@@ -21,30 +21,30 @@ _FILE = ("batch", "status", "size", "offset", "consumed", "messages")
 
 
 @dataclass(frozen=True, slots=True)
-class FileCounts:
+class ReadFiles:
     """The files that a batch has read. bytes: see `Batch.size`."""
 
     files: int = 0
     bytes: int = 0
     messages: int = 0
 
-    def __add__(self, other: FileCounts) -> FileCounts:
-        return FileCounts(self.files + other.files, self.bytes + other.bytes, self.messages + other.messages)
+    def __add__(self, other: ReadFiles) -> ReadFiles:
+        return ReadFiles(self.files + other.files, self.bytes + other.bytes, self.messages + other.messages)
 
 
-def file_counts(reader: LedgerReader, first_batch: int) -> dict[int, FileCounts]:
+def file_counts(reader: LedgerReader, first_batch: int) -> dict[int, ReadFiles]:
     """The counts by batch."""
-    counts: dict[int, FileCounts] = defaultdict(FileCounts)
+    counts: dict[int, ReadFiles] = defaultdict(ReadFiles)
     for row in reader.rows("files", _FILE, first_batch):
         # An older ledger has no status: it recorded only files that were read.
         if row["status"] in (None, FileStatus.READ.value):
             size = row["consumed"] - row["offset"] if row["offset"] else row["size"]
             messages = sum(count for _, count in row["messages"] or ())
-            counts[row["batch"]] += FileCounts(1, size, messages)
+            counts[row["batch"]] += ReadFiles(1, size, messages)
     return counts
 
 
-def nights(batches: Iterable[Mapping[str, Any]], counts: Mapping[int, FileCounts]) -> tuple[Night, ...]:
+def nights(batches: Iterable[Mapping[str, Any]], counts: Mapping[int, ReadFiles]) -> tuple[Night, ...]:
     """One for each day with a finished batch. batches: rows of the ledger, in order. counts: file counts by batch."""
     by_day: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for batch in batches:
@@ -52,11 +52,11 @@ def nights(batches: Iterable[Mapping[str, Any]], counts: Mapping[int, FileCounts
     return tuple(_night(day, rows, counts) for day, rows in sorted(by_day.items()))
 
 
-def _night(day: str, batches: list[Mapping[str, Any]], counts: Mapping[int, FileCounts]) -> Night:
+def _night(day: str, batches: list[Mapping[str, Any]], counts: Mapping[int, ReadFiles]) -> Night:
     last = batches[-1]
     # A redrive records all files again.
-    landed = (counts.get(batch["batch"], FileCounts()) for batch in batches if batch["backfill"] is None)
-    total = sum(landed, FileCounts())
+    landed = (counts.get(batch["batch"], ReadFiles()) for batch in batches if batch["backfill"] is None)
+    total = sum(landed, ReadFiles())
     measured = [json.loads(batch["metrics"]) for batch in batches if batch["metrics"] is not None]
     stages = dict.fromkeys(stage for metrics in measured for stage in metrics["seconds"])
     seconds = {stage: round(sum(m["seconds"].get(stage, 0.0) for m in measured), 3) for stage in stages}

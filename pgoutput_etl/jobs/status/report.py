@@ -26,7 +26,7 @@ _SHOWN_LINES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ActiveRun:
     """A run at work. process: its process and host. since, renewed: ISO 8601."""
 
     batch: int
@@ -58,7 +58,7 @@ class WaitingFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransactions:
+class UnfinishedTransactions:
     """Transactions whose end has not landed. bytes: size of their changes, decompressed."""
 
     transactions: int = 0
@@ -82,7 +82,7 @@ class Quarantine:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTable:
+class TableOnHold:
     """lsn: the table is complete through this commit."""
 
     schema: str
@@ -151,12 +151,12 @@ class Status:
     commit_age_seconds: float | None = None
     is_stale: bool = False
     tables: int = 0
-    claim: Claim | None = None
+    claim: ActiveRun | None = None
     unfinished: UnfinishedBatch | None = None
     waiting: WaitingFiles = WaitingFiles()
-    open: OpenTransactions = OpenTransactions()
+    open: UnfinishedTransactions = UnfinishedTransactions()
     quarantine: Quarantine = Quarantine()
-    held: tuple[HeldTable, ...] = ()
+    held: tuple[TableOnHold, ...] = ()
     conditions: tuple[TableCondition, ...] = ()
     ahead: dict[str, int] = field(default_factory=dict)
     complete_since: dict[str, str] = field(default_factory=dict)

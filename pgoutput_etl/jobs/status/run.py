@@ -9,9 +9,9 @@ from datetime import datetime, time, timedelta, timezone
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.jobs.command_line import job_line
 from pgoutput_etl.jobs.next_commands import Findings, NextCommand, next_commands
-from pgoutput_etl.jobs.status.landing_folder import LandingFolder, list_files
+from pgoutput_etl.jobs.status.landing_folder import FoundFiles, list_files
 from pgoutput_etl.jobs.status.ledger_state import (
-    LedgerBatches,
+    RecentBatches,
     claim_at_work,
     commit_time,
     complete_since,
@@ -43,13 +43,13 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
     with ThreadPoolExecutor(6) as pool:
         listing = pool.submit(list_files, config.source.landing, config.spark)
         set_aside = pool.submit(quarantine, reader)
-        batches = LedgerBatches.of(reader, first_day)
+        batches = RecentBatches.of(reader, first_day)
         recent = [batch for batch in batches.done if utc(batch["at"]) >= first_day]
         claim = pool.submit(claim_at_work, reader, now, batches.number)
         index = pool.submit(reader.file_index, batches.since)
         waiting = pool.submit(open_transactions, reader, batches.last, batches.since)
         counts = pool.submit(file_counts, reader, recent[0]["batch"]) if recent else None
-        folder = LandingFolder.of(listing.result(), index.result())
+        folder = FoundFiles.of(listing.result(), index.result())
         committed, states = commit_time(batches.last), table_states(batches.last)
         lsn = 0 if batches.last is None else batches.last["last_commit_lsn"] or 0
         conditions = conditions_of(states.values(), config)

@@ -29,7 +29,19 @@ CONFIG = Config(Source("s", "landing"), Target("root"), State("root/_pgoutput_et
 def state_of(relation: Relation, key: tuple[str, ...] = ("id",), types: Sequence[str] | None = None) -> TableState:
     stored = tuple(types or ["string"] * len(relation.columns))
     path = f"root/{relation.namespace}/{relation.name}"
-    return TableState(T, relation.namespace, relation.name, path, 7, 90, APPLIED, None, relation, key, (), stored)
+    return TableState(
+        oid=T,
+        schema=relation.namespace,
+        table=relation.name,
+        path=path,
+        version=7,
+        last_commit_lsn=90,
+        status=APPLIED,
+        reason=None,
+        relation=relation,
+        key=key,
+        types=stored,
+    )
 
 
 def plan_of(

@@ -20,7 +20,7 @@ from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.ledger.publish import DeltaPublisher
 from pgoutput_etl.spark.object_folder import ObjectFolder
-from pgoutput_etl.spark.shared_file import StoredFile
+from pgoutput_etl.spark.shared_file import ObjectFile
 from tests.spark.targets.test_catalog import in_catalog
 from tests.support.jobs import Nights, summary_text
 from tests.support.small_archives import insert, table, transaction, truncate, update
@@ -105,7 +105,7 @@ def test_a_run_without_news_does_not_write_the_manifest_again(nights: Nights) ->
 
 
 def test_a_stored_file_is_replaced_at_once(spark: SparkSession, tmp_path: Path) -> None:
-    file = StoredFile(ObjectFolder(spark, f"file:{tmp_path}/a folder"), "a.json")
+    file = ObjectFile(ObjectFolder(spark, f"file:{tmp_path}/a folder"), "a.json")
     assert file.read() is None
     file.replace("1")
     file.replace("é")

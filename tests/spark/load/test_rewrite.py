@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.load import rewrite
 from pgoutput_etl.spark.delta import read_table, save
-from pgoutput_etl.spark.delta_log import Commit, newest_commit
+from pgoutput_etl.spark.delta_log import DeltaCommit, newest_commit
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import insert, table, transaction, update
 
@@ -76,4 +76,4 @@ def test_the_last_commit_is_found_whoever_made_it(nights: Nights) -> None:
     assert (before.version, before.operation, before.metrics["numOutputRows"]) == (0, "WRITE", 2)
     info = {"timestamp": 1, "operation": "OPTIMIZE", "operationMetrics": {"numAddedFiles": "3", "p25FileSize": "big"}}
     Path(path, "_delta_log", f"{1:020d}.json").write_text(json.dumps({"commitInfo": info}))  # by another process
-    assert newest_commit(spark, path) == Commit(1, "OPTIMIZE", {"numAddedFiles": 3})
+    assert newest_commit(spark, path) == DeltaCommit(1, "OPTIMIZE", {"numAddedFiles": 3})

@@ -19,7 +19,7 @@ from pgoutput_etl.cli import main
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.status import landing_folder, run
 from pgoutput_etl.jobs.status.ledger_state import claim_at_work
-from pgoutput_etl.jobs.status.report import Claim, Status, WaitingFiles, print_status
+from pgoutput_etl.jobs.status.report import ActiveRun, Status, WaitingFiles, print_status
 from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.jobs.status.run import status
 from pgoutput_etl.landing.file_index import Listing
@@ -208,7 +208,7 @@ def test_a_batch_that_is_closed_during_the_report_is_not_dead(
     ledger.finish(1, NIGHT, 0x100)
     ledger.begin(2, NOW)
 
-    def meanwhile(reader: LedgerReader, now: datetime, last_done: int) -> Claim | None:
+    def meanwhile(reader: LedgerReader, now: datetime, last_done: int) -> ActiveRun | None:
         if last_done == 1:
             ledger.finish(2, NOW, 0x200)
         return claim_at_work(reader, now, last_done)
