@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_USAGE
+from pgoutput_etl.extras import EXTRA_OF, installing
 from pgoutput_etl.jobs.command import Command
 
 # A job's module is imported only when the job runs: importing Spark takes a second, and inspect doesn't need it.
@@ -52,4 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if job not in JOBS:
         sys.stderr.write(f"pgoutput-etl: unknown job {job!r}\n{usage()}")
         return EXIT_USAGE
-    return command(job).main(f"pgoutput-etl {job}", job_arguments[:-1])
+    try:
+        return command(job).main(f"pgoutput-etl {job}", job_arguments[:-1])
+    except ModuleNotFoundError as error:
+        module = (error.name or "").partition(".")[0]
+        if module not in EXTRA_OF:
+            raise
+        sys.stderr.write(f"pgoutput-etl {job} has no module {module}: {installing(EXTRA_OF[module])}\n")
+        return EXIT_USAGE

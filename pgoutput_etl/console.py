@@ -172,7 +172,7 @@ def _with_hidden(error: BaseException) -> Iterator[BaseException]:
 
 def _print_lines(first: str, *rest: str) -> None:
     for line in (first, *(f"  {line}" for line in rest)):
-        sys.stderr.write(f"{printable(line)}\n")
+        print_warning(line)
 
 
 def _print_traceback(error: Exception) -> None:
@@ -182,8 +182,12 @@ def _print_traceback(error: Exception) -> None:
 
 
 def print_warning(text: str) -> None:
-    """Prints to standard error, even if progress is off."""
-    sys.stderr.write(f"{printable(text)}\n")
+    """Prints to standard error, even if progress is off. If nobody can read it, as on a full disk, the run goes on."""
+    try:
+        sys.stderr.write(f"{printable(text)}\n")
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # also for what is still in the buffer
 
 
 class _PrivateLog(logging.Handler):
@@ -215,8 +219,7 @@ class ProgressPrinter:
 
     def __call__(self, step: str) -> None:
         if not self.quiet:
-            sys.stderr.write(f"[{time.monotonic() - self.started:6.1f} s] {printable(step)}\n")
-            sys.stderr.flush()
+            print_warning(f"[{time.monotonic() - self.started:6.1f} s] {step}")
 
 
 def no_progress(_: str) -> None:

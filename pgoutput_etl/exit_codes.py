@@ -11,12 +11,6 @@ EXIT_QUARANTINE = 3  # finished, but something was set aside
 EXIT_STOPPED = 130  # by SIGINT (Ctrl-C), as shells have it
 EXIT_DIFFERENT = 3  # verify: tables differ from the other side, or are held
 
-# For spark-submit.sh only: the command line and the configuration are valid, and the run needs Spark, does not need it,
-# or needs it for little work.
-EXIT_NEEDS_SPARK = 75
-EXIT_NEEDS_NO_SPARK = 76
-EXIT_NEEDS_LITTLE_SPARK = 77
-
 
 def exit_code_of(error: Exception) -> int:
     """The exit code of a run that `error` ended."""

@@ -11,7 +11,9 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-# Dependencies that every job needs: spark-submit adds pyspark, and without numba jobs are slow.
+from pgoutput_etl.extras import installing
+
+# Dependencies that every job needs. Without numba, jobs are slow.
 _REQUIRED = ("pandas", "pyarrow", "rich", "yaml")
 
 _SPARK = ("pyspark", "delta")
@@ -24,12 +26,12 @@ _EXIT_USAGE = 2  # as in exit_codes.py, which can't be imported by a Python olde
 def run_job(job: str) -> int:
     """Runs the job with the command line's arguments, and returns its exit code.
 
-    With spark-submit.sh, which chooses the Python, a missing dependency is only reported.
+    With spark-submit, which chooses the Python, a missing dependency is only reported.
     """
     folder = Path(sys.argv[0]).resolve().parent
     if (folder / "inspect.py").exists():
         sys.path[:] = [path for path in sys.path if Path(path).resolve() != folder]
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ or "PGOUTPUT_ETL_BEFORE_SPARK" in os.environ
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     missing = [name for name in _REQUIRED if find_spec(name) is None]
     without_spark = [] if is_submitted else [name for name in _SPARK if find_spec(name) is None]
     if (missing or without_spark) and not is_submitted:
@@ -54,6 +56,6 @@ def _restart(python: str) -> None:
 
 def _refuse(module: str) -> int:
     sys.stderr.write(
-        f"{sys.argv[0]}: {sys.executable} has no module {module}: run make demo once, or pip install pgoutput-etl\n"
+        f"{sys.argv[0]}: {sys.executable} has no module {module}: run make demo once, or {installing('spark')}\n"
     )
     return _EXIT_USAGE

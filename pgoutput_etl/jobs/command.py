@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
@@ -21,33 +22,24 @@ from pgoutput_etl.console import (
     print_unexpected,
 )
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
-from pgoutput_etl.exit_codes import (
-    EXIT_NEEDS_LITTLE_SPARK,
-    EXIT_NEEDS_NO_SPARK,
-    EXIT_NEEDS_SPARK,
-    EXIT_STOPPED,
-    exit_code_of,
-)
+from pgoutput_etl.exit_codes import EXIT_STOPPED, exit_code_of
 from pgoutput_etl.identifiers import is_chosen, unmatched
 from pgoutput_etl.jobs.command_line import example_line, next_line
 from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.spark.options import keep, split
 from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
 from pgoutput_etl.timestamps import parse_duration, parse_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Set by spark-submit.sh, which starts a JVM only after the job has checked its command line and configuration.
-BEFORE_SPARK = "PGOUTPUT_ETL_BEFORE_SPARK"
-
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """A job's command line. name: NAME of jobs/NAME.py; example: a command line for a clone after `make demo`.
 
-    run: returns the exit code. check: true if the run needs Spark; raises ConfigError for options that `run` refuses.
-    is_light: true if it needs Spark for little work. Modules of commands import no pyspark, pandas or rich, so that a
-    check takes milliseconds.
+    run: returns the exit code. Modules of commands import no pyspark, pandas or rich, so that a mistake is answered
+    within milliseconds.
     """
 
     name: str
@@ -55,15 +47,14 @@ class Command:
     example: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace], int]
-    check: Callable[[argparse.Namespace], bool] = lambda _: True
-    is_light: Callable[[argparse.Namespace], bool] = lambda _: False
 
     def parser(self, prog: str) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(
             prog=prog,
             description=self.description,
             allow_abbrev=False,
-            epilog=f"example: {example_line(self.example)}\n\nterms: docs/glossary.md",
+            epilog=f"Spark's options, such as --master or --driver-memory, may stand among these.\n\n"
+            f"example: {example_line(self.example)}\n\nterms: docs/glossary.md",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.add_arguments(parser)
@@ -75,16 +66,12 @@ class Command:
     def main(self, prog: str | None = None, arguments: Sequence[str] | None = None) -> int:
         """prog: the program's name in messages; arguments: sys.argv's if None."""
         replace_closed_streams()
-        parsed = self.parser(prog or f"jobs/{self.name}.py").parse_args(arguments)
+        parsed = self._parsed(prog or f"jobs/{self.name}.py", sys.argv[1:] if arguments is None else arguments)
         os.environ.pop(DEBUG, None)
         if parsed.debug:
             os.environ[DEBUG] = "1"
         keep_log_private()
         try:
-            if BEFORE_SPARK in os.environ:
-                if not self.check(parsed):
-                    return EXIT_NEEDS_NO_SPARK
-                return EXIT_NEEDS_LITTLE_SPARK if self.is_light(parsed) else EXIT_NEEDS_SPARK
             return self.run(parsed)
         except PgoutputEtlError as error:
             print_error(error)
@@ -97,6 +84,16 @@ class Command:
         except Exception as error:  # noqa: BLE001 # its text may contain rows' values
             print_unexpected(error, self.name)
             return exit_code_of(error)
+
+    def _parsed(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
+        """Without Spark's options, which are kept for the session."""
+        parser = self.parser(prog)
+        try:
+            options, own = split(arguments)
+        except ValueError as error:
+            parser.error(str(error))
+        keep(options)
+        return parser.parse_args(own)
 
 
 class JobReport(Protocol):
@@ -129,11 +126,8 @@ def job_command(
     job: Job[R],
     show: Callable[[R], None],
     add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None,
-    needs_spark: bool = True,
-    is_light: Callable[[argparse.Namespace, Config], bool] = lambda *_: False,
 ) -> Command:
-    """The command of a job with a configuration. It prints the job's report or its error. show: prints text. is_light:
-    as in Command."""
+    """The command of a job with a configuration. It prints the job's report or its error. show: prints text."""
 
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--config", required=True, metavar="FILE", help="the source's YAML file")
@@ -142,10 +136,6 @@ def job_command(
             "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the file"
         )
         add_output(parser)
-
-    def check(arguments: argparse.Namespace) -> bool:
-        job(arguments, load_config(arguments.config, arguments.set))
-        return needs_spark
 
     def run(arguments: argparse.Namespace) -> int:
         config = load_config(arguments.config, arguments.set)
@@ -161,10 +151,7 @@ def job_command(
                 show(report)
         return report.exit_code
 
-    def has_little_to_do(arguments: argparse.Namespace) -> bool:
-        return is_light(arguments, load_config(arguments.config, arguments.set))
-
-    return Command(name, description, example, add_arguments, run, check, has_little_to_do)
+    return Command(name, description, example, add_arguments, run)
 
 
 def request_job(name: str, request_type: type[Q], do: Callable[[SparkSession, Config, Q, Progress], R]) -> Job[R]:

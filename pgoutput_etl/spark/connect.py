@@ -9,14 +9,15 @@ from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from warnings import catch_warnings, simplefilter
-from zipfile import ZipFile
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.extras import installing
 from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.spark.packages import write_modules
 
 REMOTE = "spark.remote"
 
@@ -78,7 +79,7 @@ def _check_server(url: str) -> None:
         address = DefaultChannelBuilder(url)
     except ImportError as error:
         raise ConfigError(
-            f"a Spark Connect server needs its client: pip install 'pgoutput-etl[connect]' ({error.name} is missing)"
+            f"a Spark Connect server needs its client: {installing('connect')} ({error.name} is missing)"
         ) from None
     except PySparkException:
         raise ConfigError(f"{REMOTE}: expected sc://HOST:PORT") from None
@@ -90,11 +91,6 @@ def _check_server(url: str) -> None:
 
 
 def send_code(spark: SparkSession) -> None:
-    """Sends this package to the server's Python workers, which import its functions by name."""
-    package = Path(__file__).parents[1]
+    """Sends this package to the server's Python workers."""
     with TemporaryDirectory() as folder:
-        archive = Path(folder) / "pgoutput_etl.zip"
-        with ZipFile(archive, "w") as modules:
-            for path in sorted(package.rglob("*.py")):
-                modules.write(path, path.relative_to(package.parent))
-        spark.addArtifacts(str(archive), pyfile=True)
+        spark.addArtifacts(str(write_modules(Path(folder))), pyfile=True)

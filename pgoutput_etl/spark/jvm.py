@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from pyspark import SparkConf, SparkContext
+from py4j.java_gateway import JavaGateway
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
@@ -24,17 +25,19 @@ from pyspark.java_gateway import launch_gateway
 from pgoutput_etl.console import DEBUG
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.spark.jvm_output import GUARD
+from pgoutput_etl.spark.options import submitting
+from pgoutput_etl.spark.packages import check_cache
 
 _FOLDER = Path(__file__).parent
 
 _LOG = _FOLDER / "log4j2.properties"
 
-# See log4j2.properties and spark-submit.sh.
+# See log4j2.properties.
 _LOG_CONFIGURATION, _LOG_DETAIL = "log4j2.configurationFile", "pgoutput_etl.log"
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # the first of the JVM's options, so that all others take precedence
 
-# As in spark-submit.sh. In other languages, Java may write digits of another script into names of files. Without the
+# In other languages, Java may write digits of another script into names of files. Without the
 # second compiler, it would reserve so little memory for compiled code that ten small tables fill it.
 _LOCALE = "-Duser.language=en -Duser.country=US"
 _LIGHT = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
@@ -51,40 +54,70 @@ _LOG_SUFFIXES = ("properties", "yaml", "yml", "json", "jsn", "xml")
 
 
 def start_jvm(settings: Mapping[str, str], is_light: bool = False) -> None:
-    """Starts the JVM with these settings only, unless one runs: every user of the machine can read its command line.
+    """Starts the JVM with these settings, unless one runs. Every user of the machine can read its command line.
 
     is_light: there is little work, so the JVM compiles quickly with few optimizations and collects garbage with one
-    thread. Raises RunError if the JVM does not start, after it has printed the reason to standard error.
+    thread. Raises RunError if there is no Java that can start, or if the JVM does not start, after it has printed the
+    reason to standard error.
     """
     if SparkContext._gateway is not None:
         return
-    conf = SparkConf(loadDefaults=False).setAll([*settings.items()])
+    _check_java()
+    with _environment(settings, is_light):
+        check_cache(settings, _java_options(settings))
+        gateway = _launch()
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _check_java() -> None:
+    """Raises RunError in one line, where Spark's script and Java would print pages."""
+    home = os.environ.get("JAVA_HOME")
+    java, place = (str(Path(home, "bin", "java")), f" (JAVA_HOME is {home})") if home else ("java", "")
+    how = "install a JDK or JRE 17 or 21, such as Debian's openjdk-17-jre-headless, or point JAVA_HOME at one"
     try:
-        with _environment(settings, is_light), _copied_output() as stderr:
-            gateway = launch_gateway(conf, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    except OSError:
+        raise RunError(f"Java 17 or newer is required, and none was found{place}: {how}") from None
+    says = done.stderr + done.stdout
+    version = re.search(r'version "(\d+)', says)
+    if version is None and ("initialization of VM" in says or "insufficient memory" in says):
+        raise RunError(f"Java does not start: {' '.join(says.split())} (it needs some GB of addresses: see ulimit -v)")
+    if version is None or int(version[1]) < 17:
+        what = "none was found" if version is None else f"this is {version[1]}"
+        raise RunError(f"Java 17 or newer is required, and {what}{place}: {how}")
+
+
+def _launch() -> JavaGateway:
+    try:
+        with _copied_output() as stderr:
+            return launch_gateway(None, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise RunError(
             f"Spark did not start ({error.getCondition()}): the lines above say why. It needs Java 17 or newer and, to "
             "download Delta Lake the first time, Maven Central or a mirror of it"
         ) from None
-    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def _java_options(settings: Mapping[str, str]) -> str:
+    own = (os.environ.get(name, "") for name in _JAVA_VARIABLES)
+    return " ".join((*own, *(settings.get(key, "") for key in _JAVA_SETTINGS)))
 
 
 @contextmanager
 def _environment(settings: Mapping[str, str], is_light: bool) -> Iterator[None]:
-    """Configures the JVM's language, characters, and address; Spark's log, unless the user's Spark has a configuration
-    of it; and for little work, the compiler and collector, unless the user has chosen a collector."""
-    before = {name: os.environ.get(name) for name in (_OPTIONS, _CHARACTERS, *_ADDRESS)}
-    chosen = [*(settings.get(key, "") for key in _JAVA_SETTINGS), *(os.environ.get(key, "") for key in _JAVA_VARIABLES)]
+    """Configures the JVM's settings, language, characters, and address; Spark's log, unless the user's Spark has a
+    configuration of it; and for little work, the compiler and collector, unless the user has chosen a collector."""
+    submit = submitting(settings)
+    before = {name: os.environ.get(name) for name in (_OPTIONS, _CHARACTERS, *_ADDRESS, *submit)}
     options = [_LOCALE, before[_OPTIONS] or ""]
-    if is_light and not any("GC" in text for text in chosen):
+    if is_light and "GC" not in _java_options(settings):
         options.insert(0, _LIGHT)
     conf = Path(os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf")
     if _LOG.is_file() and not any((conf / f"log4j2.{suffix}").is_file() for suffix in _LOG_SUFFIXES):
         options.insert(0, f'-D{_LOG_CONFIGURATION}="{_LOG}"')
         if DEBUG in os.environ:
             options.insert(0, f"-D{_LOG_DETAIL}=full")
-    os.environ[_OPTIONS] = " ".join(options)
+    os.environ.update({_OPTIONS: " ".join(options), **submit})
     if not re.search("utf-?8", _characters(), re.IGNORECASE):
         os.environ[_CHARACTERS] = "C.UTF-8"
     if (

@@ -1,8 +1,8 @@
 """Copies what a JVM prints to standard error: without Ivy's listing of packages, unless Ivy fails, and, from the line
 GUARD on, only lines that are known to have no row's values.
 
-spark-submit.sh and `start_jvm` run this file in a process of its own, which ends with the JVM. It imports nothing from
-the package. Before GUARD no row has been read; after it, Python's workers and uncaught errors may print anything.
+`start_jvm` runs this file in a process of its own, which ends with the JVM. It imports nothing from the package. Before
+GUARD no row has been read; after it, Python's workers and uncaught errors may print anything.
 """
 
 from __future__ import annotations

@@ -9,22 +9,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
 
 import pyspark
 from pyspark.errors import PySparkException
+from pyspark.find_spark_home import _find_spark_home
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.console import DEBUG
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.spark.connect import REMOTE, connect, is_connect, server_of
+from pgoutput_etl.spark.options import MODULES, joined, submitted
+from pgoutput_etl.spark.packages import with_delta, write_modules
 from pgoutput_etl.spark.platform import SUBSTITUTE, active_session, is_platform_session, is_set, value_of
 
 T = TypeVar("T")
-
-DELTA_VERSION = "4.4.0"
 
 # Required by every run; the configuration can't change it.
 _REQUIRED = {
@@ -47,7 +50,6 @@ _SESSION = {
 _DEFAULTS = {
     # Adaptive query execution sizes shuffles.
     "spark.sql.shuffle.partitions": "8",
-    "spark.ui.showConsoleProgress": "false",
     # Delta's default of 50 partitions for reading its own log costs seconds per table.
     "spark.databricks.delta.snapshotPartitions": "2",
     # By default Spark looks up named files with one task each, up to ten thousand, which costs seconds.
@@ -55,6 +57,9 @@ _DEFAULTS = {
     # Cost of opening a file, in bytes read: lets a task read hundreds of small files instead of thirty.
     "spark.sql.files.openCostInBytes": "524288",
 }
+
+# For the JVM as it starts: without it, pyspark's JVM draws bars on standard error.
+_WITHOUT_BARS = {"spark.ui.showConsoleProgress": "false"}
 
 _LOCAL_FOLDER = "spark.local.dir"
 
@@ -74,26 +79,28 @@ def start_session(
     one.
 
     A local session downloads the Delta package, except under spark-submit, which has it already. `settings` override
-    those of spark-submit. Values of settings named in `secrets` appear in no listing and on no command line. is_light:
-    the session has little work. Raises RunError if Spark does not start.
+    Spark's options on the command line, and these this package's defaults. Values of settings named in `secrets` appear
+    in no listing and on no command line. is_light: the session has little work. Raises RunError if Spark does not
+    start, and ConfigError for a Spark without a Delta Lake.
     """
     _hide_python_log()
     if is_platform_session() and REMOTE not in settings:
         return active_session({**_DEFAULTS, **settings, **_REQUIRED})
-    defaults = {**_DEFAULTS, _CHECKSUM_WRITER: _checksum_writer()}
-    defaults |= _set_by_spark_submit(defaults)
-    chosen = {**defaults, "spark.redaction.regex": _REDACTED, **settings, **_SESSION}
-    if server := server_of(settings):
+    if server := server_of({**submitted(), **settings}):
         return connect(server, app_name, {**_DEFAULTS, **settings, **_REQUIRED}, [*settings, *_REQUIRED])
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        from pgoutput_etl.spark.jvm import start_jvm  # not in a client of Spark Connect only
+
+        home = _find_spark_home()
+        given = {**_WITHOUT_BARS, **submitted(home), **settings}
+        _choose_python(given)
+        given = with_delta({**given, **_modules(given)}, home)
+        start_jvm({key: value for key, value in given.items() if key not in secrets}, is_light)
+    defaults = {**_DEFAULTS, _CHECKSUM_WRITER: _checksum_writer()}
+    chosen = {**defaults, **_set_by_user(defaults), "spark.redaction.regex": _REDACTED, **settings, **_SESSION}
     if secrets:
         names = {name for secret in secrets for name in (secret, secret.removeprefix("spark.hadoop."))}
         chosen["spark.redaction.regex"] += "".join(f"|^{re.escape(name)}$" for name in sorted(names))
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        chosen |= with_delta(settings)
-        from pgoutput_etl.spark.jvm import start_jvm  # not in a client of Spark Connect only
-
-        start_jvm({key: value for key, value in chosen.items() if key not in secrets}, is_light)
     from pgoutput_etl.spark.jvm import guard_output, private_temporary_folder
 
     if _keeps_rows_in_tmp(chosen):
@@ -111,8 +118,8 @@ def _keeps_rows_in_tmp(settings: Mapping[str, str]) -> bool:
     from pyspark import SparkConf, SparkContext
 
     given = {**dict(SparkConf().getAll()), **settings}
-    is_new = SparkContext._active_spark_context is None and given.get("spark.master", "local").startswith("local")
-    return is_new and _LOCAL_FOLDER not in given and "SPARK_LOCAL_DIRS" not in os.environ
+    is_new = SparkContext._active_spark_context is None
+    return is_new and _is_local(given) and _LOCAL_FOLDER not in given and "SPARK_LOCAL_DIRS" not in os.environ
 
 
 def _hide_python_log() -> None:
@@ -163,28 +170,36 @@ def _checksum_writer(spark_version: str = pyspark.__version__) -> str:
     return f"{package}.FileSystemBasedCheckpointFileManager"
 
 
-def _set_by_spark_submit(defaults: Collection[str]) -> dict[str, str]:
+def _set_by_user(defaults: Collection[str]) -> dict[str, str]:
     """Settings of `--conf` and spark-defaults.conf that override this package's defaults."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return {}
     from pyspark import SparkConf, SparkContext  # not in a client of Spark Connect only
 
     SparkContext._ensure_initialized()
-    submitted = dict(SparkConf().getAll())
-    return {key: submitted[key] for key in defaults if key in submitted}
+    user = dict(SparkConf().getAll())
+    return {key: user[key] for key in defaults if key in user}
 
 
-def with_delta(settings: Mapping[str, str]) -> dict[str, str]:
-    """The packages to download: the configured ones, and Delta's unless the configured packages or jars have it."""
-    packages, jars = (settings.get(name, "") for name in ("spark.jars.packages", "spark.jars"))
-    delta = "" if "delta-spark" in f"{packages},{jars}" else delta_package()
-    wanted = ",".join(filter(None, (packages, delta)))
-    return {"spark.jars.packages": wanted} if wanted else {}
+def _is_local(settings: Mapping[str, str]) -> bool:
+    return settings.get("spark.master", "local").startswith("local")
 
 
-def delta_package(spark_version: str = pyspark.__version__) -> str:
-    """The Maven coordinates of the Delta release for a Spark release."""
-    return f"io.delta:delta-spark_{'.'.join(spark_version.split('.')[:2])}_2.13:{DELTA_VERSION}"
+def _choose_python(settings: Mapping[str, str]) -> None:
+    """The workers' Python: on this machine the driver's, elsewhere that of Spark's configuration."""
+    chosen = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
+    if chosen or _is_local(settings):
+        os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
+
+
+# Folders that are deleted as this process ends: Spark sends their files to executors until then.
+_SENT: list[TemporaryDirectory[str]] = []
+
+
+def _modules(settings: Mapping[str, str]) -> dict[str, str]:
+    """This package for executors on other machines."""
+    if _is_local(settings):
+        return {}
+    _SENT.append(TemporaryDirectory(prefix="pgoutput-etl."))
+    return {MODULES: joined(str(write_modules(Path(_SENT[-1].name))), settings.get(MODULES, ""))}
 
 
 @contextmanager

@@ -98,6 +98,36 @@ def test_usage_lists_all_jobs(arguments: list[str], code: int, capsys: pytest.Ca
     assert ("unknown job 'nightly'" in usage) == (arguments == ["nightly"])
 
 
+WITHOUT = """
+import sys
+for name in ("pyspark", "delta", "sqlglot"):
+    sys.modules[name] = None
+from pgoutput_etl.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without_spark(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command: list[str | Path] = [sys.executable, "-c", WITHOUT, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_files_are_read_without_spark_and_other_jobs_name_their_extra(tmp_path: Path) -> None:
+    archive, config = ROOT / "tests/data/pg16/v1", tmp_path / "shop.yaml"
+    inspected = without_spark("inspect", "--json", "--quiet", archive)
+    assert json.loads(inspected.stdout)["transactions"], inspected.stderr
+    written = without_spark("init", archive, "--out", config)
+    assert written.returncode == 0, written.stderr
+    config.write_text(config.read_text().replace("./warehouse", str(tmp_path / "warehouse")))
+    status = without_spark("status", "--config", config, "--json")
+    assert json.loads(status.stdout)["waiting"]["files"] == 2, status.stderr
+    for job in ("apply", "plan"):
+        done = without_spark(job, "--config", config)
+        expected = f"pgoutput-etl {job} has no module pyspark: pip install 'pgoutput-etl[spark]'\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
+    assert not (tmp_path / "warehouse").exists()
+
+
 def test_the_installed_command_inspects_files(tmp_path: Path) -> None:
     installed = Path(sys.executable).with_name("pgoutput-etl")
     run_inspect: list[str | Path] = [installed, "inspect", "--json", "--quiet", ROOT / "tests/data/pg16/v1"]

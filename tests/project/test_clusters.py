@@ -123,7 +123,7 @@ def test_the_dockerfile_copies_existing_files_and_all_a_job_needs() -> None:
     copied = [line["value"].split() for line in instructions if line["instruction"] == "COPY"]
     sources = [source for *names, _ in copied for source in names if "--from=build" not in names]
     assert [name for name in sources if not (ROOT / name).exists()] == []
-    assert {"pgoutput_etl", "jobs", "spark-submit.sh", "tools/require.sh", "requirements.lock"} <= set(sources)
+    assert {"pgoutput_etl", "jobs", "spark-submit.sh", "requirements.lock"} <= set(sources)
     assert instructions[-1] == {**instructions[-1], "instruction": "USER", "value": "185"}, (
         "Kubernetes' runAsNonRoot needs a number"
     )

@@ -1,4 +1,4 @@
-"""spark-submit.sh: the job's environment, arguments, output, and exit code."""
+"""spark-submit.sh: the driver's Python, Spark's options, and what a cluster gets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from pgoutput_etl.spark.packages import DELTA_VERSION
+
 SCRIPT = Path(__file__).parents[2] / "spark-submit.sh"
 
 JOB = """
 import sys
-from inspect import signature  # an inspect.py is next to this job, as in jobs/
-
 from pgoutput_etl.spark.session import start_session
 
 def import_in_worker(batches):
@@ -50,7 +50,6 @@ def spark_submit(*arguments: str | Path, **environment: str) -> subprocess.Compl
 def test_a_job_gets_delta_code_and_arguments_and_returns_its_output(tmp_path: Path) -> None:
     job = tmp_path / "job.py"
     job.write_text(JOB)
-    (tmp_path / "inspect.py").write_text("raise ImportError('not the standard library')")
 
     done = spark_submit(
         *("--conf", "spark.before=1", "--master=local[1]"),
@@ -63,7 +62,7 @@ def test_a_job_gets_delta_code_and_arguments_and_returns_its_output(tmp_path: Pa
 
     assert done.returncode == 3, done.stderr
     settings = "3 4\n"  # spark-submit's setting, and the job's own
-    arguments = "['--config', 'a.yaml', '--json', '--master', 'kept'] local[1] 1 2\n"
+    arguments = "['--config', 'a.yaml', '--json', '--', '--master', 'kept'] local[1] 1 2\n"
     assert done.stdout == settings + arguments + "DecimalStyle[0+-.] UTF-8\n"
     assert done.stderr.splitlines()[-1] == "working"
     assert "resolving dependencies" not in done.stderr
@@ -76,7 +75,8 @@ def test_a_job_gets_delta_code_and_arguments_and_returns_its_output(tmp_path: Pa
         ([], {}, "expected a job; usage: ./spark-submit.sh [Spark's options] JOB"),
         (["jobs/nothing.py"], {}, "no such job: jobs/nothing.py"),
         (["--master"], {}, "--master needs a value"),
-        ([SCRIPT], {"SPARK_HOME": "/nowhere"}, "no Spark in /nowhere"),
+        (["--deploy-mode=cluster", SCRIPT], {"SPARK_HOME": "/nowhere"}, "no Spark in /nowhere"),
+        ([SCRIPT], {"PYSPARK_PYTHON": "/nowhere/python"}, "/nowhere/python: No such file or directory"),
     ],
 )
 def test_a_refusal_is_one_line(arguments: list[str], environment: dict[str, str], message: str) -> None:
@@ -87,25 +87,17 @@ def test_a_refusal_is_one_line(arguments: list[str], environment: dict[str, str]
     assert done.stderr.count("\n") == 1
 
 
-def test_a_missing_java_is_reported_in_one_line() -> None:
-    done = spark_submit(SCRIPT, JAVA_HOME="/nowhere")
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("Java 17 or newer is required, and none was found")
-    assert done.stderr.count("\n") == 1
-
-
 RECORDS = '#!/bin/sh\necho "$(basename "$0")" >>"$CALLS"\n'
 SPARK_SUBMIT = f"""{RECORDS}echo "address=$SPARK_LOCAL_IP" >>"$CALLS"
-[ "$DRIVER" ] || exit "${{ENDS_WITH:-5}}"
-for option; do case $option in spark.pyspark.driver.python=*) exec "${{option#*=}}" "$DRIVER";; esac; done
+for word; do echo "word=$word" >>"$CALLS"; done
+exit 5
 """
 JAVA = f"{RECORDS}echo 'openjdk version \"17.0.1\"' >&2\n"
 
 
 @dataclass(frozen=True, slots=True)
 class NoSpark:
-    """A Java and a spark-submit that record their calls. spark-submit runs the driver in DRIVER, or ends with 5."""
+    """A Java and a spark-submit that record their calls. spark-submit ends with 5: a JVM that does not start."""
 
     folder: Path
 
@@ -134,13 +126,23 @@ class NoSpark:
     @property
     def address(self) -> str:
         """Of the driver, if spark-submit.sh has set it."""
-        [address] = [call.partition("=")[2] for call in self._recorded if call.startswith("address=")]
+        [address] = self._values("address")
         return address
+
+    @property
+    def words(self) -> list[str]:
+        """That spark-submit was called with."""
+        return self._values("word")
+
+    def _values(self, name: str) -> list[str]:
+        return [
+            value for key, equals, value in (call.partition("=") for call in self._recorded) if equals and key == name
+        ]
 
     @property
     def _recorded(self) -> list[str]:
         calls = self.folder / "calls"
-        return calls.read_text().split() if calls.exists() else []
+        return calls.read_text().splitlines() if calls.exists() else []
 
 
 @pytest.fixture
@@ -201,24 +203,47 @@ def test_a_mistake_is_reported_as_without_spark_submit(no_spark: NoSpark, tmp_pa
 
 def test_spark_starts_once_the_configuration_is_checked(no_spark: NoSpark, config: Path) -> None:
     done = no_spark.submit(job("apply"), "--config", config)
-    assert (done.returncode, no_spark.calls) == (5, ["java", "spark-submit"]), done.stderr
+    assert (done.returncode, no_spark.calls) == (1, ["java", "spark-submit"]), done.stderr
+    assert done.stderr.startswith("RunError: Spark did not start (JAVA_GATEWAY_EXITED)")
+
+
+OPTIONS = ["--driver-memory", "3g", "--conf=spark.a=b c", "--packages", "org.example:driver:1"]
+
+
+@pytest.mark.parametrize("is_script", [True, False])
+def test_sparks_options_reach_the_jvm_beside_deltas_package(
+    no_spark: NoSpark, config: Path, tmp_path: Path, is_script: bool
+) -> None:
+    (no_spark.folder / "jars" / "delta-spark.jar").unlink()
+    defaults = tmp_path / "defaults"
+    defaults.mkdir()
+    text = "# a comment\nspark.jars.packages org.example:other:2\nspark.driver.memory=1g\n  spark.z:  y\n"
+    (defaults / "spark-defaults.conf").write_text(text)
+    environment = {**no_spark.environment, "SPARK_CONF_DIR": str(defaults)}
+    if is_script:
+        done = no_spark.submit(job("apply"), "--config", config, *OPTIONS, **environment)
+    else:
+        command: list[str | Path] = [Path(sys.executable).with_name("pgoutput-etl"), "apply", "--config", config]
+        environment = {**os.environ, **environment}
+        done = subprocess.run([*command, *OPTIONS], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, no_spark.calls) == (1, ["java", "spark-submit"]), done.stderr
+    settings = dict(word.split("=", 1) for word in no_spark.words if "=" in word)
+    assert (settings["spark.driver.memory"], settings["spark.a"], settings["spark.z"]) == ("3g", "b c", "y")
+    delta = f"io.delta:delta-spark_4.2_2.13:{DELTA_VERSION}"
+    assert settings["spark.jars.packages"] == f"org.example:driver:1,{delta}"
+    assert "org.slf4j:*" in settings["spark.jars.excludes"].split(",")
+    assert no_spark.words[-1] == "pyspark-shell"
 
 
 @pytest.mark.parametrize(
-    ("redirection", "status", "code"),
-    [("<&- >&- 2>&-", 0, 0), ("<&- >&- 2>&-", 3, 3), (">/dev/full", 0, 1), (">/dev/full", 3, 3), ("| true", 3, 3)],
+    ("redirection", "code"), [("<&- >&- 2>&-", 0), (">/dev/full", 1), ("| true", 1), ("2>/dev/full", 0)]
 )
-def test_standard_output_may_be_closed_full_or_not_read(
-    no_spark: NoSpark, config: Path, tmp_path: Path, redirection: str, status: int, code: int
-) -> None:
-    driver = tmp_path / "driver.py"
-    printing = "from contextlib import suppress\nwith suppress(OSError): print('report' * 20_000, flush=True)\n"
-    driver.write_text(f"{printing}import os\nos._exit({status})\n")
+def test_standard_output_may_be_closed_full_or_not_read(no_spark: NoSpark, redirection: str, code: int) -> None:
     shell = ["bash", "-c", f'"$@" {redirection}; exit "${{PIPESTATUS[0]}}"', "bash"]
-    command: list[str | Path] = [*shell, SCRIPT, job("apply"), "--config", config]
-    environment = {**os.environ, **no_spark.environment, "DRIVER": str(driver)}
+    command: list[str | Path] = [*shell, SCRIPT, job("inspect"), SCRIPT.parent / "tests/data/pg16/v1"]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, **no_spark.environment}
     done = subprocess.run(command, env=environment, timeout=120, check=False)
-    assert (done.returncode, no_spark.calls) == (code, ["java", "spark-submit"])
+    assert (done.returncode, no_spark.calls) == (code, [])
 
 
 @pytest.mark.parametrize("cluster", [["--deploy-mode", "cluster"], ["--properties-file", "FILE"]])
@@ -229,7 +254,26 @@ def test_a_configuration_on_a_cluster_is_not_checked_here(
     file.write_text("spark.submit.deployMode cluster\n")
     options = [option.replace("FILE", str(file)) for option in cluster]
     done = no_spark.submit(*options, job("apply"), "--config", "elsewhere.yaml")
-    assert (done.returncode, no_spark.calls) == (5, ["java", "spark-submit"]), done.stderr
+    assert (done.returncode, no_spark.calls) == (5, ["spark-submit"]), done.stderr
+    assert no_spark.words[: len(options)] == options
+    assert no_spark.words[-3:] == [str(job("apply")), "--config", "elsewhere.yaml"]
+    assert "spark.driver.defaultJavaOptions=-Duser.language=en -Duser.country=US" in no_spark.words
+    modules = no_spark.words[no_spark.words.index("--py-files") + 1]
+    assert modules.endswith("/pgoutput_etl.zip")
+    assert not Path(modules).exists(), "of the time in which spark-submit sends it"
+
+
+def test_a_cluster_downloads_delta(no_spark: NoSpark) -> None:
+    (no_spark.folder / "jars" / "delta-spark.jar").unlink()
+    options = ["--deploy-mode", "cluster", "--packages", "a:b:1", "--py-files", "c.zip"]
+    assert no_spark.submit(*options, "local:///jobs/apply.py").returncode == 5
+    after = dict(zip(no_spark.words, no_spark.words[1:], strict=False))  # the last of each option's values
+    assert after["--packages"] == f"a:b:1,io.delta:delta-spark_4.2_2.13:{DELTA_VERSION}"
+    assert after["--py-files"].endswith("/pgoutput_etl.zip,c.zip")
+    (no_spark.folder / "jars" / "spark-core_2.13-4.2.0.jar").rename(no_spark.folder / "jars/spark-core_2.12-3.5.1.jar")
+    done = no_spark.submit(*options, "local:///jobs/apply.py")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"Spark 3.5 in {no_spark.folder}: expected 4.0, 4.1, 4.2" in done.stderr
 
 
 def test_a_job_that_needs_no_spark_starts_none(no_spark: NoSpark) -> None:
@@ -237,7 +281,8 @@ def test_a_job_that_needs_no_spark_starts_none(no_spark: NoSpark) -> None:
     done = no_spark.submit("--master", "yarn", job("inspect"), archive, "--json", "--quiet")
     assert (done.returncode, no_spark.calls) == (0, []), done.stderr
     assert json.loads(done.stdout)["transactions"]
-    assert no_spark.submit(job("inspect"), "s3a://lake/landing").returncode == 5
+    assert no_spark.submit(job("inspect"), "s3a://lake/landing").returncode == 1
+    assert no_spark.calls == ["java", "spark-submit"]
 
 
 def test_a_symbolic_link_to_the_script_is_followed(no_spark: NoSpark, config: Path, tmp_path: Path) -> None:
@@ -248,30 +293,27 @@ def test_a_symbolic_link_to_the_script_is_followed(no_spark: NoSpark, config: Pa
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, **no_spark.environment},
         check=False,
     )
-    assert (done.returncode, no_spark.calls) == (5, ["java", "spark-submit"])
+    assert (done.returncode, no_spark.calls) == (1, ["java", "spark-submit"])
 
 
-@pytest.mark.parametrize(("code", "expected"), [("52", 1), ("50", 1), ("3", 3), ("7", 7)])
-def test_a_code_of_java_is_none_of_the_jobs(no_spark: NoSpark, config: Path, code: str, expected: int) -> None:
-    assert no_spark.submit(job("apply"), "--config", config, ENDS_WITH=code).returncode == expected
-
-
-def test_a_missing_temporary_folder_is_one_line(no_spark: NoSpark, config: Path) -> None:
+def test_a_missing_temporary_folder_is_no_problem_where_another_is_there(no_spark: NoSpark, config: Path) -> None:
     done = no_spark.submit(job("apply"), "--config", config, TMPDIR="/nowhere")
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "can't write to /nowhere: point TMPDIR at a folder" in done.stderr
+    assert (done.returncode, no_spark.calls) == (1, ["java", "spark-submit"])
 
 
-def test_a_home_that_can_not_keep_packages_is_one_line(no_spark: NoSpark, config: Path, tmp_path: Path) -> None:
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\ncase "$*" in *pw_dir*) echo /proc/none;; *) exec {sys.executable} "$@";; esac\n')
-    python.chmod(0o755)
-    options: list[str | Path] = [job("apply"), "--config", config, "--packages", "a:b:1"]
-    done = no_spark.submit(*options, PYSPARK_PYTHON=str(python))
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "can't keep packages in this user's home, /proc/none/.ivy2.5.2: name a folder with --conf" in done.stderr
-    elsewhere = no_spark.submit(*options, "--conf", f"spark.jars.ivy={tmp_path}", PYSPARK_PYTHON=str(python))
-    assert elsewhere.returncode == 5
+@pytest.mark.parametrize("says", ['openjdk version "11.0.2"', 'java version "1.8.0_1"', ""])
+def test_a_java_that_is_too_old_or_none_is_one_line(no_spark: NoSpark, config: Path, says: str) -> None:
+    java = no_spark.folder / "bin" / "java"
+    java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    done = no_spark.submit(job("apply"), "--config", config)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("RunError: Java 17 or newer is required, and ")
+    missing = no_spark.submit(job("apply"), "--config", config, JAVA_HOME="/nowhere")
+    assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
+    assert missing.stderr.startswith(
+        "RunError: Java 17 or newer is required, and none was found (JAVA_HOME is /nowhere)"
+    )
+    assert no_spark.calls == []
 
 
 def test_a_java_without_addresses_is_not_called_missing(no_spark: NoSpark, config: Path) -> None:
@@ -279,7 +321,7 @@ def test_a_java_without_addresses_is_not_called_missing(no_spark: NoSpark, confi
     java.write_text("#!/bin/sh\nprintf 'Error occurred during initialization of VM\\nCould not reserve' >&2\nexit 1\n")
     done = no_spark.submit(job("apply"), "--config", config)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith("Java does not start: Error occurred during initialization of VM Could not reserve")
+    assert done.stderr.startswith("RunError: Java does not start: Error occurred during initialization of VM Could not")
 
 
 @pytest.mark.parametrize("name", ["a:b", 'a"b'])
@@ -289,6 +331,7 @@ def test_a_clone_whose_path_python_or_java_can_not_read_is_refused(tmp_path: Pat
     script = clone / SCRIPT.name
     script.write_bytes(SCRIPT.read_bytes())
     script.chmod(0o755)
+    (clone / "pgoutput_etl").symlink_to(SCRIPT.parent / "pgoutput_etl")
     done = subprocess.run([script, "jobs/apply.py"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"move the folder {clone}" in done.stderr
@@ -302,11 +345,4 @@ def test_a_host_name_without_an_address(no_spark: NoSpark, config: Path) -> None
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode in (1, 9):
         pytest.skip(done.stderr)
-    assert (done.returncode, no_spark.address) == (5, "127.0.0.1")
-
-
-def test_a_foreign_script_runs_only_in_spark(no_spark: NoSpark, tmp_path: Path) -> None:
-    script = tmp_path / "apply.py"
-    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    assert no_spark.submit(script, "--help").returncode == 5
-    assert not (tmp_path / "ran").exists()
+    assert (done.returncode, no_spark.address) == (1, "127.0.0.1")

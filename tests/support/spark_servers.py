@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from pgoutput_etl.spark.session import delta_package
+from pyspark.find_spark_home import _find_spark_home
+
+from pgoutput_etl.spark.packages import delta_package
 from tests.conftest import SETTINGS
 
 ROOT = Path(__file__).parents[2]
@@ -174,7 +176,7 @@ def standalone_cluster(folder: Path, workers: int, memory: str = "1g") -> Iterat
 def connect_server(folder: Path, settings: Mapping[str, str]) -> Iterator[str]:
     """A Spark Connect server with Delta, started by the command in docs/deploy.md. Yields its URL."""
     [command] = _TESTED.findall((ROOT / "docs" / "deploy.md").read_text(encoding="utf-8"))
-    assert delta_package() in command
+    assert delta_package(_find_spark_home()) in command
     properties = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": "0",

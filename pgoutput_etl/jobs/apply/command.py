@@ -101,4 +101,4 @@ def _is_light(arguments: argparse.Namespace, config: Config) -> bool:
 
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"
 
-COMMAND = job_command("apply", __doc__, EXAMPLE, _job, _print_report, _add_options, is_light=_is_light)
+COMMAND = job_command("apply", __doc__, EXAMPLE, _job, _print_report, _add_options)

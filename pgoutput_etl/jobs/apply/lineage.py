@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pgoutput_etl.config.settings import SourceDatabase
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.extras import installing
 from pgoutput_etl.identifiers import is_catalog_place, table_of
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.load.summary import TableSummary
@@ -37,9 +38,7 @@ _OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "wasb": "was
 def check_lineage() -> None:
     """Raises ConfigError if the client is not installed, or the environment does not tell it where to send events."""
     if find_spec("openlineage") is None or find_spec("openlineage.client") is None:
-        raise ConfigError(
-            "metrics.openlineage: OpenLineage's client is not installed: pip install 'pgoutput-etl[openlineage]'"
-        )
+        raise ConfigError(f"metrics.openlineage: OpenLineage's client is not installed: {installing('openlineage')}")
     from openlineage.client import OpenLineageClient
 
     try:

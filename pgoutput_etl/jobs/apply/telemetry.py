@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.extras import installing
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -29,7 +30,7 @@ class Gauge(NamedTuple):
 def check_telemetry() -> None:
     """Raises ConfigError if the library, or the exporter that the environment names, is not installed."""
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
-        raise ConfigError("metrics.opentelemetry: OpenTelemetry is not installed: pip install 'pgoutput-etl[otel]'")
+        raise ConfigError(f"metrics.opentelemetry: OpenTelemetry is not installed: {installing('otel')}")
     if _exporter_name() != "none":
         _exporter(_exporter_name())
 

@@ -35,10 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quiet", action="store_true", help="print no progress to standard error")
 
 
-def needs_spark(_: argparse.Namespace) -> bool:
-    return False
-
-
 def run(arguments: argparse.Namespace) -> int:
     from pgoutput_etl.jobs.init.configuration import configuration, source_name
 
@@ -95,4 +91,4 @@ def _write(out: Path, text: str, replaces: bool) -> None:
 
 EXAMPLE = "python jobs/init.py tests/data/random16/v2 --out shop.yaml"
 
-COMMAND = Command("init", __doc__, EXAMPLE, add_arguments, run, needs_spark)
+COMMAND = Command("init", __doc__, EXAMPLE, add_arguments, run)

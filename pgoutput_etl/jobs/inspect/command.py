@@ -129,5 +129,4 @@ COMMAND = Command(
     "python jobs/inspect.py tests/data/random16/v2 --messages --table public.acct --lsn 0/1A00000..",
     add_arguments,
     run,
-    needs_spark,
 )

@@ -7,22 +7,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from uuid import uuid4
+from typing import TYPE_CHECKING
 
-import sqlglot
 from pyspark.errors import AnalysisException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.extras import installing
 from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.jobs.moment.read import MomentReader, archive_of
 from pgoutput_etl.ledger.as_of import Tables
 from pgoutput_etl.lsn import format_lsn, parse_lsn
+
+if TYPE_CHECKING:
+    from pgoutput_etl.jobs.moment.question import Question
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,13 @@ def bisect(
     existed, the query counts as one without rows. If rows come and go, the result is one of the commits after which
     they came. progress: gets a line for each time the query runs.
 
-    Raises ConfigError for a query that is none, and for tables that the archive doesn't have; RunError if the query
-    returns no rows in the end, or some in the beginning.
+    Raises ConfigError for a query that is none, for tables that the archive doesn't have, and without sqlglot; RunError
+    if the query returns no rows in the end, or some in the beginning.
     """
+    try:
+        from pgoutput_etl.jobs.moment.question import Question
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"bisect has no module {error.name}: {installing('bisect')}") from None
     question = Question.of(query)
     archive = archive_of(spark, config)
     reached = archive.last.last_commit_lsn
@@ -82,47 +87,6 @@ def bisect(
 
 def _lsn(value: int | str) -> int:
     return parse_lsn(value) if isinstance(value, str) else value
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A query whose tables are named by views. views: by "schema.table"."""
-
-    sql: str
-    views: dict[str, str]
-
-    @classmethod
-    def of(cls, query: str) -> Question:
-        """Raises ConfigError."""
-        try:
-            parsed = sqlglot.parse_one(query, dialect="spark")
-        except SqlglotError as error:
-            raise ConfigError(f"query: expected Spark's SQL: {str(error).splitlines()[0]}") from None
-        if not isinstance(parsed, exp.Query):
-            raise ConfigError("query: expected a SELECT")
-        prefix, views = f"pgoutput_etl_{uuid4().hex[:8]}", dict[str, str]()
-        for table in [*parsed.find_all(exp.Table)]:
-            if table.db and not table.catalog:
-                view = views.setdefault(f"{table.db}.{table.name}", f"{prefix}_{len(views)}")
-                alias = table.args.get("alias") or exp.TableAlias(this=exp.to_identifier(table.name, quoted=True))
-                table.replace(exp.Table(this=exp.to_identifier(view), alias=alias.copy()))
-        if not views:
-            raise ConfigError("query: expected tables as schema.table")
-        for column in parsed.find_all(exp.Column):
-            column.set("db", None)  # public.acct.balance: the table's alias is its name
-        return cls(parsed.sql(dialect="spark"), views)
-
-    @contextmanager
-    def asked(self, tables: Tables) -> Iterator[DataFrame]:
-        """Within the context, the query's rows."""
-        spark = next(iter(tables.values())).sparkSession
-        try:
-            for name, view in self.views.items():
-                tables[name].createOrReplaceTempView(view)
-            yield spark.sql(self.sql)
-        finally:
-            for view in self.views.values():
-                spark.catalog.dropTempView(view)
 
 
 @contextmanager

@@ -36,19 +36,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the file")
 
 
-def check(arguments: argparse.Namespace) -> bool:
+def _check(arguments: argparse.Namespace) -> None:
     """Raises ConfigError."""
     if (arguments.config is None) != (arguments.moment is None):
         raise ConfigError("expected --config together with --at, --at-xid or --before-xid")
     if arguments.moment is not None and arguments.version is not None:
         raise ConfigError("expected either --version or a commit")
-    return True
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _check(arguments)
     from pyspark.errors import PySparkException
 
-    check(arguments)
     try:
         with (_rows_of_version if arguments.moment is None else _rows_at)(arguments) as rows:
             output = StringIO()
@@ -100,4 +99,4 @@ def _rows_at(arguments: argparse.Namespace) -> Iterator[DataFrame]:
 
 EXAMPLE = "./spark-submit.sh jobs/show.py build/demo/tables/public/acct --rows 5"
 
-COMMAND = Command("show", __doc__, EXAMPLE, add_arguments, run, check)
+COMMAND = Command("show", __doc__, EXAMPLE, add_arguments, run)

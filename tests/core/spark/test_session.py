@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.spark.session import background_jobs, delta_package, with_delta
+from pgoutput_etl.spark.session import background_jobs
 
 
 @dataclass
@@ -60,20 +60,3 @@ def test_background_jobs_are_canceled_if_the_other_work_fails() -> None:
     with pytest.raises(RuntimeError, match="another run"):
         failing()
     assert spark.interrupted == seen
-
-
-DRIVER = "org.postgresql:postgresql:42.7.7"
-
-
-@pytest.mark.parametrize(
-    ("settings", "packages"),
-    [
-        ({}, delta_package()),
-        ({"spark.jars.packages": DRIVER}, f"{DRIVER},{delta_package()}"),
-        ({"spark.jars": "/jars/postgresql.jar"}, delta_package()),
-        ({"spark.jars": "/jars/delta-spark_4.2_2.13-4.4.0.jar"}, None),
-        ({"spark.jars.packages": f"{delta_package()},{DRIVER}"}, f"{delta_package()},{DRIVER}"),
-    ],
-)
-def test_configured_packages_and_jars_are_kept_beside_delta(settings: dict[str, str], packages: str | None) -> None:
-    assert with_delta(settings) == ({} if packages is None else {"spark.jars.packages": packages})
