@@ -1,8 +1,8 @@
 """Finds the changes of chosen rows, whatever became of their transactions.
 
-A row is chosen by the values of some columns, as PostgreSQL prints them. All keys that a chosen row ever had belong to
-it, for as long as it had them, so changes that have none of the chosen values are found by their keys: an UPDATE that
-did not send a large value, or a DELETE. Another row may have had the key before, or get it later.
+A change is chosen if one of its row images, the old or the new tuple, has all values of a condition, as PostgreSQL
+prints them. A key is a condition on the key's columns. Nothing is followed: the keys of a chosen image that no
+condition covers are returned, so that the next search can have them.
 """
 
 from __future__ import annotations
@@ -28,41 +28,27 @@ Condition = Mapping[str, Text]  # texts by column; all must be equal, and NULL i
 # A column through all its names: the version that first had it, and its place there
 ColumnId = tuple[int, int]
 
+RowImage = Mapping[ColumnId, Text]  # the values that a tuple, or a stored row, has
+
 # A condition: for each of its names the columns that ever had it, each with the text to find. One of them must have it
 Wanted = Sequence[frozenset[tuple[ColumnId, Text]]]
 
-Key = tuple[ColumnId, ...]
-
-# A key of a row: its columns and their texts, by column
-Identity = tuple[tuple[ColumnId, Text], ...]
+RowKey = tuple[tuple[str, str], ...]  # a key of a row: names of columns, each with its text
 
 _N, _U, _B = b"nub"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyUse:
-    """A key in a change. number: which of `RowSearch.keys` it is of. begins: a row takes it; ends: its row leaves it.
-    In a table without a key, several rows may have it at once, so it neither begins nor ends. is_later: the table gets
-    this key only later; it identifies the row then, if this is its last change before."""
-
-    identity: Identity
-    number: int = 0
-    begins: bool = False
-    ends: bool = False
-    is_later: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class FoundChange:
-    """version: of its relation. keys: that its tuples have. is_chosen: a tuple meets a condition."""
+    """version: of its relation. is_chosen: a tuple meets a condition. other_keys: of these tuples."""
 
     version: int
     file: int
     ordinal: int
     offset: int
     in_stream: bool
-    keys: tuple[KeyUse, ...]
     is_chosen: bool
+    other_keys: frozenset[RowKey]
 
 
 @dataclass(frozen=True)
@@ -78,7 +64,8 @@ class RowSearch:
 
     @cached_property
     def columns(self) -> tuple[tuple[ColumnId, ...], ...]:
-        """The columns of each version. Raises TableError if columns can't be identified."""
+        """The columns of each version. Raises TableError if columns can't be identified, or if one that a condition
+        names may have got another name."""
         before = _predecessors(self.versions)
         declarations = Declarations(self.declared)
         columns: list[tuple[ColumnId, ...]] = []
@@ -95,74 +82,24 @@ class RowSearch:
 
     def _origins(self, earlier: Relation, relation: Relation, declarations: Declarations) -> Sequence[int | None]:
         found = lineage(earlier, relation, declarations)
-        key = [c.name for c in earlier.columns if c.is_key] if _flags_key(earlier) else self.key or ()
-        doubtful = [name for i in found.retired if (name := earlier.columns[i].name) in key]
+        named = {name for condition in self.conditions for name in condition}
+        doubtful = [name for i in found.retired if (name := earlier.columns[i].name) in named]
         if doubtful:
             raise TableError(
-                f"the archive does not show whether {doubtful[0]!r}, a column of its key, was renamed. Declare it in "
-                "the configuration, as columns: {name: {renamed_from: old_name}} or columns: {name: added}"
+                f"the archive does not show whether {doubtful[0]!r}, a column of the request, was renamed. Declare it "
+                "in the configuration, as columns: {name: {renamed_from: old_name}} or columns: {name: added}"
             )
         return found.origins
 
     @cached_property
-    def keys(self) -> tuple[Key, ...]:
-        """The keys that rows are followed by, in the order in which the table had them. A table without any has all
-        columns that are in each version. Raises TableError if rows can't be followed."""
-        in_order = (self._own_keys[number] for _, number, _ in _entries(self.versions))
-        keys = tuple(dict.fromkeys(key for key in in_order if key is not None))
-        if not keys:
-            common = tuple(sorted(frozenset.intersection(*map(frozenset, self.columns)))) if self.columns else ()
-            if self.columns and not common:
-                raise TableError(
-                    "no column is in all of its versions, so its rows can't be followed through all changes"
-                )
-            return (common,)
-        if len(keys) > 1 and not self.has_key:
-            raise TableError(
-                "its key has changed, and it had none for a while, so its rows can't be followed through all changes"
-            )
-        for own, columns in zip(self._own_keys, self.columns, strict=True):
-            needed = keys[0 if own is None else keys.index(own) :]
-            if missing := [column for key in needed for column in key if column not in columns]:
-                name = self.versions.relations[missing[0][0]].columns[missing[0][1]].name
-                raise TableError(
-                    f"its key has {name!r}, a column that it has only in a part of the archive, so its rows can't be "
-                    "followed through all changes"
-                )
-        return keys
-
-    @cached_property
-    def _numbers(self) -> list[int]:
-        """Of each version's key."""
-        return [0 if own is None else self.keys.index(own) for own in self._own_keys]
-
-    def number_of(self, identity: Identity) -> int:
-        """The number of its key among `keys`."""
-        return self.keys.index(tuple(column for column, _ in identity))
-
-    @cached_property
-    def _own_keys(self) -> list[Key | None]:
-        """Of each version: what its changes name rows by, or the configured key."""
-        versions = list(zip(self.versions.relations, self.columns, strict=True))
-        flagged = [_flagged_columns(*version) if _flags_key(version[0]) else None for version in versions]
-        if self.key is None or None not in flagged:
-            return list(flagged)
-        for relation, columns in reversed(versions):
-            ids = {column.name: column_id for column, column_id in zip(relation.columns, columns, strict=True)}
-            if ids.keys() >= set(self.key):
-                configured = tuple(sorted(ids[name] for name in self.key))
-                return [key or configured for key in flagged]
-        raise TableError(f"it never had all columns of key: {', '.join(self.key)}")
-
-    @cached_property
-    def has_key(self) -> bool:
-        """False if several rows may be equal, or may have been."""
-        return self.key is not None or all(map(_flags_key, self.versions.relations))
-
-    @cached_property
-    def _is_whole_row(self) -> bool:
-        """True if equal rows are one."""
-        return not any(self._own_keys)
+    def _keys(self) -> tuple[tuple[ColumnId, ...], ...]:
+        """The keys that the table ever had."""
+        configured = {column for name in self.key or () for column, _ in self._named.get(name, ())}
+        keys = []
+        for relation, columns in zip(self.versions.relations, self.columns, strict=True):
+            flagged = [column for flag, column in zip(relation.columns, columns, strict=True) if flag.is_key]
+            keys.append(tuple(flagged if _flags_key(relation) else [c for c in columns if c in configured]))
+        return tuple(dict.fromkeys(filter(None, keys)))
 
     @cached_property
     def spelled_in_several_ways(self) -> frozenset[ColumnId]:
@@ -177,8 +114,10 @@ class RowSearch:
 
     @cached_property
     def _compared(self) -> frozenset[ColumnId]:
+        if not self._keys:
+            return frozenset(column for columns in self.columns for column in columns)
         chosen = (column_id for condition in self.wanted for pairs in condition for column_id, _ in pairs)
-        return frozenset([*(column for key in self.keys for column in key), *chosen])
+        return frozenset([*(column for key in self._keys for column in key), *chosen])
 
     @cached_property
     def wanted(self) -> list[Wanted]:
@@ -186,6 +125,11 @@ class RowSearch:
             [_pairs(self._named.get(name, ()), text) for name, text in condition.items()]
             for condition in self.conditions
         ]
+
+    def can_use(self, columns: Iterable[ColumnId]) -> bool:
+        """True if these columns are enough to meet each condition."""
+        known = frozenset(columns)
+        return all(any(column in known for column, _ in pairs) for wanted in self.wanted for pairs in wanted)
 
     @cached_property
     def _named(self) -> Mapping[str, list[tuple[ColumnId, ColumnType]]]:
@@ -195,6 +139,11 @@ class RowSearch:
             for name, column_id, own_type in self.columns_of(number):
                 named.setdefault(name, []).append((column_id, own_type))
         return named
+
+    @cached_property
+    def _latest_names(self) -> Mapping[ColumnId, str]:
+        versions = range(len(self.columns))
+        return {column_id: name for number in versions for name, column_id, _ in self.columns_of(number)}
 
     def spellings(self) -> Iterator[tuple[str, str]]:
         """The texts of the conditions, each as PostgreSQL prints it."""
@@ -211,49 +160,25 @@ class RowSearch:
         if number is None:
             where = f"file {row['file']}, offset {row['offset']}"
             raise ArchiveError(f"{where}: expected a Relation message of {self.versions.oid}, found none")
-        old, new = (self._texts(row[name], number, is_key) for name, is_key in _TUPLES[row["old_kind"]])
+        old, new = (self._image(row[name], number, is_key) for name, is_key in _TUPLES[row["old_kind"]])
         if old is not None and new is not None:  # an unsent value is the old one, which is never NULL
             new = {**{column: text for column, text in old.items() if text is not None}, **new}
-        tuples = [texts for texts in (old, new) if texts is not None]
-        return FoundChange(
-            number,
-            row["file"],
-            row["ordinal"],
-            row["offset"],
-            row["xid"] is not None,
-            tuple(self._uses(number, row["tag"] == "I", old, new)),
-            any(meets(texts, wanted) for texts in tuples for wanted in self.wanted),
-        )
+        images = [image for image in (old, new) if image is not None]
+        is_chosen = any(meets_any(image, self.wanted) for image in images)
+        others = {key for image in images for key in self.other_keys(image)} if is_chosen else ()
+        place = row["file"], row["ordinal"], row["offset"]
+        return FoundChange(number, *place, row["xid"] is not None, is_chosen, frozenset(others))
 
-    def _uses(
-        self, version: int, is_insert: bool, old: Mapping[ColumnId, Text] | None, new: Mapping[ColumnId, Text] | None
-    ) -> Iterator[KeyUse]:
-        """Without an old tuple, an UPDATE leaves the key as it is."""
-        number = self._numbers[version]
-        left, taken = self._identity(number, old), self._identity(number, new)
-        moves = old is not None and left != taken
-        if left is not None and moves:
-            yield KeyUse(left, number, ends=self.has_key)
-        if taken is not None:
-            yield KeyUse(taken, number, begins=self.has_key and (is_insert or moves))
-        for later in range(number + 1, len(self.keys)):
-            if (has_then := self._identity(later, new)) is not None:
-                yield KeyUse(has_then, later, is_later=True)
+    def other_keys(self, image: RowImage) -> Iterator[RowKey]:
+        """The keys that an image has and no condition covers, as far as it has all their values. Without a key, a row's
+        values are its key."""
+        for columns in self._keys or (tuple(image),):
+            values = {column: text for column in columns if (text := image.get(column)) is not None}
+            is_whole = bool(values) and (len(values) == len(columns) or not self._keys)
+            if is_whole and not meets_any(values, self.wanted):
+                yield tuple((self._latest_names[column], text) for column, text in sorted(values.items()))
 
-    def _identity(self, number: int, texts: Mapping[ColumnId, Text] | None) -> Identity | None:
-        """None if a value is missing, or NULL, unless equal rows are one."""
-        key = self.keys[number]
-        if texts is None or not all(column in texts for column in key):
-            return None
-        has_all = self._is_whole_row or all(texts[column] is not None for column in key)
-        return tuple((column, texts[column]) for column in key) if has_all else None
-
-    def identities(self, texts: Mapping[ColumnId, Text]) -> list[Identity]:
-        """The keys of a stored row, as far as it has all their values."""
-        identities = (self._identity(number, texts) for number in range(len(self.keys)))
-        return [identity for identity in identities if identity is not None]
-
-    def _texts(self, data: bytes | None, number: int, is_key: bool) -> dict[ColumnId, Text] | None:
+    def _image(self, data: bytes | None, number: int, is_key: bool) -> dict[ColumnId, Text] | None:
         """The sent values of the columns that matter. is_key: the tuple has no NULL, only columns that were not sent. A
         tuple with too many values is of a table that is held; its first ones still show whose row it is."""
         if data is None:
@@ -301,20 +226,18 @@ def _entries(versions: RelationVersions) -> list[tuple[Position, int, int | None
 _TUPLES = {kind: (("old", kind == "K"), ("new", False)) for kind in (None, "K", "O")}
 
 
-def _flagged_columns(relation: Relation, columns: Sequence[ColumnId]) -> Key:
-    pairs = zip(relation.columns, columns, strict=True)
-    return tuple(sorted(column_id for column, column_id in pairs if column.is_key))
-
-
 def _flags_key(relation: Relation) -> bool:
     """Under FULL, all columns are flagged."""
     is_full = relation.replica_identity is ReplicaIdentity.FULL
     return not is_full and any(column.is_key for column in relation.columns)
 
 
-def meets(texts: Mapping[ColumnId, Text], wanted: Wanted) -> bool:
-    """True if all wanted columns have their texts."""
-    return all(any(column in texts and texts[column] == text for column, text in pairs) for pairs in wanted)
+def meets_any(image: RowImage, conditions: Iterable[Wanted]) -> bool:
+    """True if all columns of a condition have their texts."""
+    return any(
+        all(any(column in image and image[column] == text for column, text in pairs) for pairs in wanted)
+        for wanted in conditions
+    )
 
 
 def _pairs(columns: Iterable[tuple[ColumnId, ColumnType]], text: Text) -> frozenset[tuple[ColumnId, Text]]:

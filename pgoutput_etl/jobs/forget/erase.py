@@ -6,13 +6,13 @@ values; what it needs of them until it is done is in a file of its own (pending.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.changes.row_search import RowSearch
+from pgoutput_etl.changes.row_search import RowKey, RowSearch
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError, TableError
@@ -21,10 +21,11 @@ from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes, find_messa
 from pgoutput_etl.jobs.forget.landing import FileErasure, plan_files, refuse_other_names, rewrite
 from pgoutput_etl.jobs.forget.ledger_rows import COPIED, LedgerCopies
 from pgoutput_etl.jobs.forget.order import ErasureOrder
-from pgoutput_etl.jobs.forget.pending import PendingErasures
+from pgoutput_etl.jobs.forget.other_keys import OtherKeysFile
+from pgoutput_etl.jobs.forget.pending import KeyPeriod, PendingErasures
 from pgoutput_etl.jobs.forget.purge import newest_version, purge, refuse_what_stays
 from pgoutput_etl.jobs.forget.remains import remains
-from pgoutput_etl.jobs.forget.report import ForgetSummary, ForgottenTable, RewrittenFile
+from pgoutput_etl.jobs.forget.report import ForgetSummary, ForgottenTable, OtherKeys, RewrittenFile
 from pgoutput_etl.jobs.forget.request import Erasure, TableErasure
 from pgoutput_etl.jobs.forget.snapshot_files import CutFile, SnapshotFiles
 from pgoutput_etl.jobs.forget.targets import TargetSearch
@@ -107,7 +108,7 @@ def _search(archive: DeltaArchive, oid: int, conditions: tuple[Mapping[str, str 
     rule = archive.config.rule_for(latest.namespace, latest.name)
     search = RowSearch(versions, conditions, rule.key, rule.lineage, archive.user_types)
     with _of_table(archive, latest.full_name):
-        _ = search.keys
+        _ = search.columns
     return search
 
 
@@ -135,17 +136,26 @@ def targets_of(archive: DeltaArchive, searches: Mapping[int, RowSearch]) -> list
     return targets
 
 
+def write_other_keys(archive: DeltaArchive, erasure: Erasure, found: FoundChanges) -> OtherKeys | None:
+    """Writes the file of the request's other keys, or deletes it if there are none. Raises ConfigError."""
+    by_name: dict[str, set[RowKey]] = {}
+    for oid, keys in found.other_keys.items():
+        by_name.setdefault(archive.name(oid), set()).update(keys)
+    return OtherKeysFile.of(erasure.file).write(by_name)
+
+
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The targets of the request's tables, and what was found of its rows."""
+    """The targets of the request's tables, and what was found of its rows. periods: as in PendingErasure."""
 
     targets: list[TargetSearch]
     found: FoundChanges
     snapshots: tuple[CutFile, ...] = ()
+    periods: Mapping[int, Sequence[KeyPeriod]] = field(default_factory=dict)
 
     def rows(self, target: TargetSearch) -> DataFrame:
         """The rows to erase."""
-        return target.erased(self.found.periods_of(target.state.oid))
+        return target.erased(self.periods.get(target.state.oid, ()))
 
     def finds_any(self, copies: LedgerCopies) -> bool:
         """copies: of what was found, in the ledger."""
@@ -164,8 +174,9 @@ class _Forget:
     def preview(self) -> ForgetSummary:
         search, order = self._plan()
         rows = {target.state.oid: search.rows(target).count() for target in search.targets}
-        copied = self._copies(search.found).count()
-        return self._summary(order, search.found, rows, copied)
+        copies = self._copies(search.found)
+        others = write_other_keys(self.archive, self.erasure, search.found) if search.finds_any(copies) else None
+        return replace(self._summary(order, search.found, rows, copies.count()), other_keys=others)
 
     def run(self) -> ForgetSummary:
         archive, pending = self.archive, PendingErasures.of(self.archive.ledger)
@@ -180,6 +191,8 @@ class _Forget:
             search, order = self._plan()
             if not search.finds_any(self._copies(search.found)):
                 return self._summary(order, search.found, {}, 0)
+        others = None if search is None else write_other_keys(archive, self.erasure, search.found)
+        if search is not None and not self.batch.resumed:
             self._begin(pending, order, search.found)
         self.batch = batch = replace(self.batch, backfill=order.to_json())
         found, rows, copied = None, dict[int, int](), 0
@@ -196,7 +209,7 @@ class _Forget:
         pending.delete()
         self.check_claim()
         archive.ledger.close_backfill(batch, states, [], [])
-        return self._summary(order, found, rows, copied)
+        return replace(self._summary(order, found, rows, copied), other_keys=others)
 
     def _plan(self) -> tuple[_Search, ErasureOrder]:
         archive = self.archive
@@ -204,12 +217,10 @@ class _Forget:
         targets = targets_of(archive, searches)
         self.progress("looking for changes of the rows")
         snapshots = [SnapshotFiles.of(archive, searches, wanted) for wanted in self.erasure.snapshots]
-        seeds = [seeds for target in targets if (seeds := target.seeds()) is not None]
-        seeds += [files.seeds() for files in snapshots]
-        found = find_changes(archive, searches, seeds)
+        found = find_changes(archive, searches, [stored.other_keys() for stored in (*targets, *snapshots)])
         if self.erasure.messages:
             found = found.plus(find_messages(archive, self.erasure.is_chosen))
-        cut = [file for files in snapshots for file in files.planned(found.periods_of(files.search.versions.oid))]
+        cut = [file for files in snapshots for file in files.planned()]
         search = _Search(targets, found, tuple(cut))
         return search, self._planned(searches, search)
 
@@ -219,13 +230,13 @@ class _Forget:
         kept = pending.read()
         if kept is None:
             return None
-        tables, found = kept
-        if tables != self.erasure.tables:
+        if kept.tables != self.erasure.tables:
             raise RunError(
                 f"the erasure {self.erasure.reference!r} was begun for other rows: finish it with the same request "
                 "first, and give the new one a reference of its own"
             )
-        return _Search(targets_of(self.archive, searches_of(self.archive, tables)), found)
+        targets = targets_of(self.archive, searches_of(self.archive, kept.tables))
+        return _Search(targets, kept.found, periods=kept.periods)
 
     def _begin(self, pending: PendingErasures, order: ErasureOrder, found: FoundChanges) -> None:
         self.check_claim()

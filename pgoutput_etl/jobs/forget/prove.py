@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -13,10 +13,11 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.identifiers import is_within, quoted, table_of
 from pgoutput_etl.jobs.forget.byte_search import ByteSearch
-from pgoutput_etl.jobs.forget.erase import archive_to_erase, searches_of, targets_of
-from pgoutput_etl.jobs.forget.find import find_changes, find_messages
+from pgoutput_etl.jobs.forget.erase import archive_to_erase, searches_of, targets_of, write_other_keys
+from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes, find_messages
+from pgoutput_etl.jobs.forget.other_keys import OtherKeysFile
 from pgoutput_etl.jobs.forget.remains import remains
-from pgoutput_etl.jobs.forget.report import ProofSummary, ProvenTable, Remnant
+from pgoutput_etl.jobs.forget.report import OtherKeys, ProofSummary, ProvenTable, Remnant
 from pgoutput_etl.jobs.forget.request import Erasure, is_searched
 from pgoutput_etl.jobs.forget.snapshot_files import SnapshotFiles
 from pgoutput_etl.jobs.forget.targets import TargetSearch
@@ -38,13 +39,15 @@ def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progr
     searches = searches_of(archive, erasure.tables)
     targets = targets_of(archive, searches)
     progress("looking for changes and rows")
-    remnants = [*_decoded(archive, erasure, searches, targets)]
+    found_changes = find_changes(archive, searches, [target.other_keys() for target in targets])
+    others = write_other_keys(archive, erasure, found_changes) if found_changes.other_keys else None
+    remnants = [*_decoded(archive, erasure, found_changes, targets)]
     search = ByteSearch(spark, _spelled(erasure.texts, searches.values()))
     landed = {file.path: file.size for file in archive.landing.listing().files()}
     for wanted in erasure.snapshots:
         files = SnapshotFiles.of(archive, searches, wanted)
         landed |= files.sizes
-        remnants += [Remnant(file.path, "rows in a snapshot's file", len(file.rows)) for file in files.planned(())]
+        remnants += [Remnant(file.path, "rows in a snapshot's file", len(file.rows)) for file in files.planned()]
     progress(f"searching {counted(len(landed), 'landed file')}")
     remnants += search.landed(landed)
     folders = _folders(archive, searches)
@@ -59,8 +62,19 @@ def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progr
         len(erasure.texts),
         tuple(_Comparison(archive, [target.state for target in targets]).run()),
         (*remnants, *found),
-        tuple(remains(archive, searches.keys())),
+        (*remains(archive, searches.keys()), *_left_over(erasure, others)),
+        others,
     )
+
+
+def _left_over(erasure: Erasure, found: OtherKeys | None) -> Iterator[str]:
+    """found: by the proof itself."""
+    file = OtherKeysFile.of(erasure.file)
+    if found is None and file.exists():
+        yield (
+            f"rows with the keys in {file.path}, which the request does not name: erase them, too, or delete the file "
+            "if others had these keys"
+        )
 
 
 def _spelled(texts: Iterable[str], searches: Iterable[RowSearch]) -> dict[str, int]:
@@ -74,12 +88,12 @@ def _spelled(texts: Iterable[str], searches: Iterable[RowSearch]) -> dict[str, i
 
 
 def _decoded(
-    archive: DeltaArchive, erasure: Erasure, searches: Mapping[int, RowSearch], targets: Iterable[TargetSearch]
+    archive: DeltaArchive, erasure: Erasure, found: FoundChanges, targets: Iterable[TargetSearch]
 ) -> Iterator[Remnant]:
-    for oid, count in find_changes(archive, searches).counts.items():
+    for oid, count in found.counts.items():
         yield Remnant(archive.name(oid), "changes in landed files", count)
     for target in targets:
-        count = target.erased(()).count()
+        count = target.erased().count()
         if count:
             yield Remnant(target.state.full_name, "rows in the target", count)
     messages = len(find_messages(archive, erasure.is_chosen)) if erasure.messages else 0

@@ -32,11 +32,24 @@ class RewrittenFile:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherKeys:
+    """Keys of chosen rows that the request does not name. file: has them. counts: by the table's name."""
+
+    file: str
+    counts: tuple[tuple[str, int], ...]
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{number:,} of {name}" for name, number in self.counts)
+        return f"other keys of these rows, which the request does not name: {counts}: {self.file}"
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetSummary:
     """executed: False if nothing was changed. batch: its number in the ledger; 0 if nothing was changed. messages:
     logical decoding Messages. copies: the ledger's rows with a copy of a change. left: what the job can't erase.
     unseen: names of tables of whose columns the archive no longer shows every form. newest: the newest landed file, if
-    it is among the files: a receiver may still have it open. snapshot_rows: in snapshots' files."""
+    it is among the files: a receiver may still have it open. snapshot_rows: in snapshots' files. other_keys: None if
+    the request names all of them, or if a run that died had come so far that they are no longer known."""
 
     source: str
     reference: str
@@ -50,6 +63,7 @@ class ForgetSummary:
     unseen: tuple[str, ...] = ()
     newest: str | None = None
     snapshot_rows: int = 0
+    other_keys: OtherKeys | None = None
 
     @property
     def title(self) -> str:
@@ -57,7 +71,7 @@ class ForgetSummary:
 
     @property
     def exit_code(self) -> int:
-        return EXIT_QUARANTINE if self.left and self.executed else EXIT_DONE
+        return EXIT_QUARANTINE if self.executed and (self.left or self.other_keys) else EXIT_DONE
 
     def to_json(self) -> str:
         return summary_json(self)
@@ -83,7 +97,8 @@ class ProvenTable:
 
 @dataclass(frozen=True, slots=True)
 class ProofSummary:
-    """files, size: what was searched, in bytes as stored. texts: number of texts that were looked for."""
+    """files, size: what was searched, in bytes as stored. texts: number of texts that were looked for. other_keys: of
+    the rows that were found."""
 
     source: str
     reference: str
@@ -93,6 +108,7 @@ class ProofSummary:
     tables: tuple[ProvenTable, ...]
     remnants: tuple[Remnant, ...] = ()
     left: tuple[str, ...] = ()
+    other_keys: OtherKeys | None = None
 
     @property
     def exit_code(self) -> int:
@@ -116,7 +132,10 @@ def print_forget(summary: ForgetSummary | ProofSummary, console: Console | None 
     if summary.snapshot_rows:
         others.insert(0, f"{counted(summary.snapshot_rows, 'row')} of snapshots' files")
     unseen = [f"No other change shows a form that the columns of {name} had: docs/forget.md" for name in summary.unseen]
-    print_parts([*parts, *tables, f"Also {', '.join(others)}", *unseen, *_left(summary.left)], console)
+    print_parts(
+        [*parts, *tables, f"Also {', '.join(others)}", *unseen, *_left(summary.left), *_others(summary.other_keys)],
+        console,
+    )
     if not summary.executed:
         if summary.newest is not None:
             print_parts([f"The newest file is rewritten, too: no receiver may have it open: {summary.newest}"], console)
@@ -129,8 +148,12 @@ def _print_proof(summary: ProofSummary, console: Console | None) -> None:
     rows = [(t.name, ("from the target" if t.differences is None else t.differences,), ()) for t in summary.tables]
     tables = [grid("table", ("differences from the archive",), (), rows)] if rows else []
     found = [f"Found: {r.what}: {r.place}: {r.count:,}" for r in summary.remnants] or ["Nothing was found"]
-    print_parts([title, *tables, *found, *_left(summary.left)], console)
+    print_parts([title, *tables, *found, *_left(summary.left), *_others(summary.other_keys)], console)
 
 
 def _left(left: tuple[str, ...]) -> list[str]:
     return [f"Not erased: {text}" for text in left]
+
+
+def _others(keys: OtherKeys | None) -> list[str]:
+    return [] if keys is None else [f"Not in the request: {keys}. Add them, and look again until nothing is left over"]

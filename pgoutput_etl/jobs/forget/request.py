@@ -33,7 +33,8 @@ class ForgetRequest:
 
 @dataclass(frozen=True, slots=True)
 class TableErasure:
-    """name: schema.table. conditions: a row is erased if all columns of one have these texts."""
+    """name: schema.table. conditions: a version of a row is erased if all columns of one have these texts. A key is a
+    condition, too."""
 
     name: str
     conditions: tuple[tuple[tuple[str, str], ...], ...]
@@ -65,7 +66,8 @@ class SnapshotErasure:
 @dataclass(frozen=True, slots=True)
 class Erasure:
     """by: who asked. reference: of the request, such as a ticket: it identifies the request, so that a run that died is
-    finished with the same one. search: texts that --prove looks for in all bytes, besides those of the conditions."""
+    finished with the same one. search: texts that --prove looks for in all bytes, besides those of the conditions.
+    file: the request's."""
 
     by: str
     reference: str
@@ -73,6 +75,7 @@ class Erasure:
     messages: tuple[MessageErasure, ...]
     search: tuple[str, ...] = ()
     snapshots: tuple[SnapshotErasure, ...] = ()
+    file: str = ""
 
     def is_chosen(self, message: Message) -> bool:
         return any(wanted.fits(message) for wanted in self.messages)
@@ -102,7 +105,7 @@ def read_erasure(path: str) -> Erasure:
     search = tuple(text.text("a text to look for") for text in keys["search"].items("a list of texts"))
     names = {table.name for table in tables}
     snapshots = tuple(_snapshot(item, names) for item in keys["snapshots"].items("a list of files"))
-    return Erasure(by, reference, tables, messages, search, snapshots)
+    return Erasure(by, reference, tables, messages, search, snapshots, path)
 
 
 def _table(node: Node) -> TableErasure:

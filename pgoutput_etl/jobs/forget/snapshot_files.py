@@ -14,23 +14,21 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.changes.key_times import KeyPeriod
-from pgoutput_etl.changes.row_search import RowSearch, Text
+from pgoutput_etl.changes.row_search import RowImage, RowSearch, Text, meets_any
 from pgoutput_etl.compression import compress_like, decompress
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.ingest.binary_files import map_files
 from pgoutput_etl.ingest.listing import reading_files
-from pgoutput_etl.jobs.forget.find import STORED_KEYS
+from pgoutput_etl.jobs.forget.find import STORED_KEYS, stored_keys
 from pgoutput_etl.jobs.forget.landing import digest, read_file, write_file
 from pgoutput_etl.jobs.forget.request import SnapshotErasure
-from pgoutput_etl.jobs.forget.selection import Columns, RowSelection, StoredRow, stored_rows
+from pgoutput_etl.jobs.forget.row_images import Columns, row_images
 from pgoutput_etl.jobs.snapshot.request import RowFormat
 from pgoutput_etl.jobs.snapshot.sources import Dump
 from pgoutput_etl.jobs.verify.row_text import copied_files, csv_header
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.copy_format import binary_spans, record_spans, text_spans
-from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.types import ColumnType
 
 _AT_ONCE = 10_000  # rows
@@ -70,22 +68,21 @@ class CutFile:
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """spans: the rows of a file's content, with fields as `columns` says. at: the snapshot's position."""
+    """spans: the rows of a file's content, with fields as `columns` says."""
 
     spans: Callable[[bytes, str], Iterator[Span]]
     columns: Columns
     is_binary: bool
-    at: CommitPosition
 
-    def rows(self, content: bytes, path: str) -> Iterator[tuple[StoredRow, tuple[int, int]]]:
+    def rows(self, content: bytes, path: str) -> Iterator[tuple[RowImage, tuple[int, int]]]:
         spans = self.spans(content, path)
         while some := list(islice(spans, _AT_ONCE)):
             texts = [
                 [self._text(fields[n], own_type) for _, _, fields in some]
                 for n, (_, own_type) in enumerate(self.columns)
             ]
-            for row, (begin, end, _) in zip(stored_rows(texts, self.columns, [self.at] * len(some)), some, strict=True):
-                yield row, (begin, end)
+            for image, (begin, end, _) in zip(row_images(texts, self.columns), some, strict=True):
+                yield image, (begin, end)
 
     def _text(self, field: str | bytes | None, own_type: ColumnType) -> Text:
         if not isinstance(field, bytes):
@@ -105,38 +102,39 @@ class SnapshotFiles:
     @classmethod
     def of(cls, archive: DeltaArchive, searches: Mapping[int, RowSearch], wanted: SnapshotErasure) -> SnapshotFiles:
         """Raises ConfigError if there are no such files, their columns are not those of the table, or nobody knows
-        which snapshot they are of."""
+        which table of this name they are of."""
         own = {oid: searches[oid] for oid in archive.oids_by_name()[wanted.table]}
-        oid, lsn = _snapshot_of(archive, own, wanted)
+        oid = _loaded_table(archive, own, wanted)
         names, sizes, spans = _opened(archive.spark, wanted, own[oid])
         for number, relation in reversed(list(enumerate(own[oid].versions.relations))):
             if {column.name for column in relation.columns} == set(names):
                 typed = {name: (column_id, own_type) for name, column_id, own_type in own[oid].columns_of(number)}
                 columns = tuple(typed[name] for name in names)
                 is_binary = wanted.format is RowFormat.BINARY
-                return cls(archive, own[oid], sizes, _Format(spans, columns, is_binary, (lsn, 0, 0)))
+                return cls(archive, own[oid], sizes, _Format(spans, columns, is_binary))
         raise ConfigError(f"snapshots: {wanted.path} has other columns than {wanted.table} in the archive")
 
-    def seeds(self) -> DataFrame:
-        """The rows that meet a condition, in STORED_KEYS."""
-        selection, own_format, oid = self._selection(()), self.format, self.search.versions.oid
+    def other_keys(self) -> DataFrame:
+        """Of the rows that meet a condition, in STORED_KEYS."""
+        search, own_format, oid = self.search, self.format, self.search.versions.oid
 
         def identify(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
             for path, stored in files:
-                rows = own_format.rows(decompress(stored, path), path)
-                yield selection.keys_of_chosen(oid, (row for row, _ in rows))
+                images = (image for image, _ in own_format.rows(decompress(stored, path), path))
+                chosen = (image for image in images if meets_any(image, search.wanted))
+                yield stored_keys(oid, {key for image in chosen for key in search.other_keys(image)})
 
         with reading_files(self.sizes):
             return map_files(self.archive.spark, self.sizes, identify, STORED_KEYS, self.sizes).localCheckpoint()
 
-    def planned(self, gone: Iterable[KeyPeriod]) -> list[CutFile]:
-        """The files with rows that meet a condition, or had one of the keys."""
-        selection, own_format = self._selection(gone), self.format
+    def planned(self) -> list[CutFile]:
+        """The files with rows that meet a condition."""
+        search, own_format = self.search, self.format
 
         def plan(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
             for path, stored in files:
                 content = decompress(stored, path)
-                rows = [span for row, span in own_format.rows(content, path) if selection.is_erased(row)]
+                rows = [span for row, span in own_format.rows(content, path) if meets_any(row, search.wanted)]
                 if rows:
                     new = _without(stored, content, path, rows)
                     planned = {"path": path, "before": digest(stored), "after": digest(new), "rows": rows}
@@ -146,20 +144,17 @@ class SnapshotFiles:
             files = map_files(self.archive.spark, self.sizes, plan, _PLAN, self.sizes).toArrow().to_pylist()
         return [CutFile.from_json(file) for file in sorted(files, key=lambda file: str(file["path"]))]
 
-    def _selection(self, gone: Iterable[KeyPeriod]) -> RowSelection:
-        return RowSelection.of(self.search, gone, self.search.wanted)
 
-
-def _snapshot_of(archive: DeltaArchive, oids: Iterable[int], wanted: SnapshotErasure) -> tuple[int, int]:
-    """The OID of the table that was loaded from the files, and the snapshot's LSN."""
+def _loaded_table(archive: DeltaArchive, oids: Iterable[int], wanted: SnapshotErasure) -> int:
+    """The OID of the table that was loaded from the files."""
     known = [(oid, lsn) for oid in sorted(oids) for lsn in sorted(archive.ledger.snapshots_of(oid))]
-    fitting = [(oid, lsn) for oid, lsn in known if wanted.lsn in (None, lsn)]
+    fitting = {oid for oid, lsn in known if wanted.lsn in (None, lsn)}
     if len(fitting) != 1:
         lsns = ", ".join(format_lsn(lsn) for _, lsn in known) or "none"
         raise ConfigError(
             f"snapshots: expected the lsn of the snapshot that {wanted.path} is of. Those of {wanted.table}: {lsns}"
         )
-    return fitting[0]
+    return fitting.pop()
 
 
 def _opened(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -11,14 +11,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.event_log import position_of
-from pgoutput_etl.changes.key_times import KeyPeriod
-from pgoutput_etl.changes.row_search import ColumnId, RowSearch, Text
+from pgoutput_etl.changes.row_search import ColumnId, RowImage, RowSearch, Text, Wanted, meets_any
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.jobs.forget.find import STORED_KEYS
-from pgoutput_etl.jobs.forget.selection import Columns, RowSelection, StoredRow, stored_rows
+from pgoutput_etl.jobs.forget.find import STORED_KEYS, stored_keys
+from pgoutput_etl.jobs.forget.pending import KeyPeriod
+from pgoutput_etl.jobs.forget.row_images import Columns, row_images
 from pgoutput_etl.jobs.verify.row_text import delta_texts
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.net_effect import all_of, target_content, target_key_parts
@@ -29,15 +29,15 @@ from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableShape, table_columns
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table
-from pgoutput_etl.targets.modes import SEQ_COLUMN, VALID_FROM_LSN
+from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, SEQ_COLUMN, VALID_FROM_LSN
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import ColumnType
-from pgoutput_etl.types.canonical_text import ComparedColumn
+from pgoutput_etl.types.canonical_text import ComparedColumn, canonical_texts
 
 
 @dataclass(frozen=True)
 class TargetSearch:
-    """A target's rows, and how their values identify them. ids: of the columns whose values can be compared, by name.
+    """A target's rows, and the search for those to erase. ids: of the columns whose values can be compared, by name.
     hashed: the salts of hashed ones."""
 
     spark: SparkSession
@@ -61,35 +61,41 @@ class TargetSearch:
         all_ids = zip(search.versions.relations[versions[-1]].columns, search.columns[versions[-1]], strict=True)
         ids = {column.name: column_id for column, column_id in all_ids if _is_comparable(rules.get(column.name))}
         hashed = {ids[n]: rule.salt for n, rule in rules.items() if n in ids and rule.salt is not None}
-        key_columns = {column for key in search.keys for column in key}
-        if not key_columns <= set(ids.values()) or set(hashed) & set(search.spelled_in_several_ways):
-            raise TableError("masked or dropped columns identify its rows, which can't be found in the target")
+        ids = {n: c for n, c in ids.items() if c not in hashed or c not in search.spelled_in_several_ways}
         columns = table_columns(relation, state.retired, archive.user_types)
+        if not (search.can_use(ids.values()) or {*(state.key or (c.name for c in columns))} <= ids.keys()):
+            raise TableError("masked or dropped columns identify its rows, which can't be found in the target")
         names = [column.name for column in columns]
         shape = TableShape(relation, columns, tuple(map(names.index, state.key)), search.versions)
         return cls(archive.spark, state, search, shape, ids, hashed)
 
-    def seeds(self) -> DataFrame | None:
-        """The rows that meet a condition, in STORED_KEYS: a snapshot's rows are not in the archive. None if keys are
-        hashed, so that only the archive has them."""
-        if any(column in self.hashed for key in self.search.keys for column in key):
-            return None
-        selection, columns, oid = self._selection(()), self._columns, self.state.oid
+    def other_keys(self) -> DataFrame:
+        """Of the rows that meet a condition, in STORED_KEYS, without hashed values."""
+        search, wanted, hashed, oid = self.search, self._wanted, self.hashed, self.state.oid
+        texts, images_of = self._texts(self._rows()), self._images()
 
         def identify(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                yield selection.keys_of_chosen(oid, _stored_rows(batch, columns))
+                chosen = (images for images in images_of(batch) if any(meets_any(image, wanted) for image in images))
+                plain = [{c: text for c, text in image.items() if c not in hashed} for own in chosen for image in own]
+                yield stored_keys(oid, {key for image in plain for key in search.other_keys(image)})
 
-        return self._texts(self._rows()).mapInArrow(identify, spark_schema(STORED_KEYS))
+        return texts.mapInArrow(identify, spark_schema(STORED_KEYS)).distinct()
 
-    def erased(self, gone: Iterable[KeyPeriod]) -> DataFrame:
-        """The stored rows that meet a condition, or had a key in one of its periods."""
-        rows, selection, columns = self._rows(), self._selection(gone), self._columns
+    def erased(self, periods: Collection[KeyPeriod] = ()) -> DataFrame:
+        """The stored rows that meet a condition, or had a key in one of the periods."""
+        rows, wanted, images_of = self._rows(), self._wanted, self._images()
         texts = self._texts(rows, {"row": F.struct(*map(quoted, rows.columns))})
+        held = [replace(p, key=tuple((i, self._masked(i, text)) for i, text in p.key)) for p in periods]
 
         def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                yield batch.filter(pa.array(map(selection.is_erased, _stored_rows(batch, columns)), pa.bool_()))
+                written = map(_written_at, *(batch.column(name).to_pylist() for name in ("lsn", "seq")))
+                kept = [
+                    any(meets_any(image, wanted) for image in images) or any(p.holds(images[0], at) for p in held)
+                    for images, at in zip(images_of(batch), written, strict=True)
+                ]
+                yield batch.filter(pa.array(kept, pa.bool_()))
 
         return texts.mapInArrow(keep, texts.schema).select("row.*")
 
@@ -120,8 +126,22 @@ class TargetSearch:
 
     def _texts(self, rows: DataFrame, others: Mapping[str, Column] = MappingProxyType({})) -> DataFrame:
         columns = [ComparedColumn(name, own_type) for name, own_type in self._types.items()]
-        sequence = F.col(SEQ_COLUMN) if self.state.mode is Mode.APPEND else F.lit(None).cast("long")
-        return delta_texts(rows, columns, {**others, "seq": sequence})
+        own = {"seq": F.lit(None).cast("long"), "old_key": F.lit(None).cast("map<string, string>")}
+        if self.state.mode is Mode.APPEND:
+            own = {"seq": F.col(SEQ_COLUMN), "old_key": F.col(OLD_KEY_COLUMN)}
+        return delta_texts(rows, columns, {**others, **own})
+
+    def _images(self) -> Callable[[pa.RecordBatch], Iterator[list[RowImage]]]:
+        """The images of each row of `_texts`: its values, and its old key if an UPDATE in mode append changed it."""
+        columns, ids, types = self._columns, self.ids, self._types
+
+        def images_of(batch: pa.RecordBatch) -> Iterator[list[RowImage]]:
+            texts = [batch.column(f"t{n}").to_pylist() for n in range(len(columns))]
+            for image, old in zip(row_images(texts, columns), batch.column("old_key").to_pylist(), strict=True):
+                old_key = {ids[n]: canonical_texts(types[n], [text])[0] for n, text in old or () if n in types}
+                yield [image, old_key] if old_key else [image]
+
+        return images_of
 
     @property
     def _types(self) -> dict[str, ColumnType]:
@@ -131,26 +151,19 @@ class TargetSearch:
     def _columns(self) -> Columns:
         return tuple((self.ids[name], own_type) for name, own_type in self._types.items())
 
-    def _selection(self, gone: Iterable[KeyPeriod]) -> RowSelection:
-        """With masked texts, as the target has them."""
-        masked = [replace(p, identity=tuple((i, self._masked(i, text)) for i, text in p.identity)) for p in gone]
-        wanted = tuple(
+    @property
+    def _wanted(self) -> list[Wanted]:
+        """The conditions with masked texts, as the target has them."""
+        return [
             [frozenset((i, self._masked(i, text)) for i, text in pairs) for pairs in condition]
             for condition in self.search.wanted
-        )
-        return RowSelection.of(self.search, masked, wanted)
+        ]
 
     def _masked(self, column: ColumnId, text: Text) -> Text:
         salt = self.hashed.get(column)
         if salt is None or text is None:
             return text
         return salt.hashed([text.encode("utf-8", "surrogateescape")])[0].decode()
-
-
-def _stored_rows(batch: pa.RecordBatch, columns: Columns) -> Iterator[StoredRow]:
-    """columns: of the texts t0, t1 …"""
-    written = map(_written_at, *(batch.column(name).to_pylist() for name in ("lsn", "seq")))
-    return stored_rows([batch.column(f"t{n}").to_pylist() for n in range(len(columns))], columns, written)
 
 
 def _written_at(lsn: int | None, sequence: int | None) -> CommitPosition:

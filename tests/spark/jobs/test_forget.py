@@ -23,7 +23,7 @@ from pgoutput_etl.jobs.forget import purge as purging
 from pgoutput_etl.jobs.forget.find import find_changes
 from pgoutput_etl.jobs.forget.landing import FileErasure, plan_files, rewrite
 from pgoutput_etl.jobs.forget.ledger_rows import LedgerCopies
-from pgoutput_etl.jobs.forget.report import ForgetSummary, ProofSummary
+from pgoutput_etl.jobs.forget.report import ForgetSummary, OtherKeys, ProofSummary
 from pgoutput_etl.jobs.forget.request import ForgetRequest
 from pgoutput_etl.jobs.forget.run import forget
 from pgoutput_etl.jobs.forget.snapshot_files import CutFile
@@ -65,7 +65,7 @@ def test_the_archive_is_the_same_without_the_rows(nights: Nights, tmp_path: Path
         segment(4, delete("7", None), insert("4", "Ada"), insert("5", "Kim"), first=True),  # still open
     )
     archive = archive_of(nights.job.spark, nights.job.loaded())
-    search = RowSearch(archive.relations.unmasked(16384)[0], ({"v": "Ada"},))
+    search = RowSearch(archive.relations.unmasked(16384)[0], ({"v": "Ada"}, {"id": "1"}, {"id": "7"}))
     planned = plan_files(archive, find_changes(archive, {16384: search}).offsets)
     assert [FileErasure.from_json(json.loads(json.dumps(asdict(file)))) for file in planned] == planned
     with patch.object(files, "_record", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
@@ -101,14 +101,14 @@ def test_changes_are_found_in_every_transaction(nights: Nights) -> None:
         *((4, xid, fate, False) for xid, fate in ((4, "open"), (4, "open"), (40, "aborted"))),
         (5, 5, "open", False),
     ]
-    search = RowSearch(archive.relations.unmasked(16384)[0], ({"v": "Ada"},))
-    found = find_changes(archive, {16384: search})
-    assert found.counts == {16384: 5}
-    assert {file: list(offsets.values()) for file, offsets in found.offsets.items()} == {
+    conditions = {"v": "Ada"}, {"id": "7"}
+    found = find_changes(archive, {16384: RowSearch(archive.relations.unmasked(16384)[0], conditions)})
+    assert found.counts == {16384: 6}
+    assert {file: sorted(offsets.values()) for file, offsets in found.offsets.items()} == {
         0: [False],
-        1: [False, True, True, True],
+        1: [False, True, True, True, True],
     }
-    assert {text for period in found.periods[16384] for _, text in period.identity} == {"1", "7"}
+    assert found.other_keys == {16384: {(("id", key),) for key in "128"}}
 
 
 NAME = "Ada-Lovelace-1815"
@@ -122,11 +122,14 @@ def request_file(folder: Path, text: str) -> str:
     return str(path)
 
 
+OTHER_KEYS = "erasure.other-keys.yaml"
+
+
 def places_with(folder: Path, text: str = NAME) -> list[str]:
     """The files that have the text, raw or in a Parquet file's values."""
     found = []
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name != "erasure.yaml":
+        if path.is_file() and path.name not in ("erasure.yaml", OTHER_KEYS):
             content = path.read_bytes()
             if path.suffix == ".gz":
                 content = gzip.decompress(content)
@@ -153,6 +156,24 @@ def three_nights(nights: Nights) -> None:
     )
 
 
+def preview_of(nights: Nights, folder: Path, text: str) -> ForgetSummary:
+    summary = forget(nights.job.spark, nights.job.loaded(), ForgetRequest(request_file(folder, text)))
+    assert isinstance(summary, ForgetSummary)
+    return summary
+
+
+def all_keys(nights: Nights, folder: Path, text: str) -> str:
+    """The request with all keys that previews ask for. text: ends with its tables."""
+    path, counts = folder / OTHER_KEYS, list[int]()
+    while keys := preview_of(nights, folder, text).other_keys:
+        counts.append(dict(keys.counts)["public.t"])
+        assert (keys.file, path.stat().st_mode & 0o777) == (str(path), 0o600)
+        text += path.read_text().partition("tables:\n")[2]
+    assert counts, "the first one asks for some"
+    assert not path.exists()
+    return text
+
+
 @pytest.mark.parametrize(
     "mode", ["mirror", *(pytest.param(mode, marks=pytest.mark.soak) for mode in ("soft_delete", "history", "append"))]
 )
@@ -161,9 +182,6 @@ def test_a_person_is_erased_from_everything(nights: Nights, tmp_path: Path, mode
     job.overrides.append(f"tables=[{{match: '*', mode: {mode}, cdf: true}}]")
     three_nights(nights)
     assert len(places_with(tmp_path)) > 8
-    request = ForgetRequest(
-        request_file(tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]\nmessages: [{{contains: {NAME}}}]")
-    )
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for wrong, error in [
         ("table: public.x, keys: [{id: 1}]", "the archive has no table 'public.x'"),
@@ -172,11 +190,16 @@ def test_a_person_is_erased_from_everything(nights: Nights, tmp_path: Path, mode
         with pytest.raises(ConfigError, match=error):
             forget(job.spark, job.loaded(), ForgetRequest(request_file(tmp_path / "landing", f"tables: [{{{wrong}}}]")))
     (tmp_path / "landing" / "erasure.yaml").unlink()
-    preview = forget(job.spark, job.loaded(), request)
-    assert isinstance(preview, ForgetSummary)
+    text = all_keys(
+        nights, tmp_path, f"messages: [{{contains: {NAME}}}]\ntables:\n- {{table: public.t, where: {{v: {NAME}}}}}\n"
+    )
+    request = ForgetRequest(request_file(tmp_path, text))
+    preview = preview_of(nights, tmp_path, text)
     assert preview.newest is not None
     assert preview.newest.endswith("/002.copydata")
+    (tmp_path / "erasure.yaml").unlink()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    request_file(tmp_path, text)
 
     done = forget(job.spark, job.loaded(), replace(request, execute=True))
     assert isinstance(done, ForgetSummary)
@@ -242,30 +265,62 @@ def erase(nights: Nights, folder: Path, text: str, *overrides: str) -> ForgetSum
     return summary
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("mode", ["mirror", "soft_delete", "history", "append"])
-def test_rows_that_had_a_key_before_and_later_stay(nights: Nights, tmp_path: Path, mode: str) -> None:
-    """Before the person, Zoe had their first key; Eve gets it at once, Kim the other one in the same transaction."""
+@pytest.mark.parametrize(
+    ("mode", "rows"),
+    [
+        ("append", 4),
+        *(pytest.param(*own, marks=pytest.mark.soak) for own in (("mirror", 1), ("soft_delete", 1), ("history", 2))),
+    ],
+)
+def test_a_key_means_every_row_that_ever_had_it(nights: Nights, tmp_path: Path, mode: str, rows: int) -> None:
+    """Zoe had the key before, and moved to another one. Without that one the erasure leaves her behind, and says so."""
     job = nights.job
     job.overrides.append(f"tables=[{{match: '*', mode: {mode}}}]")
-    nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", "Zoe"), insert("2", "Bob")))
-    nights.night(transaction(2, 0x200, delete("1", None)), transaction(3, 0x300, insert("1", NAME)))
+    nights.night(transaction(1, 0x100, table("id", "v"), insert(NAME, "Zoe"), insert("2", "Bob")))
     nights.night(
-        transaction(4, 0x400, update("7", "phone", old_key=("1", None)), insert("1", "Eve")),
-        transaction(5, 0x500, update("7", "fax"), delete("7", None), insert("7", "Kim")),
-        [*segment(6, update("7", "telex"), first=True), *stream_abort(6)],
+        transaction(2, 0x200, update("5", "Zoe", old_key=(NAME, None)), insert(NAME, "Ada"), update("2", "Rob"))
     )
-    nights.night(transaction(7, 0x600, update("1", "Eva")))
-    done = erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]")
-    gone = {"mirror": 0, "soft_delete": 0, "history": 2, "append": 4}
-    assert [(table.changes, table.rows) for table in done.tables] == [(5, gone[mode])]
-    assert [place for text in (NAME, "phone", "fax", "telex") for place in places_with(tmp_path, text)] == []
-    people = {"Bob", "Eva", "Kim"} if mode in ("mirror", "soft_delete") else {"Bob", "Eva", "Kim", "Zoe", "Eve"}
+    done = erase(nights, tmp_path, KEYS)
+    assert [(table.changes, table.rows) for table in done.tables] == [(3, rows)]
+    assert (done.exit_code, done.other_keys) == (
+        EXIT_QUARANTINE,
+        OtherKeys(str(tmp_path / OTHER_KEYS), (("public.t", 1),)),
+    )
+    assert places_with(tmp_path) == []
+    proof = forget(job.spark, job.loaded(), ForgetRequest(request_file(tmp_path, KEYS), prove=True))
+    assert isinstance(proof, ProofSummary)
+    assert ([remnant.what for remnant in proof.remnants], proof.exit_code) == ([], EXIT_QUARANTINE)
+    assert f"rows with the keys in {tmp_path / OTHER_KEYS}" in proof.left[0]
+    again = erase(nights, tmp_path, (tmp_path / OTHER_KEYS).read_text())
+    assert (again.exit_code, [table.changes for table in again.tables]) == (EXIT_DONE, [0])
+    assert not (tmp_path / OTHER_KEYS).exists()
     stored = sorted(map(str, job.rows("public", "t")))
-    assert {row["v"] for row in job.rows("public", "t")} - {None} == people
+    assert {row["v"] for row in job.rows("public", "t")} == {"Rob"} | (
+        {"Bob"} if mode in ("history", "append") else set()
+    )
     assert job.run().files == 0
     assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
     assert sorted(map(str, job.rows("public", "t"))) == stored
+
+
+@pytest.mark.soak
+def test_an_erasure_that_an_earlier_version_began(nights: Nights, tmp_path: Path) -> None:
+    """It followed rows: its file has the times of their keys."""
+    job = nights.job
+    job.overrides.append("tables=[{match: '*', mode: history}]")
+    nights.night(transaction(1, 0x100, table("id", "v"), insert("1", "Zoe"), insert("2", "Bob")))
+    nights.night(transaction(2, 0x200, delete("1", None)), transaction(3, 0x300, insert("1", NAME)))
+    nights.night(transaction(4, 0x400, update("7", "phone", old_key=("1", None))))
+    with dying(TargetSearch, "delete"):
+        erase(nights, tmp_path, ERASE)
+    [pending] = (tmp_path / "tables" / "_pgoutput_etl" / "erasing").rglob("*.json")
+    content = json.loads(pending.read_text())
+    del content["other_keys"]
+    periods = [[[[[0, 0], "1"]], [0x300, 3, 1], [0x401, 0, 0]], [[[[0, 0], "7"]], [0x400, 4, 1], None]]
+    pending.write_text(json.dumps({**content, "periods": {"16384": periods}}))
+    erase(nights, tmp_path, ERASE)
+    assert [row["v"] for row in job.rows("public", "t")] == ["Zoe", "Bob"]
+    assert job.run().files == 0
 
 
 @pytest.mark.soak
@@ -276,7 +331,9 @@ def test_names_places_and_keys_that_changed(nights: Nights, tmp_path: Path) -> N
         transaction(2, 0x200, table(("id", INT4), "v", name="u"), update("1", "gone"), insert("3", "Eve")),
         transaction(3, 0x300, table(("id", INT4), "v", oid=9), insert("1", "other", oid=9)),
     )
-    done = erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]")
+    done = erase(
+        nights, tmp_path, f"tables: [{{table: public.u, keys: [{{id: 1}}]}}, {{table: public.t, where: {{v: {NAME}}}}}]"
+    )
     assert {table.name: (table.changes, table.rows) for table in done.tables} == {
         "public.u": (2, 1),
         "public.t": (0, 0),
@@ -303,7 +360,10 @@ def test_a_table_without_a_key_and_a_hashed_column(nights: Nights, tmp_path: Pat
     moved = update("3", "phone", "x", old=("1", NAME, None), oid=9)
     nights.land(transaction(3, 0x300, wider, moved, update("2", "Kim", "y", old=("2", "Kim", None), oid=9)))
     nights.job.run(hashed)
-    text = f"tables: [{{table: public.t, keys: [{{id: {NAME}}}]}}, {{table: public.bag, where: {{v: {NAME}}}}}]"
+    text = (
+        f"tables: [{{table: public.t, keys: [{{id: {NAME}}}]}}, "
+        f"{{table: public.bag, keys: [{{id: 3, v: phone, w: x}}], where: {{v: {NAME}}}}}]"
+    )
     done = erase(nights, tmp_path, text, hashed)
     assert {table.name: (table.changes, table.rows) for table in done.tables} == {
         "public.bag": (3, 2),
@@ -334,45 +394,17 @@ def test_a_table_from_a_snapshot_and_a_second_erasure(nights: Nights, tmp_path: 
             job.run()
 
     with patch.object(LedgerCopies, "erase", meanwhile):
-        first = erase(nights, tmp_path, "tables: [{table: public.t, keys: [{id: 1}]}]")
+        first = erase(nights, tmp_path, "tables: [{table: public.t, keys: [{id: 1}, {id: 7}]}]")
     assert [(table.changes, table.rows) for table in first.tables] == [(1, 1)]
     assert [str(new) in left for left in first.left] == [True]
     assert places_with(tmp_path) == places_with(tmp_path, "Augusta") == []
     job.run()
     assert nights.values("t") == [(2, "Robert"), (3, "Eve")]
-    second = erase(nights, tmp_path, "tables: [{table: public.t, where: {v: Robert}}]")
+    second = erase(nights, tmp_path, "tables: [{table: public.t, keys: [{id: 2}]}]")
     assert [(table.changes, table.rows) for table in second.tables] == [(1, 1)]
     assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
     assert (nights.values("t"), nights.values("other")) == ([(3, "Eve")], [(1, "x")])
     assert "public.t" in read_at(job.spark, job.loaded(), lsn=0x150).ahead
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("mode", ["mirror", "soft_delete", "history", "append"])
-def test_rows_that_had_another_key_of_the_table(nights: Nights, tmp_path: Path, mode: str) -> None:
-    """Before the table's key changes, others have the person's later key; then another one gets the earlier one."""
-    job = nights.job
-    job.overrides.append(f"tables=[{{match: '*', mode: {mode}}}]")
-    by_id, by_n = table(("id", INT4), "v", "n"), table(("id", INT4), "v", "n", key=("n",))
-    nights.night(
-        transaction(1, 0x100, by_id, insert("1", NAME, "a"), insert("2", "Bob", "x"), insert("3", "Eve", "x")),
-        transaction(2, 0x200, update("1", "phone", "x"), update("2", "Robert", "b"), update("3", "Eva", "c")),
-    )
-    nights.night(
-        transaction(3, 0x300, by_n, update("1", "fax", "x"), insert("1", "Kim", "d"), update("1", "Kit", "d")),
-        transaction(4, 0x400, delete(None, None, "x"), insert("4", "Mia", "x"), update("2", "Rob", "b")),
-    )
-    done = erase(nights, tmp_path, ERASE)
-    gone = {"mirror": 0, "soft_delete": 0, "history": 3, "append": 4}
-    assert [(table.changes, table.rows) for table in done.tables] == [(4, gone[mode])]
-    assert [place for text in (NAME, "phone", "fax") for place in places_with(tmp_path, text)] == []
-    people = {"Rob", "Eva", "Kit", "Mia"}
-    if mode in ("history", "append"):
-        people |= {"Bob", "Robert", "Eve", *(["Kim"] if mode == "append" else [])}
-    assert {row["v"] for row in job.rows("public", "t")} - {None} == people
-    stored = sorted(map(str, job.rows("public", "t")))
-    assert job.backfill(BackfillRequest(tables=("*",))).exit_code == 0
-    assert sorted(map(str, job.rows("public", "t"))) == stored
 
 
 @pytest.mark.soak
@@ -381,24 +413,6 @@ def test_only_messages(nights: Nights, tmp_path: Path) -> None:
     done = erase(nights, tmp_path, f"messages: [{{contains: {NAME}}}]")
     assert (done.tables, done.messages, len(done.files)) == ((), 1, 1)
     assert [row["content"] for row in nights.ledger("messages")] == [b""]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("person", "changes", "left"), [(NAME, 2, {"Zoe", "Bob"}), ("Zoe", 0, {"Bob"})])
-def test_a_row_that_a_snapshot_brought_is_another_one(
-    nights: Nights, tmp_path: Path, person: str, changes: int, left: set[str]
-) -> None:
-    job, rows = nights.job, tmp_path / "rows.csv"
-    nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", NAME), insert("2", "Bob")))
-    nights.night(transaction(2, 0x200, delete("1", None), update("2", "Bob")))
-    rows.write_text("id,v\n1,Zoe\n2,Bob\n")
-    request = SnapshotRequest(("public.t",), 0x210, files=str(rows), slot_lsn=1)
-    assert snapshot(job.spark, job.loaded(), request, lambda _: None).exit_code == 0
-    rows.unlink()
-    done = erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {person}}}}}]")
-    assert [(table.changes, table.rows) for table in done.tables] == [(changes, int(person == "Zoe"))]
-    assert places_with(tmp_path, person) == []
-    assert {v for _, v in nights.values("t")} == left
 
 
 def copied(*rows: tuple[int, str]) -> bytes:
@@ -420,9 +434,11 @@ def test_files_of_snapshots_that_the_request_names(nights: Nights, tmp_path: Pat
     request = SnapshotRequest(("public.t",), 0x110, files=str(folder), slot_lsn=1)
     assert snapshot(job.spark, job.loaded(), request, lambda _: None).exit_code == 0
     nights.night(transaction(2, 0x200, update("1", "Augusta"), update("7", "Byron", old_key=("1", None))))
-    nights.night(transaction(3, 0x300, insert("1", "Kim")))
     files = f"{{table: public.t, csv: {folder}}}, {{table: public.t, copy: {tmp_path}/rows.copy}}"
-    text = f"{ERASE}\nsnapshots: [{files}]"
+    asked = preview_of(nights, tmp_path, f"{ERASE}\nsnapshots: [{files}]").other_keys
+    assert asked is not None, "only the files have the name"
+    keys = f"tables: [{{table: public.t, keys: [{{id: 1}}, {{id: 7}}], where: {{v: {NAME}}}}}]"
+    text = f"{keys}\nsnapshots: [{files}]"
     with dying(CutFile, "cut"):
         erase(nights, tmp_path, text)
     with dying(DeltaLedger, "close_backfill"):
@@ -432,7 +448,7 @@ def test_files_of_snapshots_that_the_request_names(nights: Nights, tmp_path: Pat
     assert [place for name in (NAME, "Augusta", "Byron") for place in places_with(tmp_path, name)] == []
     assert gzip.decompress((folder / "rows.csv.gz").read_bytes()) == b'id,v\n2,"B,\nb"\n3,Eve\n'
     assert (tmp_path / "rows.copy").read_bytes() == copied((2, "Bob"), (3, "Eve"))
-    assert nights.values("t") == [(1, "Kim"), (2, "B,\nb"), (3, "Eve")]
+    assert nights.values("t") == [(2, "B,\nb"), (3, "Eve")]
     proof = forget(job.spark, job.loaded(), ForgetRequest(request_file(tmp_path, text), prove=True))
     assert isinstance(proof, ProofSummary)
     assert proof.remnants == ()
@@ -452,11 +468,10 @@ def test_files_of_snapshots_that_the_request_names(nights: Nights, tmp_path: Pat
     request = SnapshotRequest(("public.t",), 0x310, files=str(later), slot_lsn=1)
     assert snapshot(job.spark, job.loaded(), request, lambda _: None).exit_code == 0
     eve = f"tables: [{{table: public.t, where: {{v: Eve}}}}]\nsnapshots: [{{table: public.t, csv: {folder}"
-    for lsn in ("", ", lsn: 0/111"):
-        with pytest.raises(ConfigError, match=rf"the lsn of .* {folder} is of\. Those of public\.t: 0/110, 0/310"):
-            erase(nights, tmp_path, f"{eve}{lsn}}}]")
+    with pytest.raises(ConfigError, match=rf"the lsn of .* {folder} is of\. Those of public\.t: 0/110, 0/310"):
+        erase(nights, tmp_path, f"{eve}, lsn: 0/111}}]")
     assert erase(nights, tmp_path, f"{eve}, lsn: 0/110}}]").snapshot_rows == 1
-    assert nights.values("t") == [(1, "Kim")]
+    assert nights.values("t") == [(1, "Kim"), (3, "Mia")]
 
 
 @pytest.mark.soak
@@ -485,8 +500,9 @@ def test_a_file_with_another_name_and_a_link_are_no_proof(nights: Nights, tmp_pa
 
 
 @pytest.mark.soak
-def test_what_only_a_deleted_row_told_is_kept_until_the_erasure_is_done(nights: Nights, tmp_path: Path) -> None:
-    """The name is in the history of a snapshot's row, and the archive has only the DELETE of its key."""
+def test_a_key_that_only_a_stored_row_has_is_asked_for(nights: Nights, tmp_path: Path) -> None:
+    """The name is in the history of a snapshot's row, and the archive has only the DELETE of its key. What was found
+    is kept until the erasure is done."""
     job, rows = nights.job, tmp_path / "rows.csv"
     job.overrides.append("tables=[{match: '*', mode: history}]")
     rows.write_text(f"id,v\n1,{NAME}\n2,Bob\n")
@@ -496,10 +512,11 @@ def test_what_only_a_deleted_row_told_is_kept_until_the_erasure_is_done(nights: 
     )
     nights.night(transaction(2, 0x200, delete("1", None)))
     rows.unlink()
+    text = all_keys(nights, tmp_path, f"tables:\n- {{table: public.t, where: {{v: {NAME}}}}}\n")
     with dying(LedgerCopies, "erase"):
-        erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]")
+        erase(nights, tmp_path, text)
     [pending] = (tmp_path / "tables" / "_pgoutput_etl" / "erasing").rglob("*.json")
-    done = erase(nights, tmp_path, f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]")
+    done = erase(nights, tmp_path, text)
     assert [(table.changes, len(done.files)) for table in done.tables] == [(1, 1)]
     assert not pending.exists()
     assert places_with(tmp_path) == []
@@ -509,6 +526,8 @@ def test_what_only_a_deleted_row_told_is_kept_until_the_erasure_is_done(nights: 
 FIRST = transaction(1, 0x100, table(("id", INT4), "v"), insert("1", NAME), insert("2", "Bob"))
 
 ERASE = f"tables: [{{table: public.t, where: {{v: {NAME}}}}}]"
+
+KEYS = f"tables: [{{table: public.t, keys: [{{id: {NAME}}}]}}]"
 
 
 @pytest.mark.soak

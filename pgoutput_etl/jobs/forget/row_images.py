@@ -1,0 +1,19 @@
+"""The values of stored rows, as a search compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pgoutput_etl.changes.row_search import ColumnId, RowImage, Text
+from pgoutput_etl.types import ColumnType
+from pgoutput_etl.types.canonical_text import canonical_texts
+
+Columns = tuple[tuple[ColumnId, ColumnType], ...]  # with the types that their texts have
+
+
+def row_images(texts: Iterable[Sequence[Text]], columns: Columns) -> Iterator[RowImage]:
+    """texts: by column."""
+    ids = [column for column, _ in columns]
+    spelled = (canonical_texts(own_type, own) for (_, own_type), own in zip(columns, texts, strict=True))
+    for row in zip(*spelled, strict=True):
+        yield dict(zip(ids, row, strict=True))
