@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from pgoutput_etl.changes.row_search import Condition, FoundChange, RowSearch
+from pgoutput_etl.changes.row_search import Condition, FoundChange, RowKey, RowSearch
+from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.landing.erasure import erase
 from pgoutput_etl.protocol.framing import detect
 from pgoutput_etl.replay.mirror import Replay, fragment_outcomes
@@ -62,3 +63,15 @@ class Landed:
             for number, data in enumerate(self.files)
         ]
         return Landed(files)
+
+
+def keys_of(search: RowSearch, changes: Iterable[Mapping[str, Any]]) -> list[RowKey]:
+    """All keys in changes. search: without conditions. Raises ArchiveError for a change without a description."""
+    keys = set[RowKey]()
+    for row in changes:
+        number = search.versions.at((row["file"], row["ordinal"]), row["scope"])
+        if number is None:
+            raise ArchiveError(f"offset {row['offset']}: no Relation message")
+        for name, is_key in (("old", row["old_kind"] == "K"), ("new", False)):
+            keys.update(search.other_keys(search._image(row[name], number, is_key) or {}))
+    return sorted(keys)

@@ -217,7 +217,8 @@ class _Forget:
         targets = targets_of(archive, searches)
         self.progress("looking for changes of the rows")
         snapshots = [SnapshotFiles.of(archive, searches, wanted) for wanted in self.erasure.snapshots]
-        found = find_changes(archive, searches, [stored.other_keys() for stored in (*targets, *snapshots)])
+        stored = [*(target.other_keys() for target in targets), *(files.other_keys() for files in snapshots)]
+        found = find_changes(archive, searches, stored)
         if self.erasure.messages:
             found = found.plus(find_messages(archive, self.erasure.is_chosen))
         cut = [file for files in snapshots for file in files.planned()]

@@ -40,7 +40,7 @@ class OtherKeys:
 
     def __str__(self) -> str:
         counts = ", ".join(f"{number:,} of {name}" for name, number in self.counts)
-        return f"other keys of these rows, which the request does not name: {counts}: {self.file}"
+        return f"{counts}: {self.file}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +156,5 @@ def _left(left: tuple[str, ...]) -> list[str]:
 
 
 def _others(keys: OtherKeys | None) -> list[str]:
-    return [] if keys is None else [f"Not in the request: {keys}. Add them, and look again until nothing is left over"]
+    text = f"Other keys of these rows, which the request does not name: {keys}. Add them, and run again"
+    return [] if keys is None else [text]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIden
 from pgoutput_etl.replay.mirror import ReplayedTable
 from pgoutput_etl.types import load_text
 from tests.support.archived_tables import landed
-from tests.support.erased_changes import Landed
+from tests.support.erased_changes import Landed, keys_of
 from tests.support.model.history import random_history, random_options
 from tests.support.small_archives import (
     TOAST,
@@ -214,18 +214,6 @@ def rows_without(table: ReplayedTable, search: RowSearch, conditions: Iterable[C
         if own.keys() <= named.keys()
     ]
     return [row for row in table.rows if not any(all(row[n] == value for n, value in own) for own in gone)]
-
-
-def keys_of(search: RowSearch, changes: Sequence[dict[str, Any]]) -> list[RowKey]:
-    """All keys of a search without conditions."""
-    keys = set[RowKey]()
-    for row in changes:
-        number = search.versions.at((row["file"], row["ordinal"]), row["scope"])
-        if number is None:
-            raise ArchiveError("undescribed")
-        for name, is_key in (("old", row["old_kind"] == "K"), ("new", False)):
-            keys.update(search.other_keys(search._image(row[name], number, is_key) or {}))
-    return sorted(keys)
 
 
 @pytest.mark.parametrize(

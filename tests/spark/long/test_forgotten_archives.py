@@ -10,9 +10,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.changes.row_search import Identity, RowSearch
+from pgoutput_etl.changes.row_search import RowKey, RowSearch
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.forget import erase as erasing
@@ -27,6 +28,7 @@ from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.spark.delta import read_table
 from tests.support.captures import CAPTURES, files_of
+from tests.support.erased_changes import keys_of
 from tests.support.jobs import Job, dying
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
@@ -61,24 +63,23 @@ def searches(archive: DeltaArchive) -> Iterator[RowSearch]:
         yield RowSearch(archive.relations.unmasked(oid)[0], (), user_types=archive.user_types)
 
 
-def identities_of(archive: DeltaArchive, search: RowSearch) -> set[Identity]:
-    rows = archive.all_changes([search.versions.oid]).toArrow().to_pylist()
-    return {use.identity for row in rows for use in search.find(row).keys}
+def keys_in(archive: DeltaArchive, search: RowSearch) -> list[RowKey]:
+    changes = archive.all_changes([search.versions.oid]).where("tag != 'T'")
+    return keys_of(search, changes.toArrow().to_pylist())
 
 
-def request_of(search: RowSearch, identities: list[Identity], folder: Path) -> ForgetRequest:
-    """Rows by their keys, under any name that a column had."""
-    names = {
-        column: relation.columns[place].name
-        for relation, columns in zip(search.versions.relations, search.columns, strict=True)
-        for place, column in enumerate(columns)
-    }
-    table = search.versions.relations[-1].full_name
-    keys = [{names[column]: text for column, text in identity if text is not None} for identity in identities]
-    path = folder / "erasure.yaml"
-    request = {"requested_by": "x", "reference": folder.name, "tables": [{"table": table, "keys": keys}]}
-    path.write_text(json.dumps(request).replace("${", "$${"))
-    return ForgetRequest(str(path), execute=True)
+def request_of(job: Job, table: str, keys: list[RowKey], folder: Path) -> ForgetRequest:
+    """Names these keys, and all other keys that previews list."""
+    path, tables = folder / "erasure.yaml", [{"table": table, "keys": list(map(dict, keys))}]
+    request = ForgetRequest(str(path), execute=True)
+    while True:
+        content = {"requested_by": "x", "reference": folder.name, "tables": tables}
+        path.write_text(json.dumps(content).replace("${", "$${"))
+        preview = forget(job.spark, job.loaded(), replace(request, execute=False))
+        assert isinstance(preview, ForgetSummary)
+        if preview.other_keys is None:
+            return request
+        tables += yaml.safe_load(Path(preview.other_keys.file).read_text().replace("$${", "${"))["tables"]
 
 
 @pytest.mark.parametrize("mode", ["mirror", "soft_delete", "history", "append"])
@@ -90,10 +91,10 @@ def test_random_rows_are_erased(slot: str, mode: str, spark: SparkSession, tmp_p
         (landing / path.name).write_bytes(path.read_bytes())
         job.run()
     archive = archive_of(spark, job.loaded())
-    found = [(search, identities) for search in searches(archive) if (identities := identities_of(archive, search))]
-    search, identities = chance.choice(found)
-    request = request_of(search, chance.sample(sorted(identities, key=repr), min(3, len(identities))), tmp_path)
+    found = [(search, keys) for search in searches(archive) if (keys := keys_in(archive, search))]
+    search, keys = chance.choice(found)
     before, name = rows_of(job), archive.name(search.versions.oid)
+    request = request_of(job, name, chance.sample(keys, min(3, len(keys))), tmp_path)
     preview = forget(spark, job.loaded(), replace(request, execute=False))
     assert isinstance(preview, ForgetSummary)
     for owner, effect in chance.sample(EFFECTS, 2):

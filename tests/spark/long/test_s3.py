@@ -66,7 +66,9 @@ def test_a_row_is_erased_from_objects(s3: Lake, tmp_path: Path) -> None:
     s3.put(f"{LANDING}/0.copydata", copydata(rows))
     s3.apply()
     request = tmp_path / "erasure.yaml"
-    request.write_text("requested_by: x\nreference: R\ntables: [{table: public.t, where: {v: Ada-Lovelace}}]\n")
+    request.write_text(
+        "requested_by: x\nreference: R\ntables: [{table: public.t, keys: [{id: 1}], where: {v: Ada-Lovelace}}]\n"
+    )
     done = s3.job("forget", "--request", str(request), "--execute")
     assert done.status == 0, done.errors[-3000:]
     everything = [*s3.objects(LANDING), *s3.objects()]

@@ -10,6 +10,7 @@ from rich.console import Console
 from pgoutput_etl.jobs.forget.report import (
     ForgetSummary,
     ForgottenTable,
+    OtherKeys,
     ProofSummary,
     ProvenTable,
     Remnant,
@@ -38,6 +39,10 @@ def test_an_erasure() -> None:
         "Nothing was changed: --execute erases",
     ):
         assert part in text
+    asked = replace(preview, other_keys=OtherKeys("folder/a.other-keys.yaml", (("public.t", 1_000), ("public.u", 1))))
+    expected = "which the request does not name: 1,000 of public.t, 1 of public.u: folder/a.other-keys.yaml. Add them"
+    assert expected in printed(asked)
+    assert (asked.exit_code, replace(asked, executed=True).exit_code) == (0, 3)
     done = replace(preview, executed=True, batch=7, left=("a folder",))
     assert "Nothing was changed" not in printed(done)
     assert "Not erased: a folder" in printed(done)
