@@ -12,7 +12,7 @@ from functools import partial
 from itertools import chain
 from typing import Protocol, TypeVar
 
-from pgoutput_etl.console import counted
+from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.inspection.file_scan import FileInspection, FragmentCounts, commits, count, ends
 from pgoutput_etl.inspection.lenient_assembly import LenientAssembly
 from pgoutput_etl.inspection.message_lines import InspectionContext, MessageFilter
@@ -32,8 +32,6 @@ from pgoutput_etl.transactions.statistics import transactions_by_status
 from pgoutput_etl.types import UserTypes
 
 T = TypeVar("T")
-
-Progress = Callable[[str], None]
 
 
 class Runner(Protocol):

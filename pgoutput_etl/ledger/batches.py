@@ -15,7 +15,7 @@ from pgoutput_etl.identifiers import table_of
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
 from pgoutput_etl.landing.fingerprint import FilePart
 from pgoutput_etl.ledger.batch import Batch, BatchResult
-from pgoutput_etl.ledger.claims import CLAIMED, Claim, Claims
+from pgoutput_etl.ledger.claims import CLAIM_COLUMNS, CLAIMED, Claim, Claims
 from pgoutput_etl.ledger.store import Store
 from pgoutput_etl.ledger.tables import FORMAT, check_format, erasure_of, file_statistics, table_row, table_state
 from pgoutput_etl.machine import now
@@ -27,8 +27,6 @@ _BATCH = (
     *("batch", "status", "ledger_id", "files", "last_commit_lsn", "state", "tables"),
     *("backfill", "since", "settings", "format"),
 )
-
-_CLAIM = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +165,7 @@ class LedgerBatches:
         files = store.claim_files(progress)
 
         def read(batch: int) -> list[dict[str, Any]]:
-            rows = store.rows("claims", _CLAIM, batch - 1, batch + 2)
+            rows = store.rows("claims", CLAIM_COLUMNS, batch - 1, batch + 2)
             return rows if files is None else rows + files.read(batch)
 
         def append(row: Mapping[str, Any], batch: int, name: str) -> None:

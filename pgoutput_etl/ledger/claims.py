@@ -25,6 +25,8 @@ RENEWAL = timedelta(minutes=1)
 
 RETRY = timedelta(seconds=10)  # after a renewal that failed
 
+CLAIM_COLUMNS = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
+
 CLAIMED, RENEWED, RELEASED = "claimed", "renewed", "released"
 
 

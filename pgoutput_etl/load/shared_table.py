@@ -46,12 +46,10 @@ from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.spark.delta import delta_table, has_tag, is_delta_table, make_schema, read_table, save
 from pgoutput_etl.spark.delta_history import USER_METADATA
-from pgoutput_etl.spark.platform import value_of
+from pgoutput_etl.spark.platform import TRANSACTION_APPLICATION, value_of
 from pgoutput_etl.spark.session import temporarily
 from pgoutput_etl.targets.columns import columns_of_mode
 from pgoutput_etl.targets.modes import added_columns
-
-_TRANSACTION = "spark.databricks.delta.write.txnAppId"
 
 _LADDERS = ((ShortType(), IntegerType(), LongType()), (FloatType(), DoubleType()))
 
@@ -211,13 +209,13 @@ def _holds(stored: DataType, data_type: DataType) -> bool:
 def _preparing(spark: SparkSession, step: str) -> Iterator[None]:
     """Within the context, the session's commits are recorded as a step of their own: a run that finishes this one would
     otherwise take the write for done."""
-    recorded, transaction = value_of(spark, USER_METADATA), value_of(spark, _TRANSACTION)
+    recorded, transaction = value_of(spark, USER_METADATA), value_of(spark, TRANSACTION_APPLICATION)
     settings = {}
     if recorded:
         entry = json.loads(recorded)
         settings[USER_METADATA] = json.dumps({**entry, "step": f"{entry['step']}:{step}"})
     if transaction:
-        settings[_TRANSACTION] = f"{transaction}:{step}"
+        settings[TRANSACTION_APPLICATION] = f"{transaction}:{step}"
     with temporarily(spark, settings):
         yield
 

@@ -17,12 +17,12 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 
 Field = bytes | None
 
 Fields = Sequence[Field]
 
-SIGNATURE = b"PGCOPY\n\xff\r\n\0"
 
 _END_OF_TEXT = b"\\."
 
@@ -125,14 +125,16 @@ def binary_spans(data: bytes, path: str, width: int) -> Iterator[tuple[int, int,
 
 def _binary_header(view: memoryview, path: str) -> int:
     """The offset of the first row."""
-    if bytes(view[: len(SIGNATURE)]) != SIGNATURE:
+    if bytes(view[: len(COPY_SIGNATURE)]) != COPY_SIGNATURE:
         raise ArchiveError(f"{path}, offset 0: expected the signature PGCOPY of COPY … WITH (FORMAT binary)")
-    flags, extension = _unpack(">Ii", view, len(SIGNATURE), path)
+    flags, extension = _unpack(">Ii", view, len(COPY_SIGNATURE), path)
     if flags & _HAS_OIDS or flags >> 16:
-        raise ArchiveError(f"{path}, offset {len(SIGNATURE)}: expected no critical flags (WITH OIDS is not supported)")
-    begin = len(SIGNATURE) + 8 + extension
+        raise ArchiveError(
+            f"{path}, offset {len(COPY_SIGNATURE)}: expected no critical flags (WITH OIDS is not supported)"
+        )
+    begin = len(COPY_SIGNATURE) + 8 + extension
     if extension < 0 or begin > len(view):
-        raise ArchiveError(f"{path}, offset {len(SIGNATURE) + 4}: expected a header that ends within the file")
+        raise ArchiveError(f"{path}, offset {len(COPY_SIGNATURE) + 4}: expected a header that ends within the file")
     return begin
 
 

@@ -33,7 +33,7 @@ SUBSTITUTE = "spark.sql.variable.substitute"
 _VARIABLE = "${" + _TIME_ZONE + "}"
 
 # Delta's transaction identifier of a session's writes, the only way to give one to MERGE.
-MARK = "spark.databricks.delta.write.txnAppId"
+TRANSACTION_APPLICATION = "spark.databricks.delta.write.txnAppId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +143,11 @@ def marks_commits(spark: SparkSession) -> bool:
     Tried in a new session if possible: several threads call this while others write.
     """
     session = spark if is_connect(spark) else spark.newSession()
-    before = value_of(session, MARK)
-    if not is_set(session, MARK, before or "pgoutput_etl"):
+    before = value_of(session, TRANSACTION_APPLICATION)
+    if not is_set(session, TRANSACTION_APPLICATION, before or "pgoutput_etl"):
         return False
     if before is None:
-        session.conf.unset(MARK)
+        session.conf.unset(TRANSACTION_APPLICATION)
     return True
 
 

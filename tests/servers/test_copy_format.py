@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.postgres.copy_format import SIGNATURE, Field, binary_rows, text_rows, tuple_of
+from pgoutput_etl.postgres.copy_format import Field, binary_rows, text_rows, tuple_of
 from pgoutput_etl.postgres.dump import DumpedTable, read_toc
 from pgoutput_etl.protocol.decoder import read_tuple
+from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 from tests.support.servers.postgres import Server, Version
 
 # A value with everything that COPY escapes, and names that need quotes in its list of columns.
@@ -88,7 +89,7 @@ def test_binary_rows_equal_the_written_ones(rows: list[list[Field]]) -> None:
     written = b"".join(
         b"\0\2" + b"".join(b"\xff" * 4 if f is None else len(f).to_bytes(4, "big") + f for f in row) for row in rows
     )
-    data = SIGNATURE + bytes(8) + written + b"\xff\xff"
+    data = COPY_SIGNATURE + bytes(8) + written + b"\xff\xff"
     assert list(binary_rows(data, "f", 2)) == rows
     for row in rows:
         assert read_tuple(tuple_of(row, b"b")).values == tuple(row)
@@ -119,4 +120,4 @@ def test_escapes_that_other_writers_use() -> None:
 
 def test_copy_with_oids_is_refused() -> None:
     with pytest.raises(ArchiveError, match="no critical flags"):
-        list(binary_rows(SIGNATURE + b"\0\1\0\0" + bytes(4), "f", 1))
+        list(binary_rows(COPY_SIGNATURE + b"\0\1\0\0" + bytes(4), "f", 1))

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.spark.platform import MARK, marks_commits, value_of
+from pgoutput_etl.spark.platform import TRANSACTION_APPLICATION, marks_commits, value_of
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, session_for_few_rows, session_settings
 
 pytestmark = pytest.mark.spark
@@ -50,7 +50,7 @@ def test_checking_for_commit_marks_leaves_the_session_unchanged(spark: SparkSess
     """Even if several threads check at once, as for the tables of a resumed batch."""
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda _: marks_commits(spark), range(40)))
-    assert value_of(spark, MARK) is None
+    assert value_of(spark, TRANSACTION_APPLICATION) is None
 
 
 def test_a_session_with_other_digits_is_refused(spark: SparkSession, tmp_path: Path) -> None:

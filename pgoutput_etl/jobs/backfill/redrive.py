@@ -30,6 +30,7 @@ from pgoutput_etl.ingest.landing_folder import SparkLandingFolder
 from pgoutput_etl.ingest.quarantine import before_cutoffs
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ingest.source_check import check_history
+from pgoutput_etl.jobs.next_commands import REDRIVE
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, LandedFile, ScanTask, task_again
 from pgoutput_etl.landing.known_files import is_unchanged
 from pgoutput_etl.landing.selection import IGNORED, ignoring, is_ignored, set_aside, whole_file
@@ -155,7 +156,7 @@ class Redrive:
             raise ArchiveError(
                 f"{error}. Nothing was written. Put the receiver's copy in its place. If no receiver wrote the file, "
                 "remove it, or rebuild the tables without it",
-                (*_REDRIVE, "--set", ignoring(paths)),
+                (*REDRIVE, "--set", ignoring(paths)),
             ) from error
 
     def _check_order(self, rows: MessageRows, scans: Mapping[int, FileScan]) -> None:
@@ -243,9 +244,6 @@ class Redrive:
         archive, batch = self.archive, self.batch
         callbacks = (self.check_claim, self._path_of, self.progress)
         return Writer(DeltaTargets(archive.spark), archive.config, batch, last_commit_lsn, *callbacks)
-
-
-_REDRIVE = ("backfill", "--from-quarantine")
 
 
 def ignores_applied_files(archive: LedgerArchive) -> bool:

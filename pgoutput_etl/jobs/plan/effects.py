@@ -22,6 +22,7 @@ from pgoutput_etl.load.faults import FAULTS, held_reason
 from pgoutput_etl.load.layout import planned_layout
 from pgoutput_etl.load.net_effect import event_key_parts, net_of_bag, with_sequence
 from pgoutput_etl.load.shared_table import planned_columns
+from pgoutput_etl.load.summary import ROW_OPERATIONS
 from pgoutput_etl.load.target_columns import delta_type, entries_of, no_entries
 from pgoutput_etl.load.targets import with_memory
 from pgoutput_etl.schema.table_shape import TableShape
@@ -30,8 +31,6 @@ from pgoutput_etl.targets.plan import SchemaSpan, TableChanges, TableTask
 
 # PostgreSQL types that are text themselves: a string column for one of these needs no remark.
 _TEXT_TYPES = ("text", "varchar", "char", "bpchar", "name", "citext", '"char"')
-
-_EFFECTS = ("inserted", "updated", "deleted")
 
 
 def change_counts(changes: TableChanges) -> dict[str, int]:
@@ -67,7 +66,7 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
     except FAULTS as error:
         step = f"counting {table.schema}.{table.table}"
         return replace(table, held=held_reason(error, step, plan.path_of, partial(is_running, plan.rows.spark)))
-    inserted, updated, deleted = (effects[name] for name in _EFFECTS)
+    inserted, updated, deleted = (effects[name] for name in ROW_OPERATIONS)
     types = tuple(_planned_types(task.shape, unrepresentable))
     return replace(table, inserted=inserted, updated=updated, deleted=deleted, types=types)
 
@@ -94,7 +93,7 @@ def _count_span(
     count = _count_bag_effects if shape.is_bag else _count_key_effects
     counts = count(events.withColumns(sizes), shape, has_rows, list(sizes))
     unrepresentable = {name: counts[odd] or 0 for name, odd in zip(columns, sizes, strict=True)}
-    return {name: counts[name] or 0 for name in _EFFECTS}, unrepresentable
+    return {name: counts[name] or 0 for name in ROW_OPERATIONS}, unrepresentable
 
 
 def _count_key_effects(events: DataFrame, shape: TableShape, has_rows: bool, odd: list[str]) -> dict[str, Any]:
@@ -117,7 +116,9 @@ def _count_bag_effects(events: DataFrame, shape: TableShape, has_rows: bool, odd
 
 
 def _sums(rows: DataFrame, effects: Iterable[Column], odd: list[str]) -> dict[str, Any]:
-    sums = [F.sum(is_counted.cast("long")).alias(name) for name, is_counted in zip(_EFFECTS, effects, strict=False)]
+    sums = [
+        F.sum(is_counted.cast("long")).alias(name) for name, is_counted in zip(ROW_OPERATIONS, effects, strict=False)
+    ]
     [row] = rows.agg(*sums, *(F.sum(name).alias(name) for name in odd)).collect()
     return dict(row.asDict())
 

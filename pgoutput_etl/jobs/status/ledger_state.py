@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.jobs.status.report import ActiveRun, Quarantine, TableOnHold, UnfinishedBatch, UnfinishedTransactions
-from pgoutput_etl.ledger.claims import newest
+from pgoutput_etl.ledger.claims import CLAIM_COLUMNS, newest
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.tables import check_format, erasure_of, table_state
 from pgoutput_etl.lsn import format_lsn
@@ -29,7 +29,6 @@ _BATCH = (
     "format",
 )
 
-_CLAIM = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
 
 _SET_ASIDE = ("relation", "file", "path", "offset", "length", "lsn", "xid", "reason", "redriven")
 
@@ -94,7 +93,7 @@ def commit_time(batch: Mapping[str, Any] | None) -> datetime | None:
 
 def claim_at_work(reader: LedgerReader, now: datetime, last_done: int) -> ActiveRun | None:
     """The claim of a run that is at work, judged as another run would. last_done: the last finished batch."""
-    rows = [{**row, "at": utc(row["at"])} for row in reader.rows("claims", _CLAIM, last_done)]
+    rows = [{**row, "at": utc(row["at"])} for row in reader.rows("claims", CLAIM_COLUMNS, last_done)]
     claim = newest(rows)
     if claim is None or not claim.is_alive(now):
         return None

@@ -246,7 +246,11 @@ def test_the_archive_replays_to_the_tables_without_these_rows(seeds: range) -> N
         conditions, found = archive.all_found(oid, dict(chance.choice(keys)))
         seen["several keys"] += len({tuple(condition) for condition in conditions}) > 1
         erased = archive.without(found)
-        after = erased.replayed().tables()
+        try:
+            after = erased.replayed().tables()
+        except TableError:  # a form of the columns that no other change shows is gone
+            seen["undecided"] += 1
+            continue
         assert {o: t.rows for o, t in after.items() if o != oid} == {o: t.rows for o, t in before.items() if o != oid}
         left = after[oid].rows if oid in after else []
         wanted = rows_without(before[oid], search, conditions)
@@ -265,3 +269,4 @@ def test_the_archive_replays_to_the_tables_without_these_rows(seeds: range) -> N
     assert seen["rows"] > 0
     assert seen["undescribed"] < len(seeds) / 2
     assert seen["other columns"] < len(seeds) / 5
+    assert seen["undecided"] < len(seeds) / 10

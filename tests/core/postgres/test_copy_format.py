@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.postgres.copy_format import SIGNATURE, binary_spans, header, record_spans, records, text_spans
+from pgoutput_etl.postgres.copy_format import binary_spans, header, record_spans, records, text_spans
+from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 
 
 def read(data: bytes) -> list[list[str | None]]:
@@ -28,7 +29,7 @@ def test_where_rows_begin_and_end() -> None:
     text = b"1\ta\n2\t\\N\n\\.\n"
     assert [text[begin:end] for begin, end, _ in text_spans(text, "a", 2)] == [b"1\ta\n", b"2\t\\N\n"]
     rows = [b"\0\1\0\0\0\1a", b"\0\1\xff\xff\xff\xff"]
-    binary = SIGNATURE + bytes(8) + b"".join(rows) + b"\xff\xff"
+    binary = COPY_SIGNATURE + bytes(8) + b"".join(rows) + b"\xff\xff"
     assert [binary[begin:end] for begin, end, _ in binary_spans(binary, "a", 1)] == rows
 
 

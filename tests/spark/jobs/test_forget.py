@@ -33,7 +33,7 @@ from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.postgres.copy_format import SIGNATURE
+from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 from pgoutput_etl.protocol.messages import Message, ReplicaIdentity
 from pgoutput_etl.spark.delta import delta_table
 from tests.support.jobs import Nights, dying
@@ -419,7 +419,7 @@ def copied(*rows: tuple[int, str]) -> bytes:
     """COPY … WITH (FORMAT binary) of an int4 and a text."""
     fields = [(struct.pack(">i", key), value.encode()) for key, value in rows]
     lines = [struct.pack(">h", 2) + b"".join(struct.pack(">i", len(f)) + f for f in own) for own in fields]
-    return SIGNATURE + struct.pack(">ii", 0, 0) + b"".join(lines) + struct.pack(">h", -1)
+    return COPY_SIGNATURE + struct.pack(">ii", 0, 0) + b"".join(lines) + struct.pack(">h", -1)
 
 
 @pytest.mark.soak

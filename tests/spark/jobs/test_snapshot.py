@@ -23,7 +23,7 @@ from pgoutput_etl.jobs.snapshot.sources import as_tuples
 from pgoutput_etl.ledger.as_of import tables_at
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.postgres.copy_format import SIGNATURE
+from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, ReplicaIdentity
 from pgoutput_etl.targets.plan import KeyRanges
 from tests.support.dumps import Toc
@@ -466,7 +466,7 @@ def test_rows_from_binary_copy_files(nights: Nights) -> None:
     folder.mkdir()
     for number, value in enumerate([b"\0\0\0\1b", b"\xff\xff\xff\xff"]):
         row = b"\0\2" + b"\0\0\0\4" + number.to_bytes(4, "big") + value
-        (folder / f"{number}.copy").write_bytes(SIGNATURE + bytes(8) + row + b"\xff\xff")
+        (folder / f"{number}.copy").write_bytes(COPY_SIGNATURE + bytes(8) + row + b"\xff\xff")
 
     request = SnapshotRequest(("public.t",), 0x200, files=str(folder), format=RowFormat.BINARY)
     snapshot(nights.job.spark, nights.job.loaded(), request, lambda _: None)
