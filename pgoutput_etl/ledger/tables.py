@@ -21,8 +21,9 @@ from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.outcome import Outcome
 
 # Of the ledgers that this version writes. An older version refuses a newer number, so it grows with every change that
-# an older version would misread. 1, which is not recorded: version 0.1.0.
-FORMAT = 2
+# an older version can't read or would misread. 1, which is not recorded: version 0.1.0. 2: without `doubts`, `declared`
+# and `changed_at`. 3: with them, and with Since.ATTACHMENT.
+FORMAT = 3
 
 _KINDS = {
     "string": pa.string(),

@@ -18,6 +18,8 @@ from pgoutput_etl.ledger.local_append import append_once
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.store import Store
 from pgoutput_etl.ledger.tables import FORMAT, RowRange
+from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.targets.plan import APPLIED, CompleteSince, Since, TableState
 from pgoutput_etl.transactions.assembly import NOTHING_OPEN
 
 
@@ -110,3 +112,23 @@ def test_a_ledger_of_a_newer_version_is_refused(tmp_path: Path, monkeypatch: pyt
         batches.begin(Batch.after(batches.last(), {}))
     with pytest.raises(RunError, match=f"the ledger has format {FORMAT + 1}, and this version .* up to {FORMAT}: run"):
         LedgerBatches(store).last()
+
+
+def test_a_version_that_knows_no_attached_partitions_refuses_their_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the format's number, before it parses the states of tables."""
+    batches = LedgerBatches(LocalStore(tmp_path))
+    batch = Batch.after(None, {})
+    batches.begin(batch)
+    relation = Relation(None, 1, "public", "root", ReplicaIdentity.DEFAULT, ())
+    since = CompleteSince(Since.ATTACHMENT, 100)
+    root = TableState(1, "public", "root", "/public/root", 0, 100, APPLIED, None, relation, (), complete_since=since)
+    batches.finish(batch, 100, dict(NOTHING_OPEN), [root])
+    last = batches.last()
+    assert last is not None
+    assert last.tables[1].complete_since == since
+    monkeypatch.setattr("pgoutput_etl.ledger.tables.FORMAT", 2)
+    monkeypatch.setattr("pgoutput_etl.ledger.batches.table_state", lambda _: pytest.fail("it parsed a state"))
+    with pytest.raises(RunError, match=r"the ledger has format 3, and this version .* up to 2: run"):
+        batches.last()
