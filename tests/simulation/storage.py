@@ -8,9 +8,15 @@ from enum import Enum
 from random import Random
 from typing import Any, NoReturn, TypeVar
 
+from pgoutput_etl.ledger.claims import RENEWAL
 from tests.simulation.scheduler import Killed, Scheduler, SimProcess, StorageError
 
 T = TypeVar("T")
+
+# Seconds. On S3, a run that was stopped for longer between Delta's look for a commit and its put does not go on:
+# another run may have taken over, whose commit it would replace (docs/storage.md). A run that has just checked its
+# claim has this time left.
+LONGEST_LOOK = (RENEWAL / 2).total_seconds()
 
 
 class ConflictError(OSError):
@@ -287,6 +293,16 @@ class Writer:
             storage.changes += 1
             return table.put(version, commit, only_if_absent=storage.is_atomic)
 
-        if not storage.is_atomic and storage.read(self.process, what, lambda: version <= table.version):
+        if storage.is_atomic:
+            return storage.write(self.process, what, put)
+        if storage.read(self.process, what, lambda: version <= table.version):
             return False
-        return storage.write(self.process, what, put)
+        looked = storage.scheduler.now
+
+        def put_in_time() -> bool:
+            if not self.process.is_dead and storage.scheduler.now - looked > LONGEST_LOOK:
+                storage.scheduler.kill(self.process)
+                raise Killed
+            return put()
+
+        return storage.write(self.process, what, put_in_time)

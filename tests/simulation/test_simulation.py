@@ -62,6 +62,12 @@ def test_thousands_more(first: int) -> None:
     check(run_seeds(range(first, first + AT_ONCE)))
 
 
+def test_a_run_that_is_stopped_before_it_puts_a_commit_on_s3_does_not_go_on() -> None:
+    """In this seed it would replace the beginning of a batch that another run has finished by now."""
+    world, failure = run_seed(205_429)
+    assert (failure, world.scenario.is_atomic) == (None, False)
+
+
 @pytest.mark.parametrize(
     "mutation",
     [
