@@ -175,10 +175,16 @@ def refuse_too_large(rows: pa.RecordBatch, shape: TableShape) -> None:
             raise ArchiveError(
                 f"{_position(row.to_pydict(), 0)}: {shape.relation.full_name}, column "
                 f"{shape.relation.columns[column].name!r}: expected a row of at most {limit:,} bytes, found one of "
-                f"{largest:,}, {size:,} in this column, in the commit at {format_lsn(lsn)}. Give Java "
-                f"{largest * HEAP_PER_BYTE // 2**30 + 1}g (spark.executor.memory; without a cluster, "
-                "spark.driver.memory), and rebuild the table"
+                f"{largest:,}, {size:,} in this column, in the commit at {format_lsn(lsn)}. {memory_for(largest)}"
             )
+
+
+def memory_for(size: int) -> str:
+    """What to do about a row of so many bytes."""
+    return (
+        f"Give Java {size * HEAP_PER_BYTE // 2**30 + 1}g (spark.executor.memory; without a cluster, "
+        "spark.driver.memory), and rebuild the table"
+    )
 
 
 def _cells(tuple_data: bytes, shape: TableShape) -> _Row:

@@ -213,12 +213,21 @@ def _memory_error(spark: SparkSession, file: LandedFile) -> dict[str, ScanError]
 
 def heap_of(spark: SparkSession) -> int | None:
     """Bytes of an executor's heap, or None if this session can't tell."""
-    if is_connect(spark) or is_platform_session():
+    if is_platform_session():
         return None
+    if is_connect(spark):
+        is_local = (value_of(spark, "spark.master") or "").startswith("local")
+        return _heap_setting(value_of(spark, "spark.driver.memory" if is_local else "spark.executor.memory") or "1g")
     context = cast(Any, spark.sparkContext)
     if context.master.startswith("local"):
         return int(context._jvm.java.lang.Runtime.getRuntime().maxMemory())
     return int(context._jsc.sc().executorMemory()) << 20
+
+
+def _heap_setting(text: str) -> int | None:
+    """Bytes of a setting such as 4g, in which a number alone is in MiB; None if it has another form."""
+    match = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
+    return None if match is None else int(match[1]) << {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}[match[2]]
 
 
 def even_tasks(spark: SparkSession, files: Iterable[ScanTask]) -> dict[str, str]:

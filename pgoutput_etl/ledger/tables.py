@@ -21,8 +21,8 @@ from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.outcome import Outcome
 
 # Of the ledgers that this version writes. An older version refuses a newer number, so it grows with every change that
-# an older version can't read or would misread. 1, which is not recorded: version 0.1.0. 2: without `doubts`, `declared`
-# and `changed_at`. 3: with them, and with Since.ATTACHMENT.
+# an older version can't read or would misread. 1, which is not recorded: version 0.1.0. 2: without `doubts`,
+# `declared`, `changed_at` and `memory`. 3: with them, and with Since.ATTACHMENT.
 FORMAT = 3
 
 _KINDS = {
@@ -62,7 +62,7 @@ _KINDS |= {
         "oid long, schema string, table string, path string, version long, last_commit_lsn long, status string, "
         "reason string, relation string, key strings, retired string, types strings, rows long, mode string, "
         "uses string, snapshot long, last_row longs, complete_by string, complete_lsn long, mismatches longs, "
-        "doubts string, declared string, changed_at string"
+        "doubts string, declared string, changed_at string, memory long"
     ),
 }
 

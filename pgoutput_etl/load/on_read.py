@@ -61,6 +61,10 @@ class FrameTargets:
     written: dict[str, DataFrame] = field(default_factory=dict)
 
     marks_commits = True
+    memory = None
+
+    def refuse_large_rows(self, place: str) -> None:
+        pass  # nothing is written, and a reader needs less memory than a writer
 
     def rows(self, place: str) -> DataFrame:
         return self.written[place] if place in self.written else self.stored[place]

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.changes.events import HEAP_PER_BYTE, memory_for
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, tag_of
@@ -30,15 +31,19 @@ from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.conflicts import CONFLICTS, again_after_conflict
+from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
 from pgoutput_etl.spark.lost_rows import again_if_lost
 from pgoutput_etl.spark.platform import marks_commits
+from pgoutput_etl.spark.row_size import large_row
 from pgoutput_etl.spark.session import is_running, session_settings, writes_may_overlap
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff
 
 T = TypeVar("T")
+
+_READS_PER_HEAP = 4  # a reader of one row at a time needs its row group, its page, and the row
 
 _WRITERS = {Mode.SOFT_DELETE: soft_delete.write, Mode.HISTORY: history.write, Mode.APPEND: append.write}
 
@@ -70,6 +75,11 @@ class WrittenTargets(Protocol):
         """False if commits can't be recognized later, by their DeltaTransaction."""
         ...
 
+    @property
+    def memory(self) -> int | None:
+        """Bytes of Java's heap for the rows of a table, or None if that is not known, or if rows can't be measured."""
+        ...
+
     def is_running(self) -> bool:
         """False once Spark has ended."""
         ...
@@ -85,6 +95,10 @@ class WrittenTargets(Protocol):
     def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:
         """Raises TableError if the table is gone. version: that the commit's application left in it; needed to tell
         whether a shared table is still the same one."""
+        ...
+
+    def refuse_large_rows(self, place: str) -> None:
+        """Raises TableError if the table has a row that would end the Java process that updates it."""
         ...
 
     def count(self, place: str) -> int: ...
@@ -228,6 +242,10 @@ class DeltaTargets:
     def may_overlap(self) -> bool:
         return writes_may_overlap(self.spark)
 
+    @property
+    def memory(self) -> int | None:
+        return None if is_connect(self.spark) else heap_of(self.spark)
+
     def is_running(self) -> bool:
         return is_running(self.spark)
 
@@ -263,6 +281,18 @@ class DeltaTargets:
             )
         if is_new and is_delta_table(self.spark, place):
             check_shared(self.spark, place)
+
+    def refuse_large_rows(self, place: str) -> None:
+        memory = self.memory
+        if memory is None:
+            return
+        limit = memory // HEAP_PER_BYTE
+        row = large_row(self.spark, place, limit, readable=memory // _READS_PER_HEAP)
+        if row is not None:
+            raise TableError(
+                f"{place}: expected stored rows of at most {limit:,} bytes, found one of {row.size:,} in "
+                f"{row.file.rpartition('/')[2]}. It was written with more memory. {memory_for(row.size)}"
+            )
 
     def has_rows(self, place: str) -> bool:
         return delta_commit.has_rows(self.spark, place)

@@ -123,6 +123,7 @@ class Writer:
         self.check_claim()
         commit = self.commit(task.oid, "move")
         self.targets.check_exists(*task.moved_from, commit)
+        self._refuse_large_rows(task, task.moved_from[0])
         self.targets.move(*task.moved_from, task.path, commit, task)
 
     def _write_table(self, changes: Changes, task: TableTask) -> TableResult:
@@ -178,7 +179,20 @@ class Writer:
             doubts=task.doubts,
             used=task.used,
             changed_at=changes_of(task.shape),
+            memory=self._memory(task),
         )
+
+    def _refuse_large_rows(self, task: TableTask, place: str) -> None:
+        """Rows that were written with no more memory than there is now are known to fit."""
+        memory, known = self.targets.memory, None if task.state is None else task.state.memory
+        is_known = known is not None and memory is not None and known <= memory and not self.batch.resumed
+        if task.mode is not Mode.APPEND and not is_known and not task.replaces:
+            self.targets.refuse_large_rows(place)
+
+    def _memory(self, task: TableTask) -> int | None:
+        """Of the table's new state. A run that died may have had more, and rows that are only appended to were not
+        measured."""
+        return None if self.batch.resumed or task.mode is Mode.APPEND else self.targets.memory
 
     def _missing_reason(self, task: TableTask) -> str | None:
         """The error's text if a table that was written before is gone."""
@@ -209,6 +223,8 @@ class Writer:
             self.targets.check_exists(task.path, task.state.version, self.commit(task.oid, ""))
         if self.batch.resumed and not self.targets.marks_commits:
             self._restore(task, "restore")  # commits of a run that died can't be recognized
+        if task.state is not None and task.moved_from is None:
+            self._refuse_large_rows(task, task.path)
         done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else {}
         held = next((step for step in done if step.startswith(_HELD)), None)
         if held is not None:  # what it undid is in the history, too, and would not be done again

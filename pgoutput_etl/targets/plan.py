@@ -68,7 +68,8 @@ class TableState:
     older ledger.
     mismatches: those since the table was loaded, rebuilt or truncated; None without any, or in an older ledger. doubts:
     about its columns, since then. used: declarations of its columns that its changes have used. changed_at: see
-    schema/column_changes.py.
+    schema/column_changes.py. memory: bytes of Java's heap in which each of its rows was written or was found to fit;
+    None if that is not known, or in an older ledger.
     """
 
     oid: int
@@ -93,6 +94,7 @@ class TableState:
     doubts: tuple[Doubt, ...] = ()
     used: Declared = field(default_factory=dict)
     changed_at: ChangedAt = field(default_factory=dict)
+    memory: int | None = None
 
     @classmethod
     def unwritten(cls, table: HeldTable, status: str, last_commit_lsn: int) -> TableState:

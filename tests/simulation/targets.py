@@ -115,6 +115,13 @@ class SimTargets:
     def may_overlap(self) -> bool:
         return True
 
+    @property
+    def memory(self) -> int | None:
+        return None
+
+    def refuse_large_rows(self, place: str) -> None:
+        pass
+
     def is_running(self) -> bool:
         return True
 

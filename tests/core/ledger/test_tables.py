@@ -30,7 +30,7 @@ def test_a_ledger_that_an_older_version_cannot_read_has_a_higher_number() -> Non
     assert FORMAT == 3
     assert nested("batches", "tables") == (
         "oid schema table path version last_commit_lsn status reason relation key retired types rows mode uses "
-        "snapshot last_row complete_by complete_lsn mismatches doubts declared changed_at"
+        "snapshot last_row complete_by complete_lsn mismatches doubts declared changed_at memory"
     )
     assert nested("batches", "files") == (
         "file path size modified status offset consumed prefix_hash distinctive varied framing begins_in_stream "

@@ -1,0 +1,133 @@
+"""Finds the stored row that takes most memory, without reading rows of ordinary size.
+
+The footer of a Parquet file has the bytes of each row group before compression, and of the values in arrays and maps.
+No row is larger than both, so only rows of large groups are measured: one after the other, because Spark's vectorized
+reader takes thousands at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType
+
+from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.spark.delta import read_table
+from pgoutput_etl.spark.session import session_settings
+
+_READERS = 8  # footers at a time: on object storage, each takes some requests
+
+_FIXED = 8  # bytes of a value of any other type
+
+_ONE_BY_ONE = {
+    "spark.sql.parquet.enableVectorizedReader": "false",
+    "spark.sql.files.maxPartitionBytes": str(1 << 50),  # one task, so that only one row is in memory
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroups:
+    """The large row groups of a file. size: bytes of the largest. least: the largest row has at least so many."""
+
+    file: str
+    size: int = 0
+    least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LargeRow:
+    """size: its bytes, or at least so many. file: that stores it."""
+
+    file: str
+    size: int
+
+
+def large_row(spark: SparkSession, place: str, limit: int, readable: int) -> LargeRow | None:
+    """The largest stored row, if it has more than `limit` bytes. readable: the largest row group whose rows may be
+    measured; a larger one counts as one row, because Java may have no memory to look into it. Not for Spark Connect,
+    whose client can't read footers."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        files = list(cast(Any, read_table(spark, place))._jdf.inputFiles())
+        groups = [found for found in pool.map(partial(_large_groups, spark, limit), files) if found.size > limit]
+    certain = [
+        LargeRow(g.file, g.least if g.least > limit else g.size) for g in groups if _is_certain(g, limit, readable)
+    ]
+    if certain:
+        return max(certain, key=lambda row: row.size)
+    measured = _largest(spark, [group.file for group in groups]) if groups else None
+    return measured if measured is not None and measured.size > limit else None
+
+
+def _is_certain(groups: RowGroups, limit: int, readable: int) -> bool:
+    return groups.least > limit or groups.size > readable
+
+
+def _large_groups(spark: SparkSession, limit: int, file: str) -> RowGroups:
+    sizes = []
+    with _footer(spark, file) as groups:
+        nested = _nested_columns(groups[0]) if len(groups) else []
+        for group in groups:
+            stored = int(group.getTotalByteSize())
+            size = stored + sum(_unencoded(group.getColumns()[i]) for i in nested)
+            if size > limit:
+                sizes.append((size, -(-stored // int(group.getRowCount()))))
+    return RowGroups(file, max((size for size, _ in sizes), default=0), max((least for _, least in sizes), default=0))
+
+
+def _nested_columns(group: Any) -> list[int]:
+    return [i for i, column in enumerate(group.getColumns()) if column.getPath().size() > 1]
+
+
+def _unencoded(column: Any) -> int:
+    """Bytes of a column's values. Equal elements of one row are stored once, so that the row group may be smaller than
+    the row. Writers before Parquet 1.15 don't record the bytes of texts."""
+    statistics = column.getSizeStatistics()
+    texts = None if statistics is None else statistics.getUnencodedByteArrayDataBytes().orElse(None)
+    return int(column.getValueCount()) * _FIXED + int(texts or 0)
+
+
+@contextmanager
+def _footer(spark: SparkSession, file: str) -> Iterator[Any]:
+    java = cast(Any, spark)._jvm
+    parquet, configuration = (
+        java.org.apache.parquet.hadoop,
+        cast(Any, spark)._jsparkSession.sessionState().newHadoopConf(),
+    )
+    path = java.org.apache.hadoop.fs.Path(java.java.net.URI(file))
+    reader = parquet.ParquetFileReader.open(parquet.util.HadoopInputFile.fromPath(path, configuration))
+    try:
+        yield reader.getRowGroups()
+    finally:
+        reader.close()
+
+
+def _largest(spark: SparkSession, files: list[str]) -> LargeRow | None:
+    with session_settings(spark, _ONE_BY_ONE) as session:
+        rows: DataFrame = session.read.parquet(*files)
+        columns = [_bytes(F.col(quoted(field.name)), field.dataType) for field in rows.schema]
+        size = sum(columns, F.lit(0).cast("long"))
+        largest = rows.select(F.max(F.struct(size.alias("size"), F.col("_metadata.file_path")))).collect()[0][0]
+    return None if largest is None else LargeRow(largest["file_path"], largest["size"])
+
+
+def _bytes(value: Column, kind: DataType) -> Column:
+    if isinstance(kind, (StringType, BinaryType)):
+        size = F.octet_length(value)
+    elif isinstance(kind, ArrayType):
+        size = F.aggregate(value, F.lit(0).cast("long"), lambda total, item: total + _bytes(item, kind.elementType))
+    elif isinstance(kind, MapType):
+        return _bytes(F.map_keys(value), ArrayType(kind.keyType)) + _bytes(
+            F.map_values(value), ArrayType(kind.valueType)
+        )
+    elif kind.typeName() == "variant":
+        size = F.octet_length(F.to_json(value))
+    else:
+        return F.lit(_FIXED).cast("long")
+    return F.coalesce(size.cast("long"), F.lit(0).cast("long"))
