@@ -29,12 +29,16 @@ spark: {{spark.sql.shuffle.partitions: 1, spark.ui.enabled: false{more}}}
 
 
 def apply(folder: Path, more: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    config = folder / "shop.yaml"
-    config.write_text(CONFIG.format(folder=folder, more=more), encoding="utf-8")
+    (folder / "shop.yaml").write_text(CONFIG.format(folder=folder, more=more), encoding="utf-8")
+    return run(folder, **environment)
+
+
+def run(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """With the folder's configuration."""
     kept = {key: value for key, value in os.environ.items() if key not in REMOVED}
     installed = Path(sys.executable).with_name("pgoutput-etl")
     return subprocess.run(
-        [installed, "apply", "--config", config],
+        [installed, "apply", "--config", folder / "shop.yaml"],
         cwd=folder,
         env={**kept, "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
