@@ -255,9 +255,9 @@ def test_a_stored_row_that_java_has_no_memory_for_holds_its_table_until_there_is
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables, job = {100: "t", 101: "u"}, nights.job
-    described = [table("id", "v", "w", oid=oid, name=name) for oid, name in tables.items()]
-    big = [insert("1", CANARY * 300, "a", oid=100), insert("2", "a", "a", oid=100), insert("1", "a", "a", oid=101)]
-    assert nights.night(transaction(1, 0x100, *described, *big)).exit_code == 0
+    t, u = (table("id", "v", "w", oid=oid, name=name) for oid, name in tables.items())
+    rows = [insert("1", CANARY * 300, "a", oid=100), insert("2", "a", "a", oid=100)]
+    assert nights.night(transaction(1, 0x100, t, *rows, u, insert("1", "a", "a", oid=101))).exit_code == 0
 
     def change(number: int, value: str) -> list[PgoutputMessage]:
         return transaction(number, 0x100 * number, *(update("1", TOAST, value, oid=oid) for oid in tables))

@@ -142,8 +142,10 @@ def test_a_night_on_a_cluster_and_one_through_a_connect_server_of_it(
 MOMENT = """
 import json, sys
 import pgoutput_etl as pg
+from pgoutput_etl.ingest.listing import heap_of
 from tests.spark.long.test_past_one_machine import _moment
 spark = pg.start_session("moment", {})
+assert heap_of(spark) == 700 << 20, "the server's setting of spark.executor.memory"
 name = "${system:java.version}"
 assert spark.sql(f"SELECT 1 AS `{name}`").columns == [name], "the server's session replaces variables"
 spark.conf.set("spark.sql.variable.substitute", "true")
