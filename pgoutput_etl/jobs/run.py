@@ -89,5 +89,5 @@ def find_backlog(run: Run) -> Backlog:
         listing = pool.submit(run.landing.listing)
         last = run.ledger.last_batch()
         index = pool.submit(run.ledger.file_index, last)
-        claim = run.ledger.claims().refuse_others(Batch.number_of_next(last))
+        claim = run.ledger.claims().refuse_others(Batch.number_of_next(last), run.progress)
     return Backlog(last, claim, listing.result(), index.result())

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -19,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
 from pgoutput_etl.identifiers import path_segment
-from pgoutput_etl.ledger.claims import newest
-from pgoutput_etl.machine import THIS_MACHINE, Machine, now
+from pgoutput_etl.ledger.claims import Claim, is_at_work, newest
+from pgoutput_etl.machine import THIS_MACHINE, Machine
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import is_platform_session
@@ -143,16 +144,18 @@ class ClaimFiles:
 
     def _refuse_other_sources(self) -> None:
         for other in self.objects.names(""):
-            names = [] if other == self.source else self.objects.names(other)
-            claim = newest(self._rows(other, names))
+            claim = None if other == self.source else self._newest(other)
             if claim is None or claim.process == self.machine.process():
                 continue
-            if claim.is_alive(now(self.machine), self.machine):
+            if is_at_work(claim, partial(self._newest, other), self.machine, self.report):
                 raise AnotherRunError(
                     f"a run of another source, {other}, is at work on the same ledger: {claim.process}. On S3 only one "
                     "driver at a time may write to a ledger: run one source after the other, or, unless they share "
                     "tables, give each its own state.root. This run changes nothing"
                 )
+
+    def _newest(self, source: str) -> Claim | None:
+        return newest(self._rows(source, self.objects.names(source)))
 
     def _rows(self, source: str, names: Iterable[str]) -> list[dict[str, Any]]:
         """The rows of these objects, except objects that another run has deleted since they were listed."""

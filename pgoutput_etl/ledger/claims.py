@@ -4,6 +4,9 @@ A claim is a row of the ledger's table `claims`. Each attempt at a batch is appe
 identifier, which Delta accepts once. If two runs try at the same moment, one of them finds the other's row. A working
 run renews its claim. A run without renewals is dead after LEASE, or at once if its process ran on this machine and no
 longer exists.
+
+A clock may be set back. A run's renewals never go back with it, so its newest row is always the latest. A claim that
+lies in the future is watched for LEASE by a clock that can't be set: if nobody renews it, its run is dead.
 """
 
 from __future__ import annotations
@@ -45,6 +48,10 @@ class Claim:
         """at: the time now."""
         return self.status != RELEASED and at - self.at < LEASE and not machine.is_gone(self.process)
 
+    def is_ahead(self, at: datetime) -> bool:
+        """True if this machine's clock says nothing about the claim's age. at: the time now."""
+        return self.at - at > LEASE
+
 
 def newest(rows: Sequence[Mapping[str, Any]]) -> Claim | None:
     """The newest row of the last attempt at the last batch, as a claim."""
@@ -56,6 +63,32 @@ def newest(rows: Sequence[Mapping[str, Any]]) -> Claim | None:
     return Claim(row["batch"], row["attempt"], row["run"], process, row["status"], at)
 
 
+def is_at_work(
+    claim: Claim,
+    read_again: Callable[[], Claim | None],
+    machine: Machine,
+    progress: Callable[[str], None] = lambda _: None,
+) -> bool:
+    """Whether the claim's run is alive. Takes LEASE for a claim in the future that nobody renews; its age is unknown.
+
+    read_again: the newest claim in the claim's place.
+    """
+    if not claim.is_alive(now(machine), machine):
+        return False
+    if not claim.is_ahead(now(machine)):
+        return True
+    progress(
+        f"the claim of {claim.process} is dated {claim.at:%Y-%m-%d %H:%M:%S} UTC, which is in the future: waiting up "
+        f"to {int(LEASE.total_seconds())} s for its renewal"
+    )
+    until, pause = machine.monotonic() + LEASE.total_seconds(), machine.event()
+    while machine.monotonic() < until:
+        pause.wait(RETRY.total_seconds())
+        if read_again() != claim:
+            return True
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Claims:
     """read: the rows of a batch and its neighbors; append: one row, accepted once per batch and name."""
@@ -64,12 +97,11 @@ class Claims:
     append: Callable[[Mapping[str, Any], int, str], None]
     machine: Machine = THIS_MACHINE
 
-    def refuse_others(self, batch: int) -> Claim | None:
+    def refuse_others(self, batch: int, progress: Callable[[str], None] = lambda _: None) -> Claim | None:
         """Returns the last claim. Raises RunError if another run is working on the batch or a neighbor."""
-        at = now(self.machine)
         last = newest(self.read(batch))
-        if last is not None and last.is_alive(at, self.machine):
-            raise _taken(last, at)
+        if last is not None and is_at_work(last, lambda: newest(self.read(batch)), self.machine, progress):
+            raise _taken(last, now(self.machine))
         return last
 
     @contextmanager
@@ -87,18 +119,19 @@ class Claims:
         RunError if another run has taken over the claim, because this run has not renewed it for LEASE (for example,
         while its machine was suspended).
         """
-        last = last or self.refuse_others(batch)
+        last = last or self.refuse_others(batch, progress)
         attempt = last.attempt + 1 if last is not None and last.batch == batch else 1
         machine = self.machine
         mine = Claim(batch, attempt, uuid4().hex, machine.process(), CLAIMED, now(machine))
-        holding = HeldClaim(self, mine, progress, machine.event(), machine.time(), machine.monotonic())
+        steady = machine.monotonic()
+        holding = HeldClaim(self, mine, progress, machine.event(), steady, machine.time(), steady)
         self.report(mine, f"{attempt}")
         with machine.pool(1) as pool:
             confirmed = pool.submit(confirm)
             others = holding.confirm()
         renewing = machine.start(holding.keep_renewing, "claim")
         try:
-            if others is not None and others.is_alive(now(machine), machine):
+            if others is not None and others != last and others.is_alive(now(machine), machine):
                 raise _taken(others, now(machine))  # the other run was believed dead, but has renewed its claim since
             confirmed.result()
             yield holding.check
@@ -106,7 +139,7 @@ class Claims:
             holding.release.set()
             renewing.join(RETRY.total_seconds())  # not longer: hanging storage must not block the end of the run
             try:
-                self.report(self.with_status(mine, RELEASED), f"{attempt} {RELEASED}")
+                self.report(holding.with_status(RELEASED), f"{attempt} {RELEASED}")
             except Exception as error:  # noqa: BLE001  # must not hide the run's own result or error
                 progress(f"the claim could not be released and will expire: {_first_line(error)}")
 
@@ -115,19 +148,17 @@ class Claims:
         row = {"attempt": claim.attempt, "run": claim.run, **process, "status": claim.status, "at": claim.at}
         self.append(row, claim.batch, name)
 
-    def with_status(self, claim: Claim, status: str) -> Claim:
-        return replace(claim, status=status, at=now(self.machine))
-
 
 @dataclass(slots=True)
 class HeldClaim:
     """A claim that this run holds. Two clocks measure the time since the last renewal: the wall clock, which other runs
-    compare, and a monotonic clock, which can't be set."""
+    compare, and a monotonic clock, which can't be set. began: the monotonic clock at the claim's first row."""
 
     claims: Claims
     mine: Claim
     progress: Callable[[str], None]
     release: Event
+    began: float
     wall: float
     steady: float
     lost: RunError | None = None
@@ -156,10 +187,16 @@ class HeldClaim:
 
     def renew(self) -> None:
         wall, steady = self.claims.machine.time(), self.claims.machine.monotonic()
-        renewed = self.claims.with_status(self.mine, RENEWED)
+        renewed = self.with_status(RENEWED)
         self.claims.report(renewed, f"{self.mine.attempt} {RENEWED} {next(self.numbers)}")
         self.confirm()
         self.wall, self.steady = wall, steady
+
+    def with_status(self, status: str) -> Claim:
+        """The claim's next row, later than all before it although the wall clock may have been set back."""
+        machine = self.claims.machine
+        elapsed = timedelta(seconds=machine.monotonic() - self.began)
+        return replace(self.mine, status=status, at=max(now(machine), self.mine.at + elapsed))
 
     def confirm(self) -> Claim | None:
         """Returns the newest claim of another run. Raises RunError if it has taken over."""

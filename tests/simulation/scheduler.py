@@ -45,6 +45,7 @@ class SimProcess:
     suspended: seconds that the monotonic clock doesn't count."""
 
     name: str
+    host: str
     identity: Process
     skew: float
     is_dead: bool = False

@@ -24,7 +24,8 @@ SAME_CLOCKS = 20.0  # seconds; less than a lease is longer than the time after w
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a seed decides before anything happens. skew: seconds that clocks may differ."""
+    """What a seed decides before anything happens. skew: seconds that clocks may differ. set_back: seconds by which the
+    clock of one machine is set back, at least once."""
 
     seed: int
     archive: int
@@ -35,12 +36,18 @@ class Scenario:
     tears: float
     chances: Chances
     max_transactions: int | None
+    set_back: float
 
     @property
     def is_quiet(self) -> bool:
         """True if no machine and no storage fails, and clocks agree."""
         chances = self.chances
-        return not (chances.kill or chances.pause or chances.fail or chances.lose or self.skew > SAME_CLOCKS)
+        return not (chances.kill or chances.pause or chances.fail or chances.lose or self.clocks_differ)
+
+    @property
+    def clocks_differ(self) -> bool:
+        """By so much that a run may be taken over before it looks at its claim."""
+        return self.skew > SAME_CLOCKS or self.set_back > 0
 
     @classmethod
     def of(cls, seed: int) -> Scenario:
@@ -65,6 +72,7 @@ class Scenario:
             chance.choice((0.0, 0.5)),
             chances,
             chance.choice((None, None, 1, 3)),
+            Random(f"clocks {seed}").choice((0.0, 0.0, 0.0, 3600.0)),
         )
 
 
@@ -81,6 +89,7 @@ class World:
     promises: Promises = field(init=False)
     processes: list[SimProcess] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)
+    behind: dict[str, float] = field(default_factory=dict)  # seconds, by host
 
     def __post_init__(self) -> None:
         scenario, seed = self.scenario, self.scenario.seed
@@ -91,7 +100,7 @@ class World:
         chance = Random(f"receiver {seed}")
         self.receiver = Receiver(self.folder, self.archive, chance, scenario.renames, scenario.tears)
         self.promises = Promises(self.storage, self.archive, self.receiver)
-        unseen = UNCHECKED.total_seconds() if scenario.skew > SAME_CLOCKS else 0.0
+        unseen = UNCHECKED.total_seconds() if scenario.clocks_differ else 0.0
         self.holders = Holders(self.scheduler, unseen)
 
     @property
@@ -111,6 +120,8 @@ class World:
             self.start(chance, Jobs.apply if number == 0 else self._job(chance))
             lasts = chance.choice((1.0, 3.0, 30.0, 200.0, 300.0, 3000.0))
             self._go_on(scheduler.now + lasts, chance)
+            if number == 0 and self.scenario.set_back:
+                self._set_a_clock_back(Random(f"host {self.scenario.seed}"))
         self._come_to_rest()
 
     def _between_runs(self, chance: Random) -> None:
@@ -123,6 +134,15 @@ class World:
         is_idle = all(process.is_dead for process in self.processes) and not self.promises.is_interrupted
         if chance.random() < 0.2 and is_idle:
             self._change_a_table(chance)
+
+    def _set_a_clock_back(self, chance: Random) -> None:
+        """For the machine's runs, also those that are at work, and for those that start later."""
+        host, seconds = chance.choice(("a", "b")), self.scenario.set_back
+        self.scheduler.note(f"the clock of {host} is set back by {seconds:.0f} s")
+        self.behind[host] = self.behind.get(host, 0.0) + seconds
+        for process in self.processes:
+            if process.host == host:
+                process.skew -= seconds
 
     def _change_a_table(self, chance: Random) -> None:
         newest = self.promises.newest
@@ -157,8 +177,8 @@ class World:
         number = len(self.processes)
         host = chance.choice(("a", "b"))
         identity = Process(f"host-{host} boot pid:[1]", 100 + number, 1000 + number)
-        skew = (chance.random() - 0.5) * self.scenario.skew
-        process = SimProcess(f"run {number} on {host}", identity, skew)
+        skew = (chance.random() - 0.5) * self.scenario.skew - self.behind.get(host, 0.0)
+        process = SimProcess(f"run {number} on {host}", host, identity, skew)
         self.processes.append(process)
         return process
 

@@ -62,7 +62,7 @@ def maintain_tables(upkeep: Upkeep, ledger: Ledger, request: MaintainRequest, pr
     last = ledger.last_batch()
     if last is None:
         raise RunError(f"no batch of {ledger.source} has been applied: there is nothing to maintain")
-    why_skipped = _why_targets_are_skipped(ledger, last)
+    why_skipped = _why_targets_are_skipped(ledger, last, progress)
     if why_skipped is not None and request.execute and ledger.has_one_driver:
         remark = f"{why_skipped}. The ledger was skipped, too: on S3 only one driver at a time may write to it"
         return MaintainSummary(ledger.source, True, 0, (), (remark,))
@@ -74,12 +74,12 @@ def maintain_tables(upkeep: Upkeep, ledger: Ledger, request: MaintainRequest, pr
         return maintenance(check_claim).run()
 
 
-def _why_targets_are_skipped(ledger: Ledger, last: Batch) -> str | None:
+def _why_targets_are_skipped(ledger: Ledger, last: Batch, progress: Progress) -> str | None:
     if last.resumed:
         job = "apply" if last.erasure is None else "forget"
         return f"Targets were skipped: a run died within batch {last.number}, which jobs/{job}.py finishes"
     try:
-        ledger.claims().refuse_others(Batch.number_of_next(last))
+        ledger.claims().refuse_others(Batch.number_of_next(last), progress)
     except RunError as error:
         return f"Targets were skipped: {error}"
     return None

@@ -20,7 +20,7 @@ import pytest
 from pgoutput_etl import machine
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger import claims
-from pgoutput_etl.ledger.claims import LEASE, Claims
+from pgoutput_etl.ledger.claims import LEASE, RELEASED, Claims, newest
 from pgoutput_etl.machine import Process
 
 OTHERS = Process("elsewhere", 4711, 99)
@@ -360,3 +360,63 @@ def test_no_process_is_known_to_be_gone_if_the_machine_is_ambiguous(
     here = Process.current()
     assert (here.pid, here.started) == (os.getpid(), 0)
     assert not Process(here.machine, 2**22 + 1, here.started).is_gone(here)
+
+
+HOUR = timedelta(hours=1)
+
+
+def test_a_dead_claim_does_not_block_until_a_clock_that_was_set_back_has_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody renews it while it is watched."""
+    monkeypatch.setattr(claims, "LEASE", timedelta(milliseconds=200))
+    monkeypatch.setattr(claims, "RETRY", timedelta(milliseconds=10))
+    rows, waits = Rows(), []
+    rows.claimed(OTHERS, -HOUR)
+    began = time.monotonic()
+    with rows.claims().held(1, waits.append):
+        assert time.monotonic() - began >= 0.2
+    assert [(row["attempt"], row["status"]) for row in rows.rows] == [(1, "claimed"), (2, "claimed"), (2, "released")]
+    assert waits[0].startswith("the claim of process 4711 of elsewhere is dated ")
+
+
+def test_a_live_claim_blocks_although_its_machines_clock_is_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "RETRY", timedelta(milliseconds=10))
+    rows = Rows()
+    rows.claimed(OTHERS, -HOUR)
+    reads = 0
+
+    def read(batch: int) -> list[Mapping[str, Any]]:
+        nonlocal reads
+        reads += 1
+        if reads == 3:
+            rows.append({**rows.rows[-1], "status": "renewed", "at": rows.rows[-1]["at"] + LEASE / 3}, 1, "1 renewed")
+        return [row for row in rows.rows if row["batch"] == batch]
+
+    with pytest.raises(RunError, match="process 4711 of elsewhere"), Claims(read, rows.append).held(1):
+        pytest.fail("two runs would be at work")
+    assert reads == 3
+    assert [row["status"] for row in rows.rows] == ["claimed", "renewed"]
+
+
+def test_a_claim_that_is_ahead_by_less_than_its_lease_blocks_at_once() -> None:
+    rows = Rows()
+    rows.claimed(OTHERS, -LEASE / 2)
+    with pytest.raises(RunError, match="last heard of 0 s ago"):
+        hold(rows)
+
+
+def test_a_run_whose_clock_is_set_back_is_heard_of_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of its rows is later than those before it, by the time that has passed."""
+    monkeypatch.setattr(claims, "RENEWAL", timedelta(milliseconds=5))
+    rows = Rows()
+    with rows.claims().held(1) as check:
+        slept(monkeypatch, -HOUR)
+        while len(rows.rows) < 4:
+            check()
+    times = [row["at"] for row in rows.rows]
+    assert times == sorted(set(times))
+    assert times[-1] - times[0] < LEASE
+    last = newest(rows.rows)
+    assert last is not None
+    assert last.status == RELEASED
