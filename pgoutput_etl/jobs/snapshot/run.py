@@ -299,7 +299,8 @@ class _SnapshotLoad:
         for oid in relations.keys() - damaged:
             start = (order.lsn, BEFORE_FILES, 0)
             empty = TableChanges(oid, runs=(RelationSpan(start, history.masked(relations[oid])),), last_row=start)
-            changes[oid] = counts.get(oid, empty)
+            found = counts.get(oid, empty)
+            changes[oid] = replace(found, runs=(replace(found.runs[0], start=start), *found.runs[1:]))
         paths = own_places(batch.tables, batch.tables)
         user_types = self._user_types()
         plan = make_plan(archive.config, history, changes, {}, user_types, placed=paths, named=batch.tables)

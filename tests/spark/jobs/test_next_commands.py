@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.cli import main
-from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINE
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINE, EXIT_USAGE
 from pgoutput_etl.identifiers import name_of
+from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.protocol.messages import Delete, Insert, OldTupleKind, TupleData, Type
-from tests.support.jobs import Nights, held, summary_text
-from tests.support.small_archives import Change, insert, table, transaction
+from tests.support.jobs import Nights, dying, held, summary_text
+from tests.support.small_archives import Change, Messages, commit_prepared, copydata, insert, table, transaction
+from tests.support.typed_commands import Outcome, share_session, type_command
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(autouse=True)
-def _shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands run in the tests' session, and do not end it."""
-
-    @contextmanager
-    def session(*_: object) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setattr("pgoutput_etl.jobs.command.session", session)
-    monkeypatch.setattr("pgoutput_etl.jobs.apply.command.session", session)
+def _operator(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_session(spark, monkeypatch)
 
 
 def run(command: str) -> int:
-    program, *arguments = shlex.split(command)
-    assert program == "pgoutput-etl"
-    return main([*arguments, "--quiet"])
+    return type_command(command).code
 
 
 def test_quarantined_bytes_and_the_tables_that_they_hold(nights: Nights) -> None:
@@ -99,18 +90,152 @@ def test_text_that_is_not_utf8_and_a_type_that_is_no_array(nights: Nights) -> No
     assert nights.values("t") == [("1", "a"), ("2", "a")]
 
 
-def test_a_gap(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+def one(number: int) -> Messages:
+    return transaction(number, 100 * number, *([table()] if number == 1 else []), insert(f"{number}", "a"))
+
+
+def refuse(error: Outcome, message: str) -> str:
+    """The command that a refusal prints."""
+    assert error.code == EXIT_FAILED
+    assert message in error.error
+    [command] = error.next
+    return command
+
+
+def test_a_gap(nights: Nights) -> None:
     for number in (0, 1, 2, 4):
-        describe = [table()] if number == 0 else []
-        nights.land(
-            transaction(number + 1, 100 * number + 100, *describe, insert(f"{number}", "a")), name=f"00{number}.bin"
-        )
+        nights.land(one(number + 1), name=f"00{number}.bin")
     options = shlex.join(nights.job.loaded().options)
-    assert run(f"pgoutput-etl apply {options}") == EXIT_FAILED
-    error = capsys.readouterr().err
-    command = error.partition("  Next: ")[2].strip()
+    command = refuse(type_command(f"pgoutput-etl apply {options}"), "a file is missing")
     assert command == f"pgoutput-etl inspect {nights.job.landing}"
-    assert run(command) == EXIT_QUARANTINE
-    assert "a file is missing" in capsys.readouterr().out
+    shown = type_command(command)
+    assert shown.code == EXIT_QUARANTINE
+    assert "a file is missing" in str(shown.report)
     assert run(f"pgoutput-etl apply {options} --set source.gaps=accept") == EXIT_DONE
     assert len(nights.values("t")) == 4
+
+
+def test_a_job_before_the_first_run_and_within_an_interrupted_one(nights: Nights) -> None:
+    """Each refusal names apply, after which the job runs."""
+    nights.land(one(1))
+    options = shlex.join(nights.job.loaded().options)
+    backfill = f"pgoutput-etl backfill {options} --tables public.t"
+    assert run(refuse(type_command(backfill), "no batch of test has been applied")) == EXIT_DONE
+    nights.land(one(2))
+    with dying(LedgerBatches, "finish"):
+        nights.job.run()
+    erasure = nights.job.folder / "erasure.yaml"
+    erasure.write_text("requested_by: x\nreference: '1'\ntables: [{table: public.t, keys: [{id: '1'}]}]\n")
+    forget = f"pgoutput-etl forget {options} --request {erasure} --execute"
+    refused = [refuse(type_command(job), "was begun by a run that died") for job in (backfill, forget)]
+    assert len({*refused}) == 1
+    assert run(refused[0]) == EXIT_DONE
+    assert run(backfill) == EXIT_DONE
+    assert nights.values("t") == [("1", "a"), ("2", "a")]
+
+
+@pytest.mark.soak
+def test_tables_that_unreadable_bytes_hold_are_redriven_together(nights: Nights) -> None:
+    path = nights.land(transaction(1, 100, table(), insert("1", "spoilt")))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"t\x00\x00\x00\x06spoilt", b"?\x00\x00\x00\x06spoilt"))
+    assert nights.job.run().exit_code == EXIT_QUARANTINE
+    path.write_bytes(whole)
+    options = shlex.join(nights.job.loaded().options)
+    command = refuse(type_command(f"pgoutput-etl backfill {options} --tables public.t"), "use --from-quarantine")
+    assert run(command) == EXIT_DONE
+    assert nights.values("t") == [("1", "spoilt")]
+    assert nights.job.run().exit_code == EXIT_DONE
+
+
+@pytest.mark.soak
+def test_a_file_in_which_nothing_can_be_read(nights: Nights) -> None:
+    nights.land(one(1), name="a-2026-01-01.copydata")
+    hostile = nights.job.landing / "a-2026-01-02.copydata"
+    with hostile.open("wb") as file:
+        os.truncate(file.fileno(), 100 << 30)
+    nights.land(one(2), name="a-2026-01-03.copydata")
+    summary = nights.job.run()
+    assert (summary.exit_code, set(held(summary))) == (EXIT_QUARANTINE, {"t"})
+    [step] = summary.next
+    hostile.unlink()
+    assert run(step.command) == EXIT_DONE
+    assert nights.values("t") == [("1", "a"), ("2", "a")]
+    assert nights.job.run().next == ()
+
+
+@pytest.mark.soak
+def test_a_file_whose_commits_do_not_fit(nights: Nights) -> None:
+    nights.night(one(1))
+    nights.land(one(2))
+    hostile = nights.land(transaction(99, 10**17, insert("forged", "x")))
+    nights.land(one(3))
+    summary = nights.job.run()
+    assert (summary.exit_code, set(held(summary))) == (EXIT_QUARANTINE, {"t"})
+    [step] = summary.next
+    hostile.unlink()
+    assert run(step.command) == EXIT_DONE
+    assert nights.values("t") == [("1", "a"), ("2", "a"), ("3", "a")]
+    assert nights.job.run().next == ()
+
+
+@pytest.mark.soak
+def test_a_file_that_stands_in_the_way_of_all(nights: Nights) -> None:
+    """The printed command goes on without it, and every run says so until the file is gone."""
+    nights.night(one(1))
+    junk = nights.job.landing / "0005.txt"
+    junk.write_text("not an archive " * 100)
+    nights.land(one(2))
+    summary = nights.job.run()
+    assert summary.exit_code == EXIT_QUARANTINE
+    junk.unlink()
+    for step in summary.next:
+        assert run(step.command) == EXIT_DONE
+    assert nights.values("t") == [("1", "a"), ("2", "a")]
+    assert nights.job.run().next == ()
+
+
+@pytest.mark.soak
+def test_a_file_that_was_read_with_other_bytes(nights: Nights) -> None:
+    path = nights.land(one(1))
+    nights.land(one(2))
+    assert nights.job.run().exit_code == EXIT_DONE
+    whole = path.read_bytes()
+    path.write_bytes(copydata(one(7)))
+    changed = nights.job.run()
+    assert changed.exit_code == EXIT_QUARANTINE
+    [step] = changed.next
+    path.write_bytes(whole)
+    nights.land(one(3))
+    assert run(step.command) == EXIT_DONE
+    assert nights.values("t") == [("1", "a"), ("2", "a"), ("3", "a")]
+    assert nights.job.run().next == ()
+
+
+@pytest.mark.soak
+def test_a_commit_without_its_prepare(nights: Nights) -> None:
+    nights.night(one(1))
+    nights.land(commit_prepared(2, 200), name="b.copydata")
+    summary = nights.job.run()
+    assert summary.exit_code == EXIT_QUARANTINE
+    [step] = summary.next
+    assert run(step.command) == EXIT_DONE
+    nights.land(one(3), name="c.copydata")
+    assert nights.job.run().exit_code == EXIT_DONE
+    assert nights.values("t") == [("1", "a"), ("3", "a")]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("rule", ["mode: history", "columns: {v: redact}", "mode: soft_delete"])
+def test_settings_that_a_table_was_not_written_with(rule: str, nights: Nights) -> None:
+    """The error of apply, of plan, and of a snapshot print the command that builds the table anew."""
+    nights.night(one(1), one(2))
+    config = nights.job.config
+    config.write_text(f"{config.read_text()}tables: [{{match: public.t, {rule}}}]\n")
+    applied, planned = (type_command(f"pgoutput-etl {job} --config {config}") for job in ("apply", "plan"))
+    assert (applied.code, planned.code, applied.next) == (EXIT_USAGE, EXIT_USAGE, planned.next)
+    [command] = applied.next
+    assert run(command) == EXIT_DONE
+    again = type_command(f"pgoutput-etl apply --config {config}")
+    assert (again.code, again.next) == (EXIT_DONE, [])
+    assert [row["id"] for row in nights.job.rows("public", "t")] == ["1", "2"]
