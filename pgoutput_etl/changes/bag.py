@@ -2,22 +2,38 @@
 
 An old tuple has all values of its row, so the newest row that equals it goes. But the server changes values without
 sending them: `ADD COLUMN … DEFAULT` and `ALTER COLUMN … TYPE … USING` change all rows. A value is therefore *stale* if
-its row is not newer than the last change of its column. A row that differs from an old tuple only in stale values is
-meant by it, unless other rows may be meant as well. The difference is *proof* that the server has changed the column,
-and that other rows with stale values of it are wrong.
+its row is not newer than the last change of its column, or if it is a composite, and the old tuple has it with
+attributes that were added or dropped since. A row that differs from an old tuple only in stale values is meant by it,
+unless other rows may be meant as well. The difference is *proof* that the server has changed the column, and that other
+rows with stale values of it are wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from pgoutput_etl.schema.table_shape import NEVER
+from pgoutput_etl.schema.table_shape import NEVER, TableColumn
+from pgoutput_etl.types import is_user_type
+from pgoutput_etl.types.composites import may_become
 
-Values = tuple[str, ...]  # one per column, equal for equal values
+# One per column, equal for equal values: a text, or the representation of another value and of its text.
+Values = tuple[str | tuple[str, str], ...]
 
 T = TypeVar("T")
+
+_NO_TEXT = ()  # of a value that is no unrepresentable one; the text of a value that was never sent is None
+
+
+def value_of(value: object, texts: Mapping[str, str | None], name: str) -> str | tuple[str, str]:
+    """A column's value among `Values`. texts: those in `_pg_unrepresentable`, by column."""
+    return value if isinstance(value, str) else (repr(value), repr(texts.get(name, _NO_TEXT)))
+
+
+def may_be_rows(columns: Iterable[TableColumn]) -> frozenset[int]:
+    """The positions of columns that may be composites."""
+    return frozenset(n for n, column in enumerate(columns) if is_user_type(column.type))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +46,32 @@ class Taken(Generic[T]):
 
 @dataclass(slots=True)
 class Bag(Generic[T]):
-    """changed_at: by column, the LSN of the first commit after it was changed, or NEVER. equal: by their values, rows
-    with their commits' LSNs."""
+    """changed_at: by column, the LSN of the first commit after it was changed, or NEVER. may_be_rows: the columns that
+    may be composites. equal: by their values, rows with their commits' LSNs."""
 
     changed_at: Sequence[int]
+    may_be_rows: Collection[int] = ()
     equal: dict[Values, list[tuple[int, T]]] = field(default_factory=dict)
 
     def add(self, values: Values, lsn: int, row: T) -> None:
         self.equal.setdefault(values, []).append((lsn, row))
 
-    def take(self, old: Values) -> Taken[T] | None:
-        """Removes and returns the newest row that an old tuple means; None if there is none, or if several rows may be
-        meant that differ."""
+    def take(self, old: Values, lsn: int) -> Taken[T] | None:
+        """Removes and returns the newest row that an old tuple of a commit means; None if there is none, or if several
+        rows may be meant that differ."""
         if self.equal.get(old):
             return Taken(self._remove(old, range(len(self.equal[old]))), NEVER)
-        if all(lsn == NEVER for lsn in self.changed_at):
+        if not self.may_be_rows and all(lsn == NEVER for lsn in self.changed_at):
             return None
         meant = {values: self._meant(old, values) for values in self.equal}
         found = [(values, places) for values, places in meant.items() if places]
         if len(found) != 1:
             return None
         [(values, places)] = found
-        compared = zip(old, values, self.changed_at, strict=True)
-        return Taken(self._remove(values, places), max(lsn for a, b, lsn in compared if a != b))
+        differing = [n for n, (a, b) in enumerate(zip(old, values, strict=True)) if a != b]
+        # The commit that changed a type is unknown: rows of the commit that shows it have its new form.
+        proven = max(lsn - 1 if self._has_become(old, values, n) else self.changed_at[n] for n in differing)
+        return Taken(self._remove(values, places), proven)
 
     def has_any_until(self, lsn: int) -> bool:
         """True if a row is not newer than an LSN."""
@@ -63,8 +82,14 @@ class Bag(Generic[T]):
         return [place for place, (lsn, _) in enumerate(self.equal[values]) if self._means(old, values, lsn)]
 
     def _means(self, old: Values, values: Values, lsn: int) -> bool:
-        compared = zip(old, values, self.changed_at, strict=True)
-        return all(a == b or lsn <= changed_at for a, b, changed_at in compared)
+        compared = enumerate(zip(old, values, self.changed_at, strict=True))
+        return all(a == b or lsn <= at or self._has_become(old, values, n) for n, (a, b, at) in compared)
+
+    def _has_become(self, old: Values, values: Values, column: int) -> bool:
+        before, after = values[column], old[column]
+        if column not in self.may_be_rows or not isinstance(before, str) or not isinstance(after, str):
+            return False
+        return may_become(before, after)
 
     def _remove(self, values: Values, places: Sequence[int]) -> T:
         """Removes the newest of some equal rows."""

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from pgoutput_etl.changes.events import INSERTED
 from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.load.bag_deletes import ranked, settled, survivors
+from pgoutput_etl.load.bag_deletes import may_be_stale, ranked, settled, survivors
 from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, overwrite, write_result
 from pgoutput_etl.load.layout import has_change_feed
 from pgoutput_etl.load.mismatches import missing_among, missing_in_bag
@@ -46,7 +46,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents
         case _:
             deletes = settled(ranked(deletes, shape), tagged_target(spark, path, shape.columns), shape)
             result = _rewrite(spark, path, shape, rows, deletes, delete_count)
-            if not result.not_found and not shape.changed_at:
+            if not result.not_found and not may_be_stale(shape):
                 return result
             stored = tagged_target(spark, path, shape.columns, result.version - 1)
             return replace(result, mismatches=missing_among(deletes, shape, stored))

@@ -9,9 +9,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from pgoutput_etl.changes.bag import Bag, Values
-from pgoutput_etl.load.net_effect import event_content, rows_with_content
-from pgoutput_etl.schema.table_shape import NEVER, TableShape
+from pgoutput_etl.changes.bag import Bag, Values, may_be_rows, value_of
+from pgoutput_etl.load.net_effect import any_of, event_content, rows_with_content
+from pgoutput_etl.schema.table_shape import NEVER, TableColumn, TableShape
 
 _MOST_ROWS = 100_000  # that a task compares one by one; where more are alike, a stale row is not found
 
@@ -27,7 +27,7 @@ def settled(deletes: DataFrame, stored: DataFrame, shape: TableShape) -> DataFra
     """DELETEs as of `ranked`; one without an equal row takes the row that it means (changes/bag.py), and has `proven`.
     stored: the table's current rows."""
     deletes = deletes.withColumn("proven", F.lit(None).cast("long"))
-    if not shape.changed_at:
+    if not shape.changed_at and not _has_row(deletes, shape):
         return deletes
     rows = rows_with_content(stored, shape).select("content", F.col("row._pg_commit_lsn").alias("lsn"))
     copies = rows.groupBy("content").agg(F.count("*").alias("copies"))
@@ -64,27 +64,47 @@ def _rank(content: str, lsn: str) -> Column:
     return F.row_number().over(Window.partitionBy(content).orderBy(F.desc(lsn)))
 
 
+def may_be_stale(shape: TableShape) -> bool:
+    """True if the server may have changed values without sending them, in a way that old tuples show."""
+    return bool(shape.changed_at or may_be_rows(_live(shape)))
+
+
+def _has_row(deletes: DataFrame, shape: TableShape) -> bool:
+    """True if a DELETE has a value that may be a composite, which changes of its type make stale."""
+    may_be = may_be_rows(_live(shape))
+    if not may_be:
+        return False
+    is_row = any_of(F.startswith(F.col(f"gone.p{n}"), F.lit("(")) for n in may_be)
+    return bool(deletes.where(is_row).limit(1).count())
+
+
 def _unchanged(content: Column, shape: TableShape) -> Column:
-    """The part of a row's content that no change of columns can have made stale."""
-    kept = [n for n, (_, changed_at) in enumerate(_live(shape)) if changed_at == NEVER]
-    names = [name for name, changed_at in _live(shape) if changed_at == NEVER]
-    entries = F.filter(content[f"p{len(_live(shape))}"], lambda entry: entry["key"].isin(names))
+    """The part of a row's content that no change of columns or types can have made stale."""
+    live, may_be = _live(shape), may_be_rows(_live(shape))
+    kept = [n for n, changed_at in enumerate(_changed_at(shape)) if changed_at == NEVER and n not in may_be]
+    names = [live[n].name for n in kept]
+    entries = F.filter(content[f"p{len(live)}"], lambda entry: entry["key"].isin(names))
     return F.struct(*(content[f"p{n}"].alias(f"p{n}") for n in kept), entries.alias("entries"))
 
 
-def _live(shape: TableShape) -> Sequence[tuple[str, int]]:
-    """The columns that a content has, in its order, with the LSN of their last change."""
-    pairs = zip(shape.columns, shape.changed_at, strict=True)
-    return [(column.name, lsn) for column, lsn in pairs if not column.retired]
+def _live(shape: TableShape) -> Sequence[TableColumn]:
+    """The columns that a content has, in its order."""
+    return [column for column in shape.columns if not column.retired]
+
+
+def _changed_at(shape: TableShape) -> Sequence[int]:
+    """The LSN of the last change of each column that a content has."""
+    changed_at = shape.changed_at or [NEVER] * len(shape.columns)
+    return [lsn for column, lsn in zip(shape.columns, changed_at, strict=True) if not column.retired]
 
 
 def _found(both: DataFrame, shape: TableShape) -> DataFrame:
     """Per DELETE that takes a row `_seq`, `_gone`, `_nth`, `_proven`. both: rows and DELETEs, which have a `_seq`."""
-    live = _live(shape)
+    live, changed_at = _live(shape), _changed_at(shape)
 
     def find(group: pa.Table) -> pa.Table:
-        names = [name for name, _ in live]
-        rows: Bag[int] = Bag([changed_at for _, changed_at in live])
+        names = [column.name for column in live]
+        rows: Bag[int] = Bag(changed_at, may_be_rows(live))
         contents = group.column("content").combine_chunks()
         is_delete = group.column("_seq").is_valid().to_pylist()
         values = [_values(content, names) for content in contents.to_pylist()]
@@ -96,7 +116,7 @@ def _found(both: DataFrame, shape: TableShape) -> DataFrame:
         taken = {
             place: row
             for place in sorted(deletes, key=lambda place: tuple(order[place].values()))
-            if (row := rows.take(values[place])) is not None
+            if (row := rows.take(values[place], order[place]["_lsn"])) is not None
         }
         places = pa.array([found.row for found in taken.values()], pa.int64())
         proven = [None if found.proven == NEVER else found.proven for found in taken.values()]
@@ -112,4 +132,4 @@ def _found(both: DataFrame, shape: TableShape) -> DataFrame:
 def _values(content: dict[str, object], names: Sequence[str]) -> Values:
     """Values of a row's content, each with its entry in `_pg_unrepresentable`."""
     entries = {entry["key"]: entry["value"] for entry in content[f"p{len(names)}"] or ()}  # type: ignore[attr-defined]
-    return tuple(repr((content[f"p{n}"], entries.get(name, ()))) for n, name in enumerate(names))
+    return tuple(value_of(content[f"p{n}"], entries, name) for n, name in enumerate(names))

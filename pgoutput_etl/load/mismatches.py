@@ -18,7 +18,7 @@ from pgoutput_etl.changes.events import INSERTED, MOVED_IN
 from pgoutput_etl.changes.key_chains import PRESUMING
 from pgoutput_etl.changes.key_facts import Ranges
 from pgoutput_etl.config.settings import Mode
-from pgoutput_etl.load.bag_deletes import ranked, settled, survivors
+from pgoutput_etl.load.bag_deletes import may_be_stale, ranked, settled, survivors
 from pgoutput_etl.load.commit import WriteResult
 from pgoutput_etl.load.key_chains import chain_of_key
 from pgoutput_etl.load.key_match import key_ranges, same_key
@@ -168,7 +168,7 @@ def missing_among(deletes: DataFrame, shape: TableShape, stored: DataFrame | Non
     if stored is not None:
         rows = rows_with_content(stored, shape).groupBy("content").agg(F.count("*").alias("copies"))
         is_missing = F.col("copies").isNull() | (F.col("nth") > F.col("copies"))
-        if shape.changed_at and _leaves_wrong_rows(deletes, stored, shape):
+        if may_be_stale(shape) and _leaves_wrong_rows(deletes, stored, shape):
             is_missing |= F.col("proven").isNotNull()
         missing = deletes.join(rows, F.col("gone") == F.col("content"), "left").where(is_missing)
     first = {"first_lsn": F.min("_lsn"), "first_xid": F.min_by("_xid", "_lsn")}

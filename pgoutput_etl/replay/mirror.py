@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.changes.bag import Bag
+from pgoutput_etl.changes.bag import Bag, Values, may_be_rows, value_of
 from pgoutput_etl.changes.events import INSERTED, MOVED_IN, ROW_SCHEMA, events
 from pgoutput_etl.changes.key_chains import PRESUMING, not_unique
 from pgoutput_etl.changes.key_exchanges import without_exchanges
@@ -42,8 +42,6 @@ from pgoutput_etl.types import UserTypes
 Row = dict[str, Any]
 
 _Key = tuple[Any, ...]
-
-_NO_TEXT = ()  # of a value that is no unrepresentable one; the text of a value that was never sent is None
 
 
 @dataclass(slots=True)
@@ -362,7 +360,8 @@ class BagOfRows:
         self.shape = shape
         self.live = [(i, column.name) for i, column in enumerate(shape.columns) if not column.retired]
         changed = shape.changed_at or [NEVER] * len(shape.columns)
-        self.rows: Bag[Row] = Bag([changed[i] for i, _ in self.live])
+        columns = [shape.columns[i] for i, _ in self.live]
+        self.rows: Bag[Row] = Bag([changed[i] for i, _ in self.live], may_be_rows(columns))
         self.not_found: Mismatches | None = None
         self.found_stale: list[tuple[int, Mismatches]] = []  # each with the LSN up to which rows are proven wrong
 
@@ -377,14 +376,15 @@ class BagOfRows:
         if event["_op"] == INSERTED:
             self.put(event)
             return
-        taken, mismatch = self.rows.take(self._values(event)), Mismatches(1, 0, event["_lsn"], event["_xid"])
+        lsn = event["_lsn"]
+        taken, mismatch = self.rows.take(self._values(event), lsn), Mismatches(1, 0, lsn, event["_xid"])
         if taken is None:
             self.not_found = added(self.not_found, mismatch)
         elif taken.proven != NEVER:
             self.found_stale.append((taken.proven, mismatch))
 
-    def _values(self, event: Row) -> tuple[str, ...]:
-        return tuple(repr((event[f"c{i}"], event["_unrep"].get(name, _NO_TEXT))) for i, name in self.live)
+    def _values(self, event: Row) -> Values:
+        return tuple(value_of(event[f"c{i}"], event["_unrep"], name) for i, name in self.live)
 
     def put(self, event: Row) -> None:
         self.rows.add(self._values(event), event["_lsn"], event)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.types import ColumnType, extensions
+from pgoutput_etl.types import ColumnType, is_user_type
 
 
 def changeable_keys(shapes: Iterable[TableShape]) -> tuple[str, ...]:
@@ -28,8 +28,6 @@ def changeable_keys(shapes: Iterable[TableShape]) -> tuple[str, ...]:
 
 
 def _is_spelled_by_catalog(column_type: ColumnType) -> bool:
-    """User-defined types have their schema in their name. The archive doesn't tell enums, composites and ranges."""
     if column_type.element is not None:
         return _is_spelled_by_catalog(column_type.element)
-    schema, _, name = column_type.name.partition("(")[0].rpartition(".")
-    return name not in extensions.BY_NAME if schema else name.startswith("reg")
+    return is_user_type(column_type) or (column_type.name.startswith("reg") and "." not in column_type.name)

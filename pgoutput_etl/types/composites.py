@@ -38,6 +38,30 @@ def record_text(value: bytes, field_text: Callable[[int, bytes], bytes]) -> byte
     return b"(" + b",".join(bounded(texts)) + b")"
 
 
+def may_become(old: str, new: str) -> bool:
+    """True if two texts may be one row before and after attributes were added to its type, or dropped from it. The
+    number of attributes shows that: an added one is last, and NULL in existing rows."""
+    before, after = _attributes(old), _attributes(new)
+    if not before or not after or len(before) == len(after):
+        return False
+    if len(before) < len(after):
+        return after[: len(before)] == before and not any(after[len(before) :])
+    remaining = iter(before)
+    return all(text in remaining for text in after)
+
+
+_ATTRIBUTE = r'"(?:[^"\\]|""|\\\\)*"|[^"\\(),]*'
+
+_row = re.compile(rf"\((?:{_ATTRIBUTE})(?:,(?:{_ATTRIBUTE}))*\)").fullmatch
+
+_each_attribute = re.compile(rf"[(,]({_ATTRIBUTE})").findall
+
+
+def _attributes(row: str) -> list[str]:
+    """The attributes as they stand in a row's text, NULL as an empty one. Empty if it is no row's text."""
+    return _each_attribute(row) if _row(row) else []
+
+
 def is_record(value: bytes) -> bool:
     """True if the value's lengths and OIDs are those of a row."""
     reader = ValueReader(value, EXPECTED)

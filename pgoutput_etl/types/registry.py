@@ -257,6 +257,13 @@ class OtherText:
         return column_type(oid, -1, nested).binary_text(field)
 
 
+def is_user_type(column_type: ColumnType) -> bool:
+    """True for types that the archive knows only by their names, which have a schema: it doesn't tell enums,
+    composites, domains, and ranges."""
+    schema, _, name = column_type.name.partition("(")[0].rpartition(".")
+    return bool(schema) and name not in extensions.BY_NAME
+
+
 _OID = re.compile(r"oid [1-9][0-9]{0,9}")  # a user type that no Type message names
 
 _CONTROL = r"[\x00-\x08\x0b\x0c\x0e-\x1f]"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
+from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity, Type
 from pgoutput_etl.replay.mirror import Replay
 from tests.support.jobs import Job
 from tests.support.small_archives import (
@@ -128,3 +129,37 @@ def test_a_value_that_was_never_sent_is_not_null(spark: SparkSession, tmp_path: 
     rows = sorted((row["a"], row["b"], row["c"]) for row in replay.tables()[T].rows)
     assert rows == [("1", None, "x"), ("2", None, "y")]
     assert sorted((row["a"], row["b"], row["c"]) for row in mirror.rows("public", "t")) == rows
+
+
+def test_composites_with_new_attributes_are_found_in_a_bag(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    """The second file has new attributes in old tuples, and leaves rows without them; the third one leaves none."""
+    pair = Type(None, 16999, "public", "pair")
+    both = [(1, "bag_mirror"), (2, "bag_history")]
+    relations = [table(("id", INT), ("v", 16999), oid=oid, name=name, identity=FULL) for oid, name in both]
+    steps: list[Callable[[int], list[Change]]] = [
+        lambda oid: [insert(key, v, oid=oid) for key, v in (("1", "(1,x)"), ("2", '(2,"y,")'), ("2", '(2,"y,")'))],
+        lambda oid: [update("1", "(1,x,7)", oid=oid, old=("1", "(1,x,)")), delete_full("2", '(2,"y,",)', oid=oid)],
+        lambda oid: [update("3", '(2,"y,",)', oid=oid, old=("2", '(2,"y,",)'))],
+    ]
+    rule = "tables=[{match: '*_history', mode: history}]"
+    job, replay, rows, found = Job(spark, tmp_path, landing, [rule]), Replay(), [], []
+    for number, step in enumerate(steps):
+        described: list[Change] = [pair, *relations] if number == 0 else []
+        changes = [change for oid, _ in both for change in step(oid)]
+        content = copydata(transaction(number + 1, 100 * (number + 1), *described, *changes), 0x1000000 * (number + 1))
+        (landing / f"{number}.copydata").write_bytes(content)
+        replay.add_file(f"{number}", content)
+        job.run()
+        mismatches = {oid: replayed.mismatches for oid, replayed in replay.tables().items()}
+        assert job.mismatches() == mismatches
+        found.append(mismatches[1])
+        live = [
+            [(row["id"], row["v"]) for row in job.rows("public", name) if row.get("_pg_valid_to_lsn") is None]
+            for _, name in both
+        ]
+        assert sorted(live[0]) == sorted(live[1])
+        rows.append(sorted(live[0]))
+    assert rows[1:] == [[(1, "(1,x,7)"), (2, '(2,"y,")')], [(1, "(1,x,7)"), (3, '(2,"y,",)')]]
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[1].missing == 2
