@@ -59,14 +59,15 @@ where p.pubname = 'etl' and (c.relreplident = 'n'
    or c.relreplident = 'd' and not exists (select from pg_index i where i.indrelid = c.oid and i.indisprimary));
 
 -- Tables that UPDATE and DELETE hold, because a column of their key is generated, or in no column list. Versions without
--- column lists send all columns but generated ones.
+-- column lists send all columns but generated ones. Columns that an index only includes identify nothing.
 select c.oid::regclass as "key is not sent", string_agg(a.attname::text, ', ' order by a.attnum) as "columns"
 from pg_publication_tables p
 join pg_namespace n on n.nspname = p.schemaname
 join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename
 join pg_index i on i.indrelid = c.oid
     and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident else false end
-join pg_attribute a on a.attrelid = c.oid and a.attnum = any (i.indkey::int2[])
+join pg_attribute a on a.attrelid = c.oid
+    and a.attnum = any ((i.indkey::int2[])[0:coalesce((to_jsonb(i) ->> 'indnkeyatts')::int, i.indnatts) - 1])
 where p.pubname = 'etl'
   and case when to_jsonb(p) ? 'attnames' then not (to_jsonb(p) -> 'attnames') ? a.attname::text
            else coalesce(to_jsonb(a) ->> 'attgenerated', '') <> '' end
@@ -84,7 +85,8 @@ with recursive parts (root, oid) as (
 ), identities (root, oid, kind, is_full, key) as (
     select p.root, c.oid, c.relkind, c.relreplident = 'f', array(
         select a.attname::text from pg_index i join pg_attribute a on a.attrelid = i.indrelid
-        where i.indrelid = c.oid and a.attnum = any (i.indkey::int2[])
+        where i.indrelid = c.oid
+          and a.attnum = any ((i.indkey::int2[])[0:coalesce((to_jsonb(i) ->> 'indnkeyatts')::int, i.indnatts) - 1])
           and case c.relreplident when 'd' then i.indisprimary when 'i' then i.indisreplident else false end
         order by a.attnum)
     from parts p join pg_class c on c.oid = p.oid

@@ -8,12 +8,17 @@ from typing import Any
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 
 
+def key_attributes(index: str) -> str:
+    """An SQL expression: an index's columns without those that it only includes, which identify nothing. to_jsonb omits
+    columns of the catalog that a version of PostgreSQL doesn't have."""
+    return f"({index}.indkey::int2[])[0:coalesce((to_jsonb({index})->>'indnkeyatts')::int, {index}.indnatts) - 1]"
+
+
 def described_with_partitions(root: str) -> str:
     """An SQL expression: a JSON array of a table and all partitions below it. root: an expression with its OID, without
     the aliases `above` and `part`.
 
-    to_jsonb omits columns that a version of PostgreSQL doesn't have; columns that an index only includes identify
-    nothing. A table that others inherit from has no partitions: their rows are published under their own names.
+    A table that others inherit from has no partitions: their rows are published under their own names.
     """
     return f"""(WITH RECURSIVE parts(oid) AS (SELECT {root} UNION SELECT h.inhrelid FROM parts
     JOIN pg_catalog.pg_class above ON above.oid = parts.oid AND above.relkind = 'p'
@@ -21,8 +26,7 @@ def described_with_partitions(root: str) -> str:
   SELECT json_agg(json_build_object('oid', part.oid::bigint, 'schema', n.nspname, 'table', part.relname,
       'identity', part.relreplident, 'columns', (SELECT coalesce(json_agg(json_build_object('name', a.attname,
         'type', a.atttypid::bigint, 'modifier', a.atttypmod, 'identity', part.relreplident = 'f'
-        OR coalesce(a.attnum = ANY ((i.indkey::int2[])[0:coalesce((to_jsonb(i)->>'indnkeyatts')::int, i.indnatts) - 1]),
-          false)) ORDER BY a.attnum), '[]'::json)
+        OR coalesce(a.attnum = ANY ({key_attributes("i")}), false)) ORDER BY a.attnum), '[]'::json)
       FROM pg_catalog.pg_attribute a LEFT JOIN pg_catalog.pg_index i ON i.indrelid = a.attrelid AND i.indisvalid
         AND CASE part.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
       WHERE a.attrelid = part.oid AND a.attnum > 0 AND NOT a.attisdropped))

@@ -51,11 +51,17 @@ def check_identities(relation: Relation, key: Sequence[str], partitions: Sequenc
             )
 
 
-def _remedies(relation: Relation, partitions: Sequence[Relation]) -> str:
+def common_identity(relation: Relation, partitions: Iterable[Relation]) -> tuple[str, ...]:
+    """The columns that the old tuples of all partitions have."""
     names = [column.name for column in relation.columns]
-    common = set(names).intersection(*(identity_of(partition) for partition in partitions))
+    common = set(names).intersection(*map(identity_of, partitions))
+    return tuple(name for name in names if name in common)
+
+
+def _remedies(relation: Relation, partitions: Sequence[Relation]) -> str:
+    common = common_identity(relation, partitions)
     server = "set REPLICA IDENTITY FULL for the partitions on the server, and load a snapshot"
     if not common or are_full(partitions):
         return f"Configure a `key` that all partitions' identities have, or {server}"
-    key = ", ".join(name for name in names if name in common)
-    return f"If it is unique across all partitions, configure `key: [{key}]` and rebuild the table; or {server}"
+    key = f"`key: [{', '.join(common)}]`"
+    return f"If it is unique across all partitions, configure {key} and rebuild the table; or {server}"

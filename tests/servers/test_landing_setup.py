@@ -111,7 +111,8 @@ def test_tables_whose_key_is_not_sent_are_listed(shop: Database) -> None:
         "create table generated (a int, b int generated always as (a + 1) stored, c int, primary key (a, b))",
         "create table listed (a int, b int, primary key (a, b))",
         "create table complete (a int primary key, b int generated always as (a + 1) stored)",
-        "create publication etl for table generated, complete, listed (b)",
+        "create table covering (a int, b int generated always as (a + 1) stored, primary key (a) include (b))",
+        "create publication etl for table generated, complete, covering, listed (b)",
     )
     done = shop.setup()
     listed = done.stdout.partition("key is not sent")[2].partition(" row")[0]
@@ -127,7 +128,7 @@ def test_partitions_with_another_identity_are_listed(shop: Database) -> None:
         "create table good (a int, b int, primary key (a, b)) partition by list (a)",
         "create table bad (a int, b int) partition by list (a)",
         *(f"create table {root}_{n} partition of {root} for values in ({n})" for root, n in partitions),
-        "alter table bad_1 add primary key (b)",
+        "alter table bad_1 add primary key (b) include (a)",
         "alter table bad_2 replica identity full",
         "create publication etl for all tables with (publish_via_partition_root = true)",
     )

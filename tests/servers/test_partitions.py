@@ -19,7 +19,9 @@ from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.catalog import QUERY as CATALOG
+from pgoutput_etl.postgres.catalog import read_catalog
 from pgoutput_etl.postgres.source_server import QUERY, SourceServer
+from pgoutput_etl.replay.mirror import Replay
 from tests.support.jobs import Job
 from tests.support.judged_targets import JobTarget, MemoryTarget, in_memory
 from tests.support.servers.judged_database import judged_database
@@ -158,6 +160,20 @@ def test_a_check_names_partitions_before_the_first_night(
     assert len(found) == (problem is not None)
     assert all(problem is not None and problem in check.text for check in found)
     assert all("REPLICA IDENTITY FULL" in step.command for check in found for step in check.steps)
+
+
+def test_columns_that_an_index_includes_are_no_identity(server: Server, landing: Path) -> None:
+    with judged_database(server, "partitions", landing) as database:
+        server.psql(
+            "create table t (id int, code int, w text, primary key (id) include (code)); insert into t values (1)"
+        )
+        [[text]] = database.query(CATALOG.encode(), 1)
+        database.land()
+    [described] = read_catalog(text or "", (), lambda _: True).tables
+    replay = Replay()
+    for file in sorted(landing.iterdir()):
+        replay.add_file(file.name, file.read_bytes())
+    assert described.relation == replay.assembly.relations.newest(described.relation.oid)
 
 
 def test_tables_that_inherit_are_no_partitions(server: Server, tmp_path: Path, landing: Path) -> None:

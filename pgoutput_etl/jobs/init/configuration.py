@@ -74,7 +74,7 @@ def _tables(findings: ArchiveFindings) -> Iterator[str]:
     yield from (line for table in findings.tables for line in _table(table))
     if not findings.tables:
         yield "#   none yet"
-    rules = [line for table in findings.tables if table.is_full for line in _rule(table)]
+    rules = [line for table in findings.tables if table.is_full or table.common for line in _rule(table)]
     if rules:
         yield ""
         yield "# REPLICA IDENTITY FULL does not tell the key: without a rule, all columns together identify a row. If a"
@@ -83,7 +83,9 @@ def _tables(findings: ArchiveFindings) -> Iterator[str]:
 
 
 def _table(table: TableFindings) -> Iterator[str]:
-    if table.is_full:
+    if table.problem is not None:
+        key = f"its first UPDATE or DELETE holds it: {quoted(table.problem)}"
+    elif table.is_full:
         key = "REPLICA IDENTITY FULL"
     elif table.key:
         key = f"key {_flow(table.key)}"
@@ -97,7 +99,7 @@ def _table(table: TableFindings) -> Iterator[str]:
 
 def _rule(table: TableFindings) -> Iterator[str]:
     yield f"#   - match: {quoted(escape(table.name))}"
-    yield f"#     key: {_flow(table.columns[:1])}  # not known; the columns are {_flow(table.columns)}"
+    yield f"#     key: {_flow(table.common or table.columns[:1])}  # not known; the columns are {_flow(table.columns)}"
 
 
 def _flow(names: Iterable[str]) -> str:

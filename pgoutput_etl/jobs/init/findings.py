@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pgoutput_etl.errors import TableError
 from pgoutput_etl.inspection.archive import Inspection
 from pgoutput_etl.landing.fingerprint import LandedFile
 from pgoutput_etl.landing.known_files import natural_order
 from pgoutput_etl.landing.sequence_gaps import is_consecutive, missing_numbers
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.partitions import are_full, check_identities, common_identity, of_columns, own_key
 from pgoutput_etl.types import UserTypes, column_type
 
 # Types whose values are text, so that STRING is their exact type.
@@ -20,7 +22,8 @@ _TEXT_TYPES = frozenset({"text", "varchar", "char", '"char"', "name", "citext", 
 class TableFindings:
     """The newest description of a table. key: names of its columns, empty without one or if every column is in it
     (is_full: REPLICA IDENTITY FULL). as_text: names and types of columns that become STRING for lack of a Delta
-    type."""
+    type. problem: the reason why partitions' replica identities would hold the table. common: the columns that all
+    partitions' old tuples have, of such a table."""
 
     schema: str
     table: str
@@ -28,6 +31,8 @@ class TableFindings:
     key: tuple[str, ...]
     is_full: bool
     as_text: tuple[tuple[str, str], ...]
+    problem: str | None = None
+    common: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -66,8 +71,12 @@ def archive_findings(landed: Iterable[LandedFile], inspection: Inspection) -> Ar
     paths = sorted((file.path for file in landed), key=natural_order)
     assembly = inspection.assembled.assembly
     user_types = UserTypes.of(assembly.types.values(), {})
-    relations = filter(None, map(assembly.relations.newest, sorted(assembly.relations.oids())))
-    tables = {(r.namespace, r.name): _table(r, user_types) for r in relations}  # the newest of two OIDs
+    roots = assembly.relations.roots()
+    tables = {}  # the newest of two OIDs
+    for relation in filter(None, map(assembly.relations.newest, sorted(assembly.relations.oids()))):
+        if relation not in roots:
+            partitions = of_columns((p for p, root in roots.items() if root == relation), relation)
+            tables[relation.namespace, relation.name] = _table(relation, partitions, user_types)
     return ArchiveFindings(
         files=len(paths),
         inspected=len(inspection.landed),
@@ -79,8 +88,13 @@ def archive_findings(landed: Iterable[LandedFile], inspection: Inspection) -> Ar
     )
 
 
-def _table(relation: Relation, user_types: UserTypes) -> TableFindings:
-    is_full = relation.replica_identity is ReplicaIdentity.FULL
+def _table(relation: Relation, partitions: Sequence[Relation], user_types: UserTypes) -> TableFindings:
+    key, problem = own_key(relation), None
+    try:
+        check_identities(relation, key, partitions)
+    except TableError as error:
+        problem = str(error)
+    are_rows = are_full(partitions) and not key
     as_text = []
     for column in relation.columns:
         stored = column_type(column.type_oid, column.type_modifier, user_types)
@@ -90,7 +104,9 @@ def _table(relation: Relation, user_types: UserTypes) -> TableFindings:
         relation.namespace,
         relation.name,
         tuple(column.name for column in relation.columns),
-        () if is_full else tuple(column.name for column in relation.columns if column.is_key),
-        is_full,
+        key,
+        are_rows or relation.replica_identity is ReplicaIdentity.FULL,
         tuple(as_text),
+        problem,
+        common_identity(relation, partitions) if problem else (),
     )

@@ -120,6 +120,29 @@ def test_a_table_that_was_created_again_is_listed_once(tmp_path: Path, capsys: p
     assert capsys.readouterr().out.count("public.t:") == 1
 
 
+@pytest.mark.parametrize(
+    ("root_key", "leaf_key", "identity", "comment", "rule"),
+    [
+        ((), ("id",), ReplicaIdentity.DEFAULT, "its first UPDATE or DELETE holds it: ", "key: [id]"),
+        (("id", "v"), ("id",), ReplicaIdentity.DEFAULT, "its first UPDATE or DELETE holds it: ", "key: [id]"),
+        ((), (), ReplicaIdentity.FULL, "REPLICA IDENTITY FULL", "key: [id]  # not known"),
+        (("id",), (), ReplicaIdentity.FULL, "key [id]", None),
+        (("id",), ("id", "v"), ReplicaIdentity.DEFAULT, "key [id]", None),
+    ],
+)
+def test_a_root_is_listed_with_its_partitions_identities(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], root_key: tuple[str, ...], leaf_key: tuple[str, ...],
+    identity: ReplicaIdentity, comment: str, rule: str | None,
+) -> None:  # fmt: skip
+    leaf = table(oid=99999, name="leaf", key=leaf_key, identity=identity)
+    (tmp_path / "1.bin").write_bytes(copydata(transaction(1, 100, table(key=root_key), leaf, insert("1", "x"))))
+    assert run(tmp_path) == 0
+    printed = capsys.readouterr().out
+    assert f"#   public.t: {comment}" in printed
+    assert "public.leaf:" not in printed
+    assert (rule in printed) if rule else ("key: [" not in printed)
+
+
 def test_an_unreadable_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "1.bin").write_bytes(copydata(transaction(1, 100, table(), insert("1"))))
     (tmp_path / "2.bin").write_bytes(b"not an archive\n" * 9)
