@@ -109,7 +109,7 @@ MEANINGS: Mapping[str, tuple[str, Example]] = {
             "per column: `drop`, `redact`, `{redact: text}`, or `{hash: sha256}` to [mask it](mask-columns.md); "
             "`added` or `{renamed_from: old}` for an [ambiguous schema change](schema-changes.md); `{converted_from: "
             "timestamp, time_zone: Europe/Berlin}` for a [change between timestamp and "
-            "timestamptz](schema-changes.md#timestamp-and-timestamptz)"
+            "timestamptz](schema-changes.md#timestamp-and-timestamptz); a list of these if several changes need one"
         ),
         {"email": {"renamed_from": "mail"}, "note": "drop"},
     ),

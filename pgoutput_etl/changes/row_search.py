@@ -15,8 +15,9 @@ from typing import Any
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import lineage
-from pgoutput_etl.schema.identification import Declarations, Declared
+from pgoutput_etl.schema.identification import Declared
 from pgoutput_etl.schema.relation_history import Position, RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
 from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value, printed_text
@@ -68,6 +69,8 @@ class RowSearch:
         names may have got another name."""
         before = _predecessors(self.versions)
         declarations = Declarations(self.declared)
+        if before == [None, *range(len(before) - 1)]:
+            declarations.foresee([relation.columns for relation in self.versions.relations])
         columns: list[tuple[ColumnId, ...]] = []
         for number, relation in enumerate(self.versions.relations):
             origins: Sequence[int | None] = [None] * len(relation.columns)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 from zoneinfo import available_timezones
 
 from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
@@ -23,8 +24,35 @@ _COLUMN_ACTIONS = (
 )
 
 
-def column_setting(node: Node) -> tuple[str | Mapping[str, str], ColumnRule | None]:
+OneSetting: TypeAlias = str | Mapping[str, str]
+
+Setting: TypeAlias = OneSetting | list[OneSetting]  # a list has the declarations of several changes, in their order
+
+
+def column_setting(node: Node) -> tuple[Setting, ColumnRule | None]:
     """The column's setting without the salt, and its rule if it is masked."""
+    if not isinstance(node.value, list):
+        return _one_setting(node)
+    nodes = node.items(_COLUMN_ACTIONS)
+    pairs = [_one_setting(item) for item in nodes]
+    for item, (setting, _) in zip(nodes, pairs, strict=True):
+        if setting != ADDED and not (isinstance(setting, Mapping) and {RENAMED_FROM, CONVERTED_FROM} & setting.keys()):
+            raise item.error(f"expected {ADDED}, {RENAMED_FROM}, or {CONVERTED_FROM} in each item of a list")
+    settings, masks = [setting for setting, _ in pairs], [mask for _, mask in pairs if mask is not None]
+    if not settings or len(masks) > 1:
+        raise node.error("expected a list of declarations, of which one at most has a mask")
+    before = [s[CONVERTED_FROM] for s in settings if isinstance(s, Mapping) and CONVERTED_FROM in s]
+    if len(before) > len({*before}):
+        raise node.error(f"expected each {CONVERTED_FROM} once: the archive does not show which one a change is about")
+    return settings, masks[0] if masks else None
+
+
+def settings_of(setting: Setting) -> Sequence[OneSetting]:
+    """A column's settings, of which a list has several."""
+    return setting if isinstance(setting, list) else [setting]
+
+
+def _one_setting(node: Node) -> tuple[OneSetting, ColumnRule | None]:
     if not isinstance(node.value, dict):
         setting = node.text(_COLUMN_ACTIONS)
         if setting not in _UNARY_RULES:

@@ -16,7 +16,15 @@ from functools import cache
 from typing import Any
 
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
-from pgoutput_etl.config.column_settings import ADDED, CONVERTED_FROM, RENAMED_FROM, TIME_ZONE, column_setting
+from pgoutput_etl.config.column_settings import (
+    ADDED,
+    CONVERTED_FROM,
+    RENAMED_FROM,
+    TIME_ZONE,
+    Setting,
+    column_setting,
+    settings_of,
+)
 from pgoutput_etl.config.layout import check_layout, check_tag
 from pgoutput_etl.config.yaml_file import Node, read_node
 from pgoutput_etl.errors import ConfigError
@@ -146,7 +154,7 @@ class TableRule:
     skip: bool = False
     mode: Mode = Mode.MIRROR
     key: tuple[str, ...] | None = None
-    columns: Mapping[str, str | Mapping[str, str]] = field(default_factory=dict)
+    columns: Mapping[str, Setting] = field(default_factory=dict)
     rename: str | None = None
     into: str | None = None
     tag: Mapping[str, str] = field(default_factory=dict)
@@ -176,23 +184,27 @@ class TableRule:
         return schema, table
 
     @property
-    def lineage(self) -> dict[str, str | None]:
-        """The declared former names of columns; None for an added column."""
-        declared: dict[str, str | None] = {}
-        for name, setting in self.columns.items():
-            if setting == ADDED:
-                declared[name] = None
-            elif isinstance(setting, Mapping) and RENAMED_FROM in setting:
-                declared[name] = setting[RENAMED_FROM]
+    def lineage(self) -> dict[str, tuple[str | None, ...]]:
+        """The declared former names of columns, in the order of the changes; None for an added column."""
+        declared: dict[str, tuple[str | None, ...]] = {}
+        for name, configured in self.columns.items():
+            for setting in settings_of(configured):
+                if setting == ADDED:
+                    declared[name] = (*declared.get(name, ()), None)
+                elif isinstance(setting, Mapping) and RENAMED_FROM in setting:
+                    declared[name] = (*declared.get(name, ()), setting[RENAMED_FROM])
         return declared
 
     @property
-    def conversions(self) -> dict[str, ZoneConversion]:
+    def conversions(self) -> dict[str, list[ZoneConversion]]:
         """The declared conversions of columns between timestamp and timestamptz."""
         return {
-            name: ZoneConversion(setting[CONVERTED_FROM], setting[TIME_ZONE])
-            for name, setting in self.columns.items()
-            if isinstance(setting, Mapping) and CONVERTED_FROM in setting
+            name: [
+                ZoneConversion(setting[CONVERTED_FROM], setting[TIME_ZONE])
+                for setting in settings_of(configured)
+                if isinstance(setting, Mapping) and CONVERTED_FROM in setting
+            ]
+            for name, configured in self.columns.items()
         }
 
 

@@ -28,7 +28,6 @@ ONLY_ON_SERVER = (
     "the new form of its values is not certain",
     "nothing says which row has the value",
     "its key is never sent",
-    "are about an earlier change: load a snapshot",
     "on_missing_row is hold, and",
     "of the key is unchanged TOAST, and no old tuple has it",
     r"expected a \S.* that is .*, found something else",

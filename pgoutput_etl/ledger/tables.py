@@ -232,11 +232,12 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     since = None if kind is None else CompleteSince(Since(kind), row["complete_lsn"])
     mismatches = row.get("mismatches") and Mismatches(*row["mismatches"])
     later = {"mode": mode, "masks": masks, "last_row": last_row, "complete_since": since, "mismatches": mismatches}
+    declared, changed = (json.loads(row.get(name) or "{}") for name in ("declared", "changed_at"))
+    used = {name: tuple(facts) for name, facts in declared.items()}
     doubts = tuple(_doubt(**doubt) for doubt in json.loads(row.get("doubts") or "[]"))
-    used, changed = (json.loads(row.get(name) or "{}") for name in ("declared", "changed_at"))
     last = {"doubts": doubts, "used": used, "changed_at": changed}
     return TableState(**{**fields, **parsed, **tuples, **later, **last})
 
 
-def _doubt(column: str, is_kept: bool, former: Sequence[str], is_again: bool) -> Doubt:
-    return Doubt(column, is_kept, tuple(former), is_again)
+def _doubt(column: str, is_kept: bool, former: Sequence[str], earlier: Sequence[str | None]) -> Doubt:
+    return Doubt(column, is_kept, tuple(former), tuple(earlier))

@@ -15,8 +15,8 @@ from pgoutput_etl.config.settings import Config, TableRule
 from pgoutput_etl.errors import ConfigError, TableError
 from pgoutput_etl.masking.mask_rows import MaskedTable, MaskingPolicy, masked_relation, spelled_alike
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import lineage
-from pgoutput_etl.schema.identification import Declarations
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import FragmentId, Outcome
@@ -125,6 +125,7 @@ class _TableChecks:
                 raise ConfigError(f"tables: `columns` drops all columns of {relation.full_name}; use `skip` instead")
         reason = None
         declarations = Declarations(self.rule.lineage)
+        declarations.foresee([masked_relation(relation, self.rules).columns for relation in relations])
         for before, after in pairwise(relations):
             self._refuse_undeclared(before, after)
             reason = self._compare(before, after, declarations) or reason

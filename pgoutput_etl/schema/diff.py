@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
-from pgoutput_etl.schema.identification import Declarations, Doubt
+from pgoutput_etl.schema.declarations import Declarations
+from pgoutput_etl.schema.identification import Doubt
 
 
 class ChangeKind(Enum):

@@ -34,14 +34,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, combinations, pairwise
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import RelationColumn
 
-# The configuration's declarations: each column's former name, or None for a new column.
-Declared = Mapping[str, str | None]
+# The configuration's declarations: each column's former name, or None for a new column. A tuple has those of several
+# steps, in their order.
+Declared = Mapping[str, str | tuple[str | None, ...] | None]
+
+DeclaredStep = Mapping[str, str | None]
 
 Columns = Sequence[RelationColumn]
 
@@ -56,36 +59,40 @@ class Doubt:
     """A column of a newer version, of which the archive does not show whether it is new.
 
     is_kept: it was read as the older column of its name, with another type; otherwise it was read as a new one. former:
-    the names of the older columns that it may be. is_again: the configuration's declaration is about an earlier change.
+    the names of the older columns that it may be. earlier: the column's declarations that earlier steps have used.
     """
 
     column: str
     is_kept: bool
     former: tuple[str, ...]
-    is_again: bool = False
+    earlier: tuple[str | None, ...] = ()
 
     @property
-    def reading(self) -> dict[str, str | None]:
+    def reading(self) -> str | None:
         """As a declaration."""
-        return {self.column: self.column if self.is_kept else None}
-
-    def is_settled(self, declared: Declared) -> bool:
-        is_declared = not self.is_again and self.column in declared
-        return is_declared and declared[self.column] == self.reading[self.column]
+        return self.column if self.is_kept else None
 
     def __str__(self) -> str:
         was_read = "has kept its values under another type" if self.is_kept else "was read as a new column"
-        if self.is_again:
-            return f"{self.column} {was_read}. Its declaration is about an earlier change: load a snapshot"
         others: list[str | None] = [None] if self.is_kept else list(self.former[:_SHOWN])
-        other = " or ".join(declaration({self.column: former}) for former in others)
-        return f"{self.column} {was_read}. Declare {declaration(self.reading)}, or {other}"
+        reading, *other = (declaration({self.column: (*self.earlier, former)}) for former in (self.reading, *others))
+        return f"{self.column} {was_read}. Declare {reading}, or {' or '.join(other)}"
+
+
+def facts_of(declared: str | tuple[str | None, ...] | None) -> tuple[str | None, ...]:
+    """A column's declarations, one per step."""
+    return declared if isinstance(declared, tuple) else (declared,)
 
 
 def declaration(columns: Declared) -> str:
     """The declaration as YAML, to be pasted into a table's rule."""
-    values = (f"{_yaml(name)}: {_origin(former)}" for name, former in columns.items())
+    values = (f"{_yaml(name)}: {_origins(facts_of(declared))}" for name, declared in columns.items())
     return f"columns: {{{', '.join(values)}}}"
+
+
+def _origins(facts: Sequence[str | None]) -> str:
+    texts = [*map(_origin, facts)]
+    return texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
 
 
 def _origin(former: str | None) -> str:
@@ -97,43 +104,17 @@ def _yaml(name: str) -> str:
     return name if is_plain else json.dumps(name, ensure_ascii=False)
 
 
-@dataclass(slots=True)
-class Declarations:
-    """A table's declarations, of which each counts for one step: the first one that needs it. Later ones look alike,
-    but may be about another column. used: those that earlier steps have used."""
-
-    declared: Declared
-    used: dict[str, str | None] = field(default_factory=dict)
-
-    def identify(self, before: Columns, after: Columns) -> Identification:
-        """Identifies a step's columns by the declarations that are left, and uses those that it needs. Raises
-        TableError."""
-        left = {name: former for name, former in self.declared.items() if (name, former) not in self.used.items()}
-        found = identify(before, after, left)
-        self.used |= found.used
-        return found
-
-    def copy(self) -> Declarations:
-        return Declarations(self.declared, {**self.used})
-
-    def doubts(self, found: Iterable[Doubt]) -> list[Doubt]:
-        """New doubts, of which some columns have a declaration that is used."""
-        return [replace(doubt, is_again=doubt.column in self.used) for doubt in found]
-
-    def open_doubts(self, known: Iterable[Doubt]) -> list[Doubt]:
-        """Older doubts without those that are declared since. Their declarations are used."""
-        settled = [doubt for doubt in known if doubt.is_settled(self.declared)]
-        for doubt in settled:
-            self.used |= doubt.reading
-        return [doubt for doubt in known if doubt not in settled]
-
-
 class UndecidedError(TableError):
-    """A step between two versions that needs a declaration. choices: the explanations, the likeliest first."""
+    """A step between two versions that needs a declaration. why: the reason. choices: the explanations, the likeliest
+    first."""
 
-    def __init__(self, text: str, choices: Sequence[Declared]) -> None:
-        super().__init__(text)
-        self.choices = choices
+    def __init__(self, why: str, choices: Sequence[DeclaredStep], earlier: Mapping[str, Sequence[str | None]]) -> None:
+        """earlier: what earlier steps have used or taken for these columns."""
+        full = [{name: (*earlier.get(name, ()), former) for name, former in choice.items()} for choice in choices]
+        shown = "; or ".join(map(declaration, full[:_SHOWN]))
+        shown = shown or "columns: {name: {renamed_from: old_name}} or columns: {name: added}, for each of them"
+        super().__init__(f"the archive does not show which columns these are: {why}. Declare it: {shown}")
+        self.why, self.choices = why, choices
 
 
 @dataclass(slots=True)
@@ -145,24 +126,10 @@ class Identification:
     retired: list[int] = field(default_factory=list)
     unsent: list[int] = field(default_factory=list)
     doubts: list[Doubt] = field(default_factory=list)
-    used: Declared = field(default_factory=dict)
+    used: DeclaredStep = field(default_factory=dict)
 
 
-def likeliest(history: Sequence[Columns], declarations: Declarations) -> Declared:
-    """The likeliest declarations that the steps of a history need in addition to the existing ones."""
-    found: dict[str, str | None] = {}
-    declarations = declarations.copy()
-    for before, after in pairwise(history):
-        try:
-            declarations.identify(before, after)
-        except UndecidedError as error:
-            found |= error.choices[0] if error.choices else {}
-        except TableError:
-            continue  # an impossible declaration
-    return found
-
-
-def identify(before: Columns, after: Columns, declared: Declared) -> Identification:
+def identify(before: Columns, after: Columns, declared: DeclaredStep) -> Identification:
     """Raises TableError if a declaration is impossible, or if one is needed."""
     if [*map(_identity, before)] == [*map(_identity, after)]:
         return Identification({place: place for place in range(len(after))})
@@ -279,7 +246,7 @@ class Versions:
     def is_retyped(self, origin: int, place: int) -> bool:
         return _form(self.before[origin]) != _form(self.after[place])
 
-    def declared_origins(self, declared: Declared) -> dict[int, int | None]:
+    def declared_origins(self, declared: DeclaredStep) -> dict[int, int | None]:
         """By new position, the declared old position, or None for a new column, if the declaration is about this step
         and not about another one. Raises TableError if it is impossible."""
         old, new = _places(self.before), _places(self.after)
@@ -351,12 +318,9 @@ class Versions:
         yield _Gap([*range(old_from, len(self.before))], [*range(new_from, len(self.after))], None)
 
     def undecided(self, why: str, anchors: Mapping[int, int | None]) -> UndecidedError:
-        choices = self.explanations(anchors)
-        shown = "; or ".join(map(declaration, choices[:_SHOWN]))
-        shown = shown or "columns: {name: {renamed_from: old_name}} or columns: {name: added}, for each of them"
-        return UndecidedError(f"the archive does not show which columns these are: {why}. Declare it: {shown}", choices)
+        return UndecidedError(why, self.explanations(anchors), {})
 
-    def explanations(self, anchors: Mapping[int, int | None]) -> list[Declared]:
+    def explanations(self, anchors: Mapping[int, int | None]) -> list[DeclaredStep]:
         """The declarations that explain the step, those with the fewest changes first. anchors: what was declared."""
         start, end = self._differing()
         rest = max(len(self.before), len(self.after)) - start
@@ -419,7 +383,7 @@ class Versions:
         fewest = min((commands for commands, _ in whole), default=beyond)
         return fewest, sum(readings for commands, readings in whole if commands == fewest)
 
-    def _declaration(self, origins: Mapping[int, int], news: Sequence[int]) -> Declared:
+    def _declaration(self, origins: Mapping[int, int], news: Sequence[int]) -> DeclaredStep:
         names: dict[str, str | None] = {}
         for place in news:
             column, origin = self.after[place], origins.get(place)

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
+from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import Lineage, lineage
-from pgoutput_etl.schema.identification import Declarations, declaration
+from pgoutput_etl.schema.identification import declaration
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableShape
 from pgoutput_etl.time_zones import ZoneConversion
 from pgoutput_etl.types.column import kept_bytes
@@ -83,7 +84,7 @@ def migration_to(
     before: Sequence[TableColumn],
     after: TableShape,
     relation_lineage: Lineage,
-    declared: Mapping[str, ZoneConversion] | None = None,
+    declared: Mapping[str, Sequence[ZoneConversion]] | None = None,
 ) -> SchemaMigration:
     """relation_lineage: the lineage of the relation's columns. Retired columns are matched by name. declared: of the
     configuration, by column. Raises TableError for a declaration that contradicts the column's types."""
@@ -94,20 +95,22 @@ def migration_to(
     return replace(migration, declared=_declared_in(migration, declared or {}))
 
 
-def _declared_in(migration: SchemaMigration, declared: Mapping[str, ZoneConversion]) -> Conversions:
+def _declared_in(migration: SchemaMigration, declared: Mapping[str, Sequence[ZoneConversion]]) -> Conversions:
     """The declarations that are about columns which this migration converts."""
     found: dict[int, ZoneConversion] = {}
     for place, column in enumerate(migration.after):
-        conversion, origin = declared.get(column.name), migration.origins[place]
-        if conversion is None or origin is None or migration.value_change(place) is not ValueChange.CONVERTED:
+        conversions, origin = declared.get(column.name), migration.origins[place]
+        if not conversions or origin is None or migration.value_change(place) is not ValueChange.CONVERTED:
             continue
         old = migration.before[origin].type
-        if not is_declared(old, column.type, conversion):
+        meant = [conversion for conversion in conversions if is_declared(old, column.type, conversion)]
+        if not meant:
+            before = " and ".join(conversion.before for conversion in conversions)
             raise TableError(
                 f"the type of column {column.name!r} changed from {old.name} to {column.type.name}, and the "
-                f"configuration declares converted_from: {conversion.before} with a time zone"
+                f"configuration declares converted_from: {before} with a time zone"
             )
-        found[place] = conversion
+        found[place] = meant[0]
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.schema.identification import Declared, facts_of
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.modes import (
     DELETED_COLUMN,
@@ -64,13 +65,13 @@ def target_columns(
     columns: Iterable[TableColumn],
     mode: Mode,
     masks: Mapping[str, str],
-    former_names: Mapping[str, str | None],
+    former_names: Declared,
     tag: Iterable[str] = (),
 ) -> tuple[TargetColumn, ...]:
     """All columns of a target, in order. masks: as in TableState. former_names: as in TableRule.lineage. tag: columns
     that mark the rows of each source in a shared table."""
     marks = (TargetColumn(name, "string", description="Marks the rows of one source") for name in tag)
-    own = (_own_column(column, masks.get(column.name), former_names.get(column.name)) for column in columns)
+    own = (_own_column(column, masks.get(column.name), facts_of(former_names.get(column.name))) for column in columns)
     return (*marks, *own, *columns_of_mode(mode))
 
 
@@ -79,9 +80,9 @@ def columns_of_mode(mode: Mode) -> tuple[TargetColumn, ...]:
     return tuple(TargetColumn(name, _ADDED[name][0], description=_ADDED[name][1]) for name in added_columns(mode))
 
 
-def _own_column(column: TableColumn, mask: str | None, former_name: str | None) -> TargetColumn:
+def _own_column(column: TableColumn, mask: str | None, former_names: Iterable[str | None]) -> TargetColumn:
     action = None if mask is None else mask.partition(":")[0]  # the rest has the replacement or the salt's fingerprint
     origin = f"PostgreSQL {column.type.name}" if action is None else {"hash": "Hashed", "redact": "Redacted"}[action]
     description = f"{origin}; no longer sent under this name" if column.retired else origin
-    sources = (column.name,) if former_name is None else (column.name, former_name)
+    sources = tuple(dict.fromkeys((column.name, *(name for name in former_names if name is not None))))
     return TargetColumn(column.name, sql_type(column.type), sources, action, description)

@@ -13,6 +13,7 @@ from pgoutput_etl.config.settings import Config, Mode, OnMissingRow, Snapshots, 
 from pgoutput_etl.console import shortened
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.contract import OnAmbiguous
+from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import APPLIED, CompleteSince, Since, TableState, may_lack_rows
 
@@ -99,11 +100,11 @@ def _doubts(state: TableState, rule: TableRule) -> list[str]:
     """What is undecided about the table's columns."""
     if rule.on_schema_change.ambiguous is OnAmbiguous.IGNORE:
         return []
-    declared, found = rule.lineage, []
-    for doubt in state.doubts:
-        if doubt.is_again or doubt.column not in declared:
+    declarations, found = Declarations(rule.lineage, dict(state.used)), []
+    for doubt in declarations.open_doubts(state.doubts):
+        if doubt.column not in declarations.left():
             found.append(str(doubt))
-        elif not doubt.is_settled(declared):
+        else:
             found.append(f"the declaration of {doubt.column} contradicts what was applied: rebuild the table")
     return shortened(found, _SHOWN_NAMES, "columns")
 

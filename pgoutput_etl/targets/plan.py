@@ -10,8 +10,9 @@ from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.column_changes import ChangedAt
 from pgoutput_etl.schema.contract import is_held_by_contract
+from pgoutput_etl.schema.declarations import Used
 from pgoutput_etl.schema.diff import SchemaChange
-from pgoutput_etl.schema.identification import Declared, Doubt
+from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.schema.migration import Retired, SchemaMigration
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
@@ -92,7 +93,7 @@ class TableState:
     complete_since: CompleteSince | None = None
     mismatches: Mismatches | None = None
     doubts: tuple[Doubt, ...] = ()
-    used: Declared = field(default_factory=dict)
+    used: Used = field(default_factory=dict)
     changed_at: ChangedAt = field(default_factory=dict)
     memory: int | None = None
 
@@ -212,7 +213,7 @@ class TableTask:
     remarks: tuple[str, ...] = ()
     way_out: str | None = None
     doubts: tuple[Doubt, ...] = ()
-    used: Declared = field(default_factory=dict)
+    used: Used = field(default_factory=dict)
 
     @property
     def shape(self) -> TableShape:

@@ -16,8 +16,9 @@ from pgoutput_etl.identifiers import is_catalog_place, is_within
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.contract import is_held_by_contract
+from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange
-from pgoutput_etl.schema.identification import Declarations, Doubt
+from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
@@ -313,8 +314,9 @@ class _Planner:
         kept = None if truncated_at is not None else state
         history.open = history.declarations.open_doubts(() if kept is None else kept.doubts)
         changed: ChangedAt = {} if kept is None else kept.changed_at
-        first = history.declarations.copy()
         chain = [*([] if before is None else [before]), *(run.relation for run in runs)]
+        history.declarations.foresee([relation.columns for relation in chain])
+        first = history.declarations.copy()
         keys = {} if rule.key is None else key_by_version(rule.key, chain, first)
         versions = self.history.versions(case.oid)
         types = replace(self.user_types, keeps_bytes=rule.on_invalid_text is OnInvalidText.KEEP)
@@ -331,7 +333,7 @@ class _Planner:
                     changed = {} if begins_empty else changed_at(changed, before, run.relation, step, run.start[0])
                 except TableError as error:
                     if not begins_empty:
-                        raise with_later_steps(error, chain, first, history.declarations.used) from None
+                        raise with_later_steps(error, chain, first) from None
             before = run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # the truncate removes all of its rows

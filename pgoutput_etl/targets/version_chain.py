@@ -7,8 +7,9 @@ from itertools import pairwise
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
+from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import lineage
-from pgoutput_etl.schema.identification import Declarations, Declared, UndecidedError, declaration, likeliest
+from pgoutput_etl.schema.identification import UndecidedError, declaration
 
 Columns = tuple[RelationColumn, ...]
 
@@ -48,16 +49,10 @@ def _origins(old: Relation, new: Relation, declarations: Declarations) -> tuple[
         return tuple(places.get(column.name) for column in new.columns)
 
 
-def with_later_steps(
-    error: TableError, chain: Sequence[Relation], declarations: Declarations, used: Declared
-) -> TableError:
+def with_later_steps(error: TableError, chain: Sequence[Relation], declarations: Declarations) -> TableError:
     """The error, with one list of declarations if several steps of the history need some. declarations: before the
-    history. used: by the steps before the error."""
+    history."""
     choices = error.choices if isinstance(error, UndecidedError) else ()
-    again = sorted({name for choice in choices for name, former in choice.items() if (name, former) in used.items()})
-    if again:
-        return TableError(f"{error}. Declarations of {', '.join(again)} are about an earlier change: load a snapshot")
-    together = likeliest([relation.columns for relation in chain], declarations) if choices else {}
-    if not choices or together.keys() <= choices[0].keys():
-        return error
-    return TableError(f"{error}. The likeliest for all changes of this table: {declaration(together)}")
+    together = declarations.likeliest([relation.columns for relation in chain]) if choices else {}
+    listed = f"{error}. The likeliest for all changes of this table: {declaration(together)}"
+    return error if not choices or declaration(together) in str(error) else TableError(listed)

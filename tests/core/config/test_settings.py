@@ -26,6 +26,7 @@ from pgoutput_etl.config.settings import (
 )
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.time_zones import ZoneConversion
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
 from tests.support.mutations import no_hang
 
@@ -243,7 +244,19 @@ def test_numbers_and_booleans_can_come_from_the_environment() -> None:
             "tables[0].properties.delta.appendOnly: it can't be configured: the job deletes rows",
         ),
         ("tables: [{match: a.b, comment: 5}]", "tables[0].comment: expected a string (in quotes): a text"),
-        ("tables: [{match: a.b, columns: {x: [drop]}}]", "tables[0].columns.x: expected a string"),
+        ("tables: [{match: a.b, columns: {x: [drop]}}]", "tables[0].columns.x[0]: expected added, renamed_from, or"),
+        ("tables: [{match: a.b, columns: {x: []}}]", "tables[0].columns.x: expected a list of declarations"),
+        (
+            "tables: [{match: a.b, columns: {x: [{redact: a, renamed_from: y}, {redact: b, renamed_from: z}]}}]",
+            "tables[0].columns.x: expected a list of declarations, of which one at most has a mask",
+        ),
+        (
+            (
+                "tables: [{match: a.b, columns: {x: [{converted_from: timestamp, time_zone: UTC}, "
+                "{converted_from: timestamp, time_zone: Europe/Berlin}]}}]"
+            ),
+            "tables[0].columns.x: expected each converted_from once",
+        ),
         ("tables: [{match: a.b, columns: {x: hunter2}}]", "tables[0].columns.x: expected drop, redact, {hash: sha256}"),
         ("tables: [{match: a.b, columns: {x: {}}}]", "tables[0].columns.x: expected drop, redact, {hash: sha256}"),
         ("tables: [{match: a.b, columns: {x: {hsh: sha256}}}]", "tables[0].columns.x.hsh: unknown key 'hsh'; did you"),
@@ -436,11 +449,19 @@ def test_a_hash_without_a_salt_is_refused_before_anything_is_read() -> None:
         load_config("shop.yaml", [], {SALT_VARIABLE: "too short"})
 
 
+def test_a_column_has_the_declarations_of_several_changes() -> None:
+    listed = "[{redact: '?', renamed_from: a}, added, {converted_from: timestamp, time_zone: UTC}]"
+    [rule] = load(SMALLEST + f"tables: [{{match: a.b, columns: {{x: {listed}, y: added, z: drop}}}}]").tables
+    assert rule.lineage == {"x": ("a", None), "y": (None,)}
+    assert rule.conversions["x"] == [ZoneConversion("timestamp", "UTC")]
+    assert {name: str(mask) for name, mask in rule.column_rules.items()} == {"x": "redact: ?", "z": "drop"}
+
+
 def test_a_salt_of_a_column_s_own_is_never_shown() -> None:
     config = load(SMALLEST + "tables: [{match: a.b, columns: {x: {hash: sha256, salt: '${LONG}', renamed_from: y}}}]")
     [rule] = config.tables
     assert rule.column_rules["x"].salt == Salt(SALT.encode())
-    assert rule.lineage == {"x": "y"}
+    assert rule.lineage == {"x": ("y",)}
     assert SALT not in repr(config)
     assert SALT not in str(rule.column_rules["x"])
 

@@ -11,7 +11,7 @@ import yaml
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import RelationColumn
-from pgoutput_etl.schema.identification import Declared, Doubt, Identification, Versions, declaration, identify
+from pgoutput_etl.schema.identification import DeclaredStep, Doubt, Identification, Versions, declaration, identify
 
 INT, TEXT = 23, 25
 
@@ -110,13 +110,13 @@ def test_a_single_alter_is_never_wrong_without_a_word() -> None:
     assert judged(4, 1)["needlessly complicated"] == 0
 
 
-def explanations(old: Table, new: Table) -> list[Declared]:
+def explanations(old: Table, new: Table) -> list[DeclaredStep]:
     """What a held table's message lists, or the readings of its doubts."""
     try:
         found = identify(sent(old), sent(new), {})
     except TableError:
         return Versions(sent(old), sent(new)).explanations({})
-    return [{name: former for doubt in found.doubts for name, former in doubt.reading.items()}]
+    return [{name: former for doubt in found.doubts for name, former in [(doubt.column, doubt.reading)]}]
 
 
 def test_every_explanation_releases_the_table_for_good() -> None:

@@ -1,0 +1,220 @@
+"""A table's declarations, each of which counts for one step between two versions: the first one that needs it.
+
+Later steps look alike, but may be about another column. A name may have several declarations, for steps in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise, product
+
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.schema.identification import (
+    Columns,
+    Declared,
+    DeclaredStep,
+    Doubt,
+    Identification,
+    UndecidedError,
+    facts_of,
+    identify,
+)
+
+Used = Mapping[str, tuple[str | None, ...]]
+
+_MOST_TRIED, _MOST_SEARCHED = 64, 1000  # combinations of declarations for a step, and for a history
+
+
+@dataclass(slots=True)
+class Declarations:
+    """declared: of the configuration. used: those that earlier steps have used. taken: the readings of later steps that
+    none has decided. planned: the declarations of the steps to come, if they were foreseen."""
+
+    declared: Declared
+    used: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
+    taken: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
+    planned: list[DeclaredStep] = field(default_factory=list)
+
+    def foresee(self, history: Sequence[Columns]) -> None:
+        """Decides which declarations the steps of a history get: a step that does not need one may look like the later
+        step that does."""
+        steps = [(before, after) for before, after in pairwise(history) if before != after]
+        if self.declared and len(steps) > 1:
+            search = _Search(steps, sum(map(len, self.left().values())))
+            search.follow(self, [], _Cost())
+            self.planned = search.best
+
+    def identify(self, before: Columns, after: Columns) -> Identification:
+        """Identifies a step's columns by the declarations that are left, and uses those that it needs. Raises
+        TableError."""
+        if self.planned and before != after:
+            return self._identify(before, after, [self.planned.pop(0)])
+        left = self.left()
+        return self._identify(before, after, _offers(_of_columns(left, after)))
+
+    def _identify(self, before: Columns, after: Columns, offers: Iterable[DeclaredStep]) -> Identification:
+        left = self.left()
+        refused: TableError | None = None
+        found: Identification | None = None
+        for offer in offers:
+            try:
+                tried = identify(before, after, offer)
+            except TableError as error:
+                refused = refused or error
+                continue
+            found = found or tried
+            if not any(doubt.column in left for doubt in tried.doubts):
+                found = tried
+                break
+        if found is None:
+            assert refused is not None
+            raise self._with_earlier(refused)
+        for name, former in found.used.items():
+            self._use(name, former, left)
+        return found
+
+    def left(self) -> Used:
+        """The declarations that no step has used."""
+        left: dict[str, tuple[str | None, ...]] = {}
+        for name, declared in self.declared.items():
+            facts = [*facts_of(declared)]
+            for former in self.used.get(name, ()):
+                if former in facts:
+                    facts.remove(former)
+            if facts:
+                left[name] = tuple(facts)
+        return left
+
+    def copy(self) -> Declarations:
+        return Declarations(self.declared, {**self.used}, {**self.taken}, [*self.planned])
+
+    def doubts(self, found: Iterable[Doubt]) -> list[Doubt]:
+        """New doubts, each with what earlier steps have used or taken for its column."""
+        doubts = [replace(doubt, earlier=self._earlier(doubt.column)) for doubt in found]
+        for doubt in doubts:
+            self._take(doubt)
+        return doubts
+
+    def open_doubts(self, known: Iterable[Doubt]) -> list[Doubt]:
+        """Older doubts without those that are declared since. Their declarations are used."""
+        is_open: list[Doubt] = []
+        for doubt in known:
+            left = self.left()
+            if doubt.reading in left.get(doubt.column, ()):
+                self._use(doubt.column, doubt.reading, left)
+            else:
+                self._take(doubt)
+                is_open.append(doubt)
+        return is_open
+
+    def likeliest(self, history: Sequence[Columns]) -> Declared:
+        """The likeliest declarations of the columns for which the steps of a history need more than there are."""
+        declarations, found = self.copy(), dict[str, None]()  # in the order in which the steps need them
+        for before, after in pairwise(history):
+            try:
+                declarations.doubts(declarations.identify(before, after).doubts)
+            except UndecidedError as error:
+                for name, former in error.choices[0].items() if error.choices else ():
+                    declarations.used[name] = (*declarations._earlier(name), former)
+                    declarations.taken.pop(name, None)
+                    found[name] = None
+            except TableError:
+                continue  # an impossible declaration
+        left = declarations.left()
+        return {name: (*declarations.used[name], *left.get(name, ())) for name in found}
+
+    def _use(self, name: str, former: str | None, left: Used) -> None:
+        """Earlier ones were about steps that did not need them."""
+        facts = left[name]
+        self.used[name] = (*self.used.get(name, ()), *facts[: facts.index(former) + 1])
+
+    def _take(self, doubt: Doubt) -> None:
+        self.taken[doubt.column] = (*self.taken.get(doubt.column, ()), doubt.reading)
+
+    def _earlier(self, name: str) -> tuple[str | None, ...]:
+        return (*self.used.get(name, ()), *self.taken.get(name, ()))
+
+    def _with_earlier(self, error: TableError) -> TableError:
+        """The error, whose choices have the declarations of their columns that other steps use."""
+        if not isinstance(error, UndecidedError):
+            return error
+        names = {name for choice in error.choices for name in choice}
+        return UndecidedError(error.why, error.choices, {name: self._earlier(name) for name in names})
+
+
+def _of_columns(left: Used, columns: Columns) -> Used:
+    """In the order of the configuration: of two that fit a step, the first one is used first."""
+    names = {column.name for column in columns}
+    return {name: facts for name, facts in left.items() if name in names}
+
+
+def _offers(left: Used) -> Iterable[DeclaredStep]:
+    """A declaration per name. First the first ones, because they are in the order of the steps."""
+    places = product(*(range(len(facts)) for facts in left.values()))
+    for chosen in sorted(islice(places, _MOST_TRIED), key=sum):
+        yield {name: facts[place] for (name, facts), place in zip(left.items(), chosen, strict=True)}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Cost:
+    """unused: declarations that no step has used. doubts: those of declared columns. overruled: declarations that are
+    used by steps that are certain without them, and then have other columns."""
+
+    unused: int = 0
+    doubts: int = 0
+    overruled: int = 0
+
+
+@dataclass(slots=True)
+class _Search:
+    """Searches declarations for the steps of a history under which none is undecided. declared: their number."""
+
+    steps: Sequence[tuple[Columns, Columns]]
+    declared: int
+    best: list[DeclaredStep] = field(default_factory=list)
+    cost: _Cost | None = None
+    tries: int = _MOST_SEARCHED
+
+    def follow(self, declarations: Declarations, used: list[DeclaredStep], cost: _Cost) -> None:
+        """Completes the declarations of the first steps in all ways."""
+        if len(used) == len(self.steps):
+            cost = replace(cost, unused=self.declared - sum(map(len, used)))
+            if self.cost is None or cost < self.cost:
+                self.best, self.cost = used, cost
+            return
+        ways = self._ways(declarations, *self.steps[len(used)])
+        fewest = min((len(found.used) for found, doubts, _ in ways if not doubts), default=0)
+        certain = [found.origins for found, doubts, _ in ways if not doubts and len(found.used) == fewest]
+        for found, doubts, following in ways:
+            overruled = 0 if found.origins in certain else max(len(found.used) - fewest, 0)
+            total = replace(cost, doubts=cost.doubts + doubts, overruled=cost.overruled + overruled)
+            self.follow(following, [*used, found.used], total)
+
+    def _ways(
+        self, declarations: Declarations, before: Columns, after: Columns
+    ) -> list[tuple[Identification, int, Declarations]]:
+        """The ways to identify a step, each with the doubts that are left and what later steps have."""
+        left = declarations.left()
+        ways: list[tuple[Identification, int, Declarations]] = []
+        for offer in _parts(_of_columns(left, after)):
+            self.tries -= 1
+            if self.tries < 0 or self.cost == _Cost():
+                break
+            following = declarations.copy()
+            try:
+                found = following._identify(before, after, [offer])
+            except TableError:
+                continue
+            if found.used not in [way.used for way, _, _ in ways]:
+                doubts = sum(doubt.column in declarations.declared for doubt in found.doubts)
+                ways.append((found, doubts, following))
+        return ways
+
+
+def _parts(left: Used) -> Iterable[DeclaredStep]:
+    """A declaration or none per name, those with many first."""
+    places = product(*(range(len(facts) + 1) for facts in left.values()))
+    for chosen in sorted(islice(places, _MOST_TRIED), key=sum):
+        pairs = zip(left.items(), chosen, strict=True)
+        yield {name: facts[place] for (name, facts), place in pairs if place < len(facts)}
