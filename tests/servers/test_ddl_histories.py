@@ -92,6 +92,9 @@ class Partitions:
             case _:
                 yield f"update root set id = id + 1000 where region = '{name}' and {some} and id < 1000"
 
+    def last(self) -> Iterator[str]:
+        yield from ()
+
 
 @dataclass(slots=True)
 class ShadowKey:
@@ -141,6 +144,11 @@ class ShadowKey:
             case _:
                 yield f"update shadow set id = id + 100000 where {some} and id < 100000"
 
+    def last(self) -> Iterator[str]:
+        """A row, which shows the columns at the end of a night."""
+        self.rows += 1
+        yield f"insert into shadow (id) values ({self.rows})"
+
 
 @dataclass(slots=True)
 class Bag:
@@ -188,6 +196,9 @@ class Bag:
             case _:
                 yield "update bag set id = id"
 
+    def last(self) -> Iterator[str]:
+        yield "insert into bag (id) values (9)"
+
     def shown(self) -> str:
         if self.random.random() < 0.5:
             return "update bag set id = id"
@@ -206,6 +217,7 @@ def test_every_table_is_right_or_named(seed: int, server: Server, tmp_path: Path
             statements = [text for part in parts for text in part.create()] if number == 0 else []
             for _ in range(STEPS * len(parts)):
                 statements += random.choice(parts).step()
+            statements += [text for part in parts for text in part.last()]
             log += [f"-- night {number}", *statements]
             server.psql("; ".join(statements))
             database.land()

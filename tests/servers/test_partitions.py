@@ -194,6 +194,31 @@ def partition_problems(server: Server, tmp_path: Path, landing: Path, script: st
     return [check for check in report.checks if (check.status, check.subject) == (PROBLEM, "partitions")]
 
 
+@pytest.mark.parametrize(
+    ("root", "partitions", "key"),
+    [("key", ("root's key", "full"), ""), ("nothing", ("key", "full"), "id"), ("nothing", ("key", "full"), "")],
+)
+def test_streamed_and_resent_transactions(
+    server: Server, tmp_path: Path, landing: Path, root: str, partitions: tuple[str, str], key: str
+) -> None:
+    """The second file sends the first one's transactions again, and all partitions are described anew in it."""
+    target = in_memory(tmp_path, landing, f"[{{match: public.t, key: [{key}]}}]" if key else "[]")
+    many = "insert into t select i, case i % 2 when 0 then 'n' else 'm' end, i, md5(i::text), 'w' from "
+    changes = "update t set w = 'x' where id % 5 = 0; update t set code = -code where id % 7 = 0"
+    with judged_database(server, "partitions", landing, publication=VIA_ROOT) as database:
+        server.create_slot("resent")
+        server.psql(definition(root, partitions))
+        server.psql(f"begin; {many} generate_series(1, 3000) i; {changes}; delete from t where id % 3 = 0; commit")
+        server.recvlogical("partitions", landing / "0.bin", publications=["p"], proto_version=2, streaming="on")
+        first = judge(target.night(), database.tables())["public.t"]
+        server.psql(f"begin; {many} generate_series(3001, 6000) i; {changes}; delete from t where id % 4 = 0; commit")
+        server.recvlogical("resent", landing / "1.bin", publications=["p"], proto_version=2, streaming="on")
+        second = judge(target.night(), database.tables())["public.t"]
+    is_covered_here = is_covered(root, partitions, key)
+    assert [found.difference == "" for found in (first, second)] == [is_covered_here, is_covered_here]
+    assert is_covered_here or (first.is_reported and second.is_reported)
+
+
 MODES = ("mirror", "soft_delete", "history")
 
 
