@@ -123,7 +123,19 @@ def test_a_version_that_knows_no_attached_partitions_refuses_their_ledger(
     batches.begin(batch)
     relation = Relation(None, 1, "public", "root", ReplicaIdentity.DEFAULT, ())
     since = CompleteSince(Since.ATTACHMENT, 100)
-    root = TableState(1, "public", "root", "/public/root", 0, 100, APPLIED, None, relation, (), complete_since=since)
+    root = TableState(
+        oid=1,
+        schema="public",
+        table="root",
+        path="/public/root",
+        version=0,
+        last_commit_lsn=100,
+        status=APPLIED,
+        reason=None,
+        relation=relation,
+        key=(),
+        complete_since=since,
+    )
     batches.finish(batch, 100, dict(NOTHING_OPEN), [root])
     last = batches.last()
     assert last is not None
