@@ -33,6 +33,8 @@ _LANGUAGE = {"spark.driver.defaultJavaOptions": "-Duser.language=en -Duser.count
 
 def main(arguments: Sequence[str]) -> int:
     """Does not return if the job runs here."""
+    if sys.version_info < (3, 10):  # noqa: UP036 # the machine's own Python may be older
+        return _refuse(f"Python 3.10 or newer is required, and {sys.executable} is {sys.version.split()[0]}")
     from pgoutput_etl.spark.options import keep, settings_of, split, submitted
 
     if any(sign in str(ROOT) for sign in ':"'):
