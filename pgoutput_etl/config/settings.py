@@ -52,6 +52,9 @@ class Mode(Enum):
     APPEND = "append"
 
 
+DEFAULT_MODE = Mode.MIRROR
+
+
 class OnError(Enum):
     """The handling of unreadable bytes."""
 
@@ -152,7 +155,7 @@ class TableRule:
 
     match: str
     skip: bool = False
-    mode: Mode = Mode.MIRROR
+    mode: Mode = DEFAULT_MODE
     key: tuple[str, ...] | None = None
     columns: Mapping[str, Setting] = field(default_factory=dict)
     rename: str | None = None
@@ -449,7 +452,7 @@ def _rule(node: Node, target: Target) -> TableRule:
     rule = TableRule(
         match=keys["match"].text("schema.table as a shell pattern"),
         skip=keys["skip"].boolean(),
-        mode=keys["mode"].choice(Mode.MIRROR),
+        mode=keys["mode"].choice(DEFAULT_MODE),
         key=_columns(keys["key"]),
         columns={name: setting for name, (setting, _) in columns.items()},
         rename=_table_name(keys["rename"]),

@@ -19,6 +19,7 @@ from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACE
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.contract import holds_new_type, is_held_by_contract
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import WAS_SKIPPED
 from pgoutput_etl.transactions.cutoff import TORN
 
@@ -154,7 +155,7 @@ def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple
 
 def _dropping(replaced: Iterable[TableCondition]) -> str:
     """The end of the sentence before a snapshot that replaces these tables."""
-    modes = sorted({condition.mode for condition in replaced} - {Mode.MIRROR.value})
+    modes = sorted({c.mode for c in replaced if not table_mode(Mode(c.mode)).is_copy})
     return f"; it drops what mode {' and '.join(modes)} kept:" if modes else ":"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.settings import DEFAULT_MODE, Mode
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.scan.file_summary import FileScan
@@ -226,7 +226,7 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     parsed = {"relation": relation_of(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
     # Older ledgers have no mode, masks, last row, completeness, mismatches, doubts or changes of columns.
-    mode, masks = Mode(row.get("mode") or Mode.MIRROR.value), json.loads(row.get("uses") or "{}")
+    mode, masks = Mode(row.get("mode") or DEFAULT_MODE.value), json.loads(row.get("uses") or "{}")
     last_row = row.get("last_row") and tuple(row["last_row"])
     kind = row.get("complete_by")
     since = None if kind is None else CompleteSince(Since(kind), row["complete_lsn"])

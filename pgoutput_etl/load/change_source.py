@@ -22,7 +22,6 @@ from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.changes.key_exchanges import without_exchanges
 from pgoutput_etl.changes.key_facts import ranges_of
 from pgoutput_etl.changes.window import Window, rows_in
-from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.ingest.executors import iterate_blocks
 from pgoutput_etl.ingest.rows import MessageRows, messages_to_apply
 from pgoutput_etl.load.batch_keys import BatchKeys, keys_of_blocks, keys_of_events
@@ -33,6 +32,7 @@ from pgoutput_etl.scan.blocks import UNPACKED_BY
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.transactions.status_lookup import StatusLookup
@@ -198,7 +198,7 @@ def _may_exchange_keys(task: TableTask, shape: TableShape) -> bool:
 
 
 def _keeps_changes(task: TableTask) -> bool:
-    return task.mode is Mode.APPEND
+    return not table_mode(task.mode).has_rows
 
 
 def _only_inserts(task: TableTask) -> bool:

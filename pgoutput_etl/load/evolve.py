@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.settings import DEFAULT_MODE, Mode
 from pgoutput_etl.identifiers import forms, identifier, is_catalog_place, quoted, tag_of
 from pgoutput_etl.load.commit import DeltaTransaction, overwrite
 from pgoutput_etl.load.layout import allow_names, has_change_feed, has_column_mapping, is_for_all_readers
@@ -41,6 +41,7 @@ from pgoutput_etl.targets.modes import (
     UNCHANGED_COLUMN,
     UNREPRESENTABLE_COLUMN,
     added_columns,
+    table_mode,
 )
 
 
@@ -65,7 +66,7 @@ def _recorded_metadata(spark: SparkSession, path: str) -> list[tuple[int, dict[s
 
 
 def evolve(
-    spark: SparkSession, path: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode = Mode.MIRROR
+    spark: SparkSession, path: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode = DEFAULT_MODE
 ) -> tuple[str, ...]:
     """Returns remarks on the table's layout. Raises TableError if existing rows would lack a key."""
     needs_log_only = (
@@ -86,7 +87,7 @@ def evolve(
 def check_migration(target: Callable[[], DataFrame], migration: SchemaMigration, mode: Mode) -> None:
     """Raises TableError if rows that can still be changed or deleted would lack a key. target: reads its rows."""
     has_new_key = any(migration.origins[place] is None for place in migration.key)
-    if has_new_key and mode is not Mode.APPEND and current_rows(target(), mode).limit(1).count():
+    if has_new_key and table_mode(mode).has_rows and current_rows(target(), mode).limit(1).count():
         migration.check_key()
 
 
@@ -125,7 +126,7 @@ def _has_entries(spark: SparkSession, path: str, names: list[str], mode: Mode) -
     if not names:
         return False
     arrays = [F.map_keys(UNREPRESENTABLE_COLUMN)]
-    if mode is Mode.APPEND:
+    if OLD_KEY_COLUMN in table_mode(mode).columns:
         arrays += [F.map_keys(OLD_KEY_COLUMN), F.col(UNCHANGED_COLUMN)]
     arrays = [F.coalesce(array, F.array().cast("array<string>")) for array in arrays]
     entries = read_table(spark, path).select(F.explode(F.concat(*arrays)).alias("name"))

@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.event_log import TRUNCATED
 from pgoutput_etl.changes.events import INSERTED
 from pgoutput_etl.changes.key_facts import Ranges
-from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.bag import replace_equal_rows, with_content_among
@@ -27,7 +26,7 @@ from pgoutput_etl.load.net_effect import event_content, rows_with_content, with_
 from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, next_truncate, row_states, truncates_of
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.target_columns import current_rows, selected, target_values
+from pgoutput_etl.load.target_columns import selected, target_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
 
@@ -35,7 +34,7 @@ from pgoutput_etl.targets.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_L
 def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
     stored = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
-    mismatches = mismatches_in_log(events, shape, stored, Mode.HISTORY)
+    mismatches = mismatches_in_log(events, shape, _current(stored))
     if shape.is_bag:
         result = _write_bag(spark, path, shape, events.frame, stored)
     else:
@@ -63,14 +62,17 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) ->
     versions = selected(_versions_of_bag(paired), _values(shape))
     if stored is None:
         return versions
-    deletes = settled(_deletes(paired), current_rows(stored, Mode.HISTORY), shape)
+    deletes = settled(_deletes(paired), stored.where(F.col(VALID_TO_LSN).isNull()), shape)
     ended = _ended(stored, deletes, _first_truncate(ordered), shape)
     return ended.unionByName(versions, allowMissingColumns=True)
 
 
+def _current(stored: DataFrame | None) -> DataFrame | None:
+    return None if stored is None else stored.where(F.col(VALID_TO_LSN).isNull())
+
+
 def _changes(shape: TableShape, events: EventLog, stored: DataFrame | None) -> DataFrame:
-    current = None if stored is None else current_rows(stored, Mode.HISTORY)
-    return _openings_and_closings(row_states(events, shape, current), shape)
+    return _openings_and_closings(row_states(events, shape, _current(stored)), shape)
 
 
 def _new_versions(changes: DataFrame, shape: TableShape) -> DataFrame:
@@ -125,7 +127,7 @@ def _write_bag(
         return commit.initialize(spark, path, versions, shape.layout)
     if not ordered.where(F.col("_op") != INSERTED).limit(1).count():
         return commit.append(spark, path, versions)
-    current = current_rows(stored, Mode.HISTORY)
+    current = stored.where(F.col(VALID_TO_LSN).isNull())
     first, deletes = _first_truncate(ordered), settled(_deletes(paired), current, shape)
     if not has_change_feed(spark, path):
         return commit.initialize(

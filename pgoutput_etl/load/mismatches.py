@@ -17,7 +17,6 @@ from pgoutput_etl.changes.event_log import TRUNCATED
 from pgoutput_etl.changes.events import INSERTED, MOVED_IN
 from pgoutput_etl.changes.key_chains import PRESUMING
 from pgoutput_etl.changes.key_facts import Ranges
-from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.load.bag_deletes import may_be_stale, ranked, settled, survivors
 from pgoutput_etl.load.commit import WriteResult
 from pgoutput_etl.load.key_chains import chain_of_key
@@ -30,7 +29,6 @@ from pgoutput_etl.load.net_effect import (
     with_sequence,
 )
 from pgoutput_etl.load.row_states import EventLog, next_truncate, truncates_of
-from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.mismatches import Mismatches
 
@@ -127,13 +125,12 @@ def _any_stored(net: DataFrame, shape: TableShape, stored: DataFrame, ranges: Ra
     return bool(others.join(stored.alias("t"), same_key(shape, ranges), "left_semi").limit(1).count())
 
 
-def mismatches_in_log(events: EventLog, shape: TableShape, stored: DataFrame | None, mode: Mode) -> Mismatches | None:
-    """Compares all events of a table, or those after the last truncate, with the target's current rows. stored: the
-    target's rows; None if there are none."""
+def mismatches_in_log(events: EventLog, shape: TableShape, current: DataFrame | None) -> Mismatches | None:
+    """Compares all events of a table, or those after the last truncate, with the target's rows. current: those that
+    PostgreSQL has, too; None if there are none."""
     if events.are_plain:
         return None
     changes = with_sequence(events.frame)
-    current = None if stored is None else current_rows(stored, mode)
     if events.has_truncates:
         truncates = F.broadcast(truncates_of(changes))
         kept = changes.where(F.col("_op") != TRUNCATED).crossJoin(truncates).where(next_truncate().isNull())

@@ -10,20 +10,15 @@ from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
-from pgoutput_etl.load import append, history, merge, soft_delete
+from pgoutput_etl.load import merge
 from pgoutput_etl.load.change_source import ChangeRows
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import check_migration, migrated
+from pgoutput_etl.load.log_modes import LOG_MODES
 from pgoutput_etl.load.targets import SpanWrite
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
-
-_ROWS_AFTER = {
-    Mode.SOFT_DELETE: soft_delete.rows_after,
-    Mode.HISTORY: history.rows_after,
-    Mode.APPEND: append.rows_after,
-}
 
 _NO_COUNTS = WriteResult(0, 0, 0, 0, rows=0)
 
@@ -47,9 +42,9 @@ class FrameChanges:
         """Nothing is recorded."""
 
     def _rows_after(self, stored: DataFrame | None, task: TableTask, span: SchemaSpan) -> DataFrame:
-        if task.mode is Mode.MIRROR:
+        if task.mode not in LOG_MODES:
             return merge.rows_after(stored, span.shape, self.source.events(task, span).frame)
-        return _ROWS_AFTER[task.mode](stored, span.shape, self.source.event_log(task, span))
+        return LOG_MODES[task.mode].rows_after(stored, span.shape, self.source.event_log(task, span))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.key_facts import Ranges
-from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
@@ -26,7 +25,7 @@ from pgoutput_etl.load.net_effect import all_of, keyed_columns, net_key_parts, t
 from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, row_states
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.target_columns import current_rows, selected, target_values
+from pgoutput_etl.load.target_columns import selected, target_values
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import DELETED_COLUMN, METADATA_COLUMNS
 
@@ -34,7 +33,7 @@ from pgoutput_etl.targets.modes import DELETED_COLUMN, METADATA_COLUMNS
 def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
     stored = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
-    mismatches = mismatches_in_log(events, shape, stored, Mode.SOFT_DELETE)
+    mismatches = mismatches_in_log(events, shape, _current(stored))
     net = _net(stored, shape, events).localCheckpoint()
     if before is TargetRows.NOTHING:
         result = commit.initialize(spark, path, _new_rows(net, shape), shape.layout)
@@ -54,9 +53,12 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) ->
     return _merge(_with_revived(net, _revived(net, shape, stored, {}), shape), shape, {}).after(stored)
 
 
+def _current(stored: DataFrame | None) -> DataFrame | None:
+    return None if stored is None else stored.where(~F.col(DELETED_COLUMN))
+
+
 def _net(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
-    living = None if stored is None else current_rows(stored, Mode.SOFT_DELETE)
-    return _last_states(row_states(events, shape, living), shape)
+    return _last_states(row_states(events, shape, _current(stored)), shape)
 
 
 def _new_rows(net: DataFrame, shape: TableShape) -> DataFrame:

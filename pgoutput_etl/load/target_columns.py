@@ -19,7 +19,7 @@ from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.spark.arrow_types import spark_type
-from pgoutput_etl.targets.modes import DELETED_COLUMN, UNREPRESENTABLE_COLUMN, VALID_TO_LSN
+from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN, table_mode
 from pgoutput_etl.types import ColumnType, Storage
 
 ENTRIES = "array<struct<key: string, value: string>>"
@@ -60,9 +60,7 @@ def current_rows(rows: DataFrame, mode: Mode) -> DataFrame:
 
 
 def is_current(mode: Mode) -> Column:
-    if mode is Mode.SOFT_DELETE:
-        return ~F.col(DELETED_COLUMN)
-    return F.col(VALID_TO_LSN).isNull() if mode is Mode.HISTORY else F.lit(True)
+    return F.expr(table_mode(mode).current)
 
 
 def stored_value(column: TableColumn, alias: str = "") -> Column:

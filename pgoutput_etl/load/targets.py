@@ -18,15 +18,17 @@ from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
 from pgoutput_etl.ingest.listing import heap_of
 from pgoutput_etl.ingest.rows import MessageRows
-from pgoutput_etl.load import append, history, merge, soft_delete
 from pgoutput_etl.load import commit as delta_commit
+from pgoutput_etl.load import merge
 from pgoutput_etl.load.change_source import ChangeBlocks, ChangeRows, ChangeSource
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import applications, committed_steps, evolve
 from pgoutput_etl.load.layout import lay_out
+from pgoutput_etl.load.log_modes import LOG_MODES
 from pgoutput_etl.load.mismatches import mismatches_in_log
 from pgoutput_etl.load.net_effect import event_key_parts, has_key, keyed_columns
 from pgoutput_etl.load.shared_table import check_shared, tagged_target
+from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
@@ -38,14 +40,13 @@ from pgoutput_etl.spark.platform import marks_commits
 from pgoutput_etl.spark.row_size import large_row
 from pgoutput_etl.spark.session import is_running, session_settings, writes_may_overlap
 from pgoutput_etl.targets.mismatches import Mismatches
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff
 
 T = TypeVar("T")
 
 _READS_PER_HEAP = 4  # a reader of one row at a time needs its row group, its page, and the row
-
-_WRITERS = {Mode.SOFT_DELETE: soft_delete.write, Mode.HISTORY: history.write, Mode.APPEND: append.write}
 
 # Makes one commit, from the rows in the target before it and their number, None if unknown.
 SpanWrite = Callable[[TargetRows, DeltaTransaction, int | None], WriteResult]
@@ -180,7 +181,7 @@ class DeltaChanges:
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         span = with_memory(self.spark, span)
-        if task.mode is Mode.MIRROR:
+        if task.mode not in LOG_MODES:
             events = self.source.events(task, span)
             if self.event_filter is not None:
                 events = replace(events, frame=self.event_filter(events.frame, span.shape))
@@ -194,7 +195,7 @@ class DeltaChanges:
         def write_in_mode(before: TargetRows, commit: DeltaTransaction, _: int | None) -> WriteResult:
             settings = {**commit.settings(), **merge.for_size(self.spark, log.size)}
             with session_settings(self.spark, settings) as session:
-                return retried(lambda: _WRITERS[task.mode](session, task.path, span.shape, log, before))
+                return retried(lambda: LOG_MODES[task.mode].write(session, task.path, span.shape, log, before))
 
         return write_in_mode
 
@@ -206,11 +207,12 @@ class DeltaChanges:
         span = with_memory(self.spark, span)
         shape, has_rows = span.shape, before is TargetRows.ROWS
         stored = tagged_target(self.spark, task.path, shape.columns, version) if has_rows else None
-        if task.mode is Mode.MIRROR:
+        if task.mode not in LOG_MODES:
             return merge.compared(shape, self.source.events(task, span), stored)
-        if task.mode is Mode.APPEND:
+        if not table_mode(task.mode).has_rows:
             return None
-        return mismatches_in_log(self.source.event_log(task, span), shape, stored, task.mode)
+        current = None if stored is None else current_rows(stored, task.mode)
+        return mismatches_in_log(self.source.event_log(task, span), shape, current)
 
 
 def with_memory(spark: SparkSession, span: SchemaSpan) -> SchemaSpan:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pgoutput_etl.config.column_rules import masks_in_words
-from pgoutput_etl.config.settings import Config, Mode, OnMissingRow
+from pgoutput_etl.config.settings import Config, OnMissingRow
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import RunError, TableError, during
 from pgoutput_etl.identifiers import tag_of
@@ -22,6 +22,7 @@ from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.mismatches import Mismatches, added
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import (
     APPLIED,
     HELD,
@@ -186,13 +187,13 @@ class Writer:
         """Rows that were written with no more memory than there is now are known to fit."""
         memory, known = self.targets.memory, None if task.state is None else task.state.memory
         is_known = known is not None and memory is not None and known <= memory and not self.batch.resumed
-        if task.mode is not Mode.APPEND and not is_known and not task.replaces:
+        if table_mode(task.mode).has_rows and not is_known and not task.replaces:
             self.targets.refuse_large_rows(place)
 
     def _memory(self, task: TableTask) -> int | None:
         """Of the table's new state. A run that died may have had more, and rows that are only appended to were not
         measured."""
-        return None if self.batch.resumed or task.mode is Mode.APPEND else self.targets.memory
+        return None if self.batch.resumed or not table_mode(task.mode).has_rows else self.targets.memory
 
     def _missing_reason(self, task: TableTask) -> str | None:
         """The error's text if a table that was written before is gone."""
@@ -403,6 +404,6 @@ def _notes(task: TableTask, written: WriteResult) -> list[str]:
     if written.not_found:
         notes.append(f"{counted(written.not_found, 'delete')} matched no row")
     if task.state is None and not task.replaces:
-        notes.append("new" if task.mode is Mode.MIRROR else f"new, in mode {task.mode.value}")
+        notes.append("new" if table_mode(task.mode).is_copy else f"new, in mode {task.mode.value}")
         notes += [masks_in_words(task.masks)] if task.masks else []
     return notes

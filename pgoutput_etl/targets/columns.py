@@ -8,40 +8,16 @@ from dataclasses import dataclass
 from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.schema.identification import Declared, facts_of
 from pgoutput_etl.schema.table_shape import TableColumn
-from pgoutput_etl.targets.modes import (
-    DELETED_COLUMN,
-    OLD_KEY_COLUMN,
-    OP_COLUMN,
-    SEQ_COLUMN,
-    UNCHANGED_COLUMN,
-    UNREPRESENTABLE_COLUMN,
-    VALID_FROM_LSN,
-    VALID_FROM_TS,
-    VALID_TO_LSN,
-    VALID_TO_TS,
-    added_columns,
-)
+from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN, table_mode
 from pgoutput_etl.types.sql_type import sql_type
 
-_ADDED: Mapping[str, tuple[str, str]] = {
+_METADATA: Mapping[str, tuple[str, str]] = {
     "_pg_commit_lsn": ("bigint", "Commit LSN of the transaction that wrote this row"),
     "_pg_commit_ts": ("timestamp", "Commit time of the transaction that wrote this row"),
     "_pg_xid": ("bigint", "Transaction ID of the transaction that wrote this row"),
     UNREPRESENTABLE_COLUMN: (
         "map<string,string>",
         "PostgreSQL's text of values that their columns cannot hold, by column",
-    ),
-    DELETED_COLUMN: ("boolean", "True if PostgreSQL deleted the row"),
-    VALID_FROM_LSN: ("bigint", "Commit LSN of the transaction that wrote this version"),
-    VALID_TO_LSN: ("bigint", "Commit LSN of the transaction that ended this version; NULL for the current version"),
-    VALID_FROM_TS: ("timestamp", "Commit time of the transaction that wrote this version"),
-    VALID_TO_TS: ("timestamp", "Commit time of the transaction that ended this version; NULL for the current version"),
-    OP_COLUMN: ("string", "I (INSERT), U (UPDATE), D (DELETE), or T (TRUNCATE)"),
-    SEQ_COLUMN: ("bigint", "Orders the changes of one commit"),
-    OLD_KEY_COLUMN: ("map<string,string>", "The old key, by column, if an UPDATE changed the key"),
-    UNCHANGED_COLUMN: (
-        "array<string>",
-        "Columns whose large values an UPDATE left unchanged: they were not sent",
     ),
 }
 
@@ -77,7 +53,8 @@ def target_columns(
 
 def columns_of_mode(mode: Mode) -> tuple[TargetColumn, ...]:
     """The columns that are not PostgreSQL's."""
-    return tuple(TargetColumn(name, _ADDED[name][0], description=_ADDED[name][1]) for name in added_columns(mode))
+    columns = {**_METADATA, **table_mode(mode).columns}
+    return tuple(TargetColumn(name, own_type, description=text) for name, (own_type, text) in columns.items())
 
 
 def _own_column(column: TableColumn, mask: str | None, former_names: Iterable[str | None]) -> TargetColumn:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pgoutput_etl.config.settings import Config, Mode, OnMissingRow, Snapshots, TableRule
+from pgoutput_etl.config.settings import DEFAULT_MODE, Config, OnMissingRow, Snapshots, TableRule
 from pgoutput_etl.console import shortened
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.contract import OnAmbiguous
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.targets.mismatches import Mismatches
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import APPLIED, CompleteSince, Since, TableState, may_lack_rows
 
 _SHOWN_TABLES, _SHOWN_NAMES, _EXCEPTED_NAMES = 10, 8, 3
@@ -53,7 +54,7 @@ class TableCondition:
     state: ConditionKind
     reason: str
     lsn: int
-    mode: str = Mode.MIRROR.value
+    mode: str = DEFAULT_MODE.value
     can_be_repaired: bool = False
     mismatches: Mismatches | None = None
 
@@ -82,7 +83,7 @@ def condition_of(state: TableState, snapshots: Snapshots, rule: TableRule) -> Ta
         return _condition(state, ConditionKind.HELD, state.reason or "")
     if not state.is_readable:
         return None
-    is_counted = rule.on_missing_row is not OnMissingRow.IGNORE and state.mode is not Mode.APPEND
+    is_counted = rule.on_missing_row is not OnMissingRow.IGNORE and table_mode(state.mode).has_rows
     found, since = state.mismatches if is_counted else None, state.complete_since
     is_complete = since is not None and not may_lack_rows(state)
     if found is not None and (found.doubled or (found.missing and is_complete)):
@@ -118,7 +119,7 @@ def _condition(
 
 def can_be_repaired(state: TableState) -> bool:
     """True if `snapshot --repair` takes the table."""
-    return state.is_complete and state.mode is Mode.MIRROR and not state.masks
+    return state.is_complete and table_mode(state.mode).is_copy and not state.masks
 
 
 def _divergence(found: Mismatches, since: CompleteSince | None) -> str:

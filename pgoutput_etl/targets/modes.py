@@ -1,6 +1,9 @@
-"""The columns that each mode adds after a table's own columns, in this order."""
+"""What each mode makes of a target: the columns that it adds after a table's own columns, and what its rows are."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pgoutput_etl.config.settings import Mode
 
@@ -19,13 +22,69 @@ OP_COLUMN, SEQ_COLUMN = "_pg_op", "_pg_seq"
 OLD_KEY_COLUMN, UNCHANGED_COLUMN = "_pg_old_key", "_pg_unchanged"
 
 
-_OF_MODE: dict[Mode, tuple[str, ...]] = {
-    Mode.MIRROR: (),
-    Mode.SOFT_DELETE: (DELETED_COLUMN,),
-    Mode.HISTORY: (VALID_FROM_LSN, VALID_TO_LSN, VALID_FROM_TS, VALID_TO_TS),
-    Mode.APPEND: (OP_COLUMN, SEQ_COLUMN, OLD_KEY_COLUMN, UNCHANGED_COLUMN),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMode:
+    """What the rows of a target are. columns: that the mode adds after METADATA_COLUMNS, with type and description.
+
+    is_copy: PostgreSQL's rows and no others, so that a batch writes its net effect. has_rows: False if it has changes
+    instead. needs_key: False if equal rows can be told apart. current: Spark's SQL for a row that PostgreSQL has, too.
+    ends: of other rows, their METADATA_COLUMNS as of the commit that ended them, where those differ; None if there are
+    no such rows. identity: what identifies a row, beside the key, or instead of it in a table of changes.
+    """
+
+    columns: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    is_copy: bool = False
+    has_rows: bool = True
+    needs_key: bool = False
+    current: str = "true"
+    ends: Mapping[str, str | None] | None = None
+    identity: tuple[str, ...] = ()
+
+
+_MODES = {
+    Mode.MIRROR: TableMode(is_copy=True),
+    Mode.SOFT_DELETE: TableMode(
+        columns={DELETED_COLUMN: ("boolean", "True if PostgreSQL deleted the row")},
+        needs_key=True,
+        current=f"NOT {DELETED_COLUMN}",
+        ends={},
+    ),
+    Mode.HISTORY: TableMode(
+        columns={
+            VALID_FROM_LSN: ("bigint", "Commit LSN of the transaction that wrote this version"),
+            VALID_TO_LSN: (
+                "bigint",
+                "Commit LSN of the transaction that ended this version; NULL for the current version",
+            ),
+            VALID_FROM_TS: ("timestamp", "Commit time of the transaction that wrote this version"),
+            VALID_TO_TS: (
+                "timestamp",
+                "Commit time of the transaction that ended this version; NULL for the current version",
+            ),
+        },
+        current=f"{VALID_TO_LSN} IS NULL",
+        ends={"_pg_commit_lsn": VALID_TO_LSN, "_pg_commit_ts": VALID_TO_TS, "_pg_xid": None},
+        identity=(VALID_FROM_LSN,),
+    ),
+    Mode.APPEND: TableMode(
+        columns={
+            OP_COLUMN: ("string", "I (INSERT), U (UPDATE), D (DELETE), or T (TRUNCATE)"),
+            SEQ_COLUMN: ("bigint", "Orders the changes of one commit"),
+            OLD_KEY_COLUMN: ("map<string,string>", "The old key, by column, if an UPDATE changed the key"),
+            UNCHANGED_COLUMN: (
+                "array<string>",
+                "Columns whose large values an UPDATE left unchanged: they were not sent",
+            ),
+        },
+        has_rows=False,
+        identity=("_pg_commit_lsn", SEQ_COLUMN),
+    ),
 }
 
 
+def table_mode(mode: Mode) -> TableMode:
+    return _MODES[mode]
+
+
 def added_columns(mode: Mode) -> tuple[str, ...]:
-    return (*METADATA_COLUMNS, *_OF_MODE[mode])
+    return (*METADATA_COLUMNS, *_MODES[mode].columns)

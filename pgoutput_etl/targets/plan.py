@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.settings import DEFAULT_MODE, Mode
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.column_changes import ChangedAt
 from pgoutput_etl.schema.contract import is_held_by_contract
@@ -86,7 +86,7 @@ class TableState:
     retired: Retired = ()
     types: tuple[str, ...] = ()
     rows: int | None = None
-    mode: Mode = Mode.MIRROR
+    mode: Mode = DEFAULT_MODE
     masks: Mapping[str, str] = field(default_factory=dict)
     snapshot: int | None = None
     last_row: CommitPosition | None = None
@@ -208,7 +208,7 @@ class TableTask:
     schema_changes: tuple[tuple[CommitPosition | None, SchemaChange], ...]
     retired: Retired
     cutoff: Cutoff | None = None
-    mode: Mode = Mode.MIRROR
+    mode: Mode = DEFAULT_MODE
     masks: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     way_out: str | None = None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pgoutput_etl.config.settings import Config, Mode, OnInvalidText, TableRule
+from pgoutput_etl.config.settings import Config, OnInvalidText, TableRule
 from pgoutput_etl.errors import SequenceError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, is_within
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
@@ -25,6 +25,7 @@ from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory
 from pgoutput_etl.schema.table_shape import table_columns, table_shape
 from pgoutput_etl.targets import location
 from pgoutput_etl.targets.layout import fitting
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.partitions import gain_remarks, gained_tables
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
@@ -267,7 +268,7 @@ class _Planner:
         if mode is not None:
             raise TableError(f"{mode}. {_NO_OTHER_MODE}")
         changes = replace(changes, gained=gained_tables(self.history, state, changes, self.last_rows))
-        if rule.mode is not Mode.MIRROR:  # other modes store a truncate like any other change
+        if not table_mode(rule.mode).is_copy:  # other modes store a truncate like any other change
             changes = replace(changes, truncated_at=None)
         history = _ColumnHistory(Declarations(rule.lineage, {} if state is None else dict(state.used)))
         spans, retired, schema_changes = self._spans(case, changes, rule, _merged(runs), history)
@@ -278,7 +279,7 @@ class _Planner:
             rule.on_schema_change.check(state.full_name, of_columns, history.new)
         for span in spans:
             location.check_names(span.shape, rule.mode, rule.tag)
-            if rule.mode is Mode.SOFT_DELETE and span.shape.is_bag:
+            if table_mode(rule.mode).needs_key and span.shape.is_bag:
                 raise TableError(
                     "mode soft_delete needs a key, and the table has none: an UPDATE would look like a DELETE. "
                     "Configure `key`, or use mode history, which needs no key"

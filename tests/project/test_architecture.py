@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,6 +48,13 @@ def test_a_class_name_has_one_meaning() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 named.setdefault(node.name, []).append(path.relative_to(PACKAGE).as_posix())
     assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
+
+
+def test_a_mode_is_named_where_its_name_its_rows_and_its_writer_are() -> None:
+    """A new mode changes these modules, and adds one."""
+    naming = (path for path in PACKAGE.rglob("*.py") if re.search(r"\bMode\.[A-Z]", path.read_text(encoding="utf-8")))
+    named = {path.relative_to(PACKAGE).as_posix() for path in naming}
+    assert named == {"config/settings.py", "targets/modes.py", "load/log_modes.py"}
 
 
 def repository_files() -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.config.settings import Config, Mode, Snapshots
+from pgoutput_etl.config.settings import Config, Snapshots
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.identifiers import pattern_of
@@ -12,6 +12,7 @@ from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
 from pgoutput_etl.jobs.snapshot.request import AutomaticRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import TableState, may_lack_rows
 
 
@@ -40,5 +41,5 @@ def _may_be_loaded(state: TableState, config: Config) -> bool:
     """False if a snapshot would do more harm than good: it would lose the history that other modes keep, or apply
     column changes that somebody has to accept. Also False for a table whose name another table has now."""
     rule = config.rule_for(state.schema, state.table)
-    is_plain = state.mode is Mode.MIRROR and rule.on_schema_change.follows_all and not rule.skip
+    is_plain = table_mode(state.mode).is_copy and rule.on_schema_change.follows_all and not rule.skip
     return is_plain and state.is_complete and may_lack_rows(state) and not state.is_displaced

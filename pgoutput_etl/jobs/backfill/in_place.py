@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.committed_rows import CommittedRows
@@ -21,6 +20,7 @@ from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, 
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.targets.location import scratch_folder
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import HELD, TableChanges, TablePlan, TableState, TableTask, own_places
 from pgoutput_etl.targets.planner import make_plan
 
@@ -50,7 +50,7 @@ class InPlaceBackfill:
             return ""
         if state is None or not state.is_complete:
             return "not applied through the last commit"
-        if state.mode is not Mode.MIRROR:
+        if not table_mode(state.mode).is_copy:
             return f"mode {state.mode.value}"
         if not state.key:
             return "no key"

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.file_access import Access
@@ -33,6 +33,7 @@ from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.platform import local_path
 from pgoutput_etl.spark.shared_file import shared_file
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn
@@ -122,7 +123,7 @@ class _Table:
     def why_not(self, held: Mapping[int, TableState]) -> str | None:
         if self.state.oid in held:
             return f"it is incomplete, with the commits through {_reached(held[self.state.oid])}"
-        if self.state.mode is Mode.APPEND:
+        if not table_mode(self.state.mode).has_rows:
             return "mode append has changes, not rows"
         if not self.columns:
             return "it has no columns"

@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.event_log import position_of
 from pgoutput_etl.changes.row_search import ColumnId, RowImage, RowSearch, Text, Wanted, meets_any
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
-from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.jobs.forget.find import STORED_KEYS, stored_keys
@@ -29,7 +28,7 @@ from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableShape, table_columns
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table
-from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, SEQ_COLUMN, VALID_FROM_LSN
+from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, SEQ_COLUMN, table_mode
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import ColumnType
 from pgoutput_etl.types.canonical_text import ComparedColumn, canonical_texts
@@ -114,12 +113,12 @@ class TargetSearch:
 
     def _identifying(self, alias: str) -> list[Column]:
         """Equal for a row and its equals alone."""
-        if self.state.mode is Mode.APPEND:
-            return [F.col(f"{alias}_pg_commit_lsn"), F.col(alias + SEQ_COLUMN)]
+        mode = table_mode(self.state.mode)
+        own = [F.col(alias + name) for name in mode.identity]
+        if not mode.has_rows:
+            return own
         parts = target_key_parts(self.shape, alias) if self.shape.key else [target_content(self.shape, alias)]
-        if self.state.mode is Mode.HISTORY:
-            parts.append(F.col(alias + VALID_FROM_LSN))
-        return [F.to_json(F.struct(part.alias("part")), {"ignoreNullFields": "false"}) for part in parts]
+        return [F.to_json(F.struct(part.alias("part")), {"ignoreNullFields": "false"}) for part in (*parts, *own)]
 
     def _rows(self) -> DataFrame:
         return tagged_target(self.spark, self.state.path, self.shape.columns)
@@ -127,7 +126,7 @@ class TargetSearch:
     def _texts(self, rows: DataFrame, others: Mapping[str, Column] = MappingProxyType({})) -> DataFrame:
         columns = [ComparedColumn(name, own_type) for name, own_type in self._types.items()]
         own = {"seq": F.lit(None).cast("long"), "old_key": F.lit(None).cast("map<string, string>")}
-        if self.state.mode is Mode.APPEND:
+        if not table_mode(self.state.mode).has_rows:
             own = {"seq": F.col(SEQ_COLUMN), "old_key": F.col(OLD_KEY_COLUMN)}
         return delta_texts(rows, columns, {**others, **own})
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.config.settings import Mode
 from pgoutput_etl.jobs.snapshot.request import Repair
 from pgoutput_etl.jobs.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.jobs.verify.row_text import delta_texts, digests_of, key_size
@@ -16,6 +15,7 @@ from pgoutput_etl.postgres.catalog import CatalogTable
 from pgoutput_etl.postgres.jdbc import Server
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.delta import is_delta_table
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import KeyRanges, TableState
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn
@@ -31,7 +31,7 @@ def why_not_repaired(spark: SparkSession, state: TableState | None) -> str | Non
         return f"the table is {state.status}: {state.reason}"
     if state.is_displaced:
         return "another table has its name now"
-    if state.mode is not Mode.MIRROR:
+    if not table_mode(state.mode).is_copy:
         return f"mode {state.mode.value} keeps more than the server's rows: only mirrors can be repaired"
     if state.masks:
         return "columns that the configuration masks can't be compared: load it without --repair"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.identifiers import path_segment
@@ -19,6 +19,7 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.schema.documents import avro_schema, json_schema
 from pgoutput_etl.schema.table_shape import table_columns
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import UserTypes
 
@@ -83,4 +84,4 @@ def _write(folder: Path, source: str, version: SchemaVersion, types: UserTypes) 
 
 def _key(state: TableState) -> tuple[str, ...]:
     """The columns that are never NULL. The row of a TRUNCATE, in mode append, has no key."""
-    return () if state.mode is Mode.APPEND else state.key
+    return state.key if table_mode(state.mode).has_rows else ()

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ingest.committed_rows import SparkRows
@@ -28,6 +28,7 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.spark.shared_file import shared_file
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import APPLIED, TablePlan, TableTask
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import ColumnType, Storage
@@ -169,7 +170,7 @@ def _why_not(task: TableTask, is_incomplete: bool) -> str | None:
         return "its rows before these transactions are not known"
     if task.changes.truncates:
         return "it has been truncated since: jobs/export.py writes its rows as of before"
-    if task.mode is Mode.APPEND:
+    if not table_mode(task.mode).has_rows:
         return "mode append has changes, not rows"
     variants = [column.name for column in task.shape.columns if _is_variant(column.type)]
     if variants:

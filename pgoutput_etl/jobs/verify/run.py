@@ -12,7 +12,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import patterns_of
@@ -30,7 +30,7 @@ from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.faults import FAULTS, held_reason
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.target_columns import current_rows
+from pgoutput_etl.load.target_columns import current_rows, is_current
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
 from pgoutput_etl.schema.table_shape import table_columns
@@ -40,7 +40,7 @@ from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.condition import can_be_repaired
-from pgoutput_etl.targets.modes import DELETED_COLUMN, VALID_TO_LSN, VALID_TO_TS
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
@@ -231,7 +231,7 @@ class _Comparison:
             return f"the table is held: {self.state.reason}"
         if self.state.status == SKIPPED:
             return "the configuration skips the table, or skipped it while changes were committed"
-        if self.state.mode is Mode.APPEND:
+        if not table_mode(self.state.mode).has_rows:
             return _APPEND
         return "no run has written the table" if self.state.version < 0 else None
 
@@ -264,13 +264,12 @@ class _Comparison:
 
     def _former_rows(self) -> DataFrame | None:
         """Deleted rows with the transaction that deleted them; mode history doesn't store its xid."""
-        if self.state.mode is Mode.SOFT_DELETE:
-            return self._rows().where(F.col(DELETED_COLUMN))
-        if self.state.mode is not Mode.HISTORY:
+        ends = table_mode(self.state.mode).ends
+        if ends is None:
             return None
-        ended = self._rows().where(F.col(VALID_TO_LSN).isNotNull())
-        end = {"_pg_commit_lsn": F.col(VALID_TO_LSN), "_pg_commit_ts": F.col(VALID_TO_TS)}
-        return ended.withColumns({**end, "_pg_xid": F.lit(None).cast("long")})
+        unknown = F.lit(None).cast("long")
+        ended = self._rows().where(~is_current(self.state.mode))
+        return ended.withColumns({name: unknown if end is None else F.col(end) for name, end in ends.items()})
 
     def _compare(
         self, other: OtherTable, columns: Sequence[ComparedColumn], not_compared: Mapping[str, str]
