@@ -3,6 +3,7 @@ source has."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from tests.spark.test_installed_command import INT4, land, run
 from tests.support.jobs import Nights
-from tests.support.small_archives import TOAST, Messages, insert, table, transaction, update
+from tests.support.small_archives import TOAST, Change, Messages, insert, table, transaction, update
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
@@ -39,7 +40,7 @@ def test_a_row_whose_key_changes_keeps_400_unsent_values_of_1600_columns(nights:
 
     found: DataFrame = nights.job.spark.read.format("delta").load(str(nights.job.path("public", "t")))
     if mode == "history":
-        assert found.count() == 4, "the row before its key changed, and after; the other one before and after"
+        assert {"1", "2"} <= {row[0] for row in found.where("_pg_valid_to_lsn is not null").select("id").collect()}
         found = found.where("_pg_valid_to_lsn is null")
     values = {row[0]: list(row[:COLUMNS]) for row in found.collect()}
     last = [f"m{n}" for n in range(UNSENT, COLUMNS - 1)]
@@ -50,12 +51,15 @@ def test_a_row_whose_key_changes_keeps_400_unsent_values_of_1600_columns(nights:
 
 
 def test_a_first_run_of_150_tables_fits_into_the_code_cache(tmp_path: Path) -> None:
+    def changes(oid: int) -> Iterator[Change]:
+        width = oid % 7
+        yield table(("id", INT4), *(f"c{n}" for n in range(width)), oid=oid, name=f"t{oid}")
+        yield from (insert(str(i), *["x" * 20] * width, oid=oid) for i in range(100))
+        yield from (update(str(i), *["y" * 20] * width, oid=oid) for i in range(0, 100, 3))
+
     def night(number: int) -> Messages:
-        oids = [oid for oid in range(1, TABLES + 1) if oid % 5 == number]
-        described = [table(("id", INT4), *(f"c{n}" for n in range(oid % 7)), oid=oid, name=f"t{oid}") for oid in oids]
-        rows = [insert(str(i), *["x" * 20] * (oid % 7), oid=oid) for oid in oids for i in range(100)]
-        changed = [update(str(i), *["y" * 20] * (oid % 7), oid=oid) for oid in oids for i in range(0, 100, 3)]
-        return transaction(number + 1, 100 * (number + 1), *described, *rows, *changed)
+        oids = range(number + 1, TABLES + 1, 5)
+        return transaction(number + 1, 100 * (number + 1), *(change for oid in oids for change in changes(oid)))
 
     land(tmp_path, *(night(number) for number in range(5)))
     (tmp_path / "shop.yaml").write_text(CONFIG.format(folder=tmp_path), encoding="utf-8")
