@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 
@@ -13,11 +14,14 @@ from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_FAILED, EXIT_QUARANTINE, EXI
 from pgoutput_etl.identifiers import name_of
 from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.protocol.messages import Delete, Insert, OldTupleKind, TupleData, Type
+from tests.spark.jobs.test_snapshot import load
 from tests.support.jobs import Nights, dying, held, summary_text
-from tests.support.small_archives import Change, Messages, commit_prepared, copydata, insert, table, transaction
+from tests.support.small_archives import Change, Messages, commit_prepared, copydata, insert, table, transaction, update
 from tests.support.typed_commands import Outcome, share_session, type_command
 
 pytestmark = pytest.mark.spark
+
+INT4, NUMERIC = 23, 1700
 
 
 @pytest.fixture(autouse=True)
@@ -100,6 +104,32 @@ def refuse(error: Outcome, message: str) -> str:
     assert message in error.error
     [command] = error.next
     return command
+
+
+@pytest.mark.soak
+def test_a_key_whose_new_type_cannot_hold_an_old_value(nights: Nights) -> None:
+    """The archive cannot rebuild the table, however often it is tried; the command that is printed can load it."""
+    old, new = (table(("id", kind), "v") for kind in (NUMERIC, INT4))
+    other = table("id", "v", oid=8, name="other")
+    nights.night(transaction(1, 100, old, insert("1.5", "a"), insert("7", "b")), transaction(2, 150, other))
+    rows: list[Change] = [insert("9", "c"), other, insert("1", "x", oid=8)]
+    summary = nights.night(transaction(3, 200, new, *rows))
+    assert (summary.exit_code, set(held(summary))) == (EXIT_QUARANTINE, {"t"})
+    [step] = summary.next
+    options = shlex.join(nights.job.loaded().options)
+    assert re.match("pgoutput-etl snapshot .* --tables public.t --jdbc ", step.command)
+    assert run(f"pgoutput-etl backfill --tables public.t {options}") == EXIT_QUARANTINE
+    assert run(f"pgoutput-etl backfill --from-quarantine {options}") == EXIT_QUARANTINE
+
+    summary = nights.night(transaction(4, 300, insert("10", "d"), insert("2", "y", oid=8)))
+    assert (summary.exit_code, summary.next) == (EXIT_QUARANTINE, (step,))
+    assert nights.values("other") == [("1", "x"), ("2", "y")]
+    assert nights.values("t") == [("1.5", "a"), ("7", "b")]
+
+    assert load(nights, 300, [("2", "a"), ("7", "b"), ("9", "c"), ("10", "d")]).exit_code == EXIT_DONE
+    summary = nights.night(transaction(5, 400, update("2", "e"), insert("3", "z", oid=8)))
+    assert (summary.exit_code, summary.next) == (EXIT_DONE, ())
+    assert nights.values("t") == [(2, "e"), (7, "b"), (9, "c"), (10, "d")]
 
 
 def test_a_gap(nights: Nights) -> None:
