@@ -371,7 +371,8 @@ def test_a_dead_claim_does_not_block_until_a_clock_that_was_set_back_has_caught_
     """Nobody renews it while it is watched."""
     monkeypatch.setattr(claims, "LEASE", timedelta(milliseconds=200))
     monkeypatch.setattr(claims, "RETRY", timedelta(milliseconds=10))
-    rows, waits = Rows(), list[str]()
+    rows = Rows()
+    waits: list[str] = []
     rows.claimed(OTHERS, -HOUR)
     began = time.monotonic()
     with rows.claims().held(1, waits.append):

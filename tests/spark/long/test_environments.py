@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from pgoutput_etl.identifiers import path_segment
 from tests.support.small_archives import Messages, copydata, insert, table, transaction
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
@@ -61,16 +62,18 @@ class Shop:
         """before: a program that runs the job. shell: a command of a shell; its "$@" is the job."""
         return run(["bash", "-c", shell, "bash", *before, *self.job], **environment)
 
+    @property
+    def table(self) -> Path:
+        return self.folder / "tables" / "public" / path_segment(NAME)
+
     def rows(self) -> list[str]:
         """As a reader other than Spark finds them."""
-        path = self.folder / "tables" / "public" / NAME
-        return sorted(row["id"] for row in DeltaTable(str(path)).to_pyarrow_table().to_pylist())
+        return sorted(row["id"] for row in DeltaTable(str(self.table)).to_pyarrow_table().to_pylist())
 
     def assert_right(self, done: Completed, nights: int = 1) -> None:
         assert done.returncode == 0, done.stderr
         assert self.rows() == [f"{night}" for night in range(nights)]
-        log = self.folder / "tables/public" / NAME / "_delta_log"
-        assert all(path.name.isascii() for path in log.iterdir())
+        assert all(path.name.isascii() for path in (self.table / "_delta_log").iterdir())
 
 
 def run(command: list[str | Path], **environment: str) -> Completed:
