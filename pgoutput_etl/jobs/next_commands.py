@@ -34,6 +34,14 @@ ONLY_ON_SERVER = (
     r"expected a \S.* that is .*, found something else",
 )
 
+# Reasons for holding tables whose rows in the archive keep the name of a column that the server has renamed since.
+COLUMN_NAMES = (
+    "the column name .* is reserved",
+    "differ only in case, which Delta ignores",
+    "a column name is empty",
+    "a column name is not UTF-8",
+)
+
 APPLY = ("apply",)
 REDRIVE = ("backfill", "--from-quarantine")
 ACCEPT_GAP = ("apply", "--set", "source.gaps=accept")
@@ -89,9 +97,10 @@ def next_lines(commands: Iterable[NextCommand]) -> list[str]:
 
 def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Reasons, each with a job and its options. server: its JDBC URL."""
-    from_server, retyped = _held_by(findings, _is_only_on_server), _held_by(findings, holds_new_type)
+    loaded_alone = {why: tables for is_held, why in _LOADED_ALONE if (tables := _held_by(findings, is_held))}
     rebuilt_alone = {why: tables for is_held, why in _REBUILT_ALONE if (tables := _held_by(findings, is_held))}
-    rebuilt = len(findings.held) - len(from_server) - len(retyped) - sum(map(len, rebuilt_alone.values()))
+    alone = (*loaded_alone.values(), *rebuilt_alone.values())
+    rebuilt = len(findings.held) - sum(map(len, alone))
     left_unread = [file for file in findings.refused_files if file.endswith(LEFT_UNREAD)]
     unreadable = [file for file in findings.refused_files if file.endswith(HELD_FROM_HERE)]
     misplaced = [file for file in findings.refused_files if file.endswith(MISPLACED)]
@@ -107,10 +116,8 @@ def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ..
         yield f"{_are(rebuilt, 'held')}: {_HELD}", REDRIVE
     if left_unread:
         yield _LEFT_UNREAD, REDRIVE
-    if from_server:
-        yield f"{_are(len(from_server), 'held')}: {_FROM_SERVER}", snapshot_of(from_server, server)
-    if retyped:
-        yield f"{_are(len(retyped), 'held')}: {_RETYPED}", snapshot_of(retyped, server)
+    for why, tables in loaded_alone.items():
+        yield f"{_are(len(tables), 'held')}: {why}", snapshot_of(tables, server)
     for why, tables in rebuilt_alone.items():
         yield f"{_are(len(tables), 'held')}: {why}", ("backfill", "--tables", patterns_of(tables))
     if findings.commits_without_prepare:
@@ -236,6 +243,11 @@ _RETYPED = (
     "without USING, by `backfill --tables`:"
 )
 
+_RENAMED = (
+    "rename the column on the server, or leave it out with the publication's column list. Rows in the archive keep the "
+    "former name. Set PGUSER and PGPASSWORD, and load a snapshot, which replaces the table:"
+)
+
 _WITHOUT_PREPARE = "If a file is missing, load snapshots of the tables that it changed. If none is, accept the commits:"
 
 
@@ -268,3 +280,15 @@ def _is_only_on_server(reason: str) -> bool:
     """False where a rebuild from the archive is enough, whatever else the reason says."""
     is_rebuilt = any(is_held(reason) for is_held, _ in _REBUILT_ALONE)
     return not is_rebuilt and any(re.search(pattern, reason) for pattern in ONLY_ON_SERVER)
+
+
+def _has_a_column_name(reason: str) -> bool:
+    return any(re.search(pattern, reason) for pattern in COLUMN_NAMES)
+
+
+# Reasons for holding tables that a snapshot mends, and what to do first
+_LOADED_ALONE: tuple[tuple[Callable[[str], bool], str], ...] = (
+    (_is_only_on_server, _FROM_SERVER),
+    (holds_new_type, _RETYPED),
+    (_has_a_column_name, _RENAMED),
+)

@@ -13,7 +13,7 @@ from pgoutput_etl.cli import command
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.errors import ArchiveError, RunError, SequenceError
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
-from pgoutput_etl.jobs.next_commands import ONLY_ON_SERVER, Findings, inspected, next_commands, next_lines
+from pgoutput_etl.jobs.next_commands import COLUMN_NAMES, ONLY_ON_SERVER, Findings, inspected, next_commands, next_lines
 from pgoutput_etl.landing.selection import LEFT_UNREAD
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.plan import WAS_SKIPPED
@@ -38,7 +38,11 @@ BAG = TableCondition(4, "public", "bag", ConditionKind.DIVERGED, "why", 100)
 AMBIGUOUS = TableCondition(5, "public", "a", ConditionKind.AMBIGUOUS, "why", 100)
 SERVER = "--jdbc jdbc:postgresql://HOST:5432/DATABASE"
 STATES = {
-    "held": (Findings({"public.t": "the column name '_pg_x' is reserved"}), ["backfill --from-quarantine"]),
+    "held": (Findings({"public.t": "its name is empty"}), ["backfill --from-quarantine"]),
+    "the name of a column": (
+        Findings({"public.t": "the column name '_pg_x' is reserved", "a.b": "a column name is empty"}),
+        [f"snapshot --tables a.b,public.t {SERVER} "],
+    ),
     "only on the server": (
         Findings({"public.t": KEY_IS_NEW, "odd.a,b [x]": KEY_IS_NEW}),
         ["snapshot --tables 'odd.a?b [[]x],public.t' --jdbc jdbc:postgresql://HOST:5432/DATABASE"],
@@ -113,7 +117,7 @@ def test_the_json_has_reasons_and_commands(config: Config) -> None:
     assert report["next"] == [{"reason": reason, "command": steps[0].command}]
 
 
-@pytest.mark.parametrize("pattern", ONLY_ON_SERVER)
+@pytest.mark.parametrize("pattern", [*ONLY_ON_SERVER, *COLUMN_NAMES])
 def test_reasons_that_call_for_a_snapshot_are_those_of_the_code(pattern: str) -> None:
     fitting = [site for site in sites() if re.search(pattern, site.text)]
     assert {site.kind for site in fitting} <= {"TableError", "ArchiveError"}

@@ -252,7 +252,7 @@ REMEDIES = (
         first="create table <t> (id int primary key, at timestamp); insert into <t> values (1, '2026-01-01 12:00');",
         then="alter table <t> alter at type timestamptz using at at time zone 'UTC'; insert into <t> values (2, now())",
         rule="columns: {at: {converted_from: timestamptz, time_zone: UTC}}",
-        mended="columns: {at: {converted_from: timestamp, time_zone: UTC}}",
+        mended="columns: {at: {converted_from: timestamp, time_zone: UTC, renamed_from: at}}",
         reason="the configuration declares converted_from",
     ),
     Remedy(
@@ -269,7 +269,7 @@ REMEDIES = (
     Remedy(
         "reserved_name",
         "held",
-        REDRIVE,
+        SNAPSHOT,
         then="alter table <t> add _pg_xid int; insert into <t> values (3, 'c', 1)",
         server="alter table <t> rename _pg_xid to pg_xid; insert into <t> values (4, 'd', 1)",
         reason="is reserved",
@@ -277,7 +277,7 @@ REMEDIES = (
     Remedy(
         "two_cases",
         "held",
-        REDRIVE,
+        SNAPSHOT,
         then="alter table <t> add \"ID\" int; insert into <t> values (3, 'c', 1)",
         server="alter table <t> rename \"ID\" to other; insert into <t> values (4, 'd', 1)",
         reason="differ only in case",
