@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from pgoutput_etl.config.column_settings import Setting
 from pgoutput_etl.config.settings import TableRule
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.targets.plan import HELD, SKIPPED
@@ -14,6 +15,7 @@ from tests.support.nights import CONFIG, Nights
 from tests.support.small_archives import (
     Change,
     Messages,
+    T,
     commit_prepared,
     copydata,
     in_subtransaction,
@@ -160,3 +162,33 @@ def test_two_tables_swap_names_through_a_third() -> None:
     ]  # fmt: skip
     found = however_cut([*OLD, *transaction(5, 30, *changes)])
     assert places(found) == {"root/public/b": A, "root/public/a": B}
+
+
+def test_a_column_has_a_declaration_for_each_of_several_changes() -> None:
+    """price takes the name of a dropped column twice, and is dropped and added again at last; night by night, and in a
+    rebuild of all nights."""
+    steps = [
+        [table("id", "price", "price_new"), insert("1", "old", "new")],
+        [table("id", "price"), insert("2", "b")],
+        [table("id", "price", "price_new", "note"), insert("3", "c", "d", "e")],
+        [table("id", "price", "note"), insert("4", "f", "g")],
+        [table("id", "note", "price"), insert("5", "h", "i")],
+    ]
+    files = [copydata(transaction(n, 100 * n, *step)) for n, step in enumerate(steps, 1)]
+    columns: dict[str, Setting] = {"price": [{"renamed_from": "price_new"}, {"renamed_from": "price_new"}, "added"]}
+    config = replace(CONFIG, tables=(TableRule("*", columns=columns),))
+    expected = {
+        2: [("1", "new"), ("2", "b")],
+        4: [("1", None), ("2", None), ("3", "d"), ("4", "f")],
+        5: [("1", None), ("2", None), ("3", None), ("4", None), ("5", "i")],
+    }
+    for last, rows in expected.items():
+        by_night, at_once = Nights(config), Nights(config)
+        for file in files[:last]:
+            by_night.night([file])
+        at_once.night(files[:last])
+        for found in (by_night, at_once):
+            shape, events = found.events(T)
+            price = [column.name for column in shape.columns].index("price")
+            assert sorted((event["c0"], event[f"c{price}"]) for event in events) == rows
+            assert found.states[T].doubts == ()
