@@ -167,7 +167,7 @@ def test_two_tables_swap_names_through_a_third() -> None:
 def test_a_column_has_a_declaration_for_each_of_several_changes() -> None:
     """price takes the name of a dropped column twice, and is dropped and added again at last; night by night, and in a
     rebuild of all nights."""
-    steps = [
+    steps: list[list[Change]] = [
         [table("id", "price", "price_new"), insert("1", "old", "new")],
         [table("id", "price"), insert("2", "b")],
         [table("id", "price", "price_new", "note"), insert("3", "c", "d", "e")],
