@@ -319,7 +319,7 @@ def test_an_erasure_that_an_earlier_version_began(nights: Nights, tmp_path: Path
     periods = [[[[[0, 0], "1"]], [0x300, 3, 1], [0x401, 0, 0]], [[[[0, 0], "7"]], [0x400, 4, 1], None]]
     pending.write_text(json.dumps({**content, "periods": {"16384": periods}}))
     erase(nights, tmp_path, ERASE)
-    assert [row["v"] for row in job.rows("public", "t")] == ["Zoe", "Bob"]
+    assert sorted(row["v"] for row in job.rows("public", "t")) == ["Bob", "Zoe"]
     assert job.run().files == 0
 
 
