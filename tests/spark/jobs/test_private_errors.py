@@ -218,5 +218,5 @@ def test_the_log_has_the_task_and_the_class(cases: dict[str, Case]) -> None:
 def test_debug_shows_everything(sources: Sources) -> None:
     (case,) = sources.run([sys.executable], ["casts"], "--debug").values()
     assert case.code == 3
-    assert f"'{CANARY}'" in case.err.partition("--debug: the rest may contain rows' values")[2]
+    assert f"'{CANARY}'" in case.err.partition("writing public.cast failed")[2]
     assert re.search(rf"ERROR Utils: Aborting task\n[^\n]*'{CANARY}'", case.err), case.err
