@@ -30,7 +30,7 @@ def applied(last: Batch | None, source: str) -> Batch:
 class Batch:
     """One run's unit of work: files by number, and the state before it. resumed: an earlier run began the batch.
 
-    ledger_id distinguishes this ledger from one that was lost and started over. backfill: the request, as JSON, of a
+    ledger_id distinguishes this ledger from one that was lost and started over. work: the request, as JSON, of a
     batch that reads no new files. since: the batch that last assembled the whole archive again; rows of earlier batches
     about files, relations, types and transactions don't count. settings: those of the configuration that the batch
     began with (target_plan.settings_of); None in an older ledger.
@@ -43,7 +43,7 @@ class Batch:
     state: dict[str, Any] | None
     tables: dict[int, TableState]
     last_commit_lsn: int
-    backfill: str | None = None
+    work: str | None = None
     since: int = 0
     settings: str | None = None
 
@@ -51,7 +51,7 @@ class Batch:
     def after(cls, last: Batch | None, files: dict[int, FilePart]) -> Batch:
         if last is None:
             return cls(uuid4().hex, 1, files, False, None, {}, 0)
-        return replace(last, number=last.number + 1, files=files, resumed=False, backfill=None, settings=None)
+        return replace(last, number=last.number + 1, files=files, resumed=False, work=None, settings=None)
 
     @staticmethod
     def number_of_next(last: Batch | None) -> int:
@@ -61,7 +61,7 @@ class Batch:
     @property
     def erasure(self) -> str | None:
         """The reference of the request to erase rows that the batch carries out; None for another batch."""
-        order = erasure_of(self.backfill)
+        order = erasure_of(self.work)
         return None if order is None else str(order["reference"])
 
     def refuse_erasure(self) -> None:

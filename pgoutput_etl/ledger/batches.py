@@ -211,11 +211,11 @@ class LedgerBatches:
             return
         files = [{"file": number, **asdict(file)} for number, file in batch.files.items()]
         row = {"ledger_id": batch.ledger_id, "status": "begun", "at": now(self.store.machine), "files": files}
-        row |= {"backfill": batch.backfill, "settings": batch.settings, "format": FORMAT}
+        row |= {"backfill": batch.work, "settings": batch.settings, "format": FORMAT}
         self.store.append_rows("batches", [row], batch.number, "begun")
         rows = self.store.rows("batches", ("status", "ledger_id", "files", "backfill"), batch.number, batch.number + 1)
         [stored] = [row for row in rows if row["status"] == "begun"]
-        if (stored["ledger_id"], stored["files"], stored["backfill"]) != (batch.ledger_id, files, batch.backfill):
+        if (stored["ledger_id"], stored["files"], stored["backfill"]) != (batch.ledger_id, files, batch.work):
             raise AnotherRunError(
                 f"another run has already begun batch {batch.number}; this run changes nothing. Run again"
             )
@@ -231,7 +231,7 @@ class LedgerBatches:
         """Records that a batch is done, and returns it. metrics: as in `Ledger.close`."""
         states = {table.oid: table for table in tables}
         row = {"ledger_id": batch.ledger_id, "status": "done", "at": now(self.store.machine)}
-        row |= {"last_commit_lsn": last_commit_lsn, "state": json.dumps(state), "backfill": batch.backfill}
+        row |= {"last_commit_lsn": last_commit_lsn, "state": json.dumps(state), "backfill": batch.work}
         row |= {"tables": [table_row(table) for table in states.values()], "since": batch.since, "format": FORMAT}
         row |= {"metrics": None if metrics is None else json.dumps(metrics)}
         self.store.append_rows("batches", [row], batch.number, "done")

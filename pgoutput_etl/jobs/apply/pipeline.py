@@ -109,7 +109,7 @@ def _find_backlog(run: Run) -> Backlog:
 
 
 def _finish_interrupted(run: Run, backlog: Backlog, batch: Batch) -> list[RunSummary]:
-    if batch.backfill is not None:
+    if batch.work is not None:
         run.enter("finish_backfill")
         finish_backfill(run.archive_of(batch), run.targets, run.progress)
         return []

@@ -59,7 +59,7 @@ def backfill_tables(
 ) -> BackfillSummary:
     """Like `backfill`. archive_of: returns the archive of the batches before a batch."""
     last = ledger.last_batch()
-    if last is not None and last.resumed and last.backfill is not None and request.into is None:
+    if last is not None and last.resumed and last.work is not None and request.into is None:
         progress(f"batch {last.number}: finishing the backfill of a run that died")
         finish_backfill(archive_of(last), targets, progress)
         last = ledger.last_batch()
@@ -73,7 +73,7 @@ def backfill_tables(
         raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
     if not oids and not order.anew:
         return BackfillSummary(ledger.source, 0, last.last_commit_lsn, len(file_paths(archive.files)))
-    batch = replace(Batch.after(last, {}), backfill=order.to_json(), settings=settings_of(archive.config))
+    batch = replace(Batch.after(last, {}), work=order.to_json(), settings=settings_of(archive.config))
     return replace(_run_batch(archive, targets, order, batch, progress), not_built=not_built)
 
 
@@ -115,12 +115,12 @@ def finish_backfill(archive: LedgerArchive, targets: Targets, progress: Progress
     """Finishes the last batch, a backfill of a run that died."""
     batch, source = archive.last, archive.config.source.name
     batch.refuse_erasure()
-    snapshot = SnapshotOrder.from_json(batch.backfill or "{}")
+    snapshot = SnapshotOrder.from_json(batch.work or "{}")
     if snapshot is not None:
         assert isinstance(archive, DeltaArchive)
         finish_snapshot(archive.spark, archive.config, archive.ledger, batch, snapshot, progress)
         return BackfillSummary(source, batch.number, batch.last_commit_lsn, 0)
-    order = BackfillOrder.from_json(batch.backfill or "")
+    order = BackfillOrder.from_json(batch.work or "")
     oids = {*batch.tables, *archive.relations.oids()} if order.anew else {*order.oids}
     names = names_of(archive.relations, batch.tables, oids)
     refuse_other_settings(batch.settings, archive.config, names, batch.number, may_skip=False)

@@ -182,7 +182,7 @@ class _Forget:
         archive, pending = self.archive, PendingErasures.of(self.archive.ledger)
         search: _Search | None
         if self.batch.resumed:
-            order = ErasureOrder.from_json(self.batch.backfill or "")
+            order = ErasureOrder.from_json(self.batch.work or "")
             if order.reference != self.erasure.reference:
                 self.batch.refuse_erasure()
             order = replace(order, places=tuple(map(archive.ledger.place, order.places)))
@@ -194,7 +194,7 @@ class _Forget:
         others = None if search is None else write_other_keys(archive, self.erasure, search.found)
         if search is not None and not self.batch.resumed:
             self._begin(pending, order, search.found)
-        self.batch = batch = replace(self.batch, backfill=order.to_json())
+        self.batch = batch = replace(self.batch, work=order.to_json())
         found, rows, copied = None, dict[int, int](), 0
         if search is not None:
             found = search.found
@@ -244,7 +244,7 @@ class _Forget:
         pending.keep(self.erasure.tables, found)
         settings = settings_of(self.archive.config)
         try:
-            self.archive.ledger.begin(replace(self.batch, backfill=order.to_json(), settings=settings))
+            self.archive.ledger.begin(replace(self.batch, work=order.to_json(), settings=settings))
         except AnotherRunError:
             pending.delete()
             raise
@@ -312,7 +312,7 @@ class _Forget:
         rewritten: tuple[FileErasure | CutFile, ...] = (*order.files, *order.snapshots)
         files = tuple(RewrittenFile(file.path, file.before, file.after) for file in rewritten)
         messages = 0 if found is None else found.messages
-        executed = self.batch.backfill is not None
+        executed = self.batch.work is not None
         left = tuple(remains(archive, order.oids, [file.path for file in files]))
         number = self.batch.number if executed else 0
         unseen = () if found is None else tuple(sorted(map(archive.name, found.unseen)))

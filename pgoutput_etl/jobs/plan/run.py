@@ -100,7 +100,7 @@ def _plan_interrupted(run: Run, backlog: Backlog, batch: Batch) -> PlanSummary:
     later = tuple(file.path for file in files.values())
     batches = None if run.config.merge.max_transactions is not None and len(later) > 1 else min(len(later), 1)
     batch.refuse_erasure()
-    if batch.backfill is not None:
+    if batch.work is not None:
         summary = _nothing_new(run, batch)
         remarks = ("apply first finishes the backfill of a run that died: plan again then",)
         summary = replace(summary, resumes=True, remarks=remarks)

@@ -93,7 +93,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
                 progress("comparing again: another run has changed the tables meanwhile, and the next one waits")
                 discard(spark, staged.order.staged)
                 staged = Staging(spark, config, archive, request, progress).run()
-            batch = replace(batch, backfill=staged.order.to_json(), settings=settings_of(config))
+            batch = replace(batch, work=staged.order.to_json(), settings=settings_of(config))
             load = _SnapshotLoad(archive, staged.order, batch, check_claim, progress)
             summary = load.run(staged.skipped)
             unread = (LoadedTable(table, 0, 0) for table in staged.unread)
@@ -171,7 +171,7 @@ def _finish_pending_snapshot(spark: SparkSession, config: Config, ledger: DeltaL
     if last is None or not last.resumed:
         return
     last.refuse_erasure()
-    order = SnapshotOrder.from_json(last.backfill or "{}")
+    order = SnapshotOrder.from_json(last.work or "{}")
     if order is None:
         raise RunError(f"batch {last.number} was begun by a run that died. Run jobs/apply.py first, which finishes it")
     progress(f"batch {last.number}: finishing the snapshot of a run that died")

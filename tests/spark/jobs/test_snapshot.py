@@ -218,7 +218,7 @@ def begin_repair(
     new.write.format("delta").mode("overwrite").save(staged)
     repairs = {relation.oid: Repair(last.tables[relation.oid].version, ranges)}
     order = SnapshotOrder(lsn, 0, staged, (relation,), repairs=repairs)
-    batch = replace(Batch.after(last, {}), backfill=order.to_json())
+    batch = replace(Batch.after(last, {}), work=order.to_json())
     with ledger.claimed(last, batch, lambda _: None):
         ledger.begin(batch)
     return order
