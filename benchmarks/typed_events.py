@@ -68,7 +68,7 @@ def _type(spark: SparkSession, landing: Path, tables: Path) -> float:
     files = new_files(backlog.index, backlog.listing)
     landed = read_files(run.landing, files, backlog.index, backlog.listing)
     batch = replace(Batch.after(backlog.last, {}), files=landed.parts)
-    plan = plan_batch(run, batch, landed, run.ledger.assembly(batch))
+    plan = plan_batch(run, batch, landed, run.ledger.history.assembly(batch))
     changes = ChangeBlocks(plan.rows, plan.targets.cutoffs)
     changes.prepare(plan.tables.tasks)
     for task in plan.tables.tasks:

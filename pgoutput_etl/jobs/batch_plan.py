@@ -84,14 +84,14 @@ def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> 
     controls = files.scan_output.controls.get(number, ())
     files = files.without(number, MISPLACED, relations_in(scans[number], controls))
     batch = replace(batch, files=files.parts)
-    return _plan_in_order(run, batch, files, run.ledger.assembly(batch))
+    return _plan_in_order(run, batch, files, run.ledger.history.assembly(batch))
 
 
 def with_creations(run: Run, batch: Batch, states: Sequence[TableState]) -> Sequence[TableState]:
     """The states after the batch, with the creation of new tables as far as a snapshot's catalog proves it."""
     if not any(may_lack_rows(state) for state in states if state.oid not in batch.tables):
         return states
-    known = run.ledger.known_tables()
+    known = run.ledger.batches.known_tables()
     return [state if state.oid in batch.tables else created_since(state, known) for state in states]
 
 
@@ -100,7 +100,7 @@ def _naming_both(run: Run, batch: Batch, scans: Mapping[int, FileScan], error: C
     behind = min(error.lsns)
     ahead = file_ahead(scans, batch.last_commit_lsn, behind)
     if ahead is None:
-        rows = run.ledger.rows_before("files", ("path", "last_commit_lsn"), batch)
+        rows = run.ledger.store.rows_before("files", ("path", "last_commit_lsn"), batch)
         other = max(rows, key=lambda row: row["last_commit_lsn"] or 0, default={"path": "an earlier batch"})["path"]
     else:
         other = batch.files[ahead].path
@@ -114,11 +114,11 @@ def _naming_both(run: Run, batch: Batch, scans: Mapping[int, FileScan], error: C
 def _plan_in_order(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
     """Like plan_batch, with all files. Raises CommitOrderError, too."""
     config, ledger = run.config, run.ledger
-    path_of = partial(ledger.path_of, batch)
+    path_of = partial(ledger.files.path_of, batch)
     assembly.origins = config.source.origins
     prior = ledger.prior_state(assembly)
     ahead = tables_ahead(batch.tables, assembly.last_commit_lsn)
-    waiting, masks_of_waiting = ledger.open_rows(assembly, batch), ledger.masks_of_open_rows(assembly, batch)
+    waiting, masks_of_waiting = ledger.pending.blocks(assembly, batch), ledger.pending.masks(assembly, batch)
     assemble(files.blocks, files.scan_output, batch.paths, assembly, batch.unread)
     user_types = UserTypes.of(assembly.types.values(), config.types)
     policy = masking_policy_of(config, assembly, user_types)
@@ -128,7 +128,7 @@ def _plan_in_order(run: Run, batch: Batch, files: FileBatch, assembly: Assembly)
     rows = MessageRows(files.masked(policy), waiting, files.inspected, assembly)
     if assembly.needs_history:
         commits = files.messages().get("C", 0)
-        check_history(ledger.history_of(batch, rows, commits), assembly, path_of)
+        check_history(ledger.transactions.history_of(batch, rows, commits), assembly, path_of)
 
     if batch.resumed:
         history = assembly.relations

@@ -87,7 +87,7 @@ def find_backlog(run: Run) -> Backlog:
     run.progress(f"looking for new files in {run.config.source.landing}")
     with run.machine.pool(2) as pool:
         listing = pool.submit(run.landing.listing)
-        last = run.ledger.last_batch()
-        index = pool.submit(run.ledger.file_index, last)
-        claim = run.ledger.claims().refuse_others(Batch.number_of_next(last), run.progress)
+        last = run.ledger.batches.last()
+        index = pool.submit(run.ledger.files.index, last)
+        claim = run.ledger.batches.claims().refuse_others(Batch.number_of_next(last), run.progress)
     return Backlog(last, claim, listing.result(), index.result())

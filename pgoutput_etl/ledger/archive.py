@@ -120,11 +120,11 @@ class LedgerArchive(ABC):
 
     def _files(self, *names: str) -> list[dict[str, Any]]:
         """Columns of the ledger's `files`."""
-        return self.ledger.rows_before("files", names, self._next)
+        return self.ledger.store.rows_before("files", names, self._next)
 
     @cached_property
     def _unmasked(self) -> Assembly:
-        return self.ledger.assembly(self._next, all_scopes=True)
+        return self.ledger.history.assembly(self._next, all_scopes=True)
 
     @cached_property
     def assembly(self) -> Assembly:
@@ -151,7 +151,7 @@ class LedgerArchive(ABC):
 
     @cached_property
     def prior_state(self) -> KnownFiles:
-        return self.ledger.file_index(self._next, before=self._next.number).every_file()
+        return self.ledger.files.index(self._next, before=self._next.number).every_file()
 
     @cached_property
     def last_file(self) -> int:
@@ -194,7 +194,7 @@ class LedgerArchive(ABC):
     def _base(self, oid: int, version: int) -> TableState:
         """The table's state at a Delta version. Raises ConfigError if no batch left the table at it, and RunError if
         Delta can no longer read it."""
-        state = self.ledger.state_at(oid, version)
+        state = self.ledger.batches.state_at(oid, version)
         if state is None or state.path == "":
             raise ConfigError(
                 f"--since-version: no batch left {self.name(oid)} at Delta version {version}, so the commit through "

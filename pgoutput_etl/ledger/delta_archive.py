@@ -63,7 +63,7 @@ class DeltaArchive(LedgerArchive):
         return cls(config, ledger, last, SparkLandingFolder(spark, config), spark)
 
     def _read(self, table: str) -> DataFrame:
-        return self.ledger.read_before(table, self._next)
+        return self.ledger.store.read_before(table, self._next)
 
     def _scopes(self) -> dict[FragmentId, int]:
         scoped = self._fragments().where(F.col("scope").isNotNull()).select("file", "unit", "scope")
@@ -97,7 +97,7 @@ class DeltaArchive(LedgerArchive):
     def commits_from(self, origin: str, commits: CommitRange) -> list[int]:
         """The commit LSNs of the transactions in the range that a replication origin made. Raises ConfigError if
         maintenance has deleted records of transactions in the range."""
-        trimmed_to = self.ledger.trimmed_to()
+        trimmed_to = self.ledger.transactions.trimmed_to()
         if trimmed_to and commits.first <= trimmed_to:
             raise ConfigError(
                 f"--origin: maintenance has deleted the records of transactions up to {format_lsn(trimmed_to)}: name a "
@@ -132,7 +132,7 @@ class DeltaArchive(LedgerArchive):
         [row] = commits.agg(aggregate("commit_lsn").alias("lsn")).collect()
         if row["lsn"] is None:
             raise ConfigError(f"{error} has been applied")
-        lsn, trimmed_to = int(row["lsn"]), self.ledger.trimmed_to()
+        lsn, trimmed_to = int(row["lsn"]), self.ledger.transactions.trimmed_to()
         if lsn > trimmed_to:
             return lsn
         beyond = CommitRange(0, lsn - 1) if first else CommitRange(lsn + 1, MAX_STORED_LSN)

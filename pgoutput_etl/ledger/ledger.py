@@ -56,35 +56,16 @@ class Ledger:
         quarantine: LedgerQuarantine,
         publisher: Publisher = NO_PUBLISHER,
     ) -> None:
-        self.source, self.machine = store.source, store.machine
-        self._batches = batches = LedgerBatches(store)
-        self.last_batch, self.last_after, self.begin = batches.last, batches.last_after, batches.begin
-        self.state_at, self.states_after, self.states_at = batches.state_at, batches.states_after, batches.states_at
-        self.places, self.snapshots_of = batches.places, batches.snapshots_of
-        self.claims, self.claimed, self.done_at = batches.claims, batches.claimed, batches.done_at
-        self.known_tables, self.ends = batches.known_tables, batches.ends
-        self._files = files = LedgerFiles(store)
-        self.path_of, self.file_index = files.path_of, files.index
-        self.rows_before = store.rows_before
-        self._history = history = LedgerHistory(store)
-        self.assembly = history.assembly
-        self.append_relations, self.append_types = history.append_relations, history.append_types
-        self._pending = pending
-        self.open_rows, self.masks_of_open_rows = pending.blocks, pending.masks
-        self._transactions = transactions
-        self.history_of = transactions.history_of
-        self.record_trimmed, self.trimmed_to = transactions.record_trimmed, transactions.trimmed_to
-        self._quarantine = quarantine
-        self.mark_redriven, self.has_lost_bytes = quarantine.mark_redriven, quarantine.has_lost_bytes
-        self.leftovers = quarantine.leftovers
-        self._publisher = publisher
-        self.has_published = publisher.has_published
+        self.source, self.machine, self.store = store.source, store.machine, store
+        self.batches, self.files, self.history = LedgerBatches(store), LedgerFiles(store), LedgerHistory(store)
+        self.transactions, self.pending, self.quarantine = transactions, pending, quarantine
+        self.publisher = publisher
         self.unpublished: str | None = None  # why the last batch could not be published
 
     @property
     def has_one_driver(self) -> bool:
         """True if only the claim, and not storage, prevents two drivers from committing the same Delta version."""
-        return self._batches.store.claim_files() is not None
+        return self.store.claim_files() is not None
 
     def prior_state(self, assembly: Assembly) -> PriorState:
         return PriorState(len(assembly.relations.entries), dict(assembly.types), open_fragments(assembly))
@@ -95,12 +76,12 @@ class Ledger:
         assembly = rows.assembly
         new_types = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
         self._run_in_parallel(
-            partial(self._pending.append, batch, rows),
-            partial(self._transactions.append, batch, rows, statistics.ended.total()),
-            partial(self._transactions.append_messages, batch, rows, statistics.messages),
-            partial(self.append_relations, assembly.relations.entries[before.relation_entries :], batch),
-            partial(self.append_types, new_types, batch),
-            partial(self._quarantine.append_refused, batch),
+            partial(self.pending.append, batch, rows),
+            partial(self.transactions.append, batch, rows, statistics.ended.total()),
+            partial(self.transactions.append_messages, batch, rows, statistics.messages),
+            partial(self.history.append_relations, assembly.relations.entries[before.relation_entries :], batch),
+            partial(self.history.append_types, new_types, batch),
+            partial(self.quarantine.append_refused, batch),
         )
 
     def close(self, batch: Batch, results: BatchResult, metrics: Callable[[], Mapping[str, Any]] | None = None) -> None:
@@ -111,9 +92,9 @@ class Ledger:
         """
         assembly = results.rows.assembly
         self._run_in_parallel(
-            partial(self._files.append, batch, results),
-            partial(self._quarantine.append, batch, results, partial(self.path_of, batch)),
-            partial(self._history.append_schema_changes, batch, results.schema_changes),
+            partial(self.files.append, batch, results),
+            partial(self.quarantine.append, batch, results, partial(self.files.path_of, batch)),
+            partial(self.history.append_schema_changes, batch, results.schema_changes),
         )
         # A complete table without changes in this batch has reached the last commit too; a held or skipped one has not.
         tables = [
@@ -123,8 +104,8 @@ class Ledger:
             for table in {**batch.tables, **{table.oid: table for table in results.tables}}.values()
         ]
         measured = None if metrics is None else metrics()
-        done = self._batches.finish(batch, assembly.last_commit_lsn, assembly.state(), tables, measured)
-        self._pending.delete_closed(results.prior.open_fragments, assembly)
+        done = self.batches.finish(batch, assembly.last_commit_lsn, assembly.state(), tables, measured)
+        self.pending.delete_closed(results.prior.open_fragments, assembly)
         self.publish(done)
 
     def close_backfill(
@@ -136,24 +117,24 @@ class Ledger:
     ) -> None:
         """Marks a backfill's batch as done. tables: new states of the backfilled tables; rebuilt: OIDs of complete
         ones. Everything else stays as the last batch left it."""
-        self._history.append_schema_changes(batch, schema_changes)
+        self.history.append_schema_changes(batch, schema_changes)
         if rebuilt:
-            self.mark_redriven(batch, rebuilt)
+            self.quarantine.mark_redriven(batch, rebuilt)
         after = {**batch.tables, **tables}.values()
         reached = batch.last_commit_lsn
         if batch.state is None:  # only snapshots so far: the LSN that all of them have reached
             reached = min((table.last_commit_lsn for table in after if table.is_complete), default=0)
-        self.publish(self._batches.finish(batch, reached, batch.state, after))
+        self.publish(self.batches.finish(batch, reached, batch.state, after))
 
     def publish(self, done: Batch) -> None:
         """Makes a finished batch visible to readers. A failure does not end the run: its reason is in `unpublished`,
         and the next run tries again."""
-        self.unpublished = self._publisher.publish(done)
+        self.unpublished = self.publisher.publish(done)
 
     def delete_ended(self, last: Batch) -> None:
         """Deletes rows of transactions that had ended by a finished batch, in case its run died before deleting
         them."""
-        self._pending.delete_ended(self.assembly(Batch.after(last, {})), last)
+        self.pending.delete_ended(self.history.assembly(Batch.after(last, {})), last)
 
     def _run_in_parallel(self, *commits: Callable[[], None]) -> None:
         """Each commit writes to its own table and mostly waits. Their order doesn't matter before the batch is done."""
@@ -168,9 +149,8 @@ class DeltaLedger(Ledger):
     def __init__(self, store: LedgerStore, publisher: Publisher) -> None:
         parts = LedgerTransactions(store), PendingTransactions(store), LedgerQuarantine(store)
         super().__init__(store, *parts, publisher)
+        self.store: LedgerStore = store
         self.spark, self.root, self.access = store.spark, store.root, store.access
-        self.path, self.exists, self.read, self.read_before = store.path, store.exists, store.read, store.read_before
-        self.place = store.place
 
     @classmethod
     def at(

@@ -180,7 +180,7 @@ def test_a_server_by_jdbc_while_others_write(
         land(job, server, 3)
         summary = job.run()
         assert summary.first_seen == {}, "the last snapshot's server publishes all tables, and did not have this one"
-        last = DeltaLedger.of(spark, job.loaded()).last_batch()
+        last = DeltaLedger.of(spark, job.loaded()).batches.last()
         assert last is not None
         kinds = {state.table: state.complete_since.kind for state in last.tables.values() if state.complete_since}
         assert kinds["later"] is Since.CREATION

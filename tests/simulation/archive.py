@@ -108,7 +108,7 @@ class SimArchive(LedgerArchive):
     def _fragments(self) -> list[dict[str, Any]]:
         names = ("units", "fate", "commit_ts", "xid", "commit_lsn", "scope", "aborted")
         rows = []
-        for row in self.ledger.rows_before("transactions", names, self._next):
+        for row in self.ledger.store.rows_before("transactions", names, self._next):
             at = row["commit_ts"]
             row = {**row, "commit_ts": None if at is None else microseconds_of(at)}
             rows += [{**row, **unit} for unit in row["units"] or ()]

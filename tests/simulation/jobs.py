@@ -58,8 +58,7 @@ class Jobs:
         cls, max_transactions: int | None, folder: Folder, machine: SimMachine, holders: Holders, promises: Promises
     ) -> Jobs:
         config = replace(CONFIG, merge=Merge(max_transactions=max_transactions))
-        ledger = sim_ledger(promises.storage, machine)
-        ledger.claimed = holders.watched(machine.own, ledger.claimed)
+        ledger = sim_ledger(promises.storage, machine, partial(holders.watched, machine.own))
         return cls(config, promises.storage, folder, machine, holders, promises, ledger)
 
     @property

@@ -3,7 +3,8 @@ rows that Spark would join are joined here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -15,7 +16,9 @@ from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks, with_stat
 from pgoutput_etl.ingest.quarantine import damage_rows
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ledger.batch import Batch, BatchResult
+from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.ledger.claim_files import ClaimFiles
+from pgoutput_etl.ledger.claims import Claim
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.ledger.quarantine import LedgerQuarantine
 from pgoutput_etl.ledger.store import LedgerStore, Store
@@ -274,8 +277,32 @@ class SimQuarantine(LedgerQuarantine):
             store.writer.commit(path, lambda _: Commit("UPDATE", Kind.CHANGE, mark))
 
 
-def sim_ledger(storage: Storage, machine: SimMachine) -> Ledger:
+Claimed = Callable[..., AbstractContextManager[Callable[[], None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class SimBatches(LedgerBatches):
+    """watch: wraps `claimed`."""
+
+    watch: Callable[[Claimed], Claimed]
+
+    def known_tables(self) -> list[tuple[int, frozenset[int]]]:
+        """Histories have no snapshots, and reading that would change what every seed means."""
+        return []
+
+    @contextmanager
+    def claimed(
+        self, last: Batch | None, batch: Batch, progress: Callable[[str], None], claim: Claim | None = None
+    ) -> Iterator[Callable[[], None]]:
+        with self.watch(partial(LedgerBatches.claimed, self))(last, batch, progress, claim) as check:
+            yield check
+
+
+def sim_ledger(
+    storage: Storage, machine: SimMachine, watch: Callable[[Claimed], Claimed] = lambda claimed: claimed
+) -> Ledger:
+    """watch: as in SimBatches."""
     store = cast(LedgerStore, SimStore(storage, machine))
     ledger = Ledger(store, SimTransactions(store), SimPending(store), SimQuarantine(store))
-    ledger.known_tables = list  # histories have no snapshots; reading that would change what every seed means
+    ledger.batches = SimBatches(store, watch)
     return ledger

@@ -81,7 +81,7 @@ def _open_rows_deleted_first() -> Any:
     close = Ledger.close
 
     def delete_and_close(self: Ledger, batch: Any, results: Any, metrics: Any = None) -> None:
-        self._pending.delete_closed(results.prior.open_fragments, results.rows.assembly)
+        self.pending.delete_closed(results.prior.open_fragments, results.rows.assembly)
         close(self, batch, results, metrics)
 
     return patch.object(Ledger, "close", delete_and_close)
@@ -103,7 +103,7 @@ def _everything_deleted_as_ended() -> Any:
         last, claim = backlog.last, backlog.claim
         if last is None or last.resumed or claim is None or claim.status == "released":
             return backlog
-        with run.ledger.claims().held(last.number + 1, run.progress, claim):
+        with run.ledger.batches.claims().held(last.number + 1, run.progress, claim):
             run.ledger.delete_ended(last)
         return backlog.after(last)
 
@@ -117,7 +117,7 @@ def _done_before_the_tables() -> Any:
     close = Ledger.close
 
     def writes_later(run: Any, plan: Any, check_claim: Any) -> Any:
-        run.ledger.begin(plan.batch)
+        run.ledger.batches.begin(plan.batch)
         late.append(partial(load, run, replace(plan, batch=replace(plan.batch, resumed=True)), check_claim))
         return []
 
@@ -162,7 +162,7 @@ def _backfill_done_before_its_tables() -> Any:
 
 def _interrupted_backfills_count_as_done() -> Any:
     def finish(archive: Any, targets: Any, progress: Any) -> Any:  # noqa: ARG001
-        with archive.ledger.claimed(archive.last, archive.last, progress):
+        with archive.ledger.batches.claimed(archive.last, archive.last, progress):
             archive.ledger.close_backfill(archive.last, {}, [], [])
 
     return patch.object(pipeline, "finish_backfill", finish), patch.object(backfill, "finish_backfill", finish)
@@ -173,11 +173,11 @@ def _no_look_at_the_ledger_by_a_backfill() -> Any:
     run_batch = backfill._run_batch
 
     def unconfirmed(archive: Any, targets: Any, order: Any, batch: Any, progress: Any) -> Any:
-        ledger, claimed = archive.ledger, archive.ledger.claimed
-        last = ledger.last_batch()
+        ledger, claimed = archive.ledger, archive.ledger.batches.claimed
+        last = ledger.batches.last()
         if not last.resumed:
             batch = replace(batch, number=last.number + 1)
-            ledger.claimed = lambda _, *arguments: claimed(last, *arguments)
+            ledger.batches.claimed = lambda _, *arguments: claimed(last, *arguments)
         return run_batch(archive, targets, order, batch, progress)
 
     return patch.object(backfill, "_run_batch", unconfirmed)
@@ -208,7 +208,7 @@ def _vacuum_before_the_versions_are_recorded() -> Any:
 def _interrupted_batches_do_not_stop_maintenance() -> Any:
     def why(ledger: Any, last: Any) -> Any:
         try:
-            ledger.claims().refuse_others(last.number + 1)
+            ledger.batches.claims().refuse_others(last.number + 1)
         except RunError as error:
             return str(error)
         return None
@@ -224,7 +224,7 @@ def _maintenance_claims_nothing() -> Any:
         yield lambda: None
 
     def without_a_claim(upkeep: Any, ledger: Any, *arguments: Any) -> Any:
-        ledger.claimed = unclaimed
+        ledger.batches.claimed = unclaimed
         return maintain(upkeep, ledger, *arguments)
 
     why = patch.object(maintenance, "_why_targets_are_skipped", lambda _, last: "a batch" if last.resumed else None)

@@ -39,10 +39,10 @@ def test_separate_sessions_have_storage_settings_of_a_notebook(spark: SparkSessi
 
 def test_a_missing_ledger_is_empty_and_is_not_created(spark: SparkSession, tmp_path: Path) -> None:
     ledger = DeltaLedger.at(spark, str(tmp_path / "ledger"), "shop")
-    assert ledger.last_batch() is None
-    assert ledger.file_index(None).next_number == 0
-    assert ledger.claims().refuse_others(1) is None
-    assert ledger.read("transactions").count() == 0
+    assert ledger.batches.last() is None
+    assert ledger.files.index(None).next_number == 0
+    assert ledger.batches.claims().refuse_others(1) is None
+    assert ledger.store.read("transactions").count() == 0
     assert not (tmp_path / "ledger").exists()
 
 

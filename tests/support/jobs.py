@@ -80,7 +80,7 @@ class Job:
 
     def mismatches(self) -> dict[int, Mismatches | None]:
         """By OID, as the ledger has them after the last batch."""
-        batch = DeltaLedger.of(self.spark, self.loaded()).last_batch()
+        batch = DeltaLedger.of(self.spark, self.loaded()).batches.last()
         return {} if batch is None else {oid: state.mismatches for oid, state in batch.tables.items()}
 
     def versions(self) -> dict[str, int]:

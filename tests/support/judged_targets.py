@@ -110,7 +110,7 @@ class JobTarget:
     def _tables(self) -> dict[str, AppliedTable]:
         config = self.job.loaded()
         ledger = DeltaLedger.of(self.job.spark, config)
-        last = ledger.last_batch()
+        last = ledger.batches.last()
         if last is None:
             return {}
         types = DeltaArchive.of(self.job.spark, config, ledger, last).user_types

@@ -22,7 +22,7 @@ def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -
     again."""
     if config.source.snapshot is not Snapshots.AUTO:
         return None
-    last = DeltaLedger.of(spark, config).last_batch()
+    last = DeltaLedger.of(spark, config).batches.last()
     if last is None or last.resumed:
         return None
     names = [state.full_name for state in last.tables.values() if _may_be_loaded(state, config)]

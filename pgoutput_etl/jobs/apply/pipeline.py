@@ -99,9 +99,9 @@ def _find_backlog(run: Run) -> Backlog:
     if last is None or last.resumed:
         return backlog
     has_leftovers = claim is not None and claim.status != RELEASED
-    if not has_leftovers and run.ledger.has_published(last):
+    if not has_leftovers and run.ledger.publisher.has_published(last):
         return backlog
-    with run.ledger.claimed(last, Batch.after(last, {}), run.progress, claim):
+    with run.ledger.batches.claimed(last, Batch.after(last, {}), run.progress, claim):
         if has_leftovers:
             run.ledger.delete_ended(last)
         run.ledger.publish(last)
@@ -128,7 +128,7 @@ def _apply_new_files(run: Run, backlog: Backlog) -> Iterator[RunSummary]:
         yield summary
         if are_left := bool(later) and not run.is_stopping():
             run.progress(f"batch {batch.number} is done; {len(later):,} more to go")
-            backlog = backlog.after(run.ledger.last_after(batch))
+            backlog = backlog.after(run.ledger.batches.last_after(batch))
             read = partial(read_later, run.landing, later)
 
 
@@ -140,9 +140,9 @@ def _claim_and_apply(
     run.progress(f"batch {batch.number}: scanning files")
     run.enter("read")
     with run.background() as jobs:
-        reading, state_before = jobs.start(read), jobs.start(partial(run.ledger.assembly, batch))
+        reading, state_before = jobs.start(read), jobs.start(partial(run.ledger.history.assembly, batch))
         try:
-            with run.ledger.claimed(backlog.last, batch, run.progress, backlog.claim) as check_claim:
+            with run.ledger.batches.claimed(backlog.last, batch, run.progress, backlog.claim) as check_claim:
                 if batch.resumed:
                     run.progress(f"batch {batch.number}: finishing what a run before has begun")
                 files = reading.result()
@@ -200,14 +200,14 @@ def _plan(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> Batch
         if reason is None:
             raise
         run.progress(f"scanning again: {reason}")
-        return plan_batch(run, batch, files.scanned_again(), run.ledger.assembly(batch))
+        return plan_batch(run, batch, files.scanned_again(), run.ledger.history.assembly(batch))
 
 
 def _load(run: Run, plan: BatchPlan, check_claim: Callable[[], None]) -> list[TableResult]:
     """Writes every table of the plan. Meanwhile the ledger records the batch's beginning, before any table is written,
     and then everything that does not depend on the written tables."""
     with run.machine.pool(1) as pool:
-        begun = pool.submit(run.ledger.begin, plan.batch)
+        begun = pool.submit(run.ledger.batches.begin, plan.batch)
         changes = run.targets.batch_changes(plan.rows, plan.targets.cutoffs, plan.tables.tasks)
         begun.result()
     last_commit_lsn = plan.assembly.last_commit_lsn

@@ -108,7 +108,7 @@ def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSumm
         return RunSummary(source, 0, 0, 0, 0, files_not_read=tuple(remarks))
     conditions = conditions_of(last.tables.values(), run.config)
     held = tuple(_held(last.tables[table.oid]) for table in conditions if table.state is ConditionKind.HELD)
-    left = run.ledger.leftovers()
+    left = run.ledger.quarantine.leftovers()
     summary = RunSummary(
         source,
         last.number,

@@ -36,7 +36,7 @@ class SideBuild:
         _, through = self.order.commits(last.last_commit_lsn)
         if through > last.last_commit_lsn:
             raise ConfigError(f"--to-lsn: the last applied commit is {format_lsn(last.last_commit_lsn)}")
-        root, path_of = self.folder.rstrip("/"), partial(archive.ledger.path_of, last)
+        root, path_of = self.folder.rstrip("/"), partial(archive.ledger.files.path_of, last)
         ledger_id = f"{last.ledger_id}:into:{uuid4().hex}"
         batch = replace(last, ledger_id=ledger_id, resumed=False, last_commit_lsn=through)
         writer = Writer(self.targets, archive.config, batch, through, no_claim, path_of, self.progress)

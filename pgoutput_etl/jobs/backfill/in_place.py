@@ -125,7 +125,7 @@ class InPlaceBackfill:
                 new = [task for task in plan.tasks if task.path != paths.get(task.oid)]
                 refuse_existing_rows(self.targets, plan, [replace(task, state=None) for task in new])
             self.check_claim()
-            archive.ledger.begin(batch)
+            archive.ledger.batches.begin(batch)
             rebuilt, unchanged = rebuild.write(plan, missing_rows)
             results = [*rebuilt, *(unchanged_result(result, batch.tables) for result in unchanged)]
             if rows is not None:
@@ -151,7 +151,7 @@ class InPlaceBackfill:
 
     def _writer(self) -> Writer:
         batch, archive = self.batch, self.archive
-        through, path_of = batch.last_commit_lsn, partial(archive.ledger.path_of, batch)
+        through, path_of = batch.last_commit_lsn, partial(archive.ledger.files.path_of, batch)
         return Writer(self.targets, archive.config, batch, through, self.check_claim, path_of, self.progress)
 
 

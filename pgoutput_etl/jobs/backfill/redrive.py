@@ -164,7 +164,9 @@ class Redrive:
         have been set aside for that."""
         if rows.assembly.needs_history:
             commits = sum(scan.messages.get("C", 0) for scan in scans.values())
-            check_history(self.archive.ledger.history_of(self.batch, rows, commits), rows.assembly, self._path_of)
+            check_history(
+                self.archive.ledger.transactions.history_of(self.batch, rows, commits), rows.assembly, self._path_of
+            )
 
     def _last_part(self, parts: Mapping[int, FilePart]) -> dict[int, FilePart]:
         """The archive's last file with its size and time from the last batch, so that the next run notices growth."""
@@ -204,7 +206,7 @@ class Redrive:
             new = [task for task in plan.tasks if task.path != paths.get(task.oid)]
             refuse_existing_rows(DeltaTargets(archive.spark), plan, new)
         self.check_claim()
-        archive.ledger.begin(batch)
+        archive.ledger.batches.begin(batch)
         rebuilt, unchanged = rebuild.write(plan, missing)
         results = [*rebuilt, *(_with_new_reason(result, batch.tables) for result in unchanged)]
 
@@ -231,14 +233,14 @@ class Redrive:
         redriven = [*vanished, *(t.oid for t in tables if t != batch.tables.get(t.oid))]
         batch = replace(batch, tables={oid: state for oid, state in batch.tables.items() if oid not in vanished})
         ledger = self.archive.ledger
-        ledger.mark_redriven(batch, redriven, with_bytes=True)
+        ledger.quarantine.mark_redriven(batch, redriven, with_bytes=True)
         ledger.record_ahead(batch, rows, before, statistics)
         accounts = statistics.accounts() | accounts_of_others(batch.files)
         ledger.close(batch, BatchResult(rows, before, scans, tables, schema_changes, accounts))
         return results, plan.skipped, assembly.last_commit_lsn
 
     def _path_of(self, number: int) -> str:
-        return self.archive.ledger.path_of(self.batch, number)
+        return self.archive.ledger.files.path_of(self.batch, number)
 
     def _writer(self, last_commit_lsn: int) -> Writer:
         archive, batch = self.archive, self.batch

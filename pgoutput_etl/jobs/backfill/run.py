@@ -58,11 +58,11 @@ def backfill_tables(
     progress: Progress,
 ) -> BackfillSummary:
     """Like `backfill`. archive_of: returns the archive of the batches before a batch."""
-    last = ledger.last_batch()
+    last = ledger.batches.last()
     if last is not None and last.resumed and last.work is not None and request.into is None:
         progress(f"batch {last.number}: finishing the backfill of a run that died")
         finish_backfill(archive_of(last), targets, progress)
-        last = ledger.last_batch()
+        last = ledger.batches.last()
     last = applied(last, ledger.source)
     archive = archive_of(last)
     oids = _matching_oids(archive, request.tables)
@@ -100,7 +100,7 @@ def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReque
     held = [oid for oid in oids if oid in archive.last.tables and archive.last.tables[oid].may_be_redriven]
     redrive = bool(held) and archive.assembly.was_damaged and request.into is None
     if request.tables is None and not redrive:  # unreadable bytes that concern no known table cause no table to be held
-        has_lost_bytes = archive.assembly.was_damaged and archive.ledger.has_lost_bytes()
+        has_lost_bytes = archive.assembly.was_damaged and archive.ledger.quarantine.has_lost_bytes()
         redrive = has_lost_bytes or bool(archive.prior_state.left_unread) or ignores_applied_files(archive)
     if redrive and request.tables is not None:
         raise RunError(
@@ -130,7 +130,7 @@ def finish_backfill(archive: LedgerArchive, targets: Targets, progress: Progress
 def _run_batch(
     archive: LedgerArchive, targets: Targets, order: BackfillOrder, batch: Batch, progress: Progress
 ) -> BackfillSummary:
-    with archive.ledger.claimed(archive.last, batch, progress) as check_claim:
+    with archive.ledger.batches.claimed(archive.last, batch, progress) as check_claim:
         if not order.anew:
             return InPlaceBackfill(archive, targets, order, progress, batch, check_claim).run()
         assert isinstance(archive, DeltaArchive)

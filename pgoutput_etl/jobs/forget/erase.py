@@ -64,7 +64,7 @@ def archive_to_erase(spark: SparkSession, config: Config) -> DeltaArchive:
     if is_connect(spark):
         raise RunError("forget can't rewrite files over Spark Connect: run it without")
     ledger = DeltaLedger.of(spark, config)
-    last = applied(ledger.last_batch(), ledger.source)
+    last = applied(ledger.batches.last(), ledger.source)
     if last.resumed and last.erasure is None:
         raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
     return DeltaArchive.of(spark, config, ledger, last)
@@ -75,14 +75,16 @@ def _claimed(ledger: DeltaLedger, last: Batch, batch: Batch, progress: Progress)
     """Also claims the next batch of every other source with this ledger: their runs write to the ledger's tables, from
     which files are removed at once."""
     with ExitStack() as stack:
-        check = stack.enter_context(ledger.claimed(last, batch, progress))
-        sources = ledger.spark.read.format("delta").load(ledger.path("batches")).select("source").distinct().collect()
+        check = stack.enter_context(ledger.batches.claimed(last, batch, progress))
+        sources = (
+            ledger.spark.read.format("delta").load(ledger.store.path("batches")).select("source").distinct().collect()
+        )
         for source in sorted({row["source"] for row in sources} - {ledger.source}):
             other = DeltaLedger.at(ledger.spark, ledger.root, source, access=ledger.access)
-            theirs = other.last_batch()
+            theirs = other.batches.last()
             assert theirs is not None
             next_batch = theirs if theirs.resumed else Batch.after(theirs, {})
-            stack.enter_context(other.claimed(theirs, next_batch, progress))
+            stack.enter_context(other.batches.claimed(theirs, next_batch, progress))
         yield check
 
 
@@ -185,7 +187,7 @@ class _Forget:
             order = ErasureOrder.from_json(self.batch.work or "")
             if order.reference != self.erasure.reference:
                 self.batch.refuse_erasure()
-            order = replace(order, places=tuple(map(archive.ledger.place, order.places)))
+            order = replace(order, places=tuple(map(archive.ledger.store.place, order.places)))
             search = self._kept(pending)
         else:
             search, order = self._plan()
@@ -244,14 +246,14 @@ class _Forget:
         pending.keep(self.erasure.tables, found)
         settings = settings_of(self.archive.config)
         try:
-            self.archive.ledger.begin(replace(self.batch, work=order.to_json(), settings=settings))
+            self.archive.ledger.batches.begin(replace(self.batch, work=order.to_json(), settings=settings))
         except AnotherRunError:
             pending.delete()
             raise
 
     def _planned(self, searches: Iterable[int], search: _Search) -> ErasureOrder:
         archive, oids = self.archive, tuple(sorted(searches))
-        places = sorted({table_of(place) for place in archive.ledger.places(oids) if not tag_of(place)})
+        places = sorted({table_of(place) for place in archive.ledger.batches.places(oids) if not tag_of(place)})
         existing = tuple(place for place in places if is_delta_table(archive.spark, place))
         refuse_what_stays(archive.spark, existing)
         files = tuple(plan_files(archive, search.found.offsets))
@@ -282,7 +284,10 @@ class _Forget:
             with session_settings(spark, self._commit("left").user_metadata()) as session:
                 return purge(session, path)
 
-        paths = [*order.places, *(archive.ledger.path(table) for table in COPIED if archive.ledger.exists(table))]
+        paths = [
+            *order.places,
+            *(archive.ledger.store.path(table) for table in COPIED if archive.ledger.store.exists(table)),
+        ]
         limit = archive.config.merge.parallel_tables
         pool = TablePool.of(spark, limit, "removing older versions of", self.progress)
         versions = dict(zip(paths, pool.map(paths, str, leave_newest), strict=True))

@@ -219,7 +219,7 @@ def _record(archive: DeltaArchive, files: Collection[FileErasure]) -> None:
                 size = file.new_size if is_own else part.size
                 rows[new.file] = {**asdict(new), "size": size, "modified": modified}
     source = frame(archive.spark, pa.Table.from_pylist(list(rows.values()), _RECORD)).alias("s")
-    target = delta_table(archive.spark, archive.ledger.path("files")).alias("t")
+    target = delta_table(archive.spark, archive.ledger.store.path("files")).alias("t")
     is_current = (F.col("t.source") == archive.ledger.source) & (F.col("t.batch") >= archive.last.since)
     target.merge(source, is_current & (F.col("t.file") == F.col("s.file"))).whenMatchedUpdate(
         set={name: F.col(f"s.{name}") for name in _FIELDS}

@@ -41,7 +41,7 @@ class LedgerCopies:
         counts = {table: self._rows(table).count() for table in COPIED}
         for table in (table for table, count in counts.items() if count):
             target, is_own = (
-                delta_table(self.ledger.spark, self.ledger.path(table)),
+                delta_table(self.ledger.spark, self.ledger.store.path(table)),
                 F.col("source") == self.ledger.source,
             )
             if table == "open_transactions":
@@ -55,7 +55,7 @@ class LedgerCopies:
         return sum(counts.values())
 
     def _rows(self, table: str) -> DataFrame:
-        rows = self.ledger.read(table)
+        rows = self.ledger.store.read(table)
         if table == "open_transactions":
             current = rows.alias("t").join(self._changes, self._is_same, "left_semi")
             return rows.where(self._is_outdated).unionByName(current)

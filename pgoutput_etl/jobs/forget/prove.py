@@ -103,7 +103,7 @@ def _decoded(
 
 def _folders(archive: DeltaArchive, oids: Iterable[int]) -> list[str]:
     """The ledger, and all places of the tables that are not below it."""
-    places = {table_of(place) for place in archive.ledger.places({*oids})}
+    places = {table_of(place) for place in archive.ledger.batches.places({*oids})}
     folders = [folder_of(archive.spark, place) for place in sorted(places) if is_delta_table(archive.spark, place)]
     return [archive.ledger.root, *(folder for folder in folders if not is_within(folder, archive.ledger.root))]
 

@@ -17,7 +17,7 @@ _SHOWN = 5  # files
 
 def remains(archive: DeltaArchive, oids: Collection[int], rewritten: Collection[str] = ()) -> Iterator[str]:
     """oids: of the tables with erased rows. rewritten: paths of landed files."""
-    for place in sorted({place for place in archive.ledger.places(oids) if tag_of(place)}):
+    for place in sorted({place for place in archive.ledger.batches.places(oids) if tag_of(place)}):
         yield (
             f"older versions of {table_of(place)}, which several sources share: run VACUUM there while no source runs, "
             "and let Delta's log expire"

@@ -147,7 +147,7 @@ class SnapshotFiles:
 
 def _loaded_table(archive: DeltaArchive, oids: Iterable[int], wanted: SnapshotErasure) -> int:
     """The OID of the table that was loaded from the files."""
-    known = [(oid, lsn) for oid in sorted(oids) for lsn in sorted(archive.ledger.snapshots_of(oid))]
+    known = [(oid, lsn) for oid in sorted(oids) for lsn in sorted(archive.ledger.batches.snapshots_of(oid))]
     fitting = {oid for oid, lsn in known if wanted.lsn in (None, lsn)}
     if len(fitting) != 1:
         lsns = ", ".join(format_lsn(lsn) for _, lsn in known) or "none"

@@ -59,7 +59,7 @@ def maintain(spark: SparkSession, config: Config, request: MaintainRequest, prog
 
 def maintain_tables(upkeep: Upkeep, ledger: Ledger, request: MaintainRequest, progress: Progress) -> MaintainSummary:
     """Like `maintain`, with the given upkeep and ledger."""
-    last = ledger.last_batch()
+    last = ledger.batches.last()
     if last is None:
         raise RunError(f"no batch of {ledger.source} has been applied: there is nothing to maintain")
     why_skipped = _why_targets_are_skipped(ledger, last, progress)
@@ -70,7 +70,7 @@ def maintain_tables(upkeep: Upkeep, ledger: Ledger, request: MaintainRequest, pr
     maintenance = partial(_Maintenance, upkeep, ledger, last, batch, request, progress, why_skipped)
     if why_skipped is not None or not request.execute:
         return maintenance(lambda: None).run()
-    with ledger.claimed(last, batch, progress) as check_claim:
+    with ledger.batches.claimed(last, batch, progress) as check_claim:
         return maintenance(check_claim).run()
 
 
@@ -79,7 +79,7 @@ def _why_targets_are_skipped(ledger: Ledger, last: Batch, progress: Progress) ->
         job = "apply" if last.erasure is None else "forget"
         return f"Targets were skipped: a run died within batch {last.number}, which jobs/{job}.py finishes"
     try:
-        ledger.claims().refuse_others(Batch.number_of_next(last), progress)
+        ledger.batches.claims().refuse_others(Batch.number_of_next(last), progress)
     except RunError as error:
         return f"Targets were skipped: {error}"
     return None
@@ -172,8 +172,8 @@ class _Maintenance:
         if not any(state.is_displaced for state in chosen):
             return []
         days = max(self.request.keep_days, self.request.ledger_keep_days)
-        number = last_batch_before(self.ledger.done_at(), now(self.ledger.machine) - timedelta(days=days))
-        before = self.ledger.states_after(number) if number else {}
+        number = last_batch_before(self.ledger.batches.done_at(), now(self.ledger.machine) - timedelta(days=days))
+        before = self.ledger.batches.states_after(number) if number else {}
         return [state for state in obsolete_copies(self.last.tables, before) if state in chosen]
 
     def _remove(self, state: TableState) -> MaintainedTable:
@@ -251,7 +251,7 @@ class _Maintenance:
             return
         self.check_claim()
         if rule.table == "transactions":  # before the rows are deleted, as a run may start in between
-            self.ledger.record_trimmed(self.last, self.upkeep.last_obsolete_commit(rule))
+            self.ledger.transactions.record_trimmed(self.last, self.upkeep.last_obsolete_commit(rule))
         self.upkeep.delete_obsolete(rule)
 
     def _finish(self, table: MaintainedTable) -> MaintainedTable:
@@ -286,7 +286,7 @@ class _Maintenance:
         if self.why_skipped is not None:
             return ()
         end = now(self.ledger.machine) - timedelta(days=self.request.ledger_keep_days)
-        return retention_rules(self.last.number, self.last.since, last_batch_before(self.ledger.done_at(), end))
+        return retention_rules(self.last.number, self.last.since, last_batch_before(self.ledger.batches.done_at(), end))
 
 
 _UNKNOWN = FileCounts(0, 0, None, None, None, None)

@@ -111,11 +111,11 @@ class DeltaUpkeep:
         return self.table(self.ledger_path(name))
 
     def ledger_path(self, name: str) -> str:
-        return self.ledger.path(name)
+        return self.ledger.store.path(name)
 
     def obsolete_rows(self, rule: RetentionRule) -> int:
         if rule.table != "transactions":
-            return self.ledger.read(rule.table).where(F.col(rule.column) < rule.before).count()
+            return self.ledger.store.read(rule.table).where(F.col(rule.column) < rule.before).count()
         ordinary = self._ordinary(rule)
         return ordinary.join(_ends_of_files(ordinary), ["batch", "file", "unit"], "left_anti").count()
 
@@ -133,10 +133,10 @@ class DeltaUpkeep:
         folder.delete_others(old & _is_ordinary("t."), remaining, ("batch", "file", "unit"))
 
     def _ordinary(self, rule: RetentionRule) -> DataFrame:
-        return self.ledger.read(rule.table).where((F.col(rule.column) < rule.before) & _is_ordinary())
+        return self.ledger.store.read(rule.table).where((F.col(rule.column) < rule.before) & _is_ordinary())
 
     def is_shared(self) -> bool:
-        batches = self.spark.read.format("delta").load(self.ledger.path("batches"))
+        batches = self.spark.read.format("delta").load(self.ledger.store.path("batches"))
         return bool(batches.where(F.col("source") != self.ledger.source).limit(1).count())
 
     def pool(self, verb: str, progress: Progress) -> TablePool:

@@ -115,7 +115,7 @@ class _Search:
             raise RunError(
                 f"the query returns rows already before {format_lsn(low + 1)}: look from an earlier commit on"
             )
-        ends = [end for end in self.reader.archive.ledger.ends() if low < end < high]
+        ends = [end for end in self.reader.archive.ledger.batches.ends() if low < end < high]
         low, high = self._narrowed(low, ends, high)
         self.reader = replace(self.reader, through=high)
         commits = [lsn for lsn in self.reader.commits(low, self._patterns) if lsn > low]

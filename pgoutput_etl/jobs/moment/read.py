@@ -83,7 +83,7 @@ def commit_of(archive: DeltaArchive, moment: Moment) -> int:
 def archive_of(spark: SparkSession, config: Config) -> DeltaArchive:
     """Raises RunError if nothing has been applied."""
     ledger = DeltaLedger.of(spark, config)
-    return DeltaArchive.of(spark, config, ledger, applied(ledger.last_batch(), ledger.source))
+    return DeltaArchive.of(spark, config, ledger, applied(ledger.batches.last(), ledger.source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class MomentReader:
 
     def changes(self, lsn: int, patterns: Sequence[str]) -> SparkRows:
         """All committed changes of these tables after the commit at `lsn`, up to `through`."""
-        states = self.archive.ledger.states_at(lsn).states
+        states = self.archive.ledger.batches.states_at(lsn).states
         return self._committed(self._oids(patterns, states), CommitRange(lsn + 1, self.through))
 
     def replayed(self, oids: Collection[int]) -> dict[int, DataFrame]:
@@ -167,7 +167,7 @@ class MomentReader:
 
     def _base(self, lsn: int, patterns: Sequence[str]) -> _Base:
         archive = self.archive
-        before = archive.ledger.states_at(lsn)
+        before = archive.ledger.batches.states_at(lsn)
         states = before.states
         oids = self._oids(patterns, states)
         ahead = archive.snapshots(oids - states.keys())
@@ -225,7 +225,7 @@ class MomentReader:
             accepts_changes=True,
         )
         batch = replace(archive.last, resumed=False, last_commit_lsn=lsn, tables=dict(started))
-        path_of = partial(archive.ledger.path_of, archive.last)
+        path_of = partial(archive.ledger.files.path_of, archive.last)
         writer = Writer(targets, archive.config, batch, lsn, no_claim, path_of, no_progress)
         results = writer.write(plan, targets.archived_changes(rows))
         return {result.state.oid: result.state for result in results}

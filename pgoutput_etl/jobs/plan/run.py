@@ -113,7 +113,7 @@ def _nothing_new(run: Run, last: Batch | None) -> PlanSummary:
     """Repeats what earlier runs quarantined, as apply does."""
     if last is None:
         return PlanSummary(run.config.source.name, 0, 0)
-    left, conditions = run.ledger.leftovers(), conditions_of(last.tables.values(), run.config)
+    left, conditions = run.ledger.quarantine.leftovers(), conditions_of(last.tables.values(), run.config)
     return PlanSummary(
         run.config.source.name,
         last.number,
@@ -133,7 +133,7 @@ def _held_state(state: TableState) -> PlannedTable:
 
 def _plan_files(run: Run, batch: Batch, files: FileBatch) -> PlanSummary:
     try:
-        assembly = run.ledger.assembly(batch)
+        assembly = run.ledger.history.assembly(batch)
         run.progress("assembling transactions")
         return _explain(run, plan_batch(run, batch, files, assembly))
     finally:

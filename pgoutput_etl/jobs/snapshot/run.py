@@ -76,19 +76,19 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
     request.check()
     ledger = DeltaLedger.of(spark, config)
     _finish_pending_snapshot(spark, config, ledger, progress)
-    archive = DeltaArchive.of(spark, config, ledger, ledger.last_batch() or _NO_BATCH)
+    archive = DeltaArchive.of(spark, config, ledger, ledger.batches.last() or _NO_BATCH)
     _refuse_unreliable(archive)
     remarks = _refuse_lost_rows(archive, request)
     staged = Staging(spark, config, archive, request, progress).run()
     load: _SnapshotLoad | None = None
     try:
-        last = ledger.last_batch()  # another job may have run while the rows were staged
+        last = ledger.batches.last()  # another job may have run while the rows were staged
         if last is not None and last.resumed:
             raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
         archive = DeltaArchive.of(spark, config, ledger, last or _NO_BATCH)
         _refuse_unreliable(archive)
         batch = Batch.after(last, {})
-        with ledger.claimed(last, batch, progress) as check_claim:
+        with ledger.batches.claimed(last, batch, progress) as check_claim:
             if _is_overtaken(staged.order, batch):
                 progress("comparing again: another run has changed the tables meanwhile, and the next one waits")
                 discard(spark, staged.order.staged)
@@ -119,7 +119,7 @@ def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> Chec
     """Compares the server with the order of an initial load. Changes nothing. Raises PgoutputEtlError."""
     request.check()
     ledger = DeltaLedger.of(spark, config)
-    return _checks(DeltaArchive.of(spark, config, ledger, ledger.last_batch() or _NO_BATCH), request)
+    return _checks(DeltaArchive.of(spark, config, ledger, ledger.batches.last() or _NO_BATCH), request)
 
 
 def _checks(archive: DeltaArchive, request: SnapshotRequest) -> CheckReport:
@@ -162,12 +162,12 @@ def finish_snapshot(
     """Finishes the batch of a run that died. Raises RunError if it was begun under another configuration."""
     names = [(relation.namespace, relation.name) for relation in order.relations]
     refuse_other_settings(batch.settings, config, names, batch.number, may_skip=False)
-    with ledger.claimed(batch, batch, progress) as check_claim:
+    with ledger.batches.claimed(batch, batch, progress) as check_claim:
         return _SnapshotLoad(DeltaArchive.of(spark, config, ledger, batch), order, batch, check_claim, progress).run(())
 
 
 def _finish_pending_snapshot(spark: SparkSession, config: Config, ledger: DeltaLedger, progress: Progress) -> None:
-    last = ledger.last_batch()
+    last = ledger.batches.last()
     if last is None or not last.resumed:
         return
     last.refuse_erasure()
@@ -221,7 +221,7 @@ class _SnapshotLoad:
             refuse_existing_rows(DeltaTargets(archive.spark), plan, self._at_new_paths(plan))
         self.check_claim()
         self.begun = True
-        archive.ledger.begin(batch)
+        archive.ledger.batches.begin(batch)
         if order.repairs is None:
             rebuilt, results = self._replace(plan, rows)
         else:
@@ -229,9 +229,9 @@ class _SnapshotLoad:
         self.progress("writing the ledger")
         since = CompleteSince(Since.SNAPSHOT, self.order.lsn)
         done = {r.state.oid: replace(r.state, snapshot=r.state.version, complete_since=since) for r in rebuilt}
-        archive.ledger.append_relations(self._new_relations(), batch)
+        archive.ledger.history.append_relations(self._new_relations(), batch)
         types = [t for t in self.order.types if archive.assembly.types.get(t.oid) != t]
-        archive.ledger.append_types(types, batch)
+        archive.ledger.history.append_types(types, batch)
         archive.ledger.close_backfill(batch, done, list(done), [])
         discard(archive.spark, self.order.staged)
         summary = self._summary(batch.number, results, loaded, changes, (*skipped, *plan.skipped))
@@ -354,7 +354,7 @@ class _SnapshotLoad:
         )
 
     def _path_of(self, number: int) -> str:
-        return "the snapshot" if number == BEFORE_FILES else self.archive.ledger.path_of(self.batch, number)
+        return "the snapshot" if number == BEFORE_FILES else self.archive.ledger.files.path_of(self.batch, number)
 
     def _summary(
         self,

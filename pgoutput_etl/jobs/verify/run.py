@@ -74,7 +74,7 @@ def verify(
     """
     request.check()
     ledger = DeltaLedger.of(spark, config)
-    last = ledger.last_batch()
+    last = ledger.batches.last()
     if last is None or (last.state is None and not last.tables):
         raise RunError(f"no batch of {config.source.name} has been applied: run jobs/apply.py")
     baseline = _Baseline(last.last_commit_lsn, last.tables)
@@ -176,15 +176,15 @@ def _baseline_at(ledger: DeltaLedger, lsn: int) -> _Baseline:
         & (F.col("commit_lsn") <= lsn)
         & (F.col("fate") == TransactionStatus.COMMITTED.value)
     )
-    [row] = ledger.read("transactions").where(between).agg(F.min("commit_lsn").alias("next")).collect()
+    [row] = ledger.store.read("transactions").where(between).agg(F.min("commit_lsn").alias("next")).collect()
     refuse_commits_between(lsn, reached, row["next"])
     is_last = reached == max(row["last_commit_lsn"] for row in points)
     remark = "The archive has no commit after this LSN: commits that have not landed yet would be missing from Delta."
-    return _Baseline(reached, ledger.states_after(batch), (remark,) if is_last else ())
+    return _Baseline(reached, ledger.batches.states_after(batch), (remark,) if is_last else ())
 
 
 def _newest_xid(ledger: DeltaLedger) -> int | None:
-    committed = ledger.read("transactions").where(F.col("fate") == TransactionStatus.COMMITTED.value)
+    committed = ledger.store.read("transactions").where(F.col("fate") == TransactionStatus.COMMITTED.value)
     rows = committed.orderBy(F.desc("commit_lsn")).select("xid").limit(_RECENT).toArrow().to_pylist()
     return newest_xid([row["xid"] for row in rows if row["xid"] is not None])
 

@@ -96,8 +96,8 @@ def test_a_look_leaves_the_work_to_another_run(landed: Landed) -> None:
     landed.land()
     job = landed.nights.job
     other = DeltaLedger.at(job.spark, job.loaded().state.root, "test")
-    last = other.last_batch()
-    with other.claimed(last, Batch.after(last, {}), lambda _: None):
+    last = other.batches.last()
+    with other.batches.claimed(last, Batch.after(last, {}), lambda _: None):
         landed.follower.look()
         assert landed.batches == [1]
         assert "waiting: another run is at work on this source" in landed.steps[-1]

@@ -144,7 +144,7 @@ def test_displaced_tables_are_removed_and_return_as_new_ones(nights: Nights, mon
     assert folder.exists()
     assert maintained(job, replace(only, tables=("public.t",))).batch == 3
     assert not folder.exists()
-    last = DeltaLedger.of(job.spark, job.loaded()).last_batch()
+    last = DeltaLedger.of(job.spark, job.loaded()).batches.last()
     assert last is not None
     assert last.tables.keys() == {2}
     for lsn in (0x100, 0x200):
@@ -187,7 +187,7 @@ def test_old_transactions_are_deleted_except_each_files_ends(nights: Nights, mon
     assert remaining == {*((xid, "committed") for xid in (1, 6, 50, 7, 8, 9)), (None, "trimmed")}
     assert by_name(maintained(job, only), "ledger: transactions").rows == 0
 
-    last = DeltaLedger.at(job.spark, ledger_root(job), "test").last_batch()
+    last = DeltaLedger.at(job.spark, ledger_root(job), "test").batches.last()
     assert last is not None
     archive = DeltaArchive.of(job.spark, job.loaded(), DeltaLedger.at(job.spark, ledger_root(job), "test"), last)
     for minute in (1, 2, 4, 6, 7, 9):
@@ -226,7 +226,7 @@ def test_a_table_changed_by_another_program_is_skipped(nights: Nights) -> None:
 def test_during_a_run_only_append_only_tables_are_compacted(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
     some_nights(nights)
     job = nights.job
-    with DeltaLedger.at(job.spark, ledger_root(job), "test").claims().held(4):
+    with DeltaLedger.at(job.spark, ledger_root(job), "test").batches.claims().held(4):
         version = job.versions()["t"]
         done = maintained(job)
         assert "Targets were skipped: another run is at work" in done.remarks[0]

@@ -209,7 +209,7 @@ def begin_repair(
     """Leaves the batch of a repair that died once it had begun: the next run finishes it. rows: of the ranges."""
     spark, config = nights.job.spark, nights.job.loaded()
     ledger = DeltaLedger.of(spark, config)
-    last = ledger.last_batch()
+    last = ledger.batches.last()
     assert last is not None
     staged, width = str(nights.job.folder / "staged"), len(relation.columns)
     texts = spark.createDataFrame([*rows], ", ".join(f"t{i} string" for i in range(width)))
@@ -219,8 +219,8 @@ def begin_repair(
     repairs = {relation.oid: Repair(last.tables[relation.oid].version, ranges)}
     order = SnapshotOrder(lsn, 0, staged, (relation,), repairs=repairs)
     batch = replace(Batch.after(last, {}), work=order.to_json())
-    with ledger.claimed(last, batch, lambda _: None):
-        ledger.begin(batch)
+    with ledger.batches.claimed(last, batch, lambda _: None):
+        ledger.batches.begin(batch)
     return order
 
 

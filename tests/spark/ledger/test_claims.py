@@ -107,7 +107,7 @@ def test_a_claim_of_another_machine_blocks_until_its_lease_ends(
     ledger = DeltaLedger.at(faulty.job.spark, str(faulty.job.folder / "tables" / "_pgoutput_etl"), "test")
     elsewhere = Process("elsewhere boot pid:[1]", 4711, 99)
     at = datetime.now(timezone.utc) - claims.LEASE * 0.5
-    ledger.claims().report(claims.Claim(1, 1, "theirs", elsewhere, claims.CLAIMED, at), "1")
+    ledger.batches.claims().report(claims.Claim(1, 1, "theirs", elsewhere, claims.CLAIMED, at), "1")
     with pytest.raises(RunError, match=r"process 4711 of elsewhere, last heard of \d+ s ago"):
         faulty.run()
     assert commits(faulty) == {}
@@ -126,7 +126,7 @@ def test_one_of_several_simultaneous_runs_gets_the_claim(spark: SparkSession, tm
     enough = threading.Event()
 
     def run(source: str) -> None:
-        held = DeltaLedger.at(spark, str(tmp_path), source).claims()
+        held = DeltaLedger.at(spark, str(tmp_path), source).batches.claims()
         at_once.wait()
         try:
             with held.held(1):

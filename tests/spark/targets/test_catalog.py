@@ -148,7 +148,7 @@ def side(nights: Nights, rows: list[Row]) -> VerifyRequest:
 
 def versions(nights: Nights) -> dict[str, int]:
     """Each table's Delta version after the last batch, by catalog name."""
-    last = DeltaLedger.at(nights.job.spark, ledger_of(nights), "test").last_batch()
+    last = DeltaLedger.at(nights.job.spark, ledger_of(nights), "test").batches.last()
     assert last is not None
     return {state.path: state.version for state in last.tables.values()}
 
