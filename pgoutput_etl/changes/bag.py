@@ -14,8 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+import pyarrow as pa
+
 from pgoutput_etl.schema.table_shape import NEVER, TableColumn
-from pgoutput_etl.types import is_user_type
+from pgoutput_etl.types import ColumnType, Storage, is_user_type
 from pgoutput_etl.types.composites import may_become
 
 # One per column, equal for equal values: a text, or the representation of another value and of its text.
@@ -32,8 +34,12 @@ def value_of(value: object, texts: Mapping[str, str | None], name: str) -> str |
 
 
 def may_be_rows(columns: Iterable[TableColumn]) -> frozenset[int]:
-    """The positions of columns that may be composites."""
-    return frozenset(n for n, column in enumerate(columns) if is_user_type(column.type))
+    """The positions of columns that may be composites, which are stored as text."""
+    return frozenset(n for n, column in enumerate(columns) if is_user_type(column.type) and _is_text(column.type))
+
+
+def _is_text(column_type: ColumnType) -> bool:
+    return bool(pa.types.is_string(column_type.arrow)) and column_type.storage is Storage.PLAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
@@ -233,11 +233,12 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     mismatches = row.get("mismatches") and Mismatches(*row["mismatches"])
     later = {"mode": mode, "masks": masks, "last_row": last_row, "complete_since": since, "mismatches": mismatches}
     declared, changed = (json.loads(row.get(name) or "{}") for name in ("declared", "changed_at"))
-    used = {name: tuple(facts) for name, facts in declared.items()}
-    doubts = tuple(_doubt(**doubt) for doubt in json.loads(row.get("doubts") or "[]"))
+    # A build between 0.1.0 and format 3 had one declaration per column.
+    used = {name: tuple(facts) if isinstance(facts, list) else (facts,) for name, facts in declared.items()}
+    doubts = tuple(map(_doubt, json.loads(row.get("doubts") or "[]")))
     last = {"doubts": doubts, "used": used, "changed_at": changed}
     return TableState(**{**fields, **parsed, **tuples, **later, **last})
 
 
-def _doubt(column: str, is_kept: bool, former: Sequence[str], earlier: Sequence[str | None]) -> Doubt:
-    return Doubt(column, is_kept, tuple(former), tuple(earlier))
+def _doubt(row: Mapping[str, Any]) -> Doubt:
+    return Doubt(row["column"], row["is_kept"], tuple(row["former"]), tuple(row.get("earlier", ())))

@@ -43,5 +43,5 @@ def test_a_ledger_that_an_older_version_cannot_read_has_a_higher_number() -> Non
     assert values(TransactionStatus) == ["aborted", "committed", "open", "quarantined", "refused", "resent"]
     assert values(Framing) == ["auto", "copydata", "length_prefixed", "pgcopy", "recvlogical"]
     assert values(ReplicaIdentity) == ["d", "f", "i", "n"]
-    assert [field.name for field in fields(Doubt)] == ["column", "is_kept", "former", "is_again"]
+    assert [field.name for field in fields(Doubt)] == ["column", "is_kept", "former", "earlier"]
     assert [field.name for field in fields(Mismatches)] == ["missing", "doubled", "commit_lsn", "xid"]

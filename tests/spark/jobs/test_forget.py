@@ -268,7 +268,7 @@ def erase(nights: Nights, folder: Path, text: str, *overrides: str) -> ForgetSum
 @pytest.mark.parametrize(
     ("mode", "rows"),
     [
-        ("append", 4),
+        ("append", 3),
         *(pytest.param(*own, marks=pytest.mark.soak) for own in (("mirror", 1), ("soft_delete", 1), ("history", 2))),
     ],
 )
