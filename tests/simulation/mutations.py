@@ -169,7 +169,7 @@ def _interrupted_backfills_count_as_done() -> Any:
 
 
 def _no_look_at_the_ledger_by_a_backfill() -> Any:
-    """Each process has a ledger of its own, whose method can be replaced."""
+    """Each process has a ledger of its own, whose part can be replaced."""
     run_batch = backfill._run_batch
 
     def unconfirmed(archive: Any, targets: Any, order: Any, batch: Any, progress: Any) -> Any:
@@ -177,7 +177,7 @@ def _no_look_at_the_ledger_by_a_backfill() -> Any:
         last = ledger.batches.last()
         if not last.resumed:
             batch = replace(batch, number=last.number + 1)
-            ledger.batches.claimed = lambda _, *arguments: claimed(last, *arguments)
+            ledger.batches = replace(ledger.batches, watch=lambda _: lambda _, *arguments: claimed(last, *arguments))
         return run_batch(archive, targets, order, batch, progress)
 
     return patch.object(backfill, "_run_batch", unconfirmed)
@@ -224,7 +224,7 @@ def _maintenance_claims_nothing() -> Any:
         yield lambda: None
 
     def without_a_claim(upkeep: Any, ledger: Any, *arguments: Any) -> Any:
-        ledger.batches.claimed = unclaimed
+        ledger.batches = replace(ledger.batches, watch=lambda _: unclaimed)
         return maintain(upkeep, ledger, *arguments)
 
     why = patch.object(maintenance, "_why_targets_are_skipped", lambda _, last: "a batch" if last.resumed else None)
