@@ -137,6 +137,7 @@ def change_settings(season: Season) -> None:
 def differences(season: Season) -> dict[str, str]:
     """From the server's tables, as verify finds them."""
     verified = type_command(f"pgoutput-etl verify --config {season.config} --jdbc {season.url}")
+    assert verified.report, verified.error
     tables = {table["table"]: table for table in verified.report["tables"]}
     return {
         name: table["why_not"] or f"{table['ranges_differing']} ranges differ"
