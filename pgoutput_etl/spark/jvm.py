@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from py4j.java_gateway import JavaGateway
@@ -53,8 +54,11 @@ _JAVA_VARIABLES = (_OPTIONS, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
 _LOG_SUFFIXES = ("properties", "yaml", "yml", "json", "jsn", "xml")
 
 
-def start_jvm(settings: Mapping[str, str], is_light: bool = False) -> None:
-    """Starts the JVM with these settings, unless one runs. Every user of the machine can read its command line.
+def start_jvm(
+    settings: Mapping[str, str], is_light: bool = False, own: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Starts the JVM with these settings, unless one runs. Every user of the machine can read its command line, so the
+    settings in `own`, which Spark reads from its own file, are not there.
 
     is_light: there is little work, so the JVM compiles quickly with few optimizations and collects garbage with one
     thread. Raises RunError if there is no Java that can start, or if the JVM does not start, after it has printed the
@@ -63,7 +67,7 @@ def start_jvm(settings: Mapping[str, str], is_light: bool = False) -> None:
     if SparkContext._gateway is not None:
         return
     _check_java()
-    with _environment(settings, is_light):
+    with _environment(settings, is_light, own):
         check_cache(settings, _java_options(settings))
         gateway = _launch()
     SparkContext._ensure_initialized(gateway=gateway)
@@ -104,10 +108,10 @@ def _java_options(settings: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _environment(settings: Mapping[str, str], is_light: bool) -> Iterator[None]:
+def _environment(settings: Mapping[str, str], is_light: bool, own: Mapping[str, str]) -> Iterator[None]:
     """Configures the JVM's settings, language, characters, and address; Spark's log, unless the user's Spark has a
     configuration of it; and for little work, the compiler and collector, unless the user has chosen a collector."""
-    submit = submitting(settings)
+    submit = submitting({key: value for key, value in settings.items() if own.get(key) != value})
     before = {name: os.environ.get(name) for name in (_OPTIONS, _CHARACTERS, *_ADDRESS, *submit)}
     options = [_LOCALE, before[_OPTIONS] or ""]
     if is_light and "GC" not in _java_options(settings):

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.console import DEBUG
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.spark.connect import REMOTE, connect, is_connect, server_of
-from pgoutput_etl.spark.options import MODULES, joined, submitted
+from pgoutput_etl.spark.options import MODULES, joined, of_file, submitted
 from pgoutput_etl.spark.packages import with_delta, write_modules
 from pgoutput_etl.spark.platform import SUBSTITUTE, active_session, is_platform_session, is_set, value_of
 
@@ -95,7 +95,7 @@ def start_session(
         given = {**_WITHOUT_BARS, **submitted(home), **settings}
         _choose_python(given)
         given = with_delta({**given, **_modules(given)}, home)
-        start_jvm({key: value for key, value in given.items() if key not in secrets}, is_light)
+        start_jvm({key: value for key, value in given.items() if key not in secrets}, is_light, of_file(home))
     defaults = {**_DEFAULTS, _CHECKSUM_WRITER: _checksum_writer()}
     chosen = {**defaults, **_set_by_user(defaults), "spark.redaction.regex": _REDACTED, **settings, **_SESSION}
     if secrets:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +24,8 @@ from tests.support.servers.remedies import REDRIVE, REMEDIES, Remedy, rules
 from tests.support.typed_commands import Outcome, share_session, type_command
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+ROOT = Path(__file__).parents[2]
 
 COMMON = ("incomplete", "attached", "diverged", "added_column", "unknown_key")
 ROUNDS = 2  # of printed commands, after which no table may have a state
@@ -136,9 +142,12 @@ def change_settings(season: Season) -> None:
 
 def differences(season: Season) -> dict[str, str]:
     """From the server's tables, as verify finds them."""
-    verified = type_command(f"pgoutput-etl verify --config {season.config} --jdbc {season.url}")
-    assert verified.report, verified.error
-    tables = {table["table"]: table for table in verified.report["tables"]}
+    submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER_PACKAGE]
+    command = [*submit, ROOT / "jobs/verify.py", "--config", season.config, "--jdbc", season.url, "--json", "--quiet"]
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    verified = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert verified.stdout, verified.stderr
+    tables = {table["table"]: table for table in json.loads(verified.stdout)["tables"]}
     return {
         name: table["why_not"] or f"{table['ranges_differing']} ranges differ"
         for name, table in tables.items()
