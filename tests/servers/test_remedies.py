@@ -141,8 +141,8 @@ def change_settings(season: Season) -> None:
 
 
 def differences(season: Season) -> dict[str, str]:
-    """From the server's tables, as verify finds them. A partition that was a table of its own before keeps the rows that
-    it had then, and has no remedy."""
+    """From the server's tables, as verify finds them. A partition that was a table of its own before keeps the rows
+    that it had then, and has no remedy."""
     submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER_PACKAGE]
     command = [*submit, ROOT / "jobs/verify.py", "--config", season.config, "--jdbc", season.url, "--json", "--quiet"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
