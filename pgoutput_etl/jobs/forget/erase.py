@@ -177,7 +177,11 @@ class _Forget:
         search, order = self._plan()
         rows = {target.state.oid: search.rows(target).count() for target in search.targets}
         copies = self._copies(search.found)
-        others = write_other_keys(self.archive, self.erasure, search.found) if search.finds_any(copies) else None
+        others = None
+        if search.finds_any(copies):
+            others = write_other_keys(self.archive, self.erasure, search.found)
+        else:
+            OtherKeysFile.of(self.erasure.file).delete_if_named(self.erasure.tables)
         return replace(self._summary(order, search.found, rows, copies.count()), other_keys=others)
 
     def run(self) -> ForgetSummary:
@@ -192,6 +196,7 @@ class _Forget:
         else:
             search, order = self._plan()
             if not search.finds_any(self._copies(search.found)):
+                OtherKeysFile.of(self.erasure.file).delete_if_named(self.erasure.tables)
                 return self._summary(order, search.found, {}, 0)
         others = None if search is None else write_other_keys(archive, self.erasure, search.found)
         if search is not None and not self.batch.resumed:

@@ -5,7 +5,7 @@ It is beside the request, which has the same person's keys, and is for the same 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import yaml
 from pgoutput_etl.changes.row_search import RowKey
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.forget.report import OtherKeys
+from pgoutput_etl.jobs.forget.request import TableErasure, read_tables
 from pgoutput_etl.replace_file import replace_file
 
 _HEAD = "# Keys of rows to erase, which the request does not name: add these to its tables, unless others had them.\n"
@@ -47,6 +48,15 @@ class OtherKeysFile:
         except OSError as error:
             raise ConfigError(f"{self.path}: can't be written: {error.strerror}") from None
         return OtherKeys(str(self.path), tuple((name, len(own)) for name, own in sorted(keys.items())))
+
+    def delete_if_named(self, request: Iterable[TableErasure]) -> None:
+        """Deletes the file if the request names all keys in it, so that an earlier erasure left nothing over. Raises
+        ConfigError."""
+        if self.exists():
+            named = {(table.name, frozenset(condition)) for table in request for condition in table.conditions}
+            left = {(table.name, frozenset(key)) for table in read_tables(str(self.path)) for key in table.conditions}
+            if left <= named:
+                self.write({})
 
     def exists(self) -> bool:
         return self.path.exists()

@@ -108,6 +108,11 @@ def read_erasure(path: str) -> Erasure:
     return Erasure(by, reference, tables, messages, search, snapshots, path)
 
 
+def read_tables(path: str) -> tuple[TableErasure, ...]:
+    """A file with tables alone. Raises ConfigError, which names no value."""
+    return tuple(map(_table, read_node(path, (), os.environ).section("tables")["tables"].items("a list of tables")))
+
+
 def _table(node: Node) -> TableErasure:
     keys = node.section("table", "keys", "where")
     conditions = [_condition(key) for key in keys["keys"].items("a list of keys, such as [{id: 30}]")]

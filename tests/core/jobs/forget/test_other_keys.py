@@ -9,7 +9,7 @@ import pytest
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.forget.other_keys import OtherKeysFile
 from pgoutput_etl.jobs.forget.report import OtherKeys
-from pgoutput_etl.jobs.forget.request import read_erasure
+from pgoutput_etl.jobs.forget.request import TableErasure, read_erasure
 
 
 def test_the_file_has_the_form_of_a_request(tmp_path: Path) -> None:
@@ -33,6 +33,18 @@ def test_the_file_is_deleted_when_nothing_is_left_over(tmp_path: Path) -> None:
     assert file.write({}) is None
     assert not file.exists()
     assert file.write({}) is None
+
+
+def test_the_file_stays_until_the_request_names_all_of_it(tmp_path: Path) -> None:
+    file = OtherKeysFile.of(str(tmp_path / "erasure.yaml"))
+    file.delete_if_named(())
+    file.write({"public.t": {(("a", "1"), ("b", "2")), (("a", "3"), ("b", "4"))}})
+    one, both = (("b", "2"), ("a", "1")), (("a", "3"), ("b", "4"))
+    for named in ((TableErasure("public.t", (one,)),), (TableErasure("public.u", (one, both)),)):
+        file.delete_if_named(named)
+        assert file.exists()
+    file.delete_if_named([TableErasure("public.t", (one,)), TableErasure("public.t", (both, (("a", "5"),)))])
+    assert not file.exists()
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
