@@ -47,7 +47,11 @@ _SESSION = {
     **_REQUIRED,
 }
 
+# Given to the JVM as it starts, too: without it, pyspark's JVM draws bars on standard error.
+_WITHOUT_BARS = {"spark.ui.showConsoleProgress": "false"}
+
 _DEFAULTS = {
+    **_WITHOUT_BARS,
     # Adaptive query execution sizes shuffles.
     "spark.sql.shuffle.partitions": "8",
     # Delta's default of 50 partitions for reading its own log costs seconds per table.
@@ -57,9 +61,6 @@ _DEFAULTS = {
     # Cost of opening a file, in bytes read: lets a task read hundreds of small files instead of thirty.
     "spark.sql.files.openCostInBytes": "524288",
 }
-
-# For the JVM as it starts: without it, pyspark's JVM draws bars on standard error.
-_WITHOUT_BARS = {"spark.ui.showConsoleProgress": "false"}
 
 _LOCAL_FOLDER = "spark.local.dir"
 
