@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from dataclasses import fields
+from typing import Annotated, TypeAlias
 from zoneinfo import available_timezones
 
+from pydantic import SkipValidation, model_validator
+from pydantic.dataclasses import dataclass as section
+
 from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
-from pgoutput_etl.config.yaml_file import Node
+from pgoutput_etl.config.sections import SETTINGS, Section, below, expected, mistake, part, text
+from pgoutput_etl.config.yaml_file import FromEnvironment
 from pgoutput_etl.time_zones import TIMESTAMP, TIMESTAMPTZ
 
 # Values in `columns` that declare a column's origin where the archive leaves it open (schema/identification.py)
@@ -15,6 +20,8 @@ ADDED, RENAMED_FROM = "added", "renamed_from"
 
 # The declaration of a conversion between timestamp and timestamptz, which depends on the altering session's time zone
 CONVERTED_FROM, TIME_ZONE = "converted_from", "time_zone"
+
+_SALT = "salt"
 
 _UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), ADDED: None}
 
@@ -28,22 +35,63 @@ OneSetting: TypeAlias = str | Mapping[str, str]
 
 Setting: TypeAlias = OneSetting | list[OneSetting]  # a list has the declarations of several changes, in their order
 
+_Argument: TypeAlias = Annotated[str, text("the argument of this action")]
 
-def column_setting(node: Node) -> tuple[Setting, ColumnRule | None]:
+
+@section(frozen=True, config=SETTINGS)
+class ColumnDeclaration(Section):
+    """One setting of a column that has arguments."""
+
+    hash: _Argument | None = None
+    redact: _Argument | None = None
+    renamed_from: _Argument | None = None
+    converted_from: _Argument | None = None
+    time_zone: _Argument | None = None
+    salt: Annotated[SkipValidation[str], text("${NAME}, a salt from the environment")] | None = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """All but the salt."""
+        values = {own.name: getattr(self, own.name) for own in fields(self) if own.name != _SALT}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> ColumnDeclaration:
+        given = self.given
+        if not given or {"hash", "redact"} <= given.keys():
+            raise mistake(f"expected {_COLUMN_ACTIONS}")
+        if (CONVERTED_FROM in given) != (TIME_ZONE in given):
+            absent = TIME_ZONE if CONVERTED_FROM in given else CONVERTED_FROM
+            raise mistake(f"missing: {CONVERTED_FROM} and {TIME_ZONE} belong together", absent)
+        if given.get(CONVERTED_FROM, TIMESTAMP) not in (TIMESTAMP, TIMESTAMPTZ):
+            raise mistake(f"expected {TIMESTAMP} or {TIMESTAMPTZ}, the column's former type", CONVERTED_FROM)
+        if TIME_ZONE in given and given[TIME_ZONE] not in available_timezones():
+            raise mistake("expected a name of the IANA time zone database, such as Europe/Berlin", TIME_ZONE)
+        if "hash" not in given and self.salt is not None:
+            raise mistake("expected only with hash", _SALT)
+        if given.get("hash", "sha256") != "sha256":
+            raise mistake("expected sha256", "hash")
+        return self
+
+
+def column_setting(value: object, environ: Mapping[str, str]) -> tuple[Setting, ColumnRule | None]:
     """The column's setting without the salt, and its rule if it is masked."""
-    if not isinstance(node.value, list):
-        return _one_setting(node)
-    nodes = node.items(_COLUMN_ACTIONS)
-    pairs = [_one_setting(item) for item in nodes]
-    for item, (setting, _) in zip(nodes, pairs, strict=True):
-        if setting != ADDED and not (isinstance(setting, Mapping) and {RENAMED_FROM, CONVERTED_FROM} & setting.keys()):
-            raise item.error(f"expected {ADDED}, {RENAMED_FROM}, or {CONVERTED_FROM} in each item of a list")
+    if not isinstance(value, list):
+        return _one_setting(value, environ)
+    pairs = []
+    for i, item in enumerate(value):
+        with below(i):
+            setting, mask = _one_setting(item, environ)
+            is_declaration = isinstance(setting, Mapping) and {RENAMED_FROM, CONVERTED_FROM} & setting.keys()
+            if setting != ADDED and not is_declaration:
+                raise mistake(f"expected {ADDED}, {RENAMED_FROM}, or {CONVERTED_FROM} in each item of a list")
+            pairs.append((setting, mask))
     settings, masks = [setting for setting, _ in pairs], [mask for _, mask in pairs if mask is not None]
     if not settings or len(masks) > 1:
-        raise node.error("expected a list of declarations, of which one at most has a mask")
+        raise mistake("expected a list of declarations, of which one at most has a mask")
     before = [s[CONVERTED_FROM] for s in settings if isinstance(s, Mapping) and CONVERTED_FROM in s]
     if len(before) > len({*before}):
-        raise node.error(f"expected each {CONVERTED_FROM} once: the archive does not show which one a change is about")
+        raise mistake(f"expected each {CONVERTED_FROM} once: the archive does not show which one a change is about")
     return settings, masks[0] if masks else None
 
 
@@ -52,52 +100,31 @@ def settings_of(setting: Setting) -> Sequence[OneSetting]:
     return setting if isinstance(setting, list) else [setting]
 
 
-def _one_setting(node: Node) -> tuple[OneSetting, ColumnRule | None]:
-    if not isinstance(node.value, dict):
-        setting = node.text(_COLUMN_ACTIONS)
-        if setting not in _UNARY_RULES:
-            raise node.error(f"expected {_COLUMN_ACTIONS}")
-        return setting, _UNARY_RULES[setting]
-    names = ("hash", "redact", RENAMED_FROM, CONVERTED_FROM, TIME_ZONE)
-    keys = node.section(*names, "salt")
-    given = {name: keys[name] for name in names if keys[name].value is not None}
-    if not given or {"hash", "redact"} <= given.keys():
-        raise node.error(f"expected {_COLUMN_ACTIONS}")
-    settings = {name: argument.text("the argument of this action") for name, argument in given.items()}
-    _check_conversion(keys, settings)
-    if "hash" not in settings and keys["salt"].value is not None:
-        raise keys["salt"].error("expected only with hash")
+def _one_setting(value: object, environ: Mapping[str, str]) -> tuple[OneSetting, ColumnRule | None]:
+    if not isinstance(value, Mapping):
+        if value not in _UNARY_RULES:
+            raise expected(value, _COLUMN_ACTIONS)
+        return value, _UNARY_RULES[value]
+    declaration = part(ColumnDeclaration, value)
+    settings = declaration.given
     if "redact" in settings:
         return settings, ColumnRule(ColumnAction.REDACT, text=settings["redact"])
     if "hash" not in settings:
         return settings, None
-    if settings["hash"] != "sha256":
-        raise keys["hash"].error("expected sha256")
-    return settings, ColumnRule(ColumnAction.HASH, _salt(keys["hash"], keys["salt"]))
+    return settings, ColumnRule(ColumnAction.HASH, _salt(declaration.salt, environ))
 
 
-def _check_conversion(keys: Mapping[str, Node], settings: Mapping[str, str]) -> None:
-    if (CONVERTED_FROM in settings) != (TIME_ZONE in settings):
-        missing = keys[TIME_ZONE if CONVERTED_FROM in settings else CONVERTED_FROM]
-        raise missing.error(f"missing: {CONVERTED_FROM} and {TIME_ZONE} belong together")
-    if settings.get(CONVERTED_FROM, TIMESTAMP) not in (TIMESTAMP, TIMESTAMPTZ):
-        raise keys[CONVERTED_FROM].error(f"expected {TIMESTAMP} or {TIMESTAMPTZ}, the column's former type")
-    if TIME_ZONE in settings and settings[TIME_ZONE] not in available_timezones():
-        raise keys[TIME_ZONE].error("expected a name of the IANA time zone database, such as Europe/Berlin")
-
-
-def _salt(hash_node: Node, node: Node) -> Salt:
+def _salt(written: str | None, environ: Mapping[str, str]) -> Salt:
     """Reads the salt from the environment, because more people read the file than should know a secret."""
-    if node.value is None:
-        if SALT_VARIABLE not in node.environ:
-            raise hash_node.error(f"expected a salt in the environment variable {SALT_VARIABLE}, which is not set")
-        text, source = node.environ[SALT_VARIABLE], hash_node
-        origin = f"the environment variable {SALT_VARIABLE}: "
+    if written is None:
+        if SALT_VARIABLE not in environ:
+            raise mistake(f"expected a salt in the environment variable {SALT_VARIABLE}, which is not set", "hash")
+        secret, key, origin = environ[SALT_VARIABLE], "hash", f"the environment variable {SALT_VARIABLE}: "
     else:
-        text, source, origin = node.text("${NAME}, a salt from the environment"), node, ""
-        if not node.is_secret:
-            raise node.error("expected ${NAME}: a salt comes from the environment, never from a file")
-    secret = text.encode("utf-8", "surrogateescape")
-    if len(secret) < LEAST_SALT:
-        raise source.error(f"{origin}expected a salt of {LEAST_SALT} bytes or more")
-    return Salt(secret)
+        secret, key, origin = written, _SALT, ""
+        if not isinstance(written, FromEnvironment):
+            raise mistake("expected ${NAME}: a salt comes from the environment, never from a file", _SALT)
+    encoded = secret.encode("utf-8", "surrogateescape")
+    if len(encoded) < LEAST_SALT:
+        raise mistake(f"{origin}expected a salt of {LEAST_SALT} bytes or more", key)
+    return Salt(encoded)

@@ -1,18 +1,15 @@
-"""Reads a YAML file as values that know their file and the path of their key.
+"""Reads a YAML file as plain values, with variables of the environment in its strings.
 
-A mistake is a ConfigError that names these and the expected value. It never repeats a value, which may be a secret from
-the environment.
+A mistake is a ConfigError that names the file and the key's path. It never repeats a value, which may be a secret.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
-from enum import Enum
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 import yaml
 
@@ -24,112 +21,67 @@ _MAX_SIZE = 1 << 20
 _MAX_VALUES = 100_000
 
 
-_E = TypeVar("_E", bound=Enum)
-
 _VARIABLE = re.compile(r"(\$?)\$\{([^}]{0,500})(\}?)")
 
 
+class FromEnvironment(str):
+    """A text of which any part comes from the environment, and may be a secret."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class Node:
-    """A value and its position. value: None if absent; in strings, environment variables are already replaced."""
+class Document:
+    """A file's content as plain values. overridden: keys of options such as --set. environ: the environment, whose
+    variables are already put into strings."""
 
     file: str
-    overridden: tuple[str, ...]
-    environ: Mapping[str, str]
-    path: str = ""
-    value: object = None
-    is_secret: bool = False
+    values: object
+    overridden: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
 
-    def error(self, why: str) -> ConfigError:
-        near = any(self.path.startswith(key) or key.startswith(self.path) for key in self.overridden)
+    def error(self, why: str, path: str) -> ConfigError:
+        """path: of the key, such as tables[0].match; "" for the whole file."""
+        near = any(path.startswith(key) or key.startswith(path) for key in self.overridden)
         file = f"{self.file} with --set" if near else self.file
-        return ConfigError(": ".join(part for part in (file, self.path, why) if part))
+        return ConfigError(": ".join(part for part in (file, path, why) if part))
 
-    def expected(self, what: str) -> ConfigError:
-        return self.error(f"{'missing: ' if self.value is None else ''}expected {what}")
+    def with_variables(self) -> Document:
+        """Puts environment variables into strings. Raises ConfigError."""
+        return replace(self, values=self._expanded(self.values, ""))
 
-    def child(self, key: str, value: object) -> Node:
-        path = key if not self.path or key.startswith("[") else f".{key}"
-        node = replace(self, path=self.path + path, value=value)
+    def _expanded(self, value: object, path: str) -> object:
+        if isinstance(value, dict):
+            return {key: self._expanded(item, key_path(path, key)) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._expanded(item, key_path(path, i)) for i, item in enumerate(value)]
         if not isinstance(value, str):
-            return node
+            return value
+        text = _VARIABLE.sub(lambda match: self._variable(match, path), value)
         is_secret = any(not match[1] for match in _VARIABLE.finditer(value))
-        return replace(node, value=_VARIABLE.sub(node.variable, value), is_secret=is_secret)
+        return FromEnvironment(text) if is_secret else text
 
-    def variable(self, match: re.Match[str]) -> str:
+    def _variable(self, match: re.Match[str], path: str) -> str:
         escaped, name, closed = match.groups()
         if escaped:
             return match[0][1:]
         if not closed or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise self.error("expected an environment variable's name in ${…}; $${…} stands for a literal ${…}")
+            raise self.error("expected an environment variable's name in ${…}; $${…} stands for a literal ${…}", path)
         if name not in self.environ:
-            raise self.error(f"the environment variable {name} is not set")
+            raise self.error(f"the environment variable {name} is not set", path)
         return self.environ[name]
 
-    def mapping(self) -> dict[str, Node]:
-        """The items of a mapping with any keys. A null value counts as absent."""
-        if self.value is None:
-            return {}
-        if not isinstance(self.value, dict) or not all(isinstance(key, str) for key in self.value):
-            raise self.expected("a mapping with strings as keys")
-        return {key: self.child(key, value) for key, value in self.value.items() if value is not None}
 
-    def section(self, *known: str) -> dict[str, Node]:
-        """A node for each known key, present or not. No other key is allowed."""
-        for key in self.value if isinstance(self.value, dict) else ():
-            if key not in known:
-                near = max(known, key=lambda name: _likeness(name, str(key)))
-                hint = f"; did you mean '{near}'?" if _likeness(near, str(key)) > 0.6 else ""
-                raise self.child(str(key), None).error(f"unknown key '{key}'{hint} (known: {', '.join(known)})")
-        return {key: self.child(key, None) for key in known} | self.mapping()
-
-    def items(self, expected: str) -> list[Node]:
-        if self.value is None:
-            return []
-        if not isinstance(self.value, list):
-            raise self.expected(expected)
-        return [self.child(f"[{i}]", value) for i, value in enumerate(self.value)]
-
-    def text(self, meaning: str) -> str:
-        if isinstance(self.value, str) and self.value:
-            return self.value
-        quotes = " (in quotes)" if isinstance(self.value, int) else ""
-        raise self.expected(f"a string{quotes}: {meaning}")
-
-    def optional_text(self, meaning: str) -> str | None:
-        return None if self.value is None else self.text(meaning)
-
-    def boolean(self) -> bool:
-        written = str(self.value).lower()  # a value from the environment is text
-        if self.value is not None and written not in ("true", "false"):
-            raise self.expected("true or false")
-        return written == "true"
-
-    def positive(self) -> int | None:
-        if self.value is None:
-            return None
-        if not re.fullmatch(r"[1-9][0-9]{0,8}", str(self.value)):
-            raise self.expected("a whole number, 1 or more")
-        return int(str(self.value))
-
-    def choice(self, default: _E) -> _E:
-        for member in type(default):
-            if member.value == self.value:
-                return member
-        if self.value is not None:
-            raise self.expected(f"one of {', '.join(member.value for member in type(default))}")
-        return default
-
-    def setting(self) -> str:
-        if isinstance(self.value, bool):
-            return "true" if self.value else "false"
-        if isinstance(self.value, str | int):
-            return str(self.value)
-        raise self.expected("a string, a number, true or false")
+def key_path(path: str, key: object) -> str:
+    """The path of a mapping's key or a list's item: tables, tables[0], tables[0].match."""
+    if isinstance(key, int):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else str(key)
 
 
-def read_node(path: str, overrides: Sequence[str], environ: Mapping[str, str]) -> Node:
-    """The file's content with the overrides, KEY=VALUE as for --set. Raises ConfigError."""
+def read_document(path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Document:
+    """The file's content with the overrides, KEY=VALUE as for --set. environ: of this process, if None. Raises
+    ConfigError."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MAX_SIZE + 1)
@@ -146,12 +98,8 @@ def read_node(path: str, overrides: Sequence[str], environ: Mapping[str, str]) -
             raise ConfigError("--set: expected KEY=VALUE")
         values = _overridden(values, key, _parsed(text, f"--set {key}"))
         overridden.append(key)
-    return Node(path, tuple(overridden), environ, "", values)
-
-
-def _likeness(a: str, b: str) -> float:
-    """0 to 1; letters out of order count half, so that tragte is nearer to target than to state."""
-    return (SequenceMatcher(None, a, b).ratio() + SequenceMatcher(None, sorted(a), sorted(b)).ratio()) / 2
+    environ = os.environ if environ is None else environ
+    return Document(path, values, tuple(overridden), environ).with_variables()
 
 
 def _parsed(content: bytes | str, file: str) -> object:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.config.rules import Mode
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import DECLARED, NOT_UTF8, ArchiveError
 from pgoutput_etl.identifiers import patterns_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.config.settings import DEFAULT_MODE, Mode
+from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.scan.file_summary import FileScan

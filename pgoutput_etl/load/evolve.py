@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from pgoutput_etl.config.settings import DEFAULT_MODE, Mode
+from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.identifiers import forms, identifier, is_catalog_place, quoted, tag_of
 from pgoutput_etl.load.commit import DeltaTransaction, overwrite
 from pgoutput_etl.load.layout import allow_names, has_change_feed, has_column_mapping, is_for_all_readers

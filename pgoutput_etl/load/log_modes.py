@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.load import append, history, soft_delete
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.row_states import EventLog

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
 from pgoutput_etl.load import merge
 from pgoutput_etl.load.change_source import ChangeRows

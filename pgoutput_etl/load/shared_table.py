@@ -26,7 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, tag_of
 from pgoutput_etl.load.layout import (

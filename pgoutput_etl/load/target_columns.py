@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, NumericType, StringType, VariantType
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.spark.arrow_types import spark_type

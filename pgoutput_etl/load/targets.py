@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.events import HEAP_PER_BYTE, memory_for
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows

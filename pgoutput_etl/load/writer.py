@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from pgoutput_etl.config.column_rules import masks_in_words
-from pgoutput_etl.config.settings import Config, OnMissingRow
+from pgoutput_etl.config.rules import OnMissingRow
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import RunError, TableError, during
 from pgoutput_etl.identifiers import tag_of

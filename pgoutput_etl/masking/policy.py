@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
-from pgoutput_etl.config.settings import Config, TableRule
+from pgoutput_etl.config.rules import TableRule
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, TableError
 from pgoutput_etl.masking.mask_rows import MaskedTable, MaskingPolicy, masked_relation, spelled_alike
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from pgoutput_etl.config.settings import DEFAULT_MODE, Config, OnMissingRow, Snapshots, TableRule
+from pgoutput_etl.config.rules import DEFAULT_MODE, OnMissingRow, TableRule
+from pgoutput_etl.config.settings import Config, Snapshots
 from pgoutput_etl.console import shortened
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.contract import OnAmbiguous

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.schema.layout import (
     INDEXED_NAMES,
     Layout,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.config.rules import Mode
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, TableError
 from pgoutput_etl.identifiers import (
     MAX_SEGMENT,

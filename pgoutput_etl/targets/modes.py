@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 
 UNREPRESENTABLE_COLUMN = "_pg_unrepresentable"
 

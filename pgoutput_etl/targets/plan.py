@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from pgoutput_etl.config.settings import DEFAULT_MODE, Mode
+from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.column_changes import ChangedAt
 from pgoutput_etl.schema.contract import is_held_by_contract

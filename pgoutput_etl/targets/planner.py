@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from pgoutput_etl.config.settings import Config, OnInvalidText, TableRule
+from pgoutput_etl.config.rules import OnInvalidText, TableRule
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import SequenceError, TableError
 from pgoutput_etl.identifiers import is_catalog_place, is_within
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity

@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from pgoutput_etl.config.settings import Config, Mode, OnInvalidText, TableRule
+from pgoutput_etl.config.rules import Mode, OnInvalidText, TableRule
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import absolute_place, is_relative
 from pgoutput_etl.schema.contract import SchemaContract

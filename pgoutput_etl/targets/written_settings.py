@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pgoutput_etl.config.column_rules import changed_masks
-from pgoutput_etl.config.settings import Config, Mode
+from pgoutput_etl.config.rules import Mode
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, TableError
 from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.protocol.messages import Relation

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
-from pgoutput_etl.config.settings import TableRule
+from pgoutput_etl.config.rules import TableRule
 from pgoutput_etl.masking.unmasked_copies import unmasked_copies
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.targets.swaps import suspected_swaps

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.ingest.rows import MessageRows

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Container
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
-from pgoutput_etl.config.yaml_file import Node, read_node
+from pydantic import BeforeValidator, model_validator
+from pydantic.dataclasses import dataclass as section
+
+from pgoutput_etl.config.sections import SETTINGS, Section, as_mapping, checked, expected, items, mistake, setting, text
+from pgoutput_etl.config.yaml_file import read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.snapshot.request import RowFormat
 from pgoutput_etl.lsn import parse_lsn
@@ -94,70 +98,118 @@ def is_searched(text: str) -> bool:
 
 def read_erasure(path: str) -> Erasure:
     """Raises ConfigError, which names no value."""
-    node = read_node(path, (), os.environ)
-    keys = node.section("requested_by", "reference", "tables", "messages", "search", "snapshots")
-    by = keys["requested_by"].text("who asks for the erasure")
-    reference = keys["reference"].text("the request's number or name")
-    tables = tuple(map(_table, keys["tables"].items("a list of tables")))
-    messages = tuple(map(_message, keys["messages"].items("a list of messages")))
-    if not tables and not messages:
-        raise node.error("expected tables or messages to erase")
-    search = tuple(text.text("a text to look for") for text in keys["search"].items("a list of texts"))
-    names = {table.name for table in tables}
-    snapshots = tuple(_snapshot(item, names) for item in keys["snapshots"].items("a list of files"))
-    return Erasure(by, reference, tables, messages, search, snapshots, path)
+    found: _File = checked(_File, read_document(path))
+    tables = tuple(table.erasure for table in found.tables)
+    messages = tuple(MessageErasure(message.prefix, message.contains) for message in found.messages)
+    snapshots = tuple(snapshot.erasure for snapshot in found.snapshots)
+    return Erasure(found.requested_by, found.reference, tables, messages, found.search, snapshots, path)
 
 
 def read_tables(path: str) -> tuple[TableErasure, ...]:
     """A file with tables alone. Raises ConfigError, which names no value."""
-    return tuple(map(_table, read_node(path, (), os.environ).section("tables")["tables"].items("a list of tables")))
+    return tuple(table.erasure for table in checked(_Tables, read_document(path)).tables)
 
 
-def _table(node: Node) -> TableErasure:
-    keys = node.section("table", "keys", "where")
-    conditions = [_condition(key) for key in keys["keys"].items("a list of keys, such as [{id: 30}]")]
-    if keys["where"].value is not None:
-        conditions.append(_condition(keys["where"]))
-    if not conditions:
-        raise node.expected("keys, or where")
-    return TableErasure(keys["table"].text("schema.table"), tuple(conditions))
+def _condition(value: object) -> Mapping[str, object]:
+    columns = as_mapping(value)
+    if not columns or columns != value:
+        raise expected(value, "columns with their values, which are not null, such as {id: 30}")
+    return columns
 
 
-def _condition(node: Node) -> tuple[tuple[str, str], ...]:
-    columns = node.mapping()
-    if not columns or (isinstance(node.value, dict) and len(columns) < len(node.value)):
-        raise node.expected("columns with their values, which are not null, such as {id: 30}")
-    return tuple((name, _text(value)) for name, value in columns.items())
-
-
-def _text(node: Node) -> str:
+def _value(value: object) -> str:
     """PostgreSQL's text."""
-    return node.setting()[0] if isinstance(node.value, bool) else node.setting()
+    return setting(value)[0] if isinstance(value, bool) else setting(value)
 
 
-def _snapshot(node: Node, tables: Container[str]) -> SnapshotErasure:
-    keys = node.section("table", "columns", "lsn", *(own.value for own in RowFormat))
-    table = keys["table"].text("schema.table")
-    if table not in tables:
-        raise keys["table"].expected("a table that is among tables")
-    formats = [own for own in RowFormat if keys[own.value].value is not None]
-    if len(formats) != 1:
-        raise node.expected("one of csv, copy, and dump")
-    columns = tuple(name.text("a column's name") for name in keys["columns"].items("a list of names"))
-    if columns and formats != [RowFormat.BINARY]:
-        raise keys["columns"].error("expected only with copy; other formats name their columns")
-    path = keys[formats[0].value].text("a path")
-    return SnapshotErasure(table, path, formats[0], columns, _lsn(keys["lsn"]))
+_Condition: TypeAlias = Annotated[Mapping[str, Annotated[str, BeforeValidator(_value)]], BeforeValidator(_condition)]
 
 
-def _lsn(node: Node) -> int | None:
-    text = node.optional_text("the snapshot's LSN, such as 16/B374D848")
+@section(frozen=True, config=SETTINGS)
+class _Table(Section):
+    table: Annotated[str, text("schema.table")]
+    keys: Annotated[tuple[_Condition, ...], items("a list of keys, such as [{id: 30}]")] = ()
+    where: _Condition | None = None
+
+    @model_validator(mode="after")
+    def _has_condition(self) -> _Table:
+        if not self.keys and self.where is None:
+            raise mistake("expected keys, or where")
+        return self
+
+    @property
+    def erasure(self) -> TableErasure:
+        conditions = (*self.keys, *(() if self.where is None else (self.where,)))
+        return TableErasure(self.table, tuple(tuple(condition.items()) for condition in conditions))
+
+
+_TableList: TypeAlias = Annotated[tuple[_Table, ...], items("a list of tables")]
+
+
+@section(frozen=True, config=SETTINGS)
+class _Tables(Section):
+    tables: _TableList = ()
+
+
+@section(frozen=True, config=SETTINGS)
+class _Message(Section):
+    contains: Annotated[str, text("a text")]
+    prefix: Annotated[str, text("the Messages' prefix")] | None = None
+
+
+def _lsn(value: str) -> int:
     try:
-        return None if text is None else parse_lsn(text)
+        return parse_lsn(value)
     except ValueError as error:
-        raise node.error(str(error)) from None
+        raise mistake(str(error)) from None
 
 
-def _message(node: Node) -> MessageErasure:
-    keys = node.section("prefix", "contains")
-    return MessageErasure(keys["prefix"].optional_text("the Messages' prefix"), keys["contains"].text("a text"))
+_Path: TypeAlias = Annotated[str, text("a path")]
+
+
+@section(frozen=True, config=SETTINGS)
+class _Snapshot(Section):
+    table: Annotated[str, text("schema.table")]
+    columns: Annotated[tuple[Annotated[str, text("a column's name")], ...], items("a list of names")] = ()
+    lsn: Annotated[int, BeforeValidator(_lsn), text("the snapshot's LSN, such as 16/B374D848")] | None = None
+    csv: _Path | None = None
+    copy: _Path | None = None
+    dump: _Path | None = None
+
+    @property
+    def paths(self) -> dict[RowFormat, str]:
+        paths = {own: getattr(self, own.value) for own in RowFormat}
+        return {own: path for own, path in paths.items() if path is not None}
+
+    @model_validator(mode="after")
+    def _one_format(self) -> _Snapshot:
+        if len(self.paths) != 1:
+            raise mistake("expected one of csv, copy, and dump")
+        if self.columns and RowFormat.BINARY not in self.paths:
+            raise mistake("expected only with copy; other formats name their columns", "columns")
+        return self
+
+    @property
+    def erasure(self) -> SnapshotErasure:
+        [(own, path)] = self.paths.items()
+        return SnapshotErasure(self.table, path, own, self.columns, self.lsn)
+
+
+@section(frozen=True, config=SETTINGS)
+class _File(Section):
+    requested_by: Annotated[str, text("who asks for the erasure")]
+    reference: Annotated[str, text("the request's number or name")]
+    tables: _TableList = ()
+    messages: Annotated[tuple[_Message, ...], items("a list of messages")] = ()
+    search: Annotated[tuple[Annotated[str, text("a text to look for")], ...], items("a list of texts")] = ()
+    snapshots: Annotated[tuple[_Snapshot, ...], items("a list of files")] = ()
+
+    @model_validator(mode="after")
+    def _erases(self) -> _File:
+        if not self.tables and not self.messages:
+            raise mistake("expected tables or messages to erase")
+        names = {table.table for table in self.tables}
+        for i, snapshot in enumerate(self.snapshots):
+            if snapshot.table not in names:
+                raise mistake("expected a table that is among tables", "snapshots", i, "table")
+        return self

@@ -8,6 +8,7 @@ from glob import escape
 
 import yaml
 
+from pgoutput_etl.config.schema import FILE
 from pgoutput_etl.jobs.init.findings import ArchiveFindings, TableFindings
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
@@ -39,6 +40,7 @@ def _heading(landing: str, findings: ArchiveFindings) -> Iterator[str]:
     read = (
         f"{findings.inspected:,} of {findings.files:,} files" if _is_sample(findings) else f"{findings.files:,} files"
     )
+    yield f"# yaml-language-server: $schema={FILE.as_uri()}"
     yield f"# Written by pgoutput-etl init from {read} in {quoted(landing)}. docs/configuration.md has every key."
     if _is_sample(findings):
         yield "# These are the first and the newest files; others may have more tables. pgoutput-etl inspect reads all."

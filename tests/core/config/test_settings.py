@@ -9,18 +9,16 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.config.column_rules import DROP, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
+from pgoutput_etl.config.rules import Mode, OnMissingRow, TableRule
 from pgoutput_etl.config.settings import (
     Config,
     Merge,
     Metrics,
-    Mode,
     OnError,
-    OnMissingRow,
     Snapshots,
     Source,
     SourceDatabase,
     State,
-    TableRule,
     Target,
     load_config,
 )

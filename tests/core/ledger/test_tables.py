@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from enum import Enum
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.landing.fingerprint import FileStatus
 from pgoutput_etl.ledger.tables import FORMAT, SCHEMAS
 from pgoutput_etl.protocol.framing import Framing

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.config.settings import Config, TableRule
+from pgoutput_etl.config.rules import TableRule
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.contract import OnChange, SchemaContract, is_held_by_contract

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.config.settings import Config, Source, State, TableRule, Target
+from pgoutput_etl.config.rules import TableRule
+from pgoutput_etl.config.settings import Config, Source, State, Target
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import catalog_place, identifier, is_catalog_place
 from pgoutput_etl.jobs.backfill.request import BackfillRequest

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.config.settings import Snapshots, TableRule
+from pgoutput_etl.config.rules import TableRule
+from pgoutput_etl.config.settings import Snapshots
 from pgoutput_etl.ledger.tables import table_row, table_state
 from pgoutput_etl.schema.relation_history import RelationSpan
 from pgoutput_etl.targets.condition import ConditionKind, condition_of

@@ -8,7 +8,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from pgoutput_etl.config.settings import Mode, OnMissingRow, Snapshots, TableRule
+from pgoutput_etl.config.rules import Mode, OnMissingRow, TableRule
+from pgoutput_etl.config.settings import Snapshots
 from pgoutput_etl.schema.contract import SchemaContract
 from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.targets.condition import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TableShape, table_shape

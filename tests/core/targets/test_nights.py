@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pgoutput_etl.config.column_settings import Setting
-from pgoutput_etl.config.settings import TableRule
+from pgoutput_etl.config.rules import TableRule
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.targets.plan import HELD, SKIPPED
 from tests.support.nights import CONFIG, Nights

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from pgoutput_etl.config.column_settings import Setting
-from pgoutput_etl.config.settings import Config, Mode, Source, State, TableRule, Target
+from pgoutput_etl.config.rules import Mode, TableRule
+from pgoutput_etl.config.settings import Config, Source, State, Target
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import name_of
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity

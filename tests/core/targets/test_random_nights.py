@@ -10,7 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.config.settings import Config, TableRule
+from pgoutput_etl.config.rules import TableRule
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.targets.plan import SKIPPED
 from pgoutput_etl.targets.write_method import WriteMethod
 from tests.support.model.history import History, Night, random_history, random_options

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl.config.settings import Mode, TableRule
+from pgoutput_etl.config.rules import Mode, TableRule
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import tagged_place
 from pgoutput_etl.load.rebuild import in_their_places

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.config.settings import TableRule
+from pgoutput_etl.config.rules import TableRule
 from pgoutput_etl.identifiers import is_named_after
 from pgoutput_etl.ledger.tables import table_row
 from pgoutput_etl.protocol.messages import Relation

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.config.settings import Config, Mode, OnInvalidText, TableRule, Target
+from pgoutput_etl.config.rules import Mode, OnInvalidText, TableRule
+from pgoutput_etl.config.settings import Config, Target
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.targets.target_plan import refuse_other_settings, settings_of
 from pgoutput_etl.transactions.origin_filter import Origins

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.backfill.request import BackfillRequest

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pgoutput_etl as pg
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.jobs.moment.read import archive_of
 from pgoutput_etl.jobs.undo.request import UndoRequest
 from pgoutput_etl.jobs.undo.run import undone_tables

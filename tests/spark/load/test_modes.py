@@ -17,7 +17,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 import pgoutput_etl as pg
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.load import evolve, merge

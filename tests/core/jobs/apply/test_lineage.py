@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pgoutput_etl.config.settings import Metrics, Mode, SourceDatabase
+from pgoutput_etl.config.rules import Mode
+from pgoutput_etl.config.settings import Metrics, SourceDatabase
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.apply.lineage import dataset_name, written_tables
 from pgoutput_etl.jobs.apply.metrics import RunRecorder, check

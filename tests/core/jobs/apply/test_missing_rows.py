@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl.config.settings import Mode, Snapshots, TableRule
+from pgoutput_etl.config.rules import Mode, TableRule
+from pgoutput_etl.config.settings import Snapshots
 from pgoutput_etl.jobs.apply.missing_rows import _may_be_loaded, load_missing_rows
 from pgoutput_etl.schema.contract import OnChange, SchemaContract
 from pgoutput_etl.targets.plan import CompleteSince, Since

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pgoutput_etl.config.settings import Mode
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.jobs.verify.request import VerifyRequest
 from pgoutput_etl.jobs.verify.run import mending_command
 from pgoutput_etl.postgres.connection import DRIVER_PACKAGE

@@ -1,0 +1,308 @@
+"""The rules of the configuration for tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import field, fields
+from enum import Enum
+from fnmatch import translate
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, SkipValidation, model_validator
+from pydantic.dataclasses import dataclass as section
+from pydantic.json_schema import SkipJsonSchema
+
+from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
+from pgoutput_etl.config.column_settings import (
+    ADDED,
+    CONVERTED_FROM,
+    RENAMED_FROM,
+    TIME_ZONE,
+    ColumnDeclaration,
+    Setting,
+    column_setting,
+    settings_of,
+)
+from pgoutput_etl.config.layout import check_layout, check_tag
+from pgoutput_etl.config.sections import (
+    DIFFERENT,
+    SETTINGS,
+    Flag,
+    Section,
+    Settings,
+    about,
+    as_mapping,
+    below,
+    items,
+    known_keys,
+    mistake,
+    text,
+)
+from pgoutput_etl.schema.contract import FOLLOW_ALL, OnChange, SchemaContract
+from pgoutput_etl.schema.layout import CHANGE_FEED, Layout
+from pgoutput_etl.time_zones import ZoneConversion
+
+_LITERAL = re.compile(r"(?:[^*?\[]|\[[*?\[]\])*")  # a shell pattern that matches a single name
+
+
+class Mode(Enum):
+    """The content of a table's Delta table."""
+
+    MIRROR = "mirror"
+    SOFT_DELETE = "soft_delete"
+    HISTORY = "history"
+    APPEND = "append"
+
+
+DEFAULT_MODE = Mode.MIRROR
+
+
+class OnMissingRow(Enum):
+    """The handling of an UPDATE or DELETE of a row that its table does not have."""
+
+    REPORT = "report"
+    HOLD = "hold"
+    IGNORE = "ignore"
+
+
+class OnInvalidText(Enum):
+    """The handling of text that is not UTF-8: its table is held, or the value's bytes are kept as unrepresentable."""
+
+    HOLD = "hold"
+    KEEP = "keep"
+
+
+def _with_one_dot(name: str) -> str:
+    if not re.fullmatch(r"[^.]+\.[^.]+", name):
+        raise mistake("expected schema.table, with one dot")
+    return name
+
+
+def _contract_keys(value: object) -> object:
+    return value if isinstance(value, SchemaContract) else known_keys(as_mapping(value), _CONTRACT)
+
+
+def _only_dropped_are_kept(contract: SchemaContract) -> SchemaContract:
+    for part in _CONTRACT:
+        if getattr(contract, part) is OnChange.KEEP and part != "drop":
+            raise mistake("expected follow, hold or fail: only dropped columns can be kept", part)
+    return contract
+
+
+_CONTRACT = [part.name for part in fields(SchemaContract)]
+
+_TableName: TypeAlias = Annotated[str, AfterValidator(_with_one_dot), text("schema.table")]
+
+_Columns: TypeAlias = Annotated[
+    tuple[Annotated[str, text("a column's name")], ...], items("a list of column names"), DIFFERENT
+]
+
+_Tag: TypeAlias = Annotated[Mapping[str, Annotated[str, text("a value")]], BeforeValidator(as_mapping)]
+
+_OneColumnSetting: TypeAlias = Literal["drop", "redact", "added"] | ColumnDeclaration
+
+_ColumnSetting: TypeAlias = _OneColumnSetting | list[_OneColumnSetting]
+
+_Contract: TypeAlias = Annotated[
+    SchemaContract, BeforeValidator(_contract_keys), AfterValidator(_only_dropped_are_kept)
+]
+
+
+@section(frozen=True, config=SETTINGS)
+class TableRule(Section):
+    """The rule for tables whose "schema.table" matches the shell pattern `match`.
+
+    columns: as configured, without salts. rename: the target's schema.table. into: the schema.table that several
+    sources or tables share. tag: values by column that mark this table's rows there, with placeholders. cluster_by,
+    partition_by, properties, comment, cdf (the change data feed): see `layout`. column_rules: of the masked columns.
+    on_schema_change: the contract with the table's readers. on_missing_row: for changes that contradict its rows.
+    on_invalid_text: for values that are not UTF-8.
+    """
+
+    computed: ClassVar[frozenset[str]] = frozenset({"column_rules"})
+
+    match: Annotated[
+        str,
+        text("schema.table as a shell pattern"),
+        about("`schema.table` as a shell pattern, in quotes. The first matching rule applies", "public.audit_*"),
+    ]
+    skip: Annotated[Flag, about("creates no Delta table", True)] = False
+    mode: Annotated[Mode, about("[what the Delta table keeps](modes.md)", "history")] = DEFAULT_MODE
+    key: Annotated[
+        _Columns | None,
+        about("the columns of the key, for REPLICA IDENTITY FULL, where the archive does not name it", ["id"]),
+    ] = None
+    columns: Annotated[
+        Mapping[str, SkipValidation[Setting]],
+        BeforeValidator(as_mapping, json_schema_input_type=Mapping[str, _ColumnSetting]),
+        about(
+            "per column: `drop`, `redact`, `{redact: text}`, or `{hash: sha256}` to [mask it](mask-columns.md); "
+            "`added` or `{renamed_from: old}` for an [ambiguous schema change](schema-changes.md); `{converted_from: "
+            "timestamp, time_zone: Europe/Berlin}` for a [change between timestamp and "
+            "timestamptz](schema-changes.md#timestamp-and-timestamptz); a list of these if several changes need one",
+            {"email": {"renamed_from": "mail"}, "note": "drop"},
+        ),
+    ] = field(default_factory=dict)
+    rename: Annotated[
+        _TableName | None,
+        about("[another `schema.table`](mask-columns.md#rename-a-table) for the target", "crm.customer"),
+    ] = None
+    into: Annotated[
+        _TableName | None,
+        about("the `schema.table` that several sources or tables [share](shared-tables.md)", "shop.orders"),
+    ] = None
+    tag: Annotated[
+        _Tag,
+        about(
+            "columns that mark this table's rows there; `{source}`, `{schema}`, `{table}` stand for names",
+            {"_pg_source": "{source}"},
+        ),
+    ] = field(default_factory=dict)
+    cluster_by: Annotated[
+        _Columns | None,
+        about("columns to [cluster](layout.md) the table by, at most 4", ["customer_id", "created_at"]),
+    ] = None
+    partition_by: Annotated[_Columns | None, about("columns to [partition](layout.md) the table by", ["region"])] = None
+    properties: Annotated[
+        Settings,
+        about("[properties](layout.md) of the Delta table", {"delta.deletedFileRetentionDuration": "interval 30 days"}),
+    ] = field(default_factory=dict)
+    comment: Annotated[
+        Annotated[str, text("a text")] | None,
+        about("the Delta table's [comment](layout.md)", "Orders since 2019"),
+    ] = None
+    cdf: Annotated[Flag | None, about("the Delta table's [change data feed](layout.md#change-data-feed)", True)] = None
+    on_schema_change: Annotated[
+        _Contract,
+        about(
+            "what happens when [columns change](schema-changes.md#contracts): `follow`, `hold`, `fail`, `keep`, by "
+            "change; `ambiguous`: `report`, `hold`, `ignore`",
+            {"retype": "hold", "drop": "keep"},
+        ),
+    ] = FOLLOW_ALL
+    on_missing_row: Annotated[
+        OnMissingRow,
+        about(
+            "for an UPDATE or DELETE that [meets no row](states.md): `report` it, with exit code 3; `hold` the table; "
+            "or `ignore` it",
+            "hold",
+        ),
+    ] = OnMissingRow.REPORT
+    on_invalid_text: Annotated[
+        OnInvalidText,
+        about(
+            "for a value that is [not UTF-8](types.md#text-that-is-not-utf-8): `hold` the table, or `keep` the bytes",
+            "keep",
+        ),
+    ] = OnInvalidText.HOLD
+    column_rules: SkipJsonSchema[SkipValidation[Mapping[str, ColumnRule]]] = field(default_factory=dict)
+
+    @classmethod
+    def computed_from(cls, given: dict[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
+        """Takes each column's mask out of its setting."""
+        settings: dict[str, Setting] = {}
+        masks: dict[str, ColumnRule] = {}
+        with below("columns"):
+            for name, value in as_mapping(given.get("columns")).items():
+                with below(name):
+                    settings[name], mask = column_setting(value, context["environ"])
+                masks |= {} if mask is None else {name: mask}
+        return {**given, "columns": settings, "column_rules": masks}
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> TableRule:
+        check_layout(self.layout, self.properties)
+        check_tag(self.into, self.tag, self.layout)
+        if self.into is not None and self.rename is not None:
+            raise mistake("expected either `rename` or `into`", "rename")
+        for name in self.key or ():
+            if name in self.column_rules and self.column_rules[name].action is not ColumnAction.HASH:
+                why = "it is a column of `key`, which identifies rows: it can only be hashed"
+                raise mistake(why, "columns", name)
+        if self.rename is not None and not _LITERAL.fullmatch(self.match):
+            why = "expected a `match` without *, ? and [: for several tables in one, use `into` and `tag`"
+            raise mistake(why, "rename")
+        return self
+
+    @property
+    def layout(self) -> Layout:
+        feed = {} if self.cdf is None else {CHANGE_FEED: str(self.cdf).lower()}
+        partition_by = self.partition_by or (() if self.cluster_by else tuple(self.tag))
+        return Layout(partition_by, self.cluster_by or (), {**self.properties, **feed}, self.comment)
+
+    @property
+    def target_name(self) -> tuple[str, str] | None:
+        """The configured schema and table of the target."""
+        name = self.rename if self.into is None else self.into
+        if name is None:
+            return None
+        schema, _, table = name.partition(".")
+        return schema, table
+
+    @property
+    def lineage(self) -> dict[str, tuple[str | None, ...]]:
+        """The declared former names of columns, in the order of the changes; None for an added column."""
+        declared: dict[str, tuple[str | None, ...]] = {}
+        for name, configured in self.columns.items():
+            for setting in settings_of(configured):
+                if setting == ADDED:
+                    declared[name] = (*declared.get(name, ()), None)
+                elif isinstance(setting, Mapping) and RENAMED_FROM in setting:
+                    declared[name] = (*declared.get(name, ()), setting[RENAMED_FROM])
+        return declared
+
+    @property
+    def conversions(self) -> dict[str, list[ZoneConversion]]:
+        """The declared conversions of columns between timestamp and timestamptz."""
+        return {
+            name: [
+                ZoneConversion(setting[CONVERTED_FROM], setting[TIME_ZONE])
+                for setting in settings_of(configured)
+                if isinstance(setting, Mapping) and CONVERTED_FROM in setting
+            ]
+            for name, configured in self.columns.items()
+        }
+
+
+def check_rules(rules: Sequence[TableRule], ignores_case: bool) -> None:
+    """Raises a `mistake` if one rule makes another one useless, or two use one target in different ways. ignores_case:
+    as catalogs do in names."""
+    targets: dict[str, int] = {}
+    patterns: dict[str, int] = {}
+    wide: dict[str, int] = {}  # those that match more names than the pattern itself
+    for i, rule in enumerate(rules):
+        covering = (n for pattern, n in wide.items() if _matches_all_of(pattern, rule.match))
+        earlier = min((n for n in (patterns.get(rule.match), next(covering, None)) if n is not None), default=None)
+        if earlier is not None:
+            raise mistake(f"it never applies: tables[{earlier}] comes first and matches the same tables", i)
+        patterns[rule.match] = i
+        if "*" in rule.match and not {"?", "["}.intersection(rule.match):
+            wide[rule.match] = i
+        if rule.rename is not None and targets.setdefault(rule.rename, i) != i:
+            raise mistake(f"expected another `rename` than that of tables[{targets[rule.rename]}]", i)
+    shared: dict[str, int] = {}
+    for i, rule in enumerate(rules):
+        if rule.into in targets:
+            raise mistake(f"expected another `into` than the `rename` of tables[{targets[rule.into]}]", i)
+        if rule.into is None:
+            continue
+        first = shared.setdefault(rule.into.lower() if ignores_case else rule.into, i)
+        if rules[first].tag.keys() != rule.tag.keys():
+            raise mistake(f"expected the columns of the `tag` of tables[{first}], which has the same `into`", i)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Like fnmatchcase, which compiles the patterns of many rules again for every name."""
+    return _compiled(pattern).match(name) is not None
+
+
+def _matches_all_of(pattern: str, other: str) -> bool:
+    """True if a pattern with no other wildcard than `*` obviously matches every name that another pattern matches."""
+    return "[" not in other and matches(pattern, other)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(translate(pattern))
