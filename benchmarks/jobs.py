@@ -15,8 +15,8 @@ from benchmarks.corpora import Corpus
 from benchmarks.floor import append_all, merge_all
 from benchmarks.sessions import copied, fresh, linked
 from pgoutput_etl.config.settings import Config, load_config
-from pgoutput_etl.jobs.apply.metrics import StageTimer
 from pgoutput_etl.jobs.apply.pipeline import apply
+from pgoutput_etl.jobs.apply.recorder import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
 
 Progress = Callable[[str], None]

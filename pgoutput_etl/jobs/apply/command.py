@@ -34,16 +34,16 @@ def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], Report]:
     if arguments.follow is not None and arguments.follow < timedelta(seconds=1):
         raise ConfigError("--follow: expected 1s or more")
     if config.metrics != Metrics():
-        from pgoutput_etl.jobs.apply.metrics import check
+        from pgoutput_etl.outputs.publish import Publisher
 
-        check(config.metrics)
+        Publisher.of(config.source.name, config.metrics).check()
     return partial(_apply if arguments.follow is None else _follow, arguments, config)
 
 
 def _apply(arguments: argparse.Namespace, config: Config) -> RunReport:
-    from pgoutput_etl.jobs.apply.metrics import RunRecorder
     from pgoutput_etl.jobs.apply.missing_rows import load_missing_rows
     from pgoutput_etl.jobs.apply.pipeline import apply
+    from pgoutput_etl.jobs.apply.recorder import RunRecorder
     from pgoutput_etl.jobs.apply.report import RunReport
     from pgoutput_etl.jobs.next_commands import inspected
 

@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, duration, no_progress
 from pgoutput_etl.errors import AnotherRunError
-from pgoutput_etl.jobs.apply.metrics import RunRecorder
 from pgoutput_etl.jobs.apply.missing_rows import load_missing_rows
 from pgoutput_etl.jobs.apply.pipeline import apply_run
+from pgoutput_etl.jobs.apply.recorder import RunRecorder
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.apply.summary import found_nothing
 from pgoutput_etl.jobs.maintain.request import MaintainRequest

@@ -16,7 +16,7 @@ from pgoutput_etl.errors import AnotherRunError
 from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, read_files, read_later
 from pgoutput_etl.ingest.listing import FilesChangedError
 from pgoutput_etl.ingest.rounded_floats import files_with_rounded_floats
-from pgoutput_etl.jobs.apply.metrics import StageTimer
+from pgoutput_etl.jobs.apply.recorder import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.apply.summary import batch_metrics, nothing_new, summarize, with_refused
 from pgoutput_etl.jobs.backfill.run import finish_backfill

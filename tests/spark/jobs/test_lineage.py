@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable
 
 from pgoutput_etl.config.column_rules import SALT_VARIABLE
-from pgoutput_etl.jobs.apply.metrics import RunRecorder
 from pgoutput_etl.jobs.apply.pipeline import apply
+from pgoutput_etl.jobs.apply.recorder import RunRecorder
 from pgoutput_etl.jobs.status.dbt_sources import LedgerTables
 from tests.support.jobs import Nights
 from tests.support.lineage import events_of, send_to_file

@@ -18,10 +18,11 @@ import pytest
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.config.settings import Metrics, SourceDatabase
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.jobs.apply.lineage import dataset_name, written_tables
-from pgoutput_etl.jobs.apply.metrics import RunRecorder, check
+from pgoutput_etl.jobs.apply.recorder import RunRecorder, written_tables
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.outputs.openlineage import dataset_name
+from pgoutput_etl.outputs.publish import Publisher
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.columns import TargetColumn, target_columns
 from pgoutput_etl.types import column_type
@@ -43,6 +44,10 @@ COLUMNS = target_columns(
 )
 TABLE = TableSummary("public", "t", "/lake/public/t", 3, rows=10, inserted=7, updated=2, deleted=1)
 HELD = TableSummary("public", "o", "/lake/public/o", 0, held="why")
+
+
+def check(metrics: Metrics) -> None:
+    Publisher.of("shop", metrics).check()
 
 
 def batch(number: int, *tables: TableSummary, **columns: tuple[TargetColumn, ...]) -> RunSummary:
@@ -265,8 +270,8 @@ def test_a_missing_client_is_refused_with_the_install_command(tmp_path: Path) ->
     blocked = (
         "import importlib.util as u\nu.find_spec = lambda name: None\n"
         "from pgoutput_etl.config.settings import Metrics, SourceDatabase\n"
-        "from pgoutput_etl.jobs.apply.metrics import check\n"
-        "check(Metrics(openlineage=SourceDatabase('postgres://db:5432', 'shop')))"
+        "from pgoutput_etl.outputs.publish import Publisher\n"
+        "Publisher.of('shop', Metrics(openlineage=SourceDatabase('postgres://db:5432', 'shop'))).check()"
     )
     done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert "ConfigError: metrics.openlineage: OpenLineage's client is not installed: pip install" in done.stderr
@@ -274,6 +279,6 @@ def test_a_missing_client_is_refused_with_the_install_command(tmp_path: Path) ->
 
 def test_the_client_is_imported_only_if_it_is_used(tmp_path: Path) -> None:
     assert find_spec("openlineage") is not None
-    code = "import sys, pgoutput_etl.jobs.apply.metrics; print(any(m.startswith('openlineage') for m in sys.modules))"
+    code = "import sys, pgoutput_etl.outputs.publish; print(any(m.startswith('openlineage') for m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout == "False\n"

@@ -13,14 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pgoutput_etl.config.settings import SourceDatabase
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.extras import installing
 from pgoutput_etl.identifiers import is_catalog_place, table_of
-from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.outputs.ended_run import EndedRun, Output, WrittenTable
 from pgoutput_etl.targets.columns import TargetColumn
 
 if TYPE_CHECKING:
@@ -33,51 +32,6 @@ _NAMESPACE = "OPENLINEAGE_NAMESPACE"  # the client's variable for the namespace 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/]*))?(?P<path>.*)", re.DOTALL)
 
 _OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "wasb": "wasb", "wasbs": "wasbs"}
-
-
-def check_lineage() -> None:
-    """Raises ConfigError if the client is not installed, or the environment does not tell it where to send events."""
-    if find_spec("openlineage") is None or find_spec("openlineage.client") is None:
-        raise ConfigError(f"metrics.openlineage: OpenLineage's client is not installed: {installing('openlineage')}")
-    from openlineage.client import OpenLineageClient
-
-    try:
-        client = OpenLineageClient()
-        kind, transport = client.transport.kind, client.config.transport or {}
-        client.close(0)
-    except Exception as error:  # noqa: BLE001 # each transport raises its own errors
-        raise ConfigError(
-            f"metrics.openlineage: the client can't use its configuration: {type(error).__name__}"
-        ) from None
-    if kind == "console" and transport.get("type") != "console":
-        raise ConfigError("metrics.openlineage: no transport is configured: set OPENLINEAGE_URL or OPENLINEAGE_CONFIG")
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenTable:
-    """A table that a run wrote. rows: inserted and updated. columns, place, version: after the run."""
-
-    schema: str
-    table: str
-    place: str
-    version: int
-    rows: int
-    columns: tuple[TargetColumn, ...]
-
-
-def written_tables(summaries: Sequence[RunSummary]) -> list[WrittenTable]:
-    """One per name, also for a table that several batches wrote."""
-    last: dict[str, tuple[TableSummary, tuple[TargetColumn, ...]]] = {}
-    rows: dict[str, int] = {}
-    for summary in summaries:
-        for table in summary.tables:
-            if table.name in summary.columns:
-                last[table.name] = table, summary.columns[table.name]
-                rows[table.name] = rows.get(table.name, 0) + table.inserted + table.updated
-    return [
-        WrittenTable(table.schema, table.table, table.path, table.version, rows[name], columns)
-        for name, (table, columns) in sorted(last.items())
-    ]
 
 
 def dataset_name(place: str) -> tuple[str, str]:
@@ -97,17 +51,32 @@ def dataset_name(place: str) -> tuple[str, str]:
 
 
 @dataclass(slots=True)
-class LineageRun:
-    """One run's events. Each method sends events, and raises whatever the client's transport raises.
+class Lineage(Output):
+    """START is sent before any other event, with the time of the run's beginning."""
 
-    START is sent before any other event, with the time of the run's beginning.
-    """
+    key: ClassVar[str] = "metrics.openlineage"
 
     source: str
     database: SourceDatabase
     began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     has_started: bool = False
     _run_id: str | None = None
+
+    def check(self) -> None:
+        """Raises ConfigError if the client is not installed, or the environment does not tell it where to send
+        events."""
+        if find_spec("openlineage") is None or find_spec("openlineage.client") is None:
+            raise ConfigError(f"{self.key}: OpenLineage's client is not installed: {installing('openlineage')}")
+        from openlineage.client import OpenLineageClient
+
+        try:
+            client = OpenLineageClient()
+            kind, transport = client.transport.kind, client.config.transport or {}
+            client.close(0)
+        except Exception as error:  # noqa: BLE001 # each transport raises its own errors
+            raise ConfigError(f"{self.key}: the client can't use its configuration: {type(error).__name__}") from None
+        if kind == "console" and transport.get("type") != "console":
+            raise ConfigError(f"{self.key}: no transport is configured: set OPENLINEAGE_URL or OPENLINEAGE_CONFIG")
 
     def start(self) -> None:
         from openlineage.client.event_v2 import RunState
@@ -116,29 +85,32 @@ class LineageRun:
             self.has_started = True
             self._emit(RunState.START, self.began)
 
-    def complete(self, summaries: Sequence[RunSummary]) -> None:
+    def end(self, run: EndedRun) -> None:
         from openlineage.client.event_v2 import RunState
 
-        tables = written_tables(summaries)
-        inputs = [self._input(table) for table in tables]
+        if run.found_nothing:
+            return
+        if run.error is not None:
+            self._end(RunState.FAIL, {"errorMessage": self._failure(run.error)})
+            return
+        inputs = [self._input(table) for table in run.written]
         by_dataset: dict[tuple[str, str], list[WrittenTable]] = {}
-        for table in tables:
+        for table in run.written:
             by_dataset.setdefault(dataset_name(table.place), []).append(table)
         outputs = [self._output(dataset, written) for dataset, written in by_dataset.items()]
         self._end(RunState.COMPLETE, inputs=inputs, outputs=outputs)
 
-    def fail(self, error: Exception) -> None:
-        from openlineage.client.event_v2 import RunState
-        from openlineage.client.facet_v2 import error_message_run
-
-        # The error's text is for people, and may be long.
-        facet = error_message_run.ErrorMessageRunFacet(type(error).__name__, "PYTHON", producer=_PRODUCER)
-        self._end(RunState.FAIL, {"errorMessage": facet})
-
     def abort(self) -> None:
         from openlineage.client.event_v2 import RunState
 
-        self._end(RunState.ABORT)
+        if self.has_started:
+            self._end(RunState.ABORT)
+
+    def _failure(self, error: Exception) -> Any:
+        """The error's class, as its text is for people and may be long."""
+        from openlineage.client.facet_v2 import error_message_run
+
+        return error_message_run.ErrorMessageRunFacet(type(error).__name__, "PYTHON", producer=_PRODUCER)
 
     def _end(self, state: RunState, run_facets: Mapping[str, Any] | None = None, **datasets: Any) -> None:
         try:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.extras import installing
+from pgoutput_etl.outputs.ended_run import EndedRun, Output
+from pgoutput_etl.outputs.gauges import Gauge, gauges
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -19,20 +21,20 @@ _EXPORTER = "OTEL_METRICS_EXPORTER"
 _GROUP = "opentelemetry_metrics_exporter"  # the entry points of packages with an exporter
 
 
-class Gauge(NamedTuple):
-    """values: each one with its attributes."""
+class Telemetry(Output):
+    """Exports the metrics of each run as gauges."""
 
-    name: str
-    description: str
-    values: Sequence[tuple[Mapping[str, str], float]]
+    key = "metrics.opentelemetry"
 
+    def check(self) -> None:
+        """Raises ConfigError if the library, or the exporter that the environment names, is not installed."""
+        if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
+            raise ConfigError(f"{self.key}: OpenTelemetry is not installed: {installing('otel')}")
+        if _exporter_name() != "none":
+            _exporter(_exporter_name())
 
-def check_telemetry() -> None:
-    """Raises ConfigError if the library, or the exporter that the environment names, is not installed."""
-    if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
-        raise ConfigError(f"metrics.opentelemetry: OpenTelemetry is not installed: {installing('otel')}")
-    if _exporter_name() != "none":
-        _exporter(_exporter_name())
+    def end(self, run: EndedRun) -> None:
+        _export(gauges(run.metrics))
 
 
 def _exporter_name() -> str:
@@ -49,7 +51,7 @@ def _exporter(name: str) -> EntryPoint:
     raise ConfigError(f"metrics.opentelemetry: no exporter for {_EXPORTER} is installed; expected one of {known}")
 
 
-def export(gauges: Iterable[Gauge]) -> None:
+def _export(sent: Iterable[Gauge]) -> None:
     """Uses the process's MeterProvider if it has one, else a temporary one that is shut down after everything is
     sent."""
     from opentelemetry.metrics import get_meter_provider
@@ -58,7 +60,7 @@ def export(gauges: Iterable[Gauge]) -> None:
 
     provider = get_meter_provider()
     if isinstance(provider, MeterProvider):
-        _set(provider, gauges)
+        _set(provider, sent)
         if not provider.force_flush():
             raise TimeoutError
         return
@@ -67,14 +69,14 @@ def export(gauges: Iterable[Gauge]) -> None:
     exporter = _exporter(_exporter_name()).load()()
     provider = MeterProvider([PeriodicExportingMetricReader(exporter)], shutdown_on_exit=False)
     try:
-        _set(provider, gauges)
+        _set(provider, sent)
     finally:
         provider.shutdown()
 
 
-def _set(provider: MeterProvider, gauges: Iterable[Gauge]) -> None:
+def _set(provider: MeterProvider, sent: Iterable[Gauge]) -> None:
     meter = provider.get_meter("pgoutput_etl")
-    for name, description, values in gauges:
+    for name, description, values in sent:
         gauge = meter.create_gauge(name, description=description)
         for attributes, value in values:
             gauge.set(value, dict(attributes))

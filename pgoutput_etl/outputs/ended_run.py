@@ -1,0 +1,118 @@
+"""What outputs hear of a run, and what an output is."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar
+
+from pgoutput_etl.targets.columns import TargetColumn
+
+
+@dataclass(frozen=True, slots=True)
+class TableMetrics:
+    """rows: row count of the Delta table after the run; None if the table is held."""
+
+    schema: str
+    table: str
+    rows: int | None
+    inserted: int
+    updated: int
+    deleted: int
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionMetrics:
+    """A table that is not known to be consistent with the others after the run. mismatches: number of changes that
+    contradict its rows."""
+
+    schema: str
+    table: str
+    state: str
+    mismatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """One run with all its batches. at, timestamp: the run's end. seconds: the run's duration; stages: the duration of
+    each stage.
+
+    bytes: size as landed. content_bytes: decompressed size by account. transactions: counts by status. lag_seconds:
+    time from the archive's last commit to the run's end; None if no commit is known. error: the class of a failed run's
+    error; such a run has no other metrics.
+    """
+
+    source: str
+    at: str
+    timestamp: float
+    exit_code: int
+    seconds: float
+    stages: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+    batches: int = 0
+    files: int = 0
+    bytes: int = 0
+    content_bytes: dict[str, int] = field(default_factory=dict)
+    messages: dict[str, int] = field(default_factory=dict)
+    logical_messages: dict[str, int] = field(default_factory=dict)
+    transactions: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    tables: tuple[TableMetrics, ...] = ()
+    conditions: tuple[ConditionMetrics, ...] = ()
+    last_commit_lsn: int | None = None
+    last_commit_timestamp: float | None = None
+    lag_seconds: float | None = None
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTable:
+    """A table that a run wrote. rows: inserted and updated. columns, place, version: after the run."""
+
+    schema: str
+    table: str
+    place: str
+    version: int
+    rows: int
+    columns: tuple[TargetColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRun:
+    """written: the tables that it wrote. error: of a run that failed. found_nothing: the run is one of many looks, and
+    there was nothing to do."""
+
+    metrics: RunMetrics
+    written: tuple[WrittenTable, ...] = ()
+    error: Exception | None = None
+    found_nothing: bool = False
+
+
+class Output(ABC):
+    """One place that hears of runs. Every method but `check` may raise whatever its library raises.
+
+    key: in the configuration, for messages.
+    """
+
+    key: ClassVar[str]
+
+    def check(self) -> None:
+        """Raises ConfigError if runs could not be published. Called before a run does anything."""
+        return
+
+    def start(self) -> None:
+        """The run begins."""
+        return
+
+    @abstractmethod
+    def end(self, run: EndedRun) -> None:
+        """The run is done, or has failed."""
+
+    def abort(self) -> None:
+        """The process is being stopped."""
+        return

@@ -1,0 +1,60 @@
+"""Tells all configured outputs of a run. What can't be published causes a warning, not a failed run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pgoutput_etl.config.settings import Metrics
+from pgoutput_etl.console import print_warning
+from pgoutput_etl.errors import brief
+from pgoutput_etl.outputs.ended_run import EndedRun, Output
+from pgoutput_etl.outputs.files import JsonLines, PrometheusFile
+from pgoutput_etl.outputs.openlineage import Lineage
+from pgoutput_etl.outputs.opentelemetry import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Publisher:
+    """Only `check` raises errors."""
+
+    outputs: Sequence[Output]
+    warn: Callable[[str], None] = print_warning
+
+    @classmethod
+    def of(cls, source: str, metrics: Metrics, warn: Callable[[str], None] = print_warning) -> Publisher:
+        """source: the archive's name."""
+        found: list[Output] = []
+        if metrics.json is not None:
+            found.append(JsonLines(metrics.json))
+        if metrics.prometheus is not None:
+            found.append(PrometheusFile(metrics.prometheus))
+        if metrics.opentelemetry:
+            found.append(Telemetry())
+        if metrics.openlineage is not None:
+            found.append(Lineage(source, metrics.openlineage))
+        return cls(found, warn)
+
+    def check(self) -> None:
+        """Raises ConfigError if runs could not be published. Called before a run does anything."""
+        for output in self.outputs:
+            output.check()
+
+    def start(self) -> None:
+        for output in self.outputs:
+            self._try(output, output.start)
+
+    def end(self, run: EndedRun) -> None:
+        for output in self.outputs:
+            self._try(output, partial(output.end, run))
+
+    def abort(self) -> None:
+        for output in self.outputs:
+            self._try(output, output.abort)
+
+    def _try(self, output: Output, publish: Callable[[], None]) -> None:
+        try:
+            publish()
+        except Exception as error:  # noqa: BLE001 # the run goes on, whatever the error is
+            self.warn(f"{output.key}: the run's metrics could not be published: {brief(error)}")
