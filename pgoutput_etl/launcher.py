@@ -14,7 +14,7 @@ from pathlib import Path
 from pgoutput_etl.extras import installing
 
 # Dependencies that every job needs. Without numba, jobs are slow.
-_REQUIRED = ("pandas", "pyarrow", "rich", "yaml")
+_REQUIRED = ("pandas", "pyarrow", "pydantic", "rich", "yaml")
 
 _SPARK = ("pyspark", "delta")
 

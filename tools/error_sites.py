@@ -33,8 +33,10 @@ _KINDS = {
     "CommitOrderError": "SequenceError",
     "UndecidedError": "TableError",
 }
-# The methods of configuration nodes that create ConfigErrors.
-_NODE_METHODS = ("error", "expected")
+# Functions of the configuration's checks, whose mistakes become ConfigErrors, and which argument is the text.
+_MISTAKES = {"mistake": 0, "expected": 1, "text": 0, "items": 0}
+# The method of a document that creates a ConfigError.
+_DOCUMENT_METHOD = "error"
 # Words of a location. A text of nothing else only puts a location before another error's text.
 _LOCATION = re.compile(r"\b(offset|message|line|record)\b|[^A-Za-z]+")
 
@@ -83,7 +85,9 @@ def _kind(call: ast.Call) -> str | None:
             return name
         case ast.Name(id=name) if name in _KINDS and call.args:
             return _KINDS[name]
-        case ast.Attribute(attr=name) if name in _NODE_METHODS and len(call.args) == 1 and not call.keywords:
+        case ast.Name(id=name) if len(call.args) > _MISTAKES.get(name, len(call.args)):
+            return "ConfigError"
+        case ast.Attribute(attr=name) if name == _DOCUMENT_METHOD and len(call.args) == 2 and not call.keywords:
             return "ConfigError"
         case _:
             return None
@@ -99,9 +103,10 @@ def _texts(call: ast.Call, kind: str, module: _Module, scope: ast.FunctionDef | 
             for expected in parts[2]
             for actual in parts[3]
         ]
-    texts = module.texts(call.args[0], scope)
-    is_expected = isinstance(call.func, ast.Attribute) and call.func.attr == "expected"
-    return [f"{GAP}: expected {text}" if is_expected else text for text in texts]
+    name = call.func.id if isinstance(call.func, ast.Name) else ""
+    texts = module.texts(call.args[_MISTAKES.get(name, 0)], scope)
+    begins = {"expected": f"{GAP}: expected ", "text": f"{GAP}: expected a string: ", "items": f"{GAP}: expected "}
+    return [begins.get(name, "") + text for text in texts]
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class EndedRun:
     found_nothing: bool = False
 
 
-class Output(ABC):
+class RunOutput(ABC):
     """One place that hears of runs. Every method but `check` may raise whatever its library raises.
 
     key: in the configuration, for messages.

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PUBLIC
-from pgoutput_etl.outputs.ended_run import EndedRun, Output, RunMetrics
+from pgoutput_etl.outputs.ended_run import EndedRun, RunMetrics, RunOutput
 from pgoutput_etl.outputs.gauges import gauges
 from pgoutput_etl.replace_file import replace_file
 
@@ -18,7 +18,7 @@ STDERR = "stderr"
 
 
 @dataclass(frozen=True, slots=True)
-class JsonLines(Output):
+class JsonLines(RunOutput):
     """path: of a file that gets a line for each run, or "stderr"."""
 
     path: str
@@ -38,7 +38,7 @@ class JsonLines(Output):
 
 
 @dataclass(frozen=True, slots=True)
-class PrometheusFile(Output):
+class PrometheusFile(RunOutput):
     """path: of the file that each run replaces."""
 
     path: str

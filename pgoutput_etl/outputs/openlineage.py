@@ -19,7 +19,7 @@ from pgoutput_etl.config.settings import SourceDatabase
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.extras import installing
 from pgoutput_etl.identifiers import is_catalog_place, table_of
-from pgoutput_etl.outputs.ended_run import EndedRun, Output, WrittenTable
+from pgoutput_etl.outputs.ended_run import EndedRun, RunOutput, WrittenTable
 from pgoutput_etl.targets.columns import TargetColumn
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def dataset_name(place: str) -> tuple[str, str]:
 
 
 @dataclass(slots=True)
-class Lineage(Output):
+class LineageEvents(RunOutput):
     """START is sent before any other event, with the time of the run's beginning."""
 
     key: ClassVar[str] = "metrics.openlineage"
@@ -66,7 +66,9 @@ class Lineage(Output):
         """Raises ConfigError if the client is not installed, or the environment does not tell it where to send
         events."""
         if find_spec("openlineage") is None or find_spec("openlineage.client") is None:
-            raise ConfigError(f"{self.key}: OpenLineage's client is not installed: {installing('openlineage')}")
+            raise ConfigError(
+                f"metrics.openlineage: OpenLineage's client is not installed: {installing('openlineage')}"
+            )
         from openlineage.client import OpenLineageClient
 
         try:
@@ -74,9 +76,13 @@ class Lineage(Output):
             kind, transport = client.transport.kind, client.config.transport or {}
             client.close(0)
         except Exception as error:  # noqa: BLE001 # each transport raises its own errors
-            raise ConfigError(f"{self.key}: the client can't use its configuration: {type(error).__name__}") from None
+            raise ConfigError(
+                f"metrics.openlineage: the client can't use its configuration: {type(error).__name__}"
+            ) from None
         if kind == "console" and transport.get("type") != "console":
-            raise ConfigError(f"{self.key}: no transport is configured: set OPENLINEAGE_URL or OPENLINEAGE_CONFIG")
+            raise ConfigError(
+                "metrics.openlineage: no transport is configured: set OPENLINEAGE_URL or OPENLINEAGE_CONFIG"
+            )
 
     def start(self) -> None:
         from openlineage.client.event_v2 import RunState

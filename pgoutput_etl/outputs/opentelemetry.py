@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.extras import installing
-from pgoutput_etl.outputs.ended_run import EndedRun, Output
+from pgoutput_etl.outputs.ended_run import EndedRun, RunOutput
 from pgoutput_etl.outputs.gauges import Gauge, gauges
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _EXPORTER = "OTEL_METRICS_EXPORTER"
 _GROUP = "opentelemetry_metrics_exporter"  # the entry points of packages with an exporter
 
 
-class Telemetry(Output):
+class Telemetry(RunOutput):
     """Exports the metrics of each run as gauges."""
 
     key = "metrics.opentelemetry"
@@ -29,7 +29,7 @@ class Telemetry(Output):
     def check(self) -> None:
         """Raises ConfigError if the library, or the exporter that the environment names, is not installed."""
         if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
-            raise ConfigError(f"{self.key}: OpenTelemetry is not installed: {installing('otel')}")
+            raise ConfigError(f"metrics.opentelemetry: OpenTelemetry is not installed: {installing('otel')}")
         if _exporter_name() != "none":
             _exporter(_exporter_name())
 

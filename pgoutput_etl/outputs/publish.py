@@ -9,23 +9,23 @@ from functools import partial
 from pgoutput_etl.config.settings import Metrics
 from pgoutput_etl.console import print_warning
 from pgoutput_etl.errors import brief
-from pgoutput_etl.outputs.ended_run import EndedRun, Output
+from pgoutput_etl.outputs.ended_run import EndedRun, RunOutput
 from pgoutput_etl.outputs.files import JsonLines, PrometheusFile
-from pgoutput_etl.outputs.openlineage import Lineage
+from pgoutput_etl.outputs.openlineage import LineageEvents
 from pgoutput_etl.outputs.opentelemetry import Telemetry
 
 
 @dataclass(frozen=True, slots=True)
-class Publisher:
+class RunPublisher:
     """Only `check` raises errors."""
 
-    outputs: Sequence[Output]
+    outputs: Sequence[RunOutput]
     warn: Callable[[str], None] = print_warning
 
     @classmethod
-    def of(cls, source: str, metrics: Metrics, warn: Callable[[str], None] = print_warning) -> Publisher:
+    def of(cls, source: str, metrics: Metrics, warn: Callable[[str], None] = print_warning) -> RunPublisher:
         """source: the archive's name."""
-        found: list[Output] = []
+        found: list[RunOutput] = []
         if metrics.json is not None:
             found.append(JsonLines(metrics.json))
         if metrics.prometheus is not None:
@@ -33,7 +33,7 @@ class Publisher:
         if metrics.opentelemetry:
             found.append(Telemetry())
         if metrics.openlineage is not None:
-            found.append(Lineage(source, metrics.openlineage))
+            found.append(LineageEvents(source, metrics.openlineage))
         return cls(found, warn)
 
     def check(self) -> None:
@@ -53,7 +53,7 @@ class Publisher:
         for output in self.outputs:
             self._try(output, output.abort)
 
-    def _try(self, output: Output, publish: Callable[[], None]) -> None:
+    def _try(self, output: RunOutput, publish: Callable[[], None]) -> None:
         try:
             publish()
         except Exception as error:  # noqa: BLE001 # the run goes on, whatever the error is

@@ -54,7 +54,7 @@ def test_a_mode_is_named_where_its_name_its_rows_and_its_writer_are() -> None:
     """A new mode changes these modules, and adds one."""
     naming = (path for path in PACKAGE.rglob("*.py") if re.search(r"\bMode\.[A-Z]", path.read_text(encoding="utf-8")))
     named = {path.relative_to(PACKAGE).as_posix() for path in naming}
-    assert named == {"config/settings.py", "targets/modes.py", "load/log_modes.py"}
+    assert named == {"config/rules.py", "targets/modes.py", "load/log_modes.py"}
 
 
 def repository_files() -> list[Path]:

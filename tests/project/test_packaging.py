@@ -42,7 +42,12 @@ def test_the_wheel_has_the_package_and_nothing_else(packages: tuple[Path, Path])
         [entry] = [name for name in files.namelist() if name.endswith("entry_points.txt")]
         assert "pgoutput-etl = pgoutput_etl.cli:main" in files.read(entry).decode()
         assert [name for name in files.namelist() if name.endswith("/licenses/LICENSE")]
-    assert names == {*sources, "pgoutput_etl/py.typed", "pgoutput_etl/spark/log4j2.properties"}
+    assert names == {
+        *sources,
+        "pgoutput_etl/py.typed",
+        "pgoutput_etl/config/schema.json",
+        "pgoutput_etl/spark/log4j2.properties",
+    }
     with tarfile.open(sdist) as archive:
         assert names <= {PurePosixPath(*PurePosixPath(name).parts[1:]).as_posix() for name in archive.getnames()}
 

@@ -34,9 +34,9 @@ def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], Report]:
     if arguments.follow is not None and arguments.follow < timedelta(seconds=1):
         raise ConfigError("--follow: expected 1s or more")
     if config.metrics != Metrics():
-        from pgoutput_etl.outputs.publish import Publisher
+        from pgoutput_etl.outputs.publish import RunPublisher
 
-        Publisher.of(config.source.name, config.metrics).check()
+        RunPublisher.of(config.source.name, config.metrics).check()
     return partial(_apply if arguments.follow is None else _follow, arguments, config)
 
 

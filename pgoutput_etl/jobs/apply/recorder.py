@@ -13,7 +13,7 @@ from pgoutput_etl.exit_codes import exit_code_of
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
 from pgoutput_etl.outputs.ended_run import ConditionMetrics, EndedRun, RunMetrics, TableMetrics, WrittenTable
-from pgoutput_etl.outputs.publish import Publisher
+from pgoutput_etl.outputs.publish import RunPublisher
 from pgoutput_etl.targets.columns import TargetColumn
 from pgoutput_etl.targets.condition import TableCondition
 from pgoutput_etl.timestamps import time_of
@@ -56,10 +56,10 @@ class RunRecorder:
     is_look: bool = False
     stages: StageTimer = field(default_factory=StageTimer)
     began: float = field(default_factory=time.monotonic)
-    publisher: Publisher = field(init=False)
+    publisher: RunPublisher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.publisher = Publisher.of(self.source, self.metrics)
+        self.publisher = RunPublisher.of(self.source, self.metrics)
 
     def __enter__(self) -> RunRecorder:
         if not self.is_look:

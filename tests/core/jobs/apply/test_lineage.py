@@ -22,7 +22,7 @@ from pgoutput_etl.jobs.apply.recorder import RunRecorder, written_tables
 from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.outputs.openlineage import dataset_name
-from pgoutput_etl.outputs.publish import Publisher
+from pgoutput_etl.outputs.publish import RunPublisher
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.columns import TargetColumn, target_columns
 from pgoutput_etl.types import column_type
@@ -47,7 +47,7 @@ HELD = TableSummary("public", "o", "/lake/public/o", 0, held="why")
 
 
 def check(metrics: Metrics) -> None:
-    Publisher.of("shop", metrics).check()
+    RunPublisher.of("shop", metrics).check()
 
 
 def batch(number: int, *tables: TableSummary, **columns: tuple[TargetColumn, ...]) -> RunSummary:
@@ -270,8 +270,8 @@ def test_a_missing_client_is_refused_with_the_install_command(tmp_path: Path) ->
     blocked = (
         "import importlib.util as u\nu.find_spec = lambda name: None\n"
         "from pgoutput_etl.config.settings import Metrics, SourceDatabase\n"
-        "from pgoutput_etl.outputs.publish import Publisher\n"
-        "Publisher.of('shop', Metrics(openlineage=SourceDatabase('postgres://db:5432', 'shop'))).check()"
+        "from pgoutput_etl.outputs.publish import RunPublisher\n"
+        "RunPublisher.of('shop', Metrics(openlineage=SourceDatabase('postgres://db:5432', 'shop'))).check()"
     )
     done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert "ConfigError: metrics.openlineage: OpenLineage's client is not installed: pip install" in done.stderr

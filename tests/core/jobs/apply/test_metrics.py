@@ -23,7 +23,7 @@ from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.outputs.ended_run import EndedRun, RunMetrics
 from pgoutput_etl.outputs.files import prometheus_text
 from pgoutput_etl.outputs.gauges import gauges
-from pgoutput_etl.outputs.publish import Publisher
+from pgoutput_etl.outputs.publish import RunPublisher
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.mismatches import Mismatches
 
@@ -32,7 +32,7 @@ COMMIT = (NOW - timedelta(minutes=2) - datetime(2000, 1, 1, tzinfo=timezone.utc)
 
 
 def check(metrics: Metrics) -> None:
-    Publisher.of("shop", metrics).check()
+    RunPublisher.of("shop", metrics).check()
 
 
 ODD = 'odd "\\\n'
@@ -246,7 +246,7 @@ def test_laps_divide_the_stages_of_a_run_among_its_batches() -> None:
 
 def warned(run: RunMetrics, metrics: Metrics) -> list[str]:
     warnings: list[str] = []
-    Publisher.of("shop", metrics, warnings.append).end(EndedRun(run))
+    RunPublisher.of("shop", metrics, warnings.append).end(EndedRun(run))
     return warnings
 
 
@@ -305,8 +305,8 @@ def test_a_missing_library_is_refused_with_the_install_command(tmp_path: Path) -
     blocked = (
         "import sys\nsys.modules['opentelemetry'] = None\n"
         "import importlib.util as u\nu.find_spec = lambda name: None\n"
-        "from pgoutput_etl.config.settings import Metrics\nfrom pgoutput_etl.outputs.publish import Publisher\n"
-        "Publisher.of('shop', Metrics(opentelemetry=True)).check()"
+        "from pgoutput_etl.config.settings import Metrics\nfrom pgoutput_etl.outputs.publish import RunPublisher\n"
+        "RunPublisher.of('shop', Metrics(opentelemetry=True)).check()"
     )
     done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert "ConfigError: metrics.opentelemetry: OpenTelemetry is not installed: pip install" in done.stderr
