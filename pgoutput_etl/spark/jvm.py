@@ -67,6 +67,7 @@ def start_jvm(
     if SparkContext._gateway is not None:
         return
     _check_java()
+    _check_loopback()
     with _environment(settings, is_light, own):
         check_cache(settings, _java_options(settings))
         gateway = _launch()
@@ -89,6 +90,15 @@ def _check_java() -> None:
     if version is None or int(version[1]) < 17:
         what = "none was found" if version is None else f"this is {version[1]}"
         raise RunError(f"Java 17 or newer is required, and {what}{place}: {how}")
+
+
+def _check_loopback() -> None:
+    """Raises RunError if this machine has no address of its own, through which Python and the JVM talk."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        raise RunError(f"Spark did not start: 127.0.0.1 can't be used on this machine: {error.strerror}") from None
 
 
 def _launch() -> JavaGateway:
@@ -178,7 +188,7 @@ _COPIERS: list[subprocess.Popen[bytes]] = []  # kept until this process ends, as
 def _copied_output() -> Iterator[int]:
     """A descriptor for what the JVM prints."""
     read, write = os.pipe()
-    command = [sys.executable, "-IS", str(_FOLDER / "jvm_output.py")]
+    command = [sys.executable, "-IS", str(_FOLDER / "jvm_output.py"), *(["--debug"] if DEBUG in os.environ else [])]
     copier = subprocess.Popen(command, stdin=read, stdout=subprocess.DEVNULL)
     os.close(read)
     try:

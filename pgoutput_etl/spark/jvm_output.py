@@ -1,5 +1,5 @@
 """Copies what a JVM prints to standard error: without Ivy's listing of packages, unless Ivy fails, and, from the line
-GUARD on, only lines that are known to have no row's values.
+GUARD on, only lines that are known to have no row's values. Stacks of errors are only for --debug.
 
 `start_jvm` runs this file in a process of its own, which ends with the JVM. It imports nothing from the package. Before
 GUARD no row has been read; after it, Python's workers and uncaught errors may print anything.
@@ -37,8 +37,8 @@ _KNOWN = re.compile(
     rb'|(?:Exception in thread "[^"]*" )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:Error|Exception)\b'
 )
 
-# Lines that need no mention: a stack, and the empty ones in a message.
-_STACK = re.compile(rb"\s*(?:at |\.\.\. \d+ more|$)")
+# A line of an error's stack
+_FRAME = re.compile(rb"\s+(?:at |\.\.\. \d+ (?:more|common frames omitted))")
 
 
 def copy_without_listing(lines: Iterable[bytes], write: Callable[[bytes], object]) -> None:
@@ -61,22 +61,23 @@ def copy_without_listing(lines: Iterable[bytes], write: Callable[[bytes], object
         write(line)
 
 
-def without_values(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """All lines before GUARD, and the known parts of those after it. Mentions once that others were withheld."""
+def without_values(lines: Iterable[bytes], is_debugging: bool = False) -> Iterator[bytes]:
+    """Lines before GUARD, and the known parts of those after it. Mentions once that others were withheld."""
     is_guarded = is_mentioned = False
     for line in lines:
         if line.strip() == GUARD.encode():
             is_guarded = True
         elif not is_guarded:
-            yield line
+            if is_debugging or not _FRAME.match(line):
+                yield line
         elif (known := _KNOWN.match(line)) is not None:
             yield known[0].rstrip() + b"\n"
-        elif not is_mentioned and not _STACK.match(line):
+        elif not is_mentioned and line.strip() and not _FRAME.match(line):
             is_mentioned = True
             yield WITHHELD
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the JVM, which may still have something to say
-    printed = without_values(iter(sys.stdin.buffer.readline, b""))
+    printed = without_values(iter(sys.stdin.buffer.readline, b""), is_debugging=len(sys.argv) > 1)
     copy_without_listing(printed, lambda line: os.write(2, line))

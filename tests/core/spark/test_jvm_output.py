@@ -45,6 +45,13 @@ def test_everything_is_copied_until_the_session_has_started() -> None:
     assert guarded(*lines, GUARD, "anything") == [*lines, WITHHELD.decode().strip()]
 
 
+def test_stacks_are_only_for_debugging() -> None:
+    error, *stack = "java.io.IOException: no space", "\tat org.apache.spark.Task.run(Task.scala:147)", "\t... 10 more"
+    assert guarded(error, *stack) == [error]
+    lines = [f"{line}\n".encode() for line in (error, *stack)]
+    assert list(without_values(lines, is_debugging=True)) == lines
+
+
 def test_no_line_of_a_running_job_has_a_value() -> None:
     printed = guarded(
         GUARD,
