@@ -1,1 +1,1 @@
-"""The places outside of the ledger that hear of each run of `apply`: files, monitoring, and catalogs of lineage."""
+"""What other tools read of runs and tables: metrics, lineage, dbt sources, and schemas of columns."""

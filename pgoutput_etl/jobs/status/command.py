@@ -38,15 +38,15 @@ def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], Status]:
 
 
 def _status(config: Config, request: StatusRequest) -> Status:
-    from pgoutput_etl.jobs.status.dbt_sources import write_sources
     from pgoutput_etl.jobs.status.page import write_page
     from pgoutput_etl.jobs.status.run import status
+    from pgoutput_etl.outputs.dbt import write_sources
 
     report = status(config, request)
     if request.html is not None:
         write_page(report, request.html)
     if request.schemas is not None:
-        from pgoutput_etl.jobs.status.schemas import write_schemas
+        from pgoutput_etl.outputs.column_schemas import write_schemas
 
         write_schemas(config, request.schemas)
     if request.dbt is not None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -14,81 +12,16 @@ import pyarrow.compute as pc
 from pgoutput_etl.jobs.status.report import ActiveRun, Quarantine, TableOnHold, UnfinishedBatch, UnfinishedTransactions
 from pgoutput_etl.ledger.claims import CLAIM_COLUMNS, newest
 from pgoutput_etl.ledger.reader import LedgerReader
-from pgoutput_etl.ledger.tables import check_format, erasure_of, table_state
+from pgoutput_etl.ledger.recent_batches import iso, state_of, utc
+from pgoutput_etl.ledger.tables import erasure_of, table_state
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.plan import SKIPPED, TableState
-from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import TORN, Leftovers
-from pgoutput_etl.types import UserTypes
-
-_BATCH = (
-    *("batch", "status", "at", "last_commit_lsn", "state", "tables", "since", "files", "backfill", "metrics"),
-    "format",
-)
-
 
 _SET_ASIDE = ("relation", "file", "path", "offset", "length", "lsn", "xid", "reason", "redriven")
-
-
-def utc(time: datetime) -> datetime:
-    return time.replace(tzinfo=timezone.utc) if time.tzinfo is None else time.astimezone(timezone.utc)
-
-
-def iso(time: datetime) -> str:
-    return utc(time).isoformat(timespec="seconds")
-
-
-@dataclass(frozen=True, slots=True)
-class RecentBatches:
-    """The finished batches of the last days, oldest first, and the row of a batch that was begun but not finished."""
-
-    done: list[dict[str, Any]]
-    begun: dict[str, Any] | None
-
-    @classmethod
-    def of(cls, reader: LedgerReader, after: datetime) -> RecentBatches:
-        """after: batches before this time are left out, except for the last one.
-
-        Raises RunError for a ledger of a newer version.
-        """
-        rows = reader.rows("batches", ("batch", "status", "at"))
-        done = [row for row in rows if row["status"] == "done"]
-        last = max((row["batch"] for row in done), default=0)
-        recent = [row["batch"] for row in done if utc(row["at"]) >= after]
-        full = reader.rows("batches", _BATCH, min([*recent, last])) if rows else []
-        for row in full:
-            check_format(row)
-        begun = [row for row in full if row["status"] == "begun" and row["batch"] > last]
-        finished = [row for row in full if row["status"] == "done"]
-        return cls(sorted(finished, key=lambda row: row["batch"]), begun[0] if begun else None)
-
-    @property
-    def number(self) -> int:
-        """The number of the last finished batch; 0 before the first."""
-        return 0 if self.last is None else int(self.last["batch"])
-
-    @property
-    def last(self) -> dict[str, Any] | None:
-        return self.done[-1] if self.done else None
-
-    @property
-    def since(self) -> int:
-        """The batch from which rows about files count."""
-        return (self.last or {}).get("since") or 0
-
-
-def state_of(batch: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    state: dict[str, Any] | None = None if batch is None or batch["state"] is None else json.loads(batch["state"])
-    return state
-
-
-def commit_time(batch: Mapping[str, Any] | None) -> datetime | None:
-    """The time of the archive's last commit after a batch; None if it was not recorded."""
-    time = (state_of(batch) or {}).get("last_commit_ts")
-    return None if time is None else time_of(time)
 
 
 def claim_at_work(reader: LedgerReader, now: datetime, last_done: int) -> ActiveRun | None:
@@ -125,12 +58,6 @@ def complete_since(last: Mapping[str, Any] | None) -> dict[str, str]:
     tables = [t for t in (last or {}).get("tables") or () if t.get("complete_by") and t["status"] != SKIPPED]
     since = {f"{t['schema']}.{t['table']}": f"{t['complete_by']} at {format_lsn(t['complete_lsn'])}" for t in tables}
     return dict(sorted(since.items()))
-
-
-def user_types(reader: LedgerReader, configured: Mapping[str, str]) -> UserTypes:
-    """The newest name of every type. configured: the configuration's `types`."""
-    rows = sorted(reader.rows("types", ("batch", "oid", "schema", "name")), key=lambda row: row["batch"])
-    return UserTypes({row["oid"]: (row["schema"], row["name"]) for row in rows}, configured)
 
 
 def table_count(last: Mapping[str, Any] | None) -> int:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from pgoutput_etl.jobs.status.ledger_state import commit_time, utc
 from pgoutput_etl.jobs.status.report import Night, NightTable
 from pgoutput_etl.landing.fingerprint import FileStatus
 from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.ledger.recent_batches import commit_time, utc
 from pgoutput_etl.load.summary import ROW_OPERATIONS
 
 NIGHTS = 30  # days, the report's own included

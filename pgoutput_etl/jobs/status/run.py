@@ -11,24 +11,21 @@ from pgoutput_etl.jobs.command_line import job_line
 from pgoutput_etl.jobs.next_commands import Findings, NextCommand, next_commands
 from pgoutput_etl.jobs.status.landing_folder import FoundFiles, list_files
 from pgoutput_etl.jobs.status.ledger_state import (
-    RecentBatches,
     claim_at_work,
-    commit_time,
     complete_since,
     held_tables,
-    iso,
     open_transactions,
     quarantine,
     table_count,
     table_states,
     unfinished,
-    utc,
 )
 from pgoutput_etl.jobs.status.nights import NIGHTS, file_counts, nights
 from pgoutput_etl.jobs.status.report import Status, UnfinishedBatch
 from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.landing.selection import LEFT_UNREAD
 from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.ledger.recent_batches import RecentBatches, commit_time, iso, utc
 from pgoutput_etl.targets.condition import conditions_of
 from pgoutput_etl.targets.plan import snapshots_ahead
 from pgoutput_etl.targets.swaps import swap_remarks

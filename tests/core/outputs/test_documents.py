@@ -16,8 +16,8 @@ from pgoutput_etl.cli import main
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.ledger.tables import table_row
+from pgoutput_etl.outputs.documents import avro_schema, json_schema
 from pgoutput_etl.protocol.messages import Relation
-from pgoutput_etl.schema.documents import avro_schema, json_schema
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.types import NO_USER_TYPES, UserTypes
 from tests.core.targets.test_planner import state_of

@@ -20,8 +20,8 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.identifiers import is_catalog_place, table_of, tag_of
-from pgoutput_etl.jobs.status.ledger_state import RecentBatches, user_types
 from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.ledger.recent_batches import RecentBatches, user_types
 from pgoutput_etl.ledger.tables import table_state
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.replace_file import replace_file

@@ -12,12 +12,12 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.identifiers import path_segment
-from pgoutput_etl.jobs.status.ledger_state import user_types
 from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.ledger.recent_batches import user_types
 from pgoutput_etl.ledger.tables import table_state
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.outputs.documents import avro_schema, json_schema
 from pgoutput_etl.replace_file import replace_file
-from pgoutput_etl.schema.documents import avro_schema, json_schema
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import TableState

@@ -12,9 +12,9 @@ import yaml
 
 from pgoutput_etl.cli import main
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.jobs.status.dbt_sources import LedgerTables, sources_text, write_sources
 from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.ledger.tables import relation_row
+from pgoutput_etl.outputs.dbt import LedgerTables, sources_text, write_sources
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from tests.support.small_ledger import SmallLedger, state
 
