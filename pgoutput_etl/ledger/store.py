@@ -21,10 +21,10 @@ from pgoutput_etl.ledger.private_folders import FOLDERS, TABLES, private_folders
 from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
 from pgoutput_etl.machine import THIS_MACHINE, Machine
 from pgoutput_etl.spark.arrow_types import spark_schema
-from pgoutput_etl.spark.conflicts import again_after_conflict
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.platform import local_path
+from pgoutput_etl.spark.retries import again
 from pgoutput_etl.spark.session import session_for_few_rows
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class LedgerStore(Store):
         writer = rows.write.format("delta").mode("append").option("txnVersion", str(batch))
         writer = writer.option("txnAppId", self.application(table, step)).option("mergeSchema", "true")
         with self._private(table):
-            again_after_conflict(lambda: writer.save(self.path(table)))
+            again(lambda: writer.save(self.path(table)))
 
     def append_table(self, table: str, rows: pa.Table, batch: int, step: str = "") -> None:
         if self._local is not None:

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from pgoutput_etl.errors import ArchiveError, TableError, brief, own_lines, texts_of_storage
-from pgoutput_etl.spark.lost_rows import was_lost
+from pgoutput_etl.spark.retries import CONFLICTS, was_lost
 
 # Whatever Spark, Delta Lake, and the JVM raise. Without a JVM that answers, py4j raises other errors.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
@@ -52,6 +52,11 @@ def spark_fault(error: Exception, is_running: Callable[[], bool]) -> TableError 
     """
     if not isinstance(error, SPARK_ERRORS) or own_lines(error) or was_lost(error):
         return None
+    if isinstance(error, CONFLICTS):
+        return TableError(
+            f"other writers changed the table during each attempt to write it ({type(error).__name__}): try again when "
+            "fewer of them are at work"
+        )
     why = brief(error)
     is_full = any(map(_STORAGE_IS_FULL.search, texts_of_storage(error)))
     if is_full or _OF_ALL_TABLES.search(why) or not is_running():

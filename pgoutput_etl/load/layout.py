@@ -46,9 +46,9 @@ from pgoutput_etl.schema.layout import (
     with_feed,
     with_indexed,
 )
-from pgoutput_etl.spark.conflicts import CONFLICTS
 from pgoutput_etl.spark.delta import delta_table, is_delta_table
 from pgoutput_etl.spark.delta_log import properties_of
+from pgoutput_etl.spark.retries import CONFLICTS
 from pgoutput_etl.spark.session import temporarily
 
 _COLUMN_MAPPING = "delta.columnMapping.mode"

@@ -17,10 +17,10 @@ from pgoutput_etl.load import bag
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, append, initialize, write_result
 from pgoutput_etl.load.key_match import keys_are_absent, net_facts
 from pgoutput_etl.load.mismatches import (
+    Presumptions,
     chains_of,
     counted,
     counted_in,
-    merged,
     mismatches_with,
     missing_in_bag,
     net_deletes,
@@ -170,11 +170,9 @@ def _merge(
         if facts.rows > _most_to_broadcast(shape):
             settings = {**settings, **NO_BROADCAST}
 
-    def merge() -> WriteResult:
-        net_merge(net, shape, ranges, deletes).execute(spark, path)
-        return write_result(spark, path)
-
     with temporarily(spark, settings):
-        if events.are_plain:
-            return merge()
-        return merged(net, shape, partial(tagged_target, spark, path, shape.columns), merge)
+        target = partial(tagged_target, spark, path, shape.columns)
+        presumptions = None if events.are_plain else Presumptions.of(net, shape, target)
+        net_merge(net, shape, ranges, deletes).execute(spark, path)
+        result = write_result(spark, path)
+        return result if presumptions is None else presumptions.checked(result)

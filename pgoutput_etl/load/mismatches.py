@@ -97,26 +97,38 @@ def chains_of(net: DataFrame, shape: TableShape) -> Chains:
     return Chains(presuming, moved, others, counted_in(values), ranges)
 
 
-def merged(
-    net: DataFrame,
-    shape: TableShape,
-    target: Callable[[int | None], DataFrame],
-    merge: Callable[[], WriteResult],
-) -> WriteResult:
-    """The result of a MERGE of the net rows, with its mismatches. target: its rows at a version, None for the newest.
+@dataclass(frozen=True, slots=True)
+class Presumptions:
+    """What the net rows of a MERGE presume about the target's rows, looked at before the MERGE.
 
-    The MERGE's metrics tell whether each presumed row was there, if no other net row found a row of the target.
+    target: its rows at a version. is_known: the mismatches are `found`, whatever the MERGE does.
     """
-    chains = chains_of(net, shape)
-    if not (chains.presuming or chains.moved):
-        return replace(merge(), mismatches=chains.own)
-    if chains.others and _any_stored(net, shape, target(None), chains.ranges):
-        found = mismatches_with(net, shape, target(None))
-        return replace(merge(), mismatches=found)
-    result = merge()
-    if result.updated + result.deleted == chains.presuming:
-        return replace(result, mismatches=chains.own)
-    return replace(result, mismatches=mismatches_with(net, shape, target(result.version - 1)))
+
+    net: DataFrame
+    shape: TableShape
+    target: Callable[[int | None], DataFrame]
+    chains: Chains
+    is_known: bool
+    found: Mismatches | None
+
+    @classmethod
+    def of(cls, net: DataFrame, shape: TableShape, target: Callable[[int | None], DataFrame]) -> Presumptions:
+        """target: None for the newest version."""
+        chains = chains_of(net, shape)
+        if not (chains.presuming or chains.moved):
+            return cls(net, shape, target, chains, True, chains.own)
+        if chains.others and _any_stored(net, shape, target(None), chains.ranges):
+            return cls(net, shape, target, chains, True, mismatches_with(net, shape, target(None)))
+        return cls(net, shape, target, chains, False, None)
+
+    def checked(self, result: WriteResult) -> WriteResult:
+        """The MERGE's result with its mismatches. Its metrics tell whether each presumed row was there, if no other net
+        row found a row of the target."""
+        if self.is_known:
+            return replace(result, mismatches=self.found)
+        if result.updated + result.deleted == self.chains.presuming:
+            return replace(result, mismatches=self.chains.own)
+        return replace(result, mismatches=mismatches_with(self.net, self.shape, self.target(result.version - 1)))
 
 
 def _any_stored(net: DataFrame, shape: TableShape, stored: DataFrame, ranges: Ranges) -> bool:

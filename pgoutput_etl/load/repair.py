@@ -31,9 +31,10 @@ from pgoutput_etl.load.net_effect import (
     target_key_parts,
 )
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.targets import DeltaChanges, SpanWrite, retried
+from pgoutput_etl.load.targets import DeltaChanges, SpanWrite
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table
+from pgoutput_etl.spark.retries import again
 from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
 from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges, SchemaSpan, TableTask
@@ -60,7 +61,7 @@ class RepairChanges:
             return changes.prepared(task, span)
 
         def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-            deleted = retried(lambda: _delete(self.spark, task.path, ambiguous, span.shape, commit))
+            deleted = again(lambda: _delete(self.spark, task.path, ambiguous, span.shape, commit))
             return deleted.plus(changes.prepared(task, span)(before, commit, deleted.rows_after(rows)))
 
         return write

@@ -32,11 +32,10 @@ from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.conflicts import CONFLICTS, again_after_conflict
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
-from pgoutput_etl.spark.lost_rows import again_if_lost
 from pgoutput_etl.spark.platform import marks_commits
+from pgoutput_etl.spark.retries import again
 from pgoutput_etl.spark.row_size import large_row
 from pgoutput_etl.spark.session import is_running, session_settings, writes_may_overlap
 from pgoutput_etl.targets.mismatches import Mismatches
@@ -187,7 +186,7 @@ class DeltaChanges:
                 events = replace(events, frame=self.event_filter(events.frame, span.shape))
 
             def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-                return retried(lambda: merge.write(self.spark, task.path, span.shape, events, before, commit, rows))
+                return again(partial(merge.write, self.spark, task.path, span.shape, events, before, commit, rows))
 
             return write
         log = self.source.event_log(task, span)
@@ -195,7 +194,7 @@ class DeltaChanges:
         def write_in_mode(before: TargetRows, commit: DeltaTransaction, _: int | None) -> WriteResult:
             settings = {**commit.settings(), **merge.for_size(self.spark, log.size)}
             with session_settings(self.spark, settings) as session:
-                return retried(lambda: LOG_MODES[task.mode].write(session, task.path, span.shape, log, before))
+                return again(lambda: LOG_MODES[task.mode].write(session, task.path, span.shape, log, before))
 
         return write_in_mode
 
@@ -218,18 +217,6 @@ class DeltaChanges:
 def with_memory(spark: SparkSession, span: SchemaSpan) -> SchemaSpan:
     """The span for rows that fit into Java's memory."""
     return replace(span, shape=replace(span.shape, memory=heap_of(spark)))
-
-
-def retried(write: Callable[[], T]) -> T:
-    """Writes again if computed rows were lost, or if a commit of another program or source came first. Raises
-    TableError."""
-    try:
-        return again_after_conflict(lambda: again_if_lost(write))
-    except CONFLICTS as error:
-        raise TableError(
-            f"other writers changed the table during each attempt to write it ({type(error).__name__}): try again when "
-            "fewer of them are at work"
-        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,18 +301,18 @@ class DeltaTargets:
     def move(
         self, old_place: str, old_version: int, place: str, commit: DeltaTransaction, task: TableTask | None = None
     ) -> None:
-        retried(lambda: delta_commit.move(self.spark, old_place, old_version, place, commit, task))
+        again(lambda: delta_commit.move(self.spark, old_place, old_version, place, commit, task))
 
     def empty(self, place: str, commit: DeltaTransaction) -> None:
-        retried(lambda: delta_commit.empty(self.spark, place, commit))
+        again(lambda: delta_commit.empty(self.spark, place, commit))
 
     def restore(self, place: str, version: int | None, commit: DeltaTransaction) -> None:
-        retried(lambda: delta_commit.restore(self.spark, place, version, commit))
+        again(lambda: delta_commit.restore(self.spark, place, version, commit))
 
     def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         with session_settings(self.spark, commit.user_metadata()) as session:
-            changes = retried(lambda: lay_out(session, place, layout))
+            changes = again(lambda: lay_out(session, place, layout))
         return (*changes.changes, *changes.remarks)
 
     def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
-        return retried(lambda: evolve(self.spark, place, migration, commit, mode))
+        return again(lambda: evolve(self.spark, place, migration, commit, mode))

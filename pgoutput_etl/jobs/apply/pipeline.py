@@ -26,7 +26,7 @@ from pgoutput_etl.landing.selection import FileSelection, tail_remark
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claims import RELEASED
 from pgoutput_etl.load.writer import TableResult, Writer
-from pgoutput_etl.spark.lost_rows import was_lost
+from pgoutput_etl.spark.retries import was_lost
 from pgoutput_etl.targets.plan import HELD
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly

@@ -15,7 +15,7 @@ from pgoutput_etl.console import Progress
 from pgoutput_etl.jobs.maintain.retention import FileCounts, RetentionRule
 from pgoutput_etl.jobs.maintain.table_upkeep import DeltaFolder
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.spark.conflicts import CONFLICTS
+from pgoutput_etl.spark.retries import CONFLICTS
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus

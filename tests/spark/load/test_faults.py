@@ -35,7 +35,7 @@ from pgoutput_etl.load.faults import SPARK_ERRORS, spark_fault
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.protocol.messages import PgoutputMessage
-from pgoutput_etl.spark import conflicts
+from pgoutput_etl.spark import retries
 from pgoutput_etl.spark.session import is_running
 from tests.support.jobs import Nights, held
 from tests.support.small_archives import TOAST, insert, table, transaction, update
@@ -330,14 +330,14 @@ def test_a_write_that_meets_other_commits_is_repeated_and_then_held(
     tables, job = {100: "t", 101: "u", 102: "w"}, nights.job
     job.overrides.append("target.readers=all")  # as the other program is no Spark
     nights.night(create(tables))
-    monkeypatch.setattr(conflicts, "_ATTEMPTS", 3)
+    monkeypatch.setattr(retries, "_CONFLICT_ATTEMPTS", 3)
     with another_program(job.path("public", "t")) as stopped:
-        monkeypatch.setattr(conflicts, "time", SimpleNamespace(sleep=lambda _: stopped.set()))
+        monkeypatch.setattr(retries, "time", SimpleNamespace(sleep=lambda _: stopped.set()))
         assert nights.night(change(tables)).exit_code == 0
         assert stopped.is_set(), "it has met another commit"
     assert nights.values("t") == nights.values("u") == [("1", "x"), ("2", "a"), ("3", "a"), ("4", "b")]
 
-    monkeypatch.setattr(conflicts, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(retries, "time", SimpleNamespace(sleep=lambda _: None))
     with another_program(job.path("public", "t")):
         summary = nights.night(transaction(3, 0x300, *(update("2", "y", oid=oid) for oid in tables)))
     assert summary.exit_code == 3

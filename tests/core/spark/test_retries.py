@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from pgoutput_etl.spark.lost_rows import again_if_lost, was_lost
+from pgoutput_etl.spark.retries import again, was_lost
 
 LOST = "SparkException: [CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND] Checkpoint block rdd_1_0 not found!"
 
@@ -27,7 +27,7 @@ class Write:
 
 def test_a_write_is_repeated_while_rows_are_lost(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert again_if_lost(Write(LOST, LOST)) == 3
+        assert again(Write(LOST, LOST)) == 3
     assert [record.message for record in caplog.records] == [
         "an executor was lost with rows it had computed: computing them again"
     ] * 2
@@ -36,14 +36,14 @@ def test_a_write_is_repeated_while_rows_are_lost(caplog: pytest.LogCaptureFixtur
 def test_another_error_is_not_repeated() -> None:
     write = Write(LOST, "disk full")
     with pytest.raises(RuntimeError, match="disk full"):
-        again_if_lost(write)
+        again(write)
     assert write.calls == 2
 
 
 def test_it_ends() -> None:
     write = Write(*[LOST] * 100)
     with pytest.raises(RuntimeError, match="CHECKPOINT"):
-        again_if_lost(write)
+        again(write)
     assert write.calls == 8
 
 
