@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import time
@@ -11,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import fields
 from multiprocessing import get_context
 
-from tests.simulation.runner import Tally, prepare_process, run_seed, run_seeds, shrink
+from tests.simulation.runner import Tally, prepare_process, run_seed, run_seeds, shrink, trace_digest
 
 _AT_ONCE = 50
 
@@ -22,12 +23,17 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first one (default: 0)")
     parser.add_argument("--seed", type=int, help="only this one, with its trace")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--trace-digest", action="store_true", help="one hash of the seeds' traces")
     parser.add_argument("--json", action="store_true", help="the result as JSON")
     arguments = parser.parse_args()
     if arguments.seed is not None:
         return _explain(arguments.seed)
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    if arguments.trace_digest:
+        print(_digest(seeds, arguments.processes))
+        return 0
     started = time.monotonic()
-    tally = _run(range(arguments.first, arguments.first + arguments.seeds), arguments.processes)
+    tally = _run(seeds, arguments.processes)
     seconds = time.monotonic() - started
     if arguments.json:
         result = {field.name: getattr(tally, field.name) for field in fields(tally)}
@@ -55,6 +61,13 @@ def _run(seeds: range, processes: int) -> Tally:
         pool.shutdown(cancel_futures=True)  # once: leaving a `with` would take the cancellation back
     print(file=sys.stderr)
     return tally
+
+
+def _digest(seeds: range, processes: int) -> str:
+    """Equal for two versions of the package whose runs do the same things to storage in every seed."""
+    with ProcessPoolExecutor(processes, get_context("spawn"), prepare_process) as pool:
+        digests = pool.map(trace_digest, seeds, chunksize=10)
+        return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def _print(tally: Tally, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import re
 import signal
 from collections import Counter
@@ -86,6 +87,12 @@ def run_seeds(seeds: Iterable[int]) -> Tally:
     for seed in seeds:
         tally.add(*run_seed(seed))
     return tally
+
+
+def trace_digest(seed: int) -> str:
+    """A hash of everything that happens in the seed."""
+    world, failure = run_seed(seed, keeps_trace=True)
+    return hashlib.sha256("\n".join([*world.scheduler.trace, str(failure)]).encode()).hexdigest()
 
 
 def shrink(seed: int, mutation: str | None = None) -> frozenset[int]:
