@@ -2,21 +2,15 @@
 
 PostgreSQL allows every character but NUL in a name. A database in SQL_ASCII allows any other byte, too: here, a byte
 that is not UTF-8 is NUL and two digits, so that no other name has the same text.
-
-A Delta table's *place* is the path of its folder or, in a catalog,
-its name there, each part in backticks. A table that several sources share has one place per tag: the table's own place,
-and the tag's columns and values in brackets. It stands for the rows with these values.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from glob import escape
 from posixpath import normpath
-from urllib.parse import quote, unquote
 
 EXCLUDED = "!"  # begins a pattern of tables to leave out
 
@@ -133,71 +127,9 @@ def _percent_encoded(c: str) -> str:
     return "".join(f"%{byte:02X}" for byte in c.encode())
 
 
-def catalog_place(catalog: str, schema: str, table: str) -> str:
-    """`catalog`.`schema`.`table`, in lower case because catalogs ignore case. With a prefix, as in main.shop:
-    `main`.`shop_schema`.`table`."""
-    name, _, prefix = catalog.partition(".")
-    parts = (name, f"{prefix}_{schema}" if prefix else schema, table)
-    return ".".join(quoted(part.lower()) for part in parts)
-
-
-def catalog_schema(catalog: str, place: str) -> tuple[str, str]:
-    """The schema without the catalog's prefix, and the table, of a place in a catalog."""
-    _, schema, table = table_of(place).strip("`").split("`.`")
-    prefix = catalog.partition(".")[2].lower()
-    return schema.removeprefix(f"{prefix}_") if prefix else schema, table
-
-
-_ROOTED = re.compile(r"[/`]|[A-Za-z][A-Za-z0-9+.-]*:")
-
-_TAGGED = re.compile(r"(?P<table>.+)\[(?P<tag>\w+=[^][=,]+(?:,\w+=[^][=,]+)*)\]", re.DOTALL)
-
-
-def tagged_place(table: str, tag: Mapping[str, str]) -> str:
-    """The place of a table's rows with a tag. table: its own place. tag: values by column, none of them empty."""
-    pairs = ",".join(f"{name}={quote(value, safe='')}" for name, value in tag.items())
-    return f"{table}[{pairs}]" if pairs else table
-
-
-def tag_of(place: str) -> dict[str, str]:
-    """The tag of a `tagged_place`; empty for a table's own place."""
-    tagged = _TAGGED.fullmatch(place)
-    pairs = [] if tagged is None else [pair.split("=") for pair in tagged["tag"].split(",")]
-    return {name: unquote(value) for name, value in pairs}
-
-
-def table_of(place: str) -> str:
-    """The place of the whole table."""
-    tagged = _TAGGED.fullmatch(place)
-    return place if tagged is None else tagged["table"]
-
-
-def is_catalog_place(place: str) -> bool:
-    return place.startswith("`")
-
-
-def is_relative(place: str) -> bool:
-    """True for a path that begins at a working folder: no URL, and no name in a catalog."""
-    return bool(place) and not _ROOTED.match(place)
-
-
-def absolute_place(place: str) -> str:
-    """A relative path as of this process's working folder; any other place as it is. Links stay as they are written.
-
-    Hadoop's readers begin relative paths at the JVM's working folder, and Delta's ALTER TABLE at the warehouse.
-    """
-    return os.path.abspath(place) if is_relative(place) else place  # noqa: PTH100 # Path keeps `..`
-
-
 def may_be_in_catalog(name: str) -> bool:
     """True if every catalog accepts the name: those of Hive and Spark allow no other characters."""
     return _IN_CATALOGS.fullmatch(name) is not None
-
-
-def identifier(place: str) -> str:
-    """The name in SQL of the Delta table at a place, or of the whole table with a tag's rows."""
-    table = table_of(place)
-    return table if is_catalog_place(table) else f"delta.{quoted(table)}"
 
 
 def is_within(path: str, folder: str) -> bool:

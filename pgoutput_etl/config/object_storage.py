@@ -27,7 +27,7 @@ _LEAST_SECRET = 4  # characters of a text that is worth hiding
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorageFolder:
     """A folder, file or glob as both libraries need it. path: on this machine, or bucket and key. s3: None for a local
     path."""
 
@@ -110,27 +110,29 @@ def _region() -> str | None:
     return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
-def place_of(url: str, spark: Mapping[str, str], key: str) -> Place:
+def place_of(url: str, spark: Mapping[str, str], key: str) -> StorageFolder:
     """key: the configuration's, for the ConfigError about storage that can't be read without Spark."""
     match = _SCHEME.match(url)
     if match is None:
-        return Place(url)
+        return StorageFolder(url)
     scheme = match[1].lower()
     if scheme == "file":
-        return Place(unquote("/" + url[len("file:") :].lstrip("/")))
+        return StorageFolder(unquote("/" + url[len("file:") :].lstrip("/")))
     path = "/" + url[len("dbfs:") :].lstrip("/")
     if scheme == "dbfs" and path.startswith("/Volumes/"):  # which Databricks mounts
-        return Place(path)
+        return StorageFolder(path)
     if scheme in _S3:
         parts = urlsplit(url)
-        return Place(f"{parts.netloc}/{url.partition('://')[2].partition('/')[2]}", S3Settings.of(spark, parts.netloc))
+        return StorageFolder(
+            f"{parts.netloc}/{url.partition('://')[2].partition('/')[2]}", S3Settings.of(spark, parts.netloc)
+        )
     raise ConfigError(
         f"{key}: {scheme}:// can't be read without Spark, only local paths, Databricks volumes and S3. Monitor the "
         "metrics of jobs/apply.py instead"
     )
 
 
-def without_secrets(text: str, place: Place) -> str:
+def without_secrets(text: str, place: StorageFolder) -> str:
     """An error of a library, in one line and without colors."""
     settings = place.s3 or S3Settings()
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")

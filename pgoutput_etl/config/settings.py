@@ -39,7 +39,8 @@ from pgoutput_etl.config.sections import (
 from pgoutput_etl.config.yaml_file import FromEnvironment, read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PRIVATE, Access
-from pgoutput_etl.identifiers import absolute_place, is_within
+from pgoutput_etl.identifiers import is_within
+from pgoutput_etl.places import absolute_place
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.transactions.origin_filter import ANY, Origins

@@ -195,7 +195,7 @@ class LedgerArchive(ABC):
         """The table's state at a Delta version. Raises ConfigError if no batch left the table at it, and RunError if
         Delta can no longer read it."""
         state = self.ledger.batches.state_at(oid, version)
-        if state is None or state.path == "":
+        if state is None or not state.path:
             raise ConfigError(
                 f"--since-version: no batch left {self.name(oid)} at Delta version {version}, so the commit through "
                 "which it was complete is unknown. The ledger's table `batches` has the versions. A table with a "

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.identifiers import absolute_place
 from pgoutput_etl.lsn import format_lsn, parse_lsn
+from pgoutput_etl.places import Place, absolute_place
 from pgoutput_etl.spark.delta import is_delta_table, read_table
-from pgoutput_etl.targets.plan import APPLIED, SKIPPED
+from pgoutput_etl.targets.plan import APPLIED, DISPLACED, SKIPPED
 
 
 class Tables(dict[str, DataFrame]):
@@ -47,7 +47,9 @@ def tables_at(spark: SparkSession, state_root: str, source: str, lsn: int | str 
     batch = batch_at(ends, source, wanted)
     [point] = points.where(F.col("batch") == batch).limit(1).collect()
     rows = tables_in(point.asDict(recursive=True)["tables"], state_root)
-    frames = {name: read_table(spark, row["path"], row["version"]) for name, row in rows if _exists(spark, row)}
+    frames = {
+        name: read_table(spark, Place.parse(row["path"]), row["version"]) for name, row in rows if _exists(spark, row)
+    }
     held = {name: row["last_commit_lsn"] for name, row in rows if row["status"] != APPLIED}
     applied = {name: row["last_commit_lsn"] for name, row in rows if row["status"] == APPLIED}
     return Tables(frames, ends[batch], held, {name: lsn for name, lsn in applied.items() if lsn > ends[batch]})
@@ -65,11 +67,12 @@ def batch_at(ends: Mapping[int, int], source: str, lsn: int | None = None) -> in
 def tables_in(states: Iterable[Mapping[str, Any]], state_root: str) -> list[tuple[str, Mapping[str, Any]]]:
     """The tables to read as of a batch, each with its name. states: the states of all its tables, as stored in the
     ledger."""
-    displaced = absolute_place(f"{state_root.rstrip('/')}/displaced") + "/"  # another table has the name now
+    displaced = absolute_place(f"{state_root.rstrip('/')}/{DISPLACED}")
     return [
         (f"{row['schema']}.{row['table']}", row)
         for row in states
-        if not absolute_place(row["path"]).startswith(displaced) and (row["status"] != SKIPPED or row["version"] >= 0)
+        if not Place.parse(row["path"]).absolute().is_within(displaced)
+        and (row["status"] != SKIPPED or row["version"] >= 0)
     ]
 
 
@@ -77,14 +80,14 @@ def consistent_points(spark: SparkSession, state_root: str, source: str) -> Data
     """One row per finished batch: batch, last_commit_lsn, at, and `tables` (schema, table, path, version, status and
     last_commit_lsn of each). The last batch with an LSN counts: backfills read nothing new."""
     path = f"{state_root.rstrip('/')}/batches"
-    if not is_delta_table(spark, path):
+    if not is_delta_table(spark, Place(path)):
         raise RunError(f"there is no ledger at {state_root}")
     done = spark.read.format("delta").load(path).where((F.col("source") == source) & (F.col("status") == "done"))
     return done.select("batch", "last_commit_lsn", "at", "tables")
 
 
 def _exists(spark: SparkSession, row: Mapping[str, Any]) -> bool:
-    return row["version"] >= 0 and (row["status"] == APPLIED or is_delta_table(spark, row["path"]))
+    return row["version"] >= 0 and (row["status"] == APPLIED or is_delta_table(spark, Place.parse(row["path"])))
 
 
 def _missing(ends: Collection[int], source: str, wanted: int | None) -> str:

@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pgoutput_etl.errors import AnotherRunError
-from pgoutput_etl.identifiers import table_of
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
 from pgoutput_etl.landing.fingerprint import FilePart
 from pgoutput_etl.ledger.batch import Batch, BatchResult
@@ -19,6 +18,7 @@ from pgoutput_etl.ledger.claims import CLAIM_COLUMNS, CLAIMED, Claim, Claims
 from pgoutput_etl.ledger.store import Store
 from pgoutput_etl.ledger.tables import FORMAT, check_format, erasure_of, file_statistics, table_row, table_state
 from pgoutput_etl.machine import now
+from pgoutput_etl.places import Place
 from pgoutput_etl.targets.plan import Since, TableState
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, time_of
 from pgoutput_etl.transactions.outcome import ACCOUNTS
@@ -117,17 +117,19 @@ class LedgerBatches:
             tables = {table["oid"]: table for table in row["tables"] or ()}
             for oid in tables.keys() if row is done[0] else tables.keys() - states.keys():
                 state = self._state(tables[oid])
-                if erasures.get(table_of(state.path), 0) > row["batch"]:
+                if erasures.get(str(state.path.table), 0) > row["batch"]:
                     erased.add(oid)
                 elif state.last_commit_lsn <= lsn:
                     reached = max(state.last_commit_lsn, row["last_commit_lsn"])
                     states[oid] = replace(state, last_commit_lsn=reached) if state.is_complete else state
         return StatesAt(done[0]["last_commit_lsn"] if done else 0, states, frozenset(erased - states.keys()))
 
-    def places(self, oids: Collection[int]) -> set[str]:
+    def places(self, oids: Collection[int]) -> set[Place]:
         """All places at which finished batches left these tables."""
         states = (state for state in self._all_states() if state["oid"] in oids)
-        return {self.store.place(state["path"]) for state in states if state["path"] and state["version"] >= 0}
+        return {
+            Place.parse(self.store.place(state["path"])) for state in states if state["path"] and state["version"] >= 0
+        }
 
     def snapshots_of(self, oid: int) -> set[int]:
         """The LSNs of the snapshots that a table was loaded from."""

@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 
 from pgoutput_etl.config.settings import Config, Target
-from pgoutput_etl.identifiers import catalog_place, catalog_schema, is_catalog_place, table_of, tag_of
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.places import Place
 from pgoutput_etl.targets.condition import conditions_of
 from pgoutput_etl.targets.plan import APPLIED, TableState
 from pgoutput_etl.timestamps import time_of
@@ -78,15 +78,17 @@ class Manifest:
 
 def _shown(state: TableState, target: Target, lsn: int, condition: str | None) -> ShownTable:
     reached = max(lsn, state.last_commit_lsn) if state.status == APPLIED else state.last_commit_lsn
-    place = (state.schema, state.table, table_of(state.path), state.version)
-    view, tag = _view_of(state.path, target), tag_of(state.path)
+    place = (state.schema, state.table, str(state.path.table), state.version)
+    view, tag = _view_of(state.path, target), state.path.tag
     return ShownTable(*place, format_lsn(reached), state.status, view, tag, condition)
 
 
-def _view_of(path: str, target: Target) -> str | None:
+def _view_of(path: Place, target: Target) -> str | None:
     """The view of a table in a catalog: `main`.`shop_public`.`orders` of main.shop, with the prefix bi, has
     `main`.`bi_public`.`orders`."""
-    if target.views is None or target.catalog is None or not is_catalog_place(path):
+    if target.views is None or target.catalog is None or not path.is_in_catalog:
         return None
-    schema, table = catalog_schema(target.catalog, path)
-    return catalog_place(f"{target.catalog.partition('.')[0]}.{target.views}", schema, table)
+    catalog, _, prefix = target.catalog.partition(".")
+    _, schema, table = path.catalog_names
+    schema = schema.removeprefix(f"{prefix.lower()}_") if prefix else schema
+    return str(Place.in_catalog(f"{catalog}.{target.views}", schema, table))

@@ -22,6 +22,7 @@ from pgoutput_etl.identifiers import path_segment, text_literal
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.manifest import Manifest
 from pgoutput_etl.machine import THIS_MACHINE, Machine, now
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import is_in_catalog, make_schema
 from pgoutput_etl.spark.shared_file import SharedFile, shared_file
@@ -114,11 +115,11 @@ class DeltaPublisher:
     def _replace(self, views: Sequence[str], before: Collection[str], shown: Mapping[str, tuple[str, int]]) -> None:
         """Replaces several views at a time, so that a query over several views is unlikely to see a mix of old and new
         ones."""
-        for view in {view.rpartition(".")[0]: view for view in views}.values():
-            make_schema(self.spark, view)
+        for view in {Place(view).catalog_schema: view for view in views}.values():
+            make_schema(self.spark, Place(view))
 
         def replace(view: str) -> None:
-            if view not in before and is_in_catalog(self.spark, view) and not self._is_own(view):
+            if view not in before and is_in_catalog(self.spark, Place(view)) and not self._is_own(view):
                 raise RunError(f"{view} exists, and is not a view of this source: rename it, or change target.views")
             place, version = shown[view]
             properties = f"{_OWNER} = {text_literal(self.config.source.name)}"

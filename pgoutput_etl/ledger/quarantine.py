@@ -12,7 +12,6 @@ from pyspark.sql import functions as F
 from pgoutput_etl.ingest.quarantine import parts_of_transactions, unreadable
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.store import LedgerStore
-from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.targets.plan import HELD
 from pgoutput_etl.transactions.cutoff import TORN, Leftovers
 
@@ -55,7 +54,7 @@ class LedgerQuarantine:
             is_chosen = F.col("relation").isin(*relations)
             if with_bytes:
                 is_chosen = F.col("relation").isNull() | is_chosen
-            table = delta_table(self.store.spark, self.store.path("quarantine"))
+            table = self.store.delta("quarantine")
             number = F.lit(batch.number).cast("long")
             table.update(is_before & F.col("redriven").isNull() & is_chosen, {"redriven": number})
 

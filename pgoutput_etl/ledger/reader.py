@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from pgoutput_etl.config.object_storage import Place, place_of, without_secrets
+from pgoutput_etl.config.object_storage import StorageFolder, place_of, without_secrets
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError, brief
 from pgoutput_etl.landing.file_index import INDEX_SCHEMA, FileIndex
@@ -24,7 +24,7 @@ class LedgerReader:
     """One source's rows of the ledger's tables. A missing table is empty; a column that an older ledger lacks is
     NULL."""
 
-    root: Place
+    root: StorageFolder
     source: str
 
     @classmethod

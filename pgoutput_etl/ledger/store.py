@@ -12,22 +12,24 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.config.object_storage import Place
+from pgoutput_etl.config.object_storage import StorageFolder
 from pgoutput_etl.file_access import PRIVATE, Access
-from pgoutput_etl.identifiers import absolute_place, is_relative
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.claim_files import ClaimFiles, claim_files
 from pgoutput_etl.ledger.private_folders import FOLDERS, TABLES, private_folders
 from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
 from pgoutput_etl.machine import THIS_MACHINE, Machine
+from pgoutput_etl.places import Place, absolute_place, is_relative
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.delta import is_delta_table
+from pgoutput_etl.spark.delta import delta_table, is_delta_table
 from pgoutput_etl.spark.platform import local_path
 from pgoutput_etl.spark.retries import again
 from pgoutput_etl.spark.session import session_for_few_rows
 
 if TYPE_CHECKING:
+    from delta.tables import DeltaTable
+
     from pgoutput_etl.ledger.reader import LedgerReader
 
 # Characters of a path that delta-rs takes for parts of a URL: it looks for /a%20b in /a b.
@@ -125,8 +127,11 @@ class LedgerStore(Store):
     def place(self, recorded: str) -> str:
         return recorded if is_relative(self.root) else absolute_place(recorded)
 
+    def delta(self, table: str) -> DeltaTable:
+        return delta_table(self.spark, Place(self.path(table)))
+
     def exists(self, table: str) -> bool:
-        if table not in self._existing and is_delta_table(self._quick, self.path(table)):
+        if table not in self._existing and is_delta_table(self._quick, Place(self.path(table))):
             self._existing.add(table)
         return table in self._existing
 
@@ -200,4 +205,4 @@ def _local_reader(spark: SparkSession, root: str, source: str) -> LedgerReader |
         from pgoutput_etl.ledger.reader import LedgerReader
     except ImportError:  # delta-rs is not in the archive for clusters
         return None
-    return LedgerReader(Place(path), source)
+    return LedgerReader(StorageFolder(path), source)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
@@ -217,13 +218,18 @@ def table_row(state: TableState) -> dict[str, Any]:
     if since is not None:
         complete = {"complete_by": since.kind.value, "complete_lsn": since.lsn}
     left_out = ("masks", "complete_since", "used")
+    texts = {"path": str(state.path), "mode": state.mode.value}
     fields = {name: value for name, value in asdict(state).items() if name not in left_out}
-    return {**fields, **as_json, **lists, **complete, "mode": state.mode.value, "uses": json.dumps(dict(state.masks))}
+    return {**fields, **as_json, **lists, **complete, **texts, "uses": json.dumps(dict(state.masks))}
 
 
 def table_state(row: Mapping[str, Any]) -> TableState:
     fields = {name: value for name, value in row.items() if name not in ("uses", "declared", *_COMPLETE)}
-    parsed = {"relation": relation_of(json.loads(row["relation"])), "retired": _columns(json.loads(row["retired"]))}
+    parsed: dict[str, Any] = {
+        "relation": relation_of(json.loads(row["relation"])),
+        "retired": _columns(json.loads(row["retired"])),
+    }
+    parsed["path"] = Place.parse(row["path"])
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
     # Older ledgers have no mode, masks, last row, completeness, mismatches, doubts or changes of columns.
     mode, masks = Mode(row.get("mode") or DEFAULT_MODE.value), json.loads(row.get("uses") or "{}")

@@ -20,7 +20,6 @@ from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.logical_messages import IDENTIFIED_BY
@@ -223,7 +222,7 @@ class PendingTransactions:
         ended = [fragment for fragment in fragments if fragment not in still_open]
         if not ended:
             return
-        target = delta_table(self.store.spark, self.store.path("open_transactions")).alias("t")
+        target = self.store.delta("open_transactions").alias("t")
         same = (F.col("t.file") == F.col("s.file")) & (F.col("t.unit") == F.col("s.unit"))
         condition = same & (F.col("t.source") == self.store.source)
         target.merge(fragment_frame(self.store.spark, ended).alias("s"), condition).whenMatchedDelete().execute()

@@ -18,12 +18,13 @@ from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.load.target_columns import as_map, selected, target_values
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableShape
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
 
 
-def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
+def write(spark: SparkSession, path: Place, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
     rows = rows_after(None, shape, events)
     if before is TargetRows.NOTHING:

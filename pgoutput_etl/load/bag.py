@@ -24,12 +24,13 @@ from pgoutput_etl.load.net_effect import (
 )
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import net_values, selected
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, write_method
 
 
-def write(spark: SparkSession, path: str, shape: TableShape, events: TableEvents, before: TargetRows) -> WriteResult:
+def write(spark: SparkSession, path: Place, shape: TableShape, events: TableEvents, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
     net = events.frame
     if not events.only_inserts:
@@ -66,7 +67,7 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -
 
 
 def _rewrite(
-    spark: SparkSession, path: str, shape: TableShape, rows: DataFrame, deletes: DataFrame, delete_count: int
+    spark: SparkSession, path: Place, shape: TableShape, rows: DataFrame, deletes: DataFrame, delete_count: int
 ) -> WriteResult:
     """rows: the inserted rows. deletes: `delete_count` DELETEs, settled, of rows in the target."""
     target = tagged_target(spark, path, shape.columns)
@@ -93,7 +94,7 @@ def with_content_among(target: DataFrame, gone: DataFrame, shape: TableShape) ->
 
 
 def replace_equal_rows(
-    spark: SparkSession, path: str, shape: TableShape, gone: DataFrame, rows: DataFrame, where: Column | None = None
+    spark: SparkSession, path: Place, shape: TableShape, gone: DataFrame, rows: DataFrame, where: Column | None = None
 ) -> WriteResult:
     """Deletes all rows that equal one of the contents `gone`, and inserts others, in a MERGE, whose change feed has no
     other row. where: a condition on rows `t` to delete."""

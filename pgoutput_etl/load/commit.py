@@ -10,7 +10,6 @@ from itertools import takewhile
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.load.layout import (
     REFUSALS,
     StoredLayout,
@@ -24,6 +23,7 @@ from pgoutput_etl.load.layout import (
 )
 from pgoutput_etl.load.shared_table import append_tagged, check_shared, own_rows, replace_tagged, restore_tagged
 from pgoutput_etl.load.table_writer import PROPERTIES, creating, writer_of
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import NO_LAYOUT, Layout, Readers, with_feed
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
 from pgoutput_etl.spark.delta_history import USER_METADATA, application_of, is_as_recorded, operations_since
@@ -107,28 +107,28 @@ class WriteResult:
         return rows + self.inserted - self.deleted
 
 
-def has_rows(spark: SparkSession, path: str) -> bool:
+def has_rows(spark: SparkSession, path: Place) -> bool:
     return is_delta_table(spark, path) and bool(read_table(spark, path).limit(1).count())
 
 
-def check_target_exists(spark: SparkSession, path: str, version: int = -1, application: str | None = None) -> None:
+def check_target_exists(spark: SparkSession, path: Place, version: int = -1, application: str | None = None) -> None:
     """Raises TableError if the table is gone. version: that the application left; another source may have created a
     table of the same name since."""
-    exists = (is_in_catalog if is_catalog_place(path) else is_delta_table)(spark, path)
-    if not exists or (tag_of(path) and version >= 0 and _is_another_table(spark, path, version, application)):
+    exists = (is_in_catalog if path.is_in_catalog else is_delta_table)(spark, path)
+    if not exists or (path.tag and version >= 0 and _is_another_table(spark, path, version, application)):
         raise TableError(
             f"there is no table at {path} any more: it was dropped or moved. Rebuild it from the archive, or load a "
             "snapshot of the server's table"
         )
 
 
-def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
+def overwrite(spark: SparkSession, path: Place, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
     """Replaces the table's rows and schema, or creates the table. What the layout leaves open stays as it is.
 
     One commit, and others for the parts of the layout that Delta takes only from a table that exists, and for the
     columns of a table that several sources share.
     """
-    if tag_of(path):
+    if path.tag:
         replace_tagged(spark, path, rows, layout)
         return write_result(spark, path)
     stored = StoredLayout.of(spark, path) if is_delta_table(spark, path) else None
@@ -142,7 +142,7 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
     writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
     if stored is None:
         writer = creating(writer, layout)
-        if is_catalog_place(path):
+        if path.is_in_catalog:
             make_schema(spark, path)
     if layout.partition_by:
         writer = writer.partitionBy(*layout.partition_by)
@@ -161,7 +161,7 @@ def overwrite(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = 
     return result
 
 
-def _is_another_table(spark: SparkSession, path: str, version: int, application: str | None) -> bool:
+def _is_another_table(spark: SparkSession, path: Place, version: int, application: str | None) -> bool:
     """True if a shared table is newer than the application's rows. Delta forgets old commits: that none is the
     application's is known only together with the table's first one."""
     commits = _history_with(spark, path, application)
@@ -169,24 +169,29 @@ def _is_another_table(spark: SparkSession, path: str, version: int, application:
     return commits[0].version < version or (not is_known and commits[-1].version == 0)
 
 
-def append(spark: SparkSession, path: str, rows: DataFrame) -> WriteResult:
+def append(spark: SparkSession, path: Place, rows: DataFrame) -> WriteResult:
     """Raises TableError if the table is gone; Spark would create a table with only these rows."""
     check_target_exists(spark, path)
-    if tag_of(path):
+    if path.tag:
         append_tagged(spark, path, rows)
     else:
         save(writer_of(spark, rows).mode("append"), path)
     return write_result(spark, path)
 
 
-def initialize(spark: SparkSession, path: str, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
+def initialize(spark: SparkSession, path: Place, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
     """Overwrites the table; the result has its total, because Delta reports every row as inserted."""
     result = overwrite(spark, path, rows, layout)
     return replace(result, rows=result.inserted)
 
 
 def move(
-    spark: SparkSession, old_path: str, old_version: int, path: str, commit: DeltaTransaction, task: TableTask | None
+    spark: SparkSession,
+    old_path: Place,
+    old_version: int,
+    path: Place,
+    commit: DeltaTransaction,
+    task: TableTask | None,
 ) -> None:
     """Copies a table's rows at `old_version` from its old path over whatever is at the new path. task: of the table,
     if it is known."""
@@ -194,10 +199,10 @@ def move(
     is_own = is_as_recorded(operations_since(spark, old_path, old_version))
     stored = StoredLayout.of(spark, old_path) if is_own else None
     layout = NO_LAYOUT if stored is None else stored.to_copy(PROPERTIES[stored.layout.readers])
-    if tag_of(path):
+    if path.tag:
         layout = NO_LAYOUT if task is None else task.shape.layout
     # OPTIMIZE and VACUUM may have deleted that version's files.
-    is_shared = bool(tag_of(old_path))
+    is_shared = bool(old_path.tag)
     is_unchanged = is_own and not (is_shared and _has_written(spark, old_path, old_version, commit.ledger))
     version = None if is_unchanged else old_version
     if task is None or not is_shared:
@@ -208,13 +213,13 @@ def move(
         overwrite(session, path, rows, layout)
 
 
-def _has_written(spark: SparkSession, place: str, since: int, ledger: str) -> bool:
+def _has_written(spark: SparkSession, place: Place, since: int, ledger: str) -> bool:
     """True if a run of the ledger has made a commit after this version."""
     commits = takewhile(lambda commit: commit.version > since, _history(spark, place))
     return any(commit.application and commit.application.startswith(ledger) for commit in commits)
 
 
-def empty(spark: SparkSession, path: str, commit: DeltaTransaction) -> None:
+def empty(spark: SparkSession, path: Place, commit: DeltaTransaction) -> None:
     """Deletes all rows at a path that a table has left, if its table still exists. Time travel still reaches them."""
     if not is_delta_table(spark, path):
         return
@@ -222,12 +227,12 @@ def empty(spark: SparkSession, path: str, commit: DeltaTransaction) -> None:
         delta_table(session, path).delete()
 
 
-def restore(spark: SparkSession, path: str, version: int | None, commit: DeltaTransaction) -> None:
+def restore(spark: SparkSession, path: Place, version: int | None, commit: DeltaTransaction) -> None:
     """Restores the table to a version, or empties it if the version is None. commit: of the application whose commits
     are undone; other applications' rows of a shared table stay."""
     if not is_delta_table(spark, path):
         return
-    if tag_of(path):
+    if path.tag:
         own = _own_commits(spark, path, commit.application)
         if version is None or (own and own[0].version > version):
             with session_settings(spark, commit.user_metadata()) as session:
@@ -241,10 +246,10 @@ def restore(spark: SparkSession, path: str, version: int | None, commit: DeltaTr
             table.restoreToVersion(version)
 
 
-def write_result(spark: SparkSession, path: str, application: str | None = None) -> WriteResult:
+def write_result(spark: SparkSession, path: Place, application: str | None = None) -> WriteResult:
     """What the last commit that changed rows did, with the table's newest version. application: of the commits that
     count in a shared table; by default that of the session's settings."""
-    if tag_of(path):
+    if path.tag:
         application = application or application_of(value_of(spark, USER_METADATA))
         commits = _own_commits(spark, path, application)
         if not commits:  # Delta has forgotten them
@@ -266,20 +271,20 @@ def write_result(spark: SparkSession, path: str, application: str | None = None)
 _RECENT = 50  # commits of all sources of a shared table, among which a run's own is usually found
 
 
-def _own_commits(spark: SparkSession, path: str, application: str | None) -> list[DeltaCommit]:
+def _own_commits(spark: SparkSession, path: Place, application: str | None) -> list[DeltaCommit]:
     """An application's commits, newest first; at least the last one, if there is any."""
     commits = _history_with(spark, path, application)
     return [commit for commit in commits if commit.application == application]
 
 
-def _history_with(spark: SparkSession, path: str, application: str | None) -> list[DeltaCommit]:
+def _history_with(spark: SparkSession, path: Place, application: str | None) -> list[DeltaCommit]:
     """Commits of all applications, newest first: the recent ones if one is the application's, else all."""
     recent = _history(spark, path, _RECENT)
     is_enough = len(recent) < _RECENT or any(commit.application == application for commit in recent)
     return recent if is_enough else _history(spark, path)
 
 
-def _history(spark: SparkSession, path: str, limit: int | None = None) -> list[DeltaCommit]:
+def _history(spark: SparkSession, path: Place, limit: int | None = None) -> list[DeltaCommit]:
     """Commits, newest first."""
     table = delta_table(spark, path)
     rows = (table.history() if limit is None else table.history(limit)).collect()

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
-from pgoutput_etl.identifiers import forms, identifier, is_catalog_place, quoted, tag_of
+from pgoutput_etl.identifiers import forms, quoted
 from pgoutput_etl.load.commit import DeltaTransaction, overwrite
 from pgoutput_etl.load.layout import allow_names, has_change_feed, has_column_mapping, is_for_all_readers
 from pgoutput_etl.load.shared_table import fields_of, tagged_target, unite_columns
@@ -30,6 +30,7 @@ from pgoutput_etl.load.target_columns import (
     stored_value,
     to_target,
 )
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.migration import SchemaMigration, ValueChange, converted
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.spark.arrow_types import spark_schema
@@ -45,19 +46,19 @@ from pgoutput_etl.targets.modes import (
 )
 
 
-def committed_steps(spark: SparkSession, path: str, commit: DeltaTransaction) -> dict[str, int]:
+def committed_steps(spark: SparkSession, path: Place, commit: DeltaTransaction) -> dict[str, int]:
     """The steps of the commit's batch in the table's history, written by a run that died, and their versions."""
     own = (commit.application, commit.batch)
     recorded = _recorded_metadata(spark, path)
     return {str(e["step"]): version for version, e in recorded if (e.get("application"), e.get("batch")) == own}
 
 
-def applications(spark: SparkSession, path: str) -> set[str]:
+def applications(spark: SparkSession, path: Place) -> set[str]:
     """The applications (DeltaTransaction) that wrote commits in the table's history."""
     return {str(entry["application"]) for _, entry in _recorded_metadata(spark, path) if "application" in entry}
 
 
-def _recorded_metadata(spark: SparkSession, path: str) -> list[tuple[int, dict[str, object]]]:
+def _recorded_metadata(spark: SparkSession, path: Place) -> list[tuple[int, dict[str, object]]]:
     """The version and DeltaTransaction.user_metadata of every commit in the history, newest first."""
     if not is_delta_table(spark, path):
         return []
@@ -66,7 +67,7 @@ def _recorded_metadata(spark: SparkSession, path: str) -> list[tuple[int, dict[s
 
 
 def evolve(
-    spark: SparkSession, path: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode = DEFAULT_MODE
+    spark: SparkSession, path: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode = DEFAULT_MODE
 ) -> tuple[str, ...]:
     """Returns remarks on the table's layout. Raises TableError if existing rows would lack a key."""
     needs_log_only = (
@@ -105,10 +106,10 @@ def _forms(names: Iterable[str]) -> frozenset[str]:
     return frozenset[str]().union(*map(forms, names))
 
 
-def _takes(spark: SparkSession, path: str, migration: SchemaMigration) -> bool:
+def _takes(spark: SparkSession, path: Place, migration: SchemaMigration) -> bool:
     """False if Delta's log can't express a step in this table: not all tables have column mapping, one for all
     readers gets no type widening, and a shared table keeps the columns of other sources."""
-    if tag_of(path):
+    if path.tag:
         return not _removed_names(migration)
     if _removed_names(migration) and not has_column_mapping(spark, path):
         return False
@@ -121,7 +122,7 @@ def _removed_names(migration: SchemaMigration) -> list[str]:
     return [column.name for place, column in enumerate(migration.before) if remaining.get(column.name) != place]
 
 
-def _has_entries(spark: SparkSession, path: str, names: list[str], mode: Mode) -> bool:
+def _has_entries(spark: SparkSession, path: Place, names: list[str], mode: Mode) -> bool:
     """True if a metadata column of some row refers to one of these columns by name: ALTER TABLE doesn't rename that."""
     if not names:
         return False
@@ -133,23 +134,23 @@ def _has_entries(spark: SparkSession, path: str, names: list[str], mode: Mode) -
     return bool(entries.where(F.col("name").isin(*names)).limit(1).count())
 
 
-def _alter(spark: SparkSession, path: str, migration: SchemaMigration) -> tuple[str, ...]:
+def _alter(spark: SparkSession, path: Place, migration: SchemaMigration) -> tuple[str, ...]:
     """Returns remarks on the table's layout."""
     had_feed = has_change_feed(spark, path)
-    if tag_of(path):
+    if path.tag:
         unite_columns(spark, path, fields_of(migration.after))
         return _feed_ended(spark, path, had_feed)
     allow_names(spark, path, (column.name for column in migration.after))
     table = delta_table(spark, path)
     existing = {field.name: field.dataType for field in table.toDF().schema.fields}
     # Reading resolves a relative path against Spark's working directory, ALTER TABLE against the warehouse.
-    place = path if is_catalog_place(path) else table.detail().select("location").collect()[0][0]
+    place = path if path.is_in_catalog else table.detail().select("location").collect()[0][0]
     for clause in _clauses(migration, existing):  # SQL, because DeltaTable's API has no ALTER TABLE
-        spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
+        spark.sql(f"ALTER TABLE {place.identifier} {clause}")
     return _feed_ended(spark, path, had_feed)
 
 
-def _feed_ended(spark: SparkSession, path: str, had_feed: bool) -> tuple[str, ...]:
+def _feed_ended(spark: SparkSession, path: Place, had_feed: bool) -> tuple[str, ...]:
     if not had_feed or has_change_feed(spark, path):
         return ()
     return ("its change data feed has ended, because a column has a name that the feed needs itself",)

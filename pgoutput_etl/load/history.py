@@ -27,11 +27,12 @@ from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, next_truncate, row_states, truncates_of
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import selected, target_values
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
 
 
-def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
+def write(spark: SparkSession, path: Place, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
     stored = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
     mismatches = mismatches_in_log(events, shape, _current(stored))
@@ -43,7 +44,7 @@ def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, b
 
 
 def _write_keyed(
-    spark: SparkSession, path: str, shape: TableShape, events: EventLog, stored: DataFrame | None
+    spark: SparkSession, path: Place, shape: TableShape, events: EventLog, stored: DataFrame | None
 ) -> WriteResult:
     changes = _changes(shape, events, stored).localCheckpoint()
     if stored is None:
@@ -117,7 +118,7 @@ def _values(shape: TableShape, alias: str = "") -> dict[str, Column]:
 
 
 def _write_bag(
-    spark: SparkSession, path: str, shape: TableShape, events: DataFrame, stored: DataFrame | None
+    spark: SparkSession, path: Place, shape: TableShape, events: DataFrame, stored: DataFrame | None
 ) -> WriteResult:
     """Rewrites the table unless all events are inserts: a MERGE can't end just one of several equal rows."""
     ordered = with_sequence(events).localCheckpoint()

@@ -24,6 +24,7 @@ from pgoutput_etl.load.batch_keys import BatchKeys
 from pgoutput_etl.load.net_effect import all_of, any_of, net_key_parts, target_key_parts
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import stored_value
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.arrow_types import spark_type
 from pgoutput_etl.spark.delta import files_left
@@ -122,7 +123,7 @@ def _number(i: int, shape: TableShape) -> Column:
 
 
 def keys_are_absent(
-    spark: SparkSession, path: str, shape: TableShape, keys: BatchKeys, rows: int | None = None
+    spark: SparkSession, path: Place, shape: TableShape, keys: BatchKeys, rows: int | None = None
 ) -> bool:
     """True if no row of the target can have one of the batch's keys, according to the files' statistics and, where few
     files remain, their keys. rows: target row count, or None if unknown."""

@@ -32,7 +32,8 @@ from pyspark.sql.types import (
 )
 
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, text_literal, unquoted
+from pgoutput_etl.identifiers import quoted, text_literal, unquoted
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import (
     CHANGE_FEED,
     INDEXED_NAMES,
@@ -78,15 +79,15 @@ class StoredLayout:
     """The layout that a table has. place: for SQL, which resolves relative paths otherwise than readers do. schema: of
     the whole table. comments: by column. was_clustered: the table has Delta's feature, which can't be removed."""
 
-    place: str
+    place: Place
     layout: Layout
     schema: StructType = field(default_factory=StructType)
     comments: Mapping[str, str] = field(default_factory=dict)
     was_clustered: bool = False
 
     @classmethod
-    def of(cls, spark: SparkSession, place: str) -> StoredLayout:
-        table = delta_table(spark, table_of(place))
+    def of(cls, spark: SparkSession, place: Place) -> StoredLayout:
+        table = delta_table(spark, place.table)
         detail = table.detail().collect()[0]
         clustering = tuple(map(unquoted, detail["clusteringColumns"]))
         features = detail["tableFeatures"] or ()
@@ -95,7 +96,7 @@ class StoredLayout:
         layout = Layout(tuple(detail["partitionColumns"]), clustering, properties, detail["description"], readers)
         schema = table.toDF().schema
         comments = {f.name: f.metadata["comment"] for f in schema if f.metadata.get("comment")}
-        sql_place = table_of(place) if is_catalog_place(place) else detail["location"]
+        sql_place = place.table if place.is_in_catalog else Place(detail["location"])
         return cls(sql_place, layout, schema, comments, _FEATURE in features)
 
     def after_overwrite(self, wanted: Layout) -> Layout:
@@ -103,7 +104,7 @@ class StoredLayout:
 
         A catalog never partitions a table that was clustered (DELTA_CLUSTERING_REPLACE_TABLE_WITH_PARTITIONED_TABLE).
         """
-        if wanted.partition_by and not (is_catalog_place(self.place) and self.was_clustered):
+        if wanted.partition_by and not (self.place.is_in_catalog and self.was_clustered):
             return wanted
         if wanted.cluster_by:
             return wanted
@@ -156,15 +157,15 @@ def tag_columns(schema: StructType) -> tuple[str, ...]:
     return tuple(field.name for field in schema if field.metadata.get(_TAG))
 
 
-def is_for_all_readers(spark: SparkSession, place: str) -> bool:
+def is_for_all_readers(spark: SparkSession, place: Place) -> bool:
     return not _not_for_all(_properties(spark, place))
 
 
-def has_column_mapping(spark: SparkSession, place: str) -> bool:
+def has_column_mapping(spark: SparkSession, place: Place) -> bool:
     return _properties(spark, place).get(_COLUMN_MAPPING, "none") != "none"
 
 
-def _properties(spark: SparkSession, place: str) -> Mapping[str, str]:
+def _properties(spark: SparkSession, place: Place) -> Mapping[str, str]:
     properties = properties_of(spark, place)
     return StoredLayout.of(spark, place).layout.properties if properties is None else properties
 
@@ -174,7 +175,7 @@ def _not_for_all(properties: Mapping[str, str]) -> list[str]:
     return [name for name in NOT_FOR_ALL if f"delta.feature.{name}" in properties]
 
 
-def allow_names(spark: SparkSession, place: str, names: Iterable[str]) -> None:
+def allow_names(spark: SparkSession, place: Place, names: Iterable[str]) -> None:
     """Gives the table column mapping if Delta wouldn't take one of the names otherwise, and takes away its change feed
     if the feed reserves one."""
     names = list(names)
@@ -184,7 +185,9 @@ def allow_names(spark: SparkSession, place: str, names: Iterable[str]) -> None:
         _alter_beside(spark, place, _FEED_OFF)
 
 
-def allow_overwrite(spark: SparkSession, place: str, stored: StoredLayout, wanted: Layout, schema: StructType) -> bool:
+def allow_overwrite(
+    spark: SparkSession, place: Place, stored: StoredLayout, wanted: Layout, schema: StructType
+) -> bool:
     """Takes from the table what keeps Delta from replacing its rows and columns: statistics for columns that the rows
     lack, and the change feed, if columns go. stored: before `allow_names`. Returns whether the feed is to come back."""
     listed = with_indexed(stored.layout.properties, _with_statistics(schema, wanted.partition_by))
@@ -205,14 +208,14 @@ def _typed_names(schema: StructType) -> set[tuple[str, str]]:
     return {(field.name, field.dataType.simpleString()) for field in schema}
 
 
-def _alter_beside(spark: SparkSession, place: str, clause: str) -> None:
+def _alter_beside(spark: SparkSession, place: Place, clause: str) -> None:
     """The commit has no metadata: with those of the write that follows, a run that finishes this one would take the
     write for done."""
     with temporarily(spark, {"spark.databricks.delta.commitInfo.userMetadata": ""}):
         alter(spark, StoredLayout.of(spark, place).place, clause)
 
 
-def has_change_feed(spark: SparkSession, place: str) -> bool:
+def has_change_feed(spark: SparkSession, place: Place) -> bool:
     return has_feed(_properties(spark, place))
 
 
@@ -272,7 +275,7 @@ def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def lay_out(spark: SparkSession, place: str, wanted: Layout) -> LayoutChanges:
+def lay_out(spark: SparkSession, place: Place, wanted: Layout) -> LayoutChanges:
     """Makes a commit for each statement that is needed. Raises TableError if Delta refuses one.
 
     A table that was moved out of a shared one lacks the tag's columns.
@@ -284,7 +287,7 @@ def lay_out(spark: SparkSession, place: str, wanted: Layout) -> LayoutChanges:
     return changes
 
 
-def planned_layout(spark: SparkSession, place: str, wanted: Layout) -> tuple[str, ...]:
+def planned_layout(spark: SparkSession, place: Place, wanted: Layout) -> tuple[str, ...]:
     """What a batch would change, in words; also what only a rebuild changes."""
     if is_delta_table(spark, place):
         changes = layout_changes(StoredLayout.of(spark, place), wanted)
@@ -293,10 +296,10 @@ def planned_layout(spark: SparkSession, place: str, wanted: Layout) -> tuple[str
     return (*layout_changes(StoredLayout(place, Layout()), replace(wanted, partition_by=())).changes, *partitioned)
 
 
-def alter(spark: SparkSession, place: str, clause: str) -> None:
+def alter(spark: SparkSession, place: Place, clause: str) -> None:
     """clause: of quoted names and literals; SQL, because DeltaTable's API has no ALTER TABLE."""
     try:
-        spark.sql(f"ALTER TABLE {identifier(place)} {clause}")
+        spark.sql(f"ALTER TABLE {place.identifier} {clause}")
     except CONFLICTS:
         raise
     except REFUSALS as error:
@@ -316,7 +319,7 @@ def _condition(error: Py4JJavaError) -> str:
     return found.group(1) if found else type(error).__name__
 
 
-def refused(place: str, error: PySparkException) -> TableError:
+def refused(place: Place, error: PySparkException) -> TableError:
     return TableError(
         f"Delta refuses the layout of {place} ({error.getCondition()}): correct cluster_by, partition_by or properties "
         "in the configuration"

@@ -11,6 +11,7 @@ from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.load import append, history, soft_delete
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.row_states import EventLog
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 
 
@@ -18,7 +19,7 @@ from pgoutput_etl.schema.table_shape import TableShape
 class LogMode:
     """write: makes one Delta commit, in a session that has the commit's settings. rows_after: see merge.rows_after."""
 
-    write: Callable[[SparkSession, str, TableShape, EventLog, TargetRows], WriteResult]
+    write: Callable[[SparkSession, Place, TableShape, EventLog, TargetRows], WriteResult]
     rows_after: Callable[[DataFrame | None, TableShape, EventLog], DataFrame]
 
 

@@ -29,6 +29,7 @@ from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, res
 from pgoutput_etl.load.rewrite import SMALL_ROWS, awaited, net_merge, rewrite, small_table
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import net_values, selected
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, NO_BROADCAST, session_settings, temporarily
@@ -51,7 +52,7 @@ _ALWAYS = {"spark.databricks.delta.merge.materializeSource": "none"}  # the sour
 
 def write(
     spark: SparkSession,
-    path: str,
+    path: Place,
     shape: TableShape,
     events: TableEvents,
     before: TargetRows,
@@ -99,7 +100,7 @@ def _on_driver(spark: SparkSession, net: DataFrame) -> DataFrame | None:
 
 
 def _facts(
-    spark: SparkSession, path: str, shape: TableShape, events: TableEvents, before: TargetRows, rows: int | None
+    spark: SparkSession, path: Place, shape: TableShape, events: TableEvents, before: TargetRows, rows: int | None
 ) -> WriteFacts:
     facts = WriteFacts(True, before is TargetRows.NOTHING, events.only_inserts, keys_are_unique=events.is_net)
     if not absence_matters(facts) or events.keys is None:
@@ -113,7 +114,7 @@ def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
     return {**_ALWAYS, _PARTITIONS: str(partitions)}
 
 
-def _net(spark: SparkSession, path: str, shape: TableShape, events: TableEvents, before: TargetRows) -> DataFrame:
+def _net(spark: SparkSession, path: Place, shape: TableShape, events: TableEvents, before: TargetRows) -> DataFrame:
     is_read = shape.moves_toast and before is TargetRows.ROWS
     return _net_of(events.frame, shape, tagged_target(spark, path, shape.columns) if is_read else None)
 
@@ -141,7 +142,7 @@ def compared(shape: TableShape, events: TableEvents, stored: DataFrame | None) -
     return mismatches_with(net, shape, stored)
 
 
-def _overwrite(spark: SparkSession, path: str, shape: TableShape, net: DataFrame, is_checked: bool) -> WriteResult:
+def _overwrite(spark: SparkSession, path: Place, shape: TableShape, net: DataFrame, is_checked: bool) -> WriteResult:
     """is_checked: the net rows' changes may contradict each other, or presume rows that the target doesn't have."""
     counts, observed = Observation(), net
     if is_checked:
@@ -157,7 +158,7 @@ def _overwrite(spark: SparkSession, path: str, shape: TableShape, net: DataFrame
 
 
 def _merge(
-    spark: SparkSession, path: str, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool
+    spark: SparkSession, path: Place, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool
 ) -> WriteResult:
     """Computes the net rows once, so that Delta need not materialize them, and facts about them are known. is_few: the
     target has few rows."""

@@ -16,6 +16,7 @@ from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import check_migration, migrated
 from pgoutput_etl.load.log_modes import LOG_MODES
 from pgoutput_etl.load.targets import SpanWrite
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
@@ -52,16 +53,16 @@ class FrameTargets:
     """Implements load.targets.WrittenTargets. stored: the tables' rows before the batch, by place; written: after it,
     if it changes or moves them. Row counts are 0: counting would read the tables."""
 
-    stored: Mapping[str, DataFrame]
-    written: dict[str, DataFrame] = field(default_factory=dict)
+    stored: Mapping[Place, DataFrame]
+    written: dict[Place, DataFrame] = field(default_factory=dict)
 
     marks_commits = True
     memory = None
 
-    def refuse_large_rows(self, place: str) -> None:
+    def refuse_large_rows(self, place: Place) -> None:
         pass  # nothing is written, and a reader needs less memory than a writer
 
-    def rows(self, place: str) -> DataFrame:
+    def rows(self, place: Place) -> DataFrame:
         return self.written[place] if place in self.written else self.stored[place]
 
     def is_running(self) -> bool:
@@ -74,40 +75,40 @@ class FrameTargets:
         assert isinstance(rows, SparkRows)
         return FrameChanges(self, ChangeRows(rows.frame))
 
-    def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:
+    def check_exists(self, place: Place, version: int = -1, commit: DeltaTransaction | None = None) -> None:
         pass  # the caller has read it
 
-    def count(self, place: str) -> int:  # noqa: ARG002
+    def count(self, place: Place) -> int:  # noqa: ARG002
         return 0
 
-    def committed_steps(self, place: str, commit: DeltaTransaction) -> dict[str, int]:  # noqa: ARG002
+    def committed_steps(self, place: Place, commit: DeltaTransaction) -> dict[str, int]:  # noqa: ARG002
         return {}
 
-    def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:  # noqa: ARG002
+    def last_result(self, place: Place, commit: DeltaTransaction) -> WriteResult:  # noqa: ARG002
         return _NO_COUNTS
 
     def move(
         self,
-        old_place: str,
+        old_place: Place,
         old_version: int,  # noqa: ARG002
-        place: str,
+        place: Place,
         commit: DeltaTransaction,  # noqa: ARG002
         task: TableTask | None = None,  # noqa: ARG002
     ) -> None:
         self.written[place] = self.stored[old_place]
 
-    def empty(self, place: str, commit: DeltaTransaction) -> None:  # noqa: ARG002
+    def empty(self, place: Place, commit: DeltaTransaction) -> None:  # noqa: ARG002
         self.written[place] = self.rows(place).limit(0)
 
-    def restore(self, place: str, version: int | None, commit: DeltaTransaction) -> None:  # noqa: ARG002
+    def restore(self, place: Place, version: int | None, commit: DeltaTransaction) -> None:  # noqa: ARG002
         self.written.pop(place, None)
 
-    def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:  # noqa: ARG002
+    def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:  # noqa: ARG002
         return ()
 
     def evolve(
         self,
-        place: str,
+        place: Place,
         migration: SchemaMigration,
         commit: DeltaTransaction,  # noqa: ARG002
         mode: Mode,

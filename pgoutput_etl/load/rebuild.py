@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.load.faults import FAULTS
 from pgoutput_etl.load.writer import TableResult, Writer
+from pgoutput_etl.places import Place
 from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.transactions.assembly import Assembly
@@ -17,7 +17,7 @@ from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.types import UserTypes
 
 
-def in_their_places(plan: TablePlan, places: Mapping[int, str]) -> TablePlan:
+def in_their_places(plan: TablePlan, places: Mapping[int, Place]) -> TablePlan:
     """The plan for tables that are rebuilt where they are. places: by OID.
 
     If the configuration names another place by now, the next batch moves the table there. But a table goes into a
@@ -26,7 +26,7 @@ def in_their_places(plan: TablePlan, places: Mapping[int, str]) -> TablePlan:
     tasks, vacated = [], []
     for task in plan.tasks:
         place = places.get(task.oid, task.path)
-        if place != task.path and (tag_of(place) or tag_of(task.path)):
+        if place != task.path and (place.tag or task.path.tag):
             vacated.append(place)
         else:
             task = replace(task, path=place)
@@ -58,7 +58,7 @@ class Rebuild:
         self,
         rows: CommittedRows,
         oids: Iterable[int],
-        places: Mapping[int, str],
+        places: Mapping[int, Place],
         cutoffs: Mapping[int, Cutoff] | None = None,
     ) -> TablePlan:
         """rows: the result of missing_rows. places: paths by OID; a table without a path and without rows is left
@@ -116,7 +116,7 @@ class Rebuild:
     def _task(self, task: TableTask) -> TableTask:
         if len(task.spans) == 1 and task.moved_from is None:
             return replace(task, replaces=True)
-        return replace(task, path=f"{self.scratch}/{task.oid}")
+        return replace(task, path=Place(f"{self.scratch}/{task.oid}"))
 
     def _replace_table(self, result: TableResult, task: TableTask) -> TableResult:
         """Raises TableError if the columns don't fit those of sources that share the table."""
@@ -131,5 +131,5 @@ class Rebuild:
         version = targets.last_result(task.path, commit).version
         # The scratch of a rebuild that is finished may be empty again.
         rows = targets.count(task.path) if self.writer.batch.resumed else result.summary.rows
-        summary = replace(result.summary, path=task.path, version=version, rows=rows)
+        summary = replace(result.summary, path=str(task.path), version=version, rows=rows)
         return replace(result, state=replace(built, path=task.path, version=version, rows=rows), summary=summary)

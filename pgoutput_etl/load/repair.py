@@ -32,6 +32,7 @@ from pgoutput_etl.load.net_effect import (
 )
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.targets import DeltaChanges, SpanWrite
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.spark.retries import again
@@ -70,7 +71,7 @@ class RepairChanges:
         """The events were made from the table's rows."""
 
 
-def _ambiguous_keys(spark: SparkSession, path: str, ranges: KeyRanges, shape: TableShape) -> DataFrame:
+def _ambiguous_keys(spark: SparkSession, path: Place, ranges: KeyRanges, shape: TableShape) -> DataFrame:
     """Keys that the target has more than once, or with a NULL: no MERGE can make one row of these. Their rows are
     deleted, and then missing like any other."""
     keys = keyed_columns(target_key_parts(shape))
@@ -89,7 +90,7 @@ def _has_null(shape: TableShape) -> Column:
 
 
 def _delete(
-    spark: SparkSession, path: str, keys: DataFrame, shape: TableShape, commit: DeltaTransaction
+    spark: SparkSession, path: Place, keys: DataFrame, shape: TableShape, commit: DeltaTransaction
 ) -> WriteResult:
     settings = replace(commit, step=f"{commit.step}:ambiguous").settings()
     with session_settings(spark, settings) as session:
@@ -98,7 +99,7 @@ def _delete(
         return write_result(session, path)
 
 
-def _repairing(spark: SparkSession, path: str, ranges: KeyRanges, events: DataFrame, shape: TableShape) -> DataFrame:
+def _repairing(spark: SparkSession, path: Place, ranges: KeyRanges, events: DataFrame, shape: TableShape) -> DataFrame:
     events = events.localCheckpoint()
     target = _within(tagged_target(spark, path, shape.columns), ranges, shape)
     keys = keyed_columns(target_key_parts(shape))

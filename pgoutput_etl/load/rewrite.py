@@ -9,13 +9,13 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.key_facts import Ranges
-from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.load.commit import WriteResult, write_result
 from pgoutput_etl.load.key_match import same_key
 from pgoutput_etl.load.mismatches import counted, counted_in
 from pgoutput_etl.load.row_merge import DELETED, INSERTED, UPDATED, RowMerge
 from pgoutput_etl.load.table_writer import writer_of
 from pgoutput_etl.load.target_columns import net_values, updated_values
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import read_table, save
 from pgoutput_etl.spark.delta_log import has_bytes, newest_version, properties_of, read_log
@@ -32,10 +32,10 @@ _TRACKED = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
 _CLUSTERED = "delta.feature.clustering"  # a table that is overwritten loses its clustering
 
 
-def small_table(spark: SparkSession, path: str, shape: TableShape, rows: int | None) -> DataFrame | None:
+def small_table(spark: SparkSession, path: Place, shape: TableShape, rows: int | None) -> DataFrame | None:
     """The table's rows, if it can be rewritten without loss and in less time than a MERGE takes; else None. rows: its
     row count, or None if unknown."""
-    if rows is None or rows > SMALL_ROWS or tag_of(path):
+    if rows is None or rows > SMALL_ROWS or path.tag:
         return None
     target = read_log(spark, path)  # lists the log, before it is asked
     target = read_table(spark, path) if target is None else target
@@ -59,7 +59,7 @@ def net_merge(net: DataFrame, shape: TableShape, ranges: Ranges | None = None, d
     return RowMerge(net, same_key(shape, ranges or {}), *values, is_deleted if deletes else None, ~is_deleted)
 
 
-def rewrite(spark: SparkSession, path: str, target: DataFrame, shape: TableShape, net: DataFrame) -> WriteResult:
+def rewrite(spark: SparkSession, path: Place, target: DataFrame, shape: TableShape, net: DataFrame) -> WriteResult:
     """target: from `small_table`. net: one row per key (net_effect.net_rows). Delta reads the target in the version
     that its transaction overwrites, whatever was committed since `target` was made."""
     counts, merge = Observation(), net_merge(net, shape)

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.target_columns import quoted_names
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table
 
 KEPT, INSERTED, UPDATED, DELETED = "kept", "inserted", "updated", "deleted"
@@ -30,7 +31,7 @@ class RowMerge:
     is_deleted: Column | None
     is_inserted: Column
 
-    def execute(self, spark: SparkSession, place: str) -> None:
+    def execute(self, spark: SparkSession, place: Place) -> None:
         """In one Delta commit."""
         merge = delta_table(spark, place).alias("t").merge(self.source.alias("s"), self.condition)
         if self.is_deleted is not None:

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, tag_of
+from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.layout import (
     StoredLayout,
     allow_names,
@@ -42,6 +42,7 @@ from pgoutput_etl.load.layout import (
 )
 from pgoutput_etl.load.table_writer import commit_options, creating, writer_of
 from pgoutput_etl.load.target_columns import delta_type
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.spark.delta import delta_table, has_tag, is_delta_table, make_schema, read_table, save
@@ -55,18 +56,18 @@ _LADDERS = ((ShortType(), IntegerType(), LongType()), (FloatType(), DoubleType()
 
 
 def tagged_target(
-    spark: SparkSession, place: str, columns: Iterable[TableColumn], version: int | None = None
+    spark: SparkSession, place: Place, columns: Iterable[TableColumn], version: int | None = None
 ) -> DataFrame:
     """As `read_table`. A column that another source has widened comes in the type that this source has."""
     rows = read_table(spark, place, version)
-    if not tag_of(place):
+    if not place.tag:
         return rows
     types = {column.name.lower(): delta_type(column.type) for column in columns}
     return rows.select(*(_cast(field, types.get(field.name.lower(), field.dataType)) for field in rows.schema))
 
 
 def own_rows(
-    spark: SparkSession, place: str, version: int | None, columns: Iterable[TableColumn], mode: Mode
+    spark: SparkSession, place: Place, version: int | None, columns: Iterable[TableColumn], mode: Mode
 ) -> DataFrame:
     """As `tagged_target`, without the columns of other sources, and with this source's spelling of names."""
     columns = tuple(columns)
@@ -80,18 +81,18 @@ def _cast(field: StructField, data_type: DataType) -> Column:
     return column if field.dataType == data_type else column.cast(data_type).alias(field.name)
 
 
-def tagged_rows(spark: SparkSession, place: str, rows: DataFrame) -> DataFrame:
+def tagged_rows(spark: SparkSession, place: Place, rows: DataFrame) -> DataFrame:
     """The rows with their tag, in the table's types."""
     stored = _fields(spark, place)
     values = [_cast(field, stored[field.name.lower()].dataType) for field in rows.schema]
-    return rows.select(*(F.lit(value).alias(name) for name, value in tag_of(place).items()), *values)
+    return rows.select(*(F.lit(value).alias(name) for name, value in place.tag.items()), *values)
 
 
-def append_tagged(spark: SparkSession, place: str, rows: DataFrame) -> None:
+def append_tagged(spark: SparkSession, place: Place, rows: DataFrame) -> None:
     save(writer_of(spark, tagged_rows(spark, place, rows)).mode("append"), place)
 
 
-def replace_tagged(spark: SparkSession, place: str, rows: DataFrame, layout: Layout) -> None:
+def replace_tagged(spark: SparkSession, place: Place, rows: DataFrame, layout: Layout) -> None:
     """Replaces the tag's rows, in one commit. Others before it create the table or add columns, and others after it
     give the table its layout. Raises TableError for columns that don't fit the table's."""
     if not is_delta_table(spark, place):
@@ -104,13 +105,13 @@ def replace_tagged(spark: SparkSession, place: str, rows: DataFrame, layout: Lay
             lay_out(spark, place, layout)
 
 
-def _create(spark: SparkSession, place: str, columns: StructType, layout: Layout) -> None:
+def _create(spark: SparkSession, place: Place, columns: StructType, layout: Layout) -> None:
     """Creates the table, empty, unless another source does so at the same time."""
-    tag = tuple(tag_of(place))
+    tag = tuple(place.tag)
     schema = StructType([*map(tag_column, tag), *columns])
     wanted = possible(layout, schema)
     layout = wanted if wanted.partition_by or wanted.cluster_by else replace(wanted, partition_by=tag)
-    if is_catalog_place(place):
+    if place.is_in_catalog:
         make_schema(spark, place)
     with _preparing(spark, "created"):
         writer = creating(writer_of(spark, spark.createDataFrame([], schema)).mode("ignore"), layout)
@@ -119,12 +120,12 @@ def _create(spark: SparkSession, place: str, columns: StructType, layout: Layout
         except AnalysisException as error:
             if not replace(wanted, readers=Readers.SPARK):
                 raise
-            raise refused(table_of(place), error) from None
+            raise refused(place.table, error) from None
 
 
-def planned_columns(spark: SparkSession, place: str, columns: Iterable[TableColumn], mode: Mode) -> tuple[str, ...]:
+def planned_columns(spark: SparkSession, place: Place, columns: Iterable[TableColumn], mode: Mode) -> tuple[str, ...]:
     """What `unite_columns` would change in a table that exists, in words. Raises TableError."""
-    if not tag_of(place) or not is_delta_table(spark, place):
+    if not place.tag or not is_delta_table(spark, place):
         return ()
     added = [StructField(column.name, DataType.fromDDL(column.type)) for column in columns_of_mode(mode)]
     wanted = StructType([*fields_of(columns), *added])
@@ -135,7 +136,7 @@ def fields_of(columns: Iterable[TableColumn]) -> StructType:
     return StructType([StructField(column.name, delta_type(column.type)) for column in columns])
 
 
-def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
+def unite_columns(spark: SparkSession, place: Place, columns: StructType) -> None:
     """Adds the columns that the table lacks, and widens those that are too narrow. Raises TableError for a column that
     the table has in a type that doesn't fit."""
     while clauses := _uniting(spark, place, columns):
@@ -150,7 +151,7 @@ def unite_columns(spark: SparkSession, place: str, columns: StructType) -> None:
                 raise
 
 
-def _uniting(spark: SparkSession, place: str, columns: StructType) -> list[tuple[str, str]]:
+def _uniting(spark: SparkSession, place: Place, columns: StructType) -> list[tuple[str, str]]:
     """Clauses of ALTER TABLE, each with its effect in words. Raises TableError."""
     stored = _fields(spark, place)
     clauses: list[tuple[str, str]] = []
@@ -166,17 +167,17 @@ def _uniting(spark: SparkSession, place: str, columns: StructType) -> list[tuple
             clauses.append((f"ALTER COLUMN {name} TYPE {data_type}", effect))
         else:
             raise TableError(
-                f"column {column.name!r} is {data_type}, and {has.dataType.simpleString()} in {table_of(place)}, which "
+                f"column {column.name!r} is {data_type}, and {has.dataType.simpleString()} in {place.table}, which "
                 "other sources share: give it the same type everywhere, or another name here"
             )
     return clauses
 
 
-def check_shared(spark: SparkSession, place: str) -> None:
+def check_shared(spark: SparkSession, place: Place) -> None:
     """Raises TableError if an existing table is shared by other columns than the tag's, or not shared; without a tag,
     if it is shared."""
-    table = table_of(place)
-    own, tag = tuple(tag_of(place)), tag_columns(read_table(spark, table).schema)
+    table = place.table
+    own, tag = tuple(place.tag), tag_columns(read_table(spark, table).schema)
     if own == tag:
         return
     if not tag:
@@ -189,9 +190,9 @@ def check_shared(spark: SparkSession, place: str) -> None:
     raise TableError(f"{columns}: choose another name with `rename`, or use `into` and `tag` as the sources do")
 
 
-def _fields(spark: SparkSession, place: str) -> dict[str, StructField]:
+def _fields(spark: SparkSession, place: Place) -> dict[str, StructField]:
     """The whole table's columns, by their names in lower case."""
-    return {field.name.lower(): field for field in read_table(spark, table_of(place)).schema}
+    return {field.name.lower(): field for field in read_table(spark, place.table).schema}
 
 
 def _holds(stored: DataType, data_type: DataType) -> bool:
@@ -220,7 +221,7 @@ def _preparing(spark: SparkSession, step: str) -> Iterator[None]:
         yield
 
 
-def restore_tagged(spark: SparkSession, place: str, version: int | None) -> None:
+def restore_tagged(spark: SparkSession, place: Place, version: int | None) -> None:
     """Writes the tag's rows as they were at a version; deletes them if the version is None."""
     if version is None:
         delta_table(spark, place).delete()
@@ -228,7 +229,7 @@ def restore_tagged(spark: SparkSession, place: str, version: int | None) -> None
     _overwrite(spark, place, read_table(spark, place, version))
 
 
-def _overwrite(spark: SparkSession, place: str, rows: DataFrame) -> None:
-    name = identifier(StoredLayout.of(spark, place).place)  # a writer takes no relative path
+def _overwrite(spark: SparkSession, place: Place, rows: DataFrame) -> None:
+    name = StoredLayout.of(spark, place).place.identifier  # a writer takes no relative path
     writer = tagged_rows(spark, place, rows).writeTo(name).options(**commit_options(spark))
-    writer.overwrite(has_tag(tag_of(place)))
+    writer.overwrite(has_tag(place.tag))

@@ -26,11 +26,12 @@ from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, row_states
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import selected, target_values
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import DELETED_COLUMN, METADATA_COLUMNS
 
 
-def write(spark: SparkSession, path: str, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
+def write(spark: SparkSession, path: Place, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
     """Makes one Delta commit. The session already carries the commit's settings."""
     stored = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
     mismatches = mismatches_in_log(events, shape, _current(stored))

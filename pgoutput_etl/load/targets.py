@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.events import HEAP_PER_BYTE, memory_for
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import RunError, TableError
-from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
 from pgoutput_etl.ingest.listing import heap_of
 from pgoutput_etl.ingest.rows import MessageRows
@@ -29,6 +28,7 @@ from pgoutput_etl.load.mismatches import mismatches_in_log
 from pgoutput_etl.load.net_effect import event_key_parts, has_key, keyed_columns
 from pgoutput_etl.load.shared_table import check_shared, tagged_target
 from pgoutput_etl.load.target_columns import current_rows
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
@@ -92,46 +92,46 @@ class WrittenTargets(Protocol):
         """commits: the first and the last commit LSN of a range; then only changes of keys with a change in it."""
         ...
 
-    def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:
+    def check_exists(self, place: Place, version: int = -1, commit: DeltaTransaction | None = None) -> None:
         """Raises TableError if the table is gone. version: that the commit's application left in it; needed to tell
         whether a shared table is still the same one."""
         ...
 
-    def refuse_large_rows(self, place: str) -> None:
+    def refuse_large_rows(self, place: Place) -> None:
         """Raises TableError if the table has a row that would end the Java process that updates it."""
         ...
 
-    def count(self, place: str) -> int: ...
+    def count(self, place: Place) -> int: ...
 
-    def committed_steps(self, place: str, commit: DeltaTransaction) -> dict[str, int]:
+    def committed_steps(self, place: Place, commit: DeltaTransaction) -> dict[str, int]:
         """The steps of the commit's batch in the table's history, written by a run that died, and their versions."""
         ...
 
-    def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:
+    def last_result(self, place: Place, commit: DeltaTransaction) -> WriteResult:
         """What the table's last commit did. commit: of the application whose commits count in a shared table."""
         ...
 
     def move(
-        self, old_place: str, old_version: int, place: str, commit: DeltaTransaction, task: TableTask | None = None
+        self, old_place: Place, old_version: int, place: Place, commit: DeltaTransaction, task: TableTask | None = None
     ) -> None:
         """Copies a table's rows at `old_version` from its old place over whatever is at the new one. task: of the
         table; without it, rows from a shared table bring other sources' columns."""
         ...
 
-    def empty(self, place: str, commit: DeltaTransaction) -> None:
+    def empty(self, place: Place, commit: DeltaTransaction) -> None:
         """Deletes all rows at a place that a table has left. Time travel still reaches them."""
         ...
 
-    def restore(self, place: str, version: int | None, commit: DeltaTransaction) -> None:
+    def restore(self, place: Place, version: int | None, commit: DeltaTransaction) -> None:
         """Restores the table to a version, or empties it if the version is None. commit: as in `last_result`."""
         ...
 
-    def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
+    def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         """Gives an existing table what it lacks of the layout, and says what; also what only a rebuild can change.
         Raises TableError."""
         ...
 
-    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
+    def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         """Changes the columns. Returns remarks on the layout. Raises TableError if existing rows would lack a key."""
         ...
 
@@ -148,16 +148,16 @@ class Targets(WrittenTargets, Protocol):
         self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]
     ) -> Changes: ...
 
-    def exists(self, place: str) -> bool: ...
+    def exists(self, place: Place) -> bool: ...
 
-    def check_free(self, place: str, is_new: bool) -> None:
+    def check_free(self, place: Place, is_new: bool) -> None:
         """Raises RunError or TableError if a place has something else than such a table. is_new: the ledger has no
         table there, so it is also checked who shares an existing one."""
         ...
 
-    def has_rows(self, place: str) -> bool: ...
+    def has_rows(self, place: Place) -> bool: ...
 
-    def applications(self, place: str) -> set[str]:
+    def applications(self, place: Place) -> set[str]:
         """The applications (DeltaTransaction) that wrote commits in the table's history."""
         ...
 
@@ -253,17 +253,17 @@ class DeltaTargets:
         event_filter = None if commits is None else partial(_events_of_changed_rows, commits)
         return DeltaChanges(self.spark, ChangeRows(rows.frame), event_filter)
 
-    def exists(self, place: str) -> bool:
+    def exists(self, place: Place) -> bool:
         return is_delta_table(self.spark, place)
 
-    def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:
+    def check_exists(self, place: Place, version: int = -1, commit: DeltaTransaction | None = None) -> None:
         application = None if commit is None else commit.owner
         delta_commit.check_target_exists(self.spark, place, version, application)
 
-    def check_free(self, place: str, is_new: bool) -> None:
-        if is_catalog_place(place) and is_in_catalog(self.spark, place) and not is_delta_table(self.spark, place):
+    def check_free(self, place: Place, is_new: bool) -> None:
+        if place.is_in_catalog and is_in_catalog(self.spark, place) and not is_delta_table(self.spark, place):
             raise RunError(f"{place} exists and is not a Delta table: move it away, or change target.catalog")
-        if tag_of(place) and not self.marks_commits:
+        if place.tag and not self.marks_commits:
             raise RunError(
                 f"{place} is in a shared table, and this cluster refuses spark.databricks.delta.write.txnAppId, by "
                 "which each source finds its own commits there: use a cluster that allows it, or no `into`"
@@ -271,7 +271,7 @@ class DeltaTargets:
         if is_new and is_delta_table(self.spark, place):
             check_shared(self.spark, place)
 
-    def refuse_large_rows(self, place: str) -> None:
+    def refuse_large_rows(self, place: Place) -> None:
         memory = self.memory
         if memory is None:
             return
@@ -283,36 +283,36 @@ class DeltaTargets:
                 f"{row.file.rpartition('/')[2]}. It was written with more memory. {memory_for(row.size)}"
             )
 
-    def has_rows(self, place: str) -> bool:
+    def has_rows(self, place: Place) -> bool:
         return delta_commit.has_rows(self.spark, place)
 
-    def count(self, place: str) -> int:
+    def count(self, place: Place) -> int:
         return read_table(self.spark, place).count()
 
-    def applications(self, place: str) -> set[str]:
+    def applications(self, place: Place) -> set[str]:
         return applications(self.spark, place)
 
-    def committed_steps(self, place: str, commit: DeltaTransaction) -> dict[str, int]:
+    def committed_steps(self, place: Place, commit: DeltaTransaction) -> dict[str, int]:
         return committed_steps(self.spark, place, commit)
 
-    def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:
+    def last_result(self, place: Place, commit: DeltaTransaction) -> WriteResult:
         return delta_commit.write_result(self.spark, place, commit.application)
 
     def move(
-        self, old_place: str, old_version: int, place: str, commit: DeltaTransaction, task: TableTask | None = None
+        self, old_place: Place, old_version: int, place: Place, commit: DeltaTransaction, task: TableTask | None = None
     ) -> None:
         again(lambda: delta_commit.move(self.spark, old_place, old_version, place, commit, task))
 
-    def empty(self, place: str, commit: DeltaTransaction) -> None:
+    def empty(self, place: Place, commit: DeltaTransaction) -> None:
         again(lambda: delta_commit.empty(self.spark, place, commit))
 
-    def restore(self, place: str, version: int | None, commit: DeltaTransaction) -> None:
+    def restore(self, place: Place, version: int | None, commit: DeltaTransaction) -> None:
         again(lambda: delta_commit.restore(self.spark, place, version, commit))
 
-    def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
+    def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         with session_settings(self.spark, commit.user_metadata()) as session:
             changes = again(lambda: lay_out(session, place, layout))
         return (*changes.changes, *changes.remarks)
 
-    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
+    def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         return again(lambda: evolve(self.spark, place, migration, commit, mode))

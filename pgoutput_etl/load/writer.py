@@ -12,12 +12,12 @@ from pgoutput_etl.config.rules import OnMissingRow
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import RunError, TableError, during
-from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.faults import FAULTS, SPARK_ERRORS, held_reason, spark_fault, table_fault
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets
+from pgoutput_etl.places import NO_PLACE, Place
 from pgoutput_etl.schema.column_changes import changes_of
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
@@ -58,7 +58,7 @@ class TableResult:
 def unchanged_result(outcome: TableResult, states: Mapping[int, TableState]) -> TableResult:
     """The result of a table that could not be rebuilt: its state before the batch."""
     state = states.get(outcome.state.oid, outcome.state)
-    return TableResult(state, replace(outcome.summary, path=state.path, version=state.version))
+    return TableResult(state, replace(outcome.summary, path=str(state.path), version=state.version))
 
 
 def no_claim() -> None:
@@ -108,7 +108,7 @@ class Writer:
         """Why the error holds the table that the step is about. Raises an error that ends the run."""
         return held_reason(error, step, self.path_of, self.targets.is_running)
 
-    def vacate(self, path: str) -> None:
+    def vacate(self, path: Place) -> None:
         """If that fails, the path keeps rows that no table needs."""
         self.check_claim()
         try:
@@ -143,7 +143,7 @@ class Writer:
         summary = TableSummary(
             state.schema,
             state.table,
-            state.path,
+            str(state.path),
             state.version,
             rows=rows,
             inserted=written.inserted,
@@ -184,7 +184,7 @@ class Writer:
             memory=self._memory(task),
         )
 
-    def _refuse_large_rows(self, task: TableTask, place: str) -> None:
+    def _refuse_large_rows(self, task: TableTask, place: Place) -> None:
         """Rows that were written with no more memory than there is now are known to fit."""
         memory, known = self.targets.memory, None if task.state is None else task.state.memory
         is_known = known is not None and memory is not None and known <= memory and not self.batch.resumed
@@ -221,7 +221,7 @@ class Writer:
     def _commit_changes(self, changes: Changes, task: TableTask) -> tuple[WriteResult, list[str]]:
         """Makes one commit per schema span, and others before it where columns or the layout change. Returns remarks on
         the layout, too."""
-        if task.state is not None and task.moved_from is None and tag_of(task.path):
+        if task.state is not None and task.moved_from is None and task.path.tag:
             self.targets.check_exists(task.path, task.state.version, self.commit(task.oid, ""))
         if self.batch.resumed and not self.targets.marks_commits:
             self._restore(task, "restore")  # commits of a run that died can't be recognized
@@ -334,7 +334,7 @@ class Writer:
             version = self.targets.last_result(held.moves_to, commit).version
         except FAULTS as error:  # a rebuild frees the table, with or without the rows
             self.fault(error, f"moving {state.full_name}")
-            return replace(state, path="", version=-1)
+            return replace(state, path=NO_PLACE, version=-1)
         return replace(state, path=held.moves_to, version=version)
 
     def commit(self, table: int | str, step: str) -> DeltaTransaction:
@@ -373,7 +373,7 @@ def refuse_existing_rows(targets: Targets, plan: TablePlan, tasks: Iterable[Tabl
 def _refuse_existing_rows(targets: Targets, task: TableTask) -> None:
     targets.check_free(task.path, is_new=task.state is None or task.moved_from is not None)
     # In a shared table, commits of the same source may have written rows with another tag.
-    was_here = not tag_of(task.path) and bool(task.moved_from) and bool(targets.applications(task.path))
+    was_here = not task.path.tag and bool(task.moved_from) and bool(targets.applications(task.path))
     is_new = task.state is None or (task.moved_from is not None and not was_here)
     if is_new and not task.replaces and targets.has_rows(task.path):
         raise RunError(
@@ -384,7 +384,7 @@ def _refuse_existing_rows(targets: Targets, task: TableTask) -> None:
 
 
 def _unchanged_summary(held: HeldTable, after: TableState) -> TableSummary:
-    return TableSummary(held.relation.namespace, held.relation.name, after.path, after.version)
+    return TableSummary(held.relation.namespace, held.relation.name, str(after.path), after.version)
 
 
 def _held_for(task: TableTask, reason: str) -> HeldTable:

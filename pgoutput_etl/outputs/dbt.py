@@ -19,11 +19,11 @@ import yaml
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.file_access import PUBLIC
-from pgoutput_etl.identifiers import is_catalog_place, table_of, tag_of
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.recent_batches import RecentBatches, user_types
 from pgoutput_etl.ledger.tables import table_state
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.places import Place
 from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.targets.columns import TargetColumn, target_columns
@@ -63,7 +63,7 @@ class LedgerTables:
     def columns(self, state: TableState, config: Config) -> tuple[TargetColumn, ...]:
         columns = table_columns(state.relation, state.retired, self.user_types)
         former_names = config.rule_for(state.schema, state.table).lineage
-        return target_columns(columns, state.mode, state.masks, former_names, tag_of(state.path))
+        return target_columns(columns, state.mode, state.masks, former_names, state.path.tag)
 
 
 def write_sources(config: Config, path: str, max_age: timedelta | None) -> None:
@@ -138,11 +138,11 @@ def _united(table: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return {**table, "columns": list(columns.values())}
 
 
-def _place(name: str, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _place(name: str, path: Place) -> tuple[dict[str, Any], dict[str, Any]]:
     """The table's properties and `meta`. dbt-duckdb formats `external_location`, so braces are doubled."""
-    if is_catalog_place(path):
+    if path.is_in_catalog:
         return {"identifier": name.lower()}, {}
-    location = _location(table_of(path))
+    location = _location(str(path.table))
     table = {"identifier": location, "external": {"location": location, "file_format": "delta"}}
     scan = _delta_scan(location).replace("{", "{{").replace("}", "}}")
     return table, {"external_location": scan}

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
+from pgoutput_etl.places import Place
 from pgoutput_etl.targets.columns import TargetColumn
 
 
@@ -76,7 +77,7 @@ class WrittenTable:
 
     schema: str
     table: str
-    place: str
+    place: Place
     version: int
     rows: int
     columns: tuple[TargetColumn, ...]

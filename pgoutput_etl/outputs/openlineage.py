@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pgoutput_etl.config.settings import SourceDatabase
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.extras import installing
-from pgoutput_etl.identifiers import is_catalog_place, table_of
 from pgoutput_etl.outputs.ended_run import EndedRun, RunOutput, WrittenTable
+from pgoutput_etl.places import Place
 from pgoutput_etl.targets.columns import TargetColumn
 
 if TYPE_CHECKING:
@@ -34,16 +34,15 @@ _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?://(?P<authority>[^/]*
 _OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "wasb": "wasb", "wasbs": "wasbs"}
 
 
-def dataset_name(place: str) -> tuple[str, str]:
+def dataset_name(place: Place) -> tuple[str, str]:
     """Namespace and name of a Delta table's path or catalog name. A local path is `file` and the absolute path; an
     object's key has no leading slash. A catalog has no host that is known here: its name is the namespace."""
-    place = table_of(place)
-    if is_catalog_place(place):
-        parts = [part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", place)]
-        return parts[0], ".".join(parts)
-    url = _URL.fullmatch(place)
+    if place.is_in_catalog:
+        return place.catalog_names[0], ".".join(place.catalog_names)
+    folder = str(place.table)
+    url = _URL.fullmatch(folder)
     if url is None or url["scheme"] == "file":
-        return "file", os.path.abspath(place if url is None else url["path"])  # noqa: PTH100 # Path keeps `..`
+        return "file", os.path.abspath(folder if url is None else url["path"])  # noqa: PTH100 # Path keeps `..`
     scheme, authority, path = url["scheme"], url["authority"], url["path"]
     if scheme in _OBJECT_STORES:
         return f"{_OBJECT_STORES[scheme]}://{authority}", path.lstrip("/")

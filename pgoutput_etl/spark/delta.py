@@ -17,7 +17,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of, tag_of
+from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.platform import SuppressConditions, is_platform_session
 
@@ -32,37 +33,36 @@ _NO_TABLE = {
 }
 
 
-def is_delta_table(spark: SparkSession, place: str) -> bool:
+def is_delta_table(spark: SparkSession, place: Place) -> bool:
     """For a tag's rows: whether the table with them exists."""
-    place = table_of(place)
-    if is_catalog_place(place):
+    if place.is_in_catalog:
         return is_in_catalog(spark, place) and _format(spark, place) == "delta"
     if not is_connect(spark):
-        return DeltaTable.isDeltaTable(spark, place)
+        return DeltaTable.isDeltaTable(spark, place.name)
     with SuppressConditions(_NO_TABLE):
-        _ = spark.read.format("delta").load(place).schema
+        _ = spark.read.format("delta").load(place.name).schema
         return True
     return False
 
 
-def is_in_catalog(spark: SparkSession, place: str) -> bool:
+def is_in_catalog(spark: SparkSession, place: Place) -> bool:
     """True if a catalog has a table or view of this name, of any format."""
     with SuppressConditions(_NO_TABLE):
-        return spark.catalog.tableExists(table_of(place))
+        return spark.catalog.tableExists(place.name)
     return False
 
 
-def _format(spark: SparkSession, place: str) -> str | None:
+def _format(spark: SparkSession, place: Place) -> str | None:
     """None for a view."""
     try:
-        return str(spark.sql(f"DESCRIBE DETAIL {place}").select("format").collect()[0][0])
+        return str(spark.sql(f"DESCRIBE DETAIL {place.name}").select("format").collect()[0][0])
     except AnalysisException:
         return None
 
 
-def read_table(spark: SparkSession, place: str, version: int | None = None) -> DataFrame:
+def read_table(spark: SparkSession, place: Place, version: int | None = None) -> DataFrame:
     """The table's rows at a Delta version; the newest by default. A tag's rows come without the tag's columns."""
-    rows, tag = _read(spark, table_of(place), version), tag_of(place)
+    rows, tag = _read(spark, place, version), place.tag
     return _tagged(rows, tag) if tag else rows
 
 
@@ -75,13 +75,13 @@ def has_tag(tag: Mapping[str, str], alias: str = "") -> Column:
     return reduce(and_, (F.col(alias + quoted(name)) == F.lit(value) for name, value in tag.items()))
 
 
-def _read(spark: SparkSession, place: str, version: int | None) -> DataFrame:
-    if not is_catalog_place(place):
+def _read(spark: SparkSession, place: Place, version: int | None) -> DataFrame:
+    if not place.is_in_catalog:
         reader = spark.read.format("delta")
-        return (reader if version is None else reader.option("versionAsOf", version)).load(place)
+        return (reader if version is None else reader.option("versionAsOf", version)).load(place.name)
     if version is None:
-        return spark.read.table(place)
-    return spark.sql(f"SELECT * FROM {place} VERSION AS OF {version:d}")
+        return spark.read.table(place.name)
+    return spark.sql(f"SELECT * FROM {place.name} VERSION AS OF {version:d}")
 
 
 def files_left(table: DataFrame, rows: DataFrame) -> int | None:
@@ -97,50 +97,42 @@ def files_left(table: DataFrame, rows: DataFrame) -> int | None:
     return len(java.inputFiles())  # DataFrame.inputFiles would fetch each name separately
 
 
-def save(writer: Any, place: str) -> None:
+def save(writer: Any, place: Place) -> None:
     """writer: a DataFrameWriter of whole rows. The schema of a new table in a catalog must exist."""
-    place = table_of(place)
-    if is_catalog_place(place):
-        writer.saveAsTable(place)
-    else:
-        writer.save(place)
+    (writer.saveAsTable if place.is_in_catalog else writer.save)(place.name)
 
 
-def make_schema(spark: SparkSession, place: str) -> None:
+def make_schema(spark: SparkSession, place: Place) -> None:
     """Creates the schema of a catalog's table unless it exists: a user may lack the right to create schemas."""
-    schema = table_of(place).rpartition(".")[0]
+    schema = place.catalog_schema
     if not spark.catalog.databaseExists(schema):
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
 
 
-def folder_of(spark: SparkSession, place: str) -> str:
+def folder_of(spark: SparkSession, place: Place) -> str:
     """The folder of the table's files."""
-    place = table_of(place)
-    if not is_catalog_place(place):
-        return place
+    if not place.is_in_catalog:
+        return place.name
     return str(delta_table(spark, place).detail().select("location").collect()[0][0])
 
 
-def remove_table(spark: SparkSession, path: str) -> bool:
+def remove_table(spark: SparkSession, path: Place) -> bool:
     """Deletes the folder of a table that no catalog has. Returns False where Hadoop's file system can't be called."""
     if is_connect(spark) or is_platform_session():
         return False
     session = cast(Any, spark)
-    folder = session._jvm.org.apache.hadoop.fs.Path(path)
+    folder = session._jvm.org.apache.hadoop.fs.Path(path.name)
     folder.getFileSystem(session._jsc.hadoopConfiguration()).delete(folder, True)
     return True
 
 
-def delta_table(spark: SparkSession, place: str) -> DeltaTable:
+def delta_table(spark: SparkSession, place: Place) -> DeltaTable:
     """In a Connect session, and for a tag's rows, a substitute with the methods that this package uses."""
-    tag, place = tag_of(place), table_of(place)
     if is_connect(spark):
-        table = cast(DeltaTable, _ConnectTable(spark, place))
-    elif is_catalog_place(place):
-        table = DeltaTable.forName(spark, place)
+        table = cast(DeltaTable, _ConnectTable(spark, place.table))
     else:
-        table = DeltaTable.forPath(spark, place)
-    return cast(DeltaTable, _TaggedRows(table, tag)) if tag else table
+        table = (DeltaTable.forName if place.is_in_catalog else DeltaTable.forPath)(spark, place.name)
+    return cast(DeltaTable, _TaggedRows(table, place.tag)) if place.tag else table
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +189,7 @@ class _ConnectTable:
     """Commands use the session's settings, as DeltaTable's do."""
 
     spark: SparkSession
-    place: str
+    place: Place
     name: str = "t"
 
     def alias(self, name: str) -> _ConnectTable:
@@ -229,7 +221,7 @@ class _ConnectTable:
         return _ConnectMerge(self, source, condition)
 
     def _command(self, verb: str, rest: str = "") -> DataFrame:
-        return self.spark.sql(f"{verb} {identifier(self.place)} {rest}")
+        return self.spark.sql(f"{verb} {self.place.identifier} {rest}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.identifiers import tag_of
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table
 
 # The setting whose value Delta stores with a session's commits
@@ -38,16 +38,16 @@ def changes_files(operation: str) -> bool:
     return operation not in _VACUUM | _LAYOUT | _WITHOUT_FEATURE
 
 
-def operations_since(spark: SparkSession, place: str, version: int) -> list[str]:
+def operations_since(spark: SparkSession, place: Place, version: int) -> list[str]:
     """The operations of the commits after a version, newest first; in a shared table without those of any source that
     shares it, which change only rows with its own tag."""
     history = delta_table(spark, place).history().where(F.col("version") > version)
     return own_operations(place, history.select("operation", "userMetadata").collect())
 
 
-def own_operations(place: str, commits: Iterable[Row]) -> list[str]:
+def own_operations(place: Place, commits: Iterable[Row]) -> list[str]:
     """As `operations_since`. commits: rows of the history with operation and userMetadata."""
-    if not tag_of(place):
+    if not place.tag:
         return [commit["operation"] for commit in commits]
     applications = ((commit["operation"], application_of(commit["userMetadata"]) or "") for commit in commits)
     return [operation for operation, application in applications if not application.startswith(_APPLICATIONS)]

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.identifiers import is_catalog_place, table_of
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.spark.platform import is_platform_session
@@ -34,7 +34,7 @@ class DeltaCommit:
     application: str | None = None
 
 
-def read_log(spark: SparkSession, place: str) -> DataFrame | None:
+def read_log(spark: SparkSession, place: Place) -> DataFrame | None:
     """As `read_table`, without asking the storage first whether the folder has a table."""
 
     def read(log: Any) -> DataFrame:
@@ -49,18 +49,18 @@ def read_log(spark: SparkSession, place: str) -> DataFrame | None:
     return _of_log(spark, place, read)
 
 
-def newest_version(spark: SparkSession, place: str) -> int | None:
+def newest_version(spark: SparkSession, place: Place) -> int | None:
     """The version that this process read or wrote last."""
     return _of_log(spark, place, lambda log: int(log.unsafeVolatileSnapshot().version()))
 
 
-def has_bytes(spark: SparkSession, place: str, most: int) -> bool:
+def has_bytes(spark: SparkSession, place: Place, most: int) -> bool:
     """True if this version's data files have at most so many bytes according to its checksum file."""
     checksum = _of_log(spark, place, lambda log: log.unsafeVolatileSnapshot().checksumOpt())  # sizeInBytes runs a job
     return checksum is not None and checksum.isDefined() and bool(checksum.get().tableSizeBytes() <= most)
 
 
-def properties_of(spark: SparkSession, place: str) -> dict[str, str] | None:
+def properties_of(spark: SparkSession, place: Place) -> dict[str, str] | None:
     """The table's properties in this version; each of its features as delta.feature.NAME."""
 
     def read(log: Any) -> dict[str, str]:
@@ -76,7 +76,7 @@ def properties_of(spark: SparkSession, place: str) -> dict[str, str] | None:
     return _of_log(spark, place, read)
 
 
-def newest_commit(spark: SparkSession, place: str) -> DeltaCommit | None:
+def newest_commit(spark: SparkSession, place: Place) -> DeltaCommit | None:
     """The table's last commit, whoever made it."""
 
     def read(log: Any) -> DeltaCommit | None:
@@ -97,12 +97,11 @@ def metrics_of(texts: Mapping[str, str] | None) -> dict[str, int]:
     return {key: int(value) for key, value in (texts or {}).items() if str(value).isdigit()}
 
 
-def _of_log(spark: SparkSession, place: str, read: Callable[[Any], _T]) -> _T | None:
-    if is_connect(spark) or is_platform_session() or is_catalog_place(place):
+def _of_log(spark: SparkSession, place: Place, read: Callable[[Any], _T]) -> _T | None:
+    if is_connect(spark) or is_platform_session() or place.is_in_catalog:
         return None
     session = cast(Any, spark)
-    place = table_of(place)
     try:
-        return read(session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, place))
+        return read(session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, place.name))
     except (Py4JError, PySparkException, TypeError):  # TypeError: there is no such class
         return None

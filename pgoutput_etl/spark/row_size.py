@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType
 
 from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.spark.session import session_settings
 
@@ -49,7 +50,7 @@ class LargeRow:
     size: int
 
 
-def large_row(spark: SparkSession, place: str, limit: int, readable: int) -> LargeRow | None:
+def large_row(spark: SparkSession, place: Place, limit: int, readable: int) -> LargeRow | None:
     """The largest stored row, if it has more than `limit` bytes. readable: the largest row group whose rows may be
     measured; a larger one counts as one row, because Java may have no memory to look into it. Not for Spark Connect,
     whose client can't read footers."""

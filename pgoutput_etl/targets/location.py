@@ -7,43 +7,40 @@ from collections.abc import Iterable, Mapping
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, TableError
-from pgoutput_etl.identifiers import (
-    MAX_SEGMENT,
-    catalog_place,
-    forms,
-    is_catalog_place,
-    is_utf8_name,
-    is_within,
-    may_be_in_catalog,
-    path_segment,
-    tagged_place,
-)
+from pgoutput_etl.identifiers import MAX_SEGMENT, forms, is_utf8_name, may_be_in_catalog, path_segment
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, added_columns
+from pgoutput_etl.targets.plan import DISPLACED
 
 _SET_ENCODING = "set client_encoding to UTF8 for the receiver, or rename it on the server if the database is SQL_ASCII"
 
 
-def target_place(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> str:
+def target_place(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> Place:
     """The target's path or catalog name. holders: by schema and table, the OID of the table with that name."""
     name = (relation.namespace, relation.name)
     if holders.get(name) != relation.oid:
         return displaced_path(config, relation.oid)
     if config.target.catalog is None:
         return place_below(config.target.root or "", config, relation)
-    return tagged_place(catalog_place(config.target.catalog, *target_name(config, relation)), target_tag(config, *name))
+    return Place.in_catalog(config.target.catalog, *target_name(config, relation)).tagged(target_tag(config, *name))
 
 
-def place_below(root: str, config: Config, relation: Relation) -> str:
+def place_below(root: str, config: Config, relation: Relation) -> Place:
     """The target's place below a folder."""
-    path = "/".join([root.rstrip("/"), *map(path_segment, target_name(config, relation))])
-    return tagged_place(path, target_tag(config, relation.namespace, relation.name))
+    tag = target_tag(config, relation.namespace, relation.name)
+    return Place.below(root, target_name(config, relation)).tagged(tag)
 
 
-def displaced_path(config: Config, oid: int) -> str:
-    """The path of a table whose name another table has now. Sources with one ledger may have equal OIDs."""
-    return f"{config.state.root.rstrip('/')}/displaced/{path_segment(config.source.name)}/{oid}"
+def displaced_folder(config: Config) -> str:
+    """The folder of tables whose names other tables have now."""
+    return f"{config.state.root.rstrip('/')}/{DISPLACED}"
+
+
+def displaced_path(config: Config, oid: int) -> Place:
+    """The path of such a table. Sources with one ledger may have equal OIDs."""
+    return Place.below(displaced_folder(config), (config.source.name, str(oid)))
 
 
 def scratch_folder(config: Config) -> str:
@@ -90,14 +87,14 @@ def refuse_taken_names(config: Config, holders: Mapping[tuple[str, str], int]) -
             )
 
 
-def check_location(config: Config, relation: Relation, path: str) -> None:
+def check_location(config: Config, relation: Relation, path: Place) -> None:
     """Raises TableError if the table's path or catalog name is not possible."""
     for part, name in zip(("schema", "table"), target_name(config, relation), strict=True):
         if not name:
             raise TableError(f"its {part} name is empty")
         if not is_utf8_name(name):
             raise TableError(f"its {part} name is not UTF-8: {_SET_ENCODING}")
-        if is_catalog_place(path) and not may_be_in_catalog(name):
+        if path.is_in_catalog and not may_be_in_catalog(name):
             raise TableError(
                 f"its {part} name {name!r} is not possible in a catalog, where names consist of letters, digits and _. "
                 "Give the table another name with `rename`, or skip it"
@@ -105,9 +102,9 @@ def check_location(config: Config, relation: Relation, path: str) -> None:
         size = len(path_segment(name))
         if size > MAX_SEGMENT:
             raise TableError(f"its {part} name would make a folder name of {size:,} bytes; the limit is {MAX_SEGMENT}")
-    if is_catalog_place(path):
+    if path.is_in_catalog:
         return
-    if is_within(path, config.state.root) and not is_within(path, f"{config.state.root}/displaced"):
+    if path.is_within(config.state.root) and not path.is_within(displaced_folder(config)):
         raise TableError("its folder would be inside the ledger: set state.root to a folder outside of target.root")
 
 

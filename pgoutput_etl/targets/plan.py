@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
+from pgoutput_etl.places import NO_PLACE, Place
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.column_changes import ChangedAt
 from pgoutput_etl.schema.contract import is_held_by_contract
@@ -21,6 +22,9 @@ from pgoutput_etl.transactions.cutoff import Cutoff
 
 # SKIPPED: the configuration skips the table, and the table lacks changes that were committed since.
 APPLIED, HELD, SKIPPED = "applied", "held", "skipped"
+
+# The folder, in the ledger's, of tables whose names other tables have now
+DISPLACED = "displaced"
 
 # The reason of a skipped table's state. The next batch holds the table if the configuration no longer skips it.
 WAS_SKIPPED = "it lacks changes that were committed while the configuration skipped it: rebuild it from the archive"
@@ -76,7 +80,7 @@ class TableState:
     oid: int
     schema: str
     table: str
-    path: str
+    path: Place
     version: int
     last_commit_lsn: int
     status: str
@@ -104,7 +108,7 @@ class TableState:
             oid=table.oid,
             schema=table.relation.namespace,
             table=table.relation.name,
-            path="",
+            path=NO_PLACE,
             version=-1,
             last_commit_lsn=last_commit_lsn,
             status=status,
@@ -122,7 +126,7 @@ class TableState:
     @property
     def is_displaced(self) -> bool:
         """True if another table has its name now, and its rows are below the ledger's folder."""
-        return "/displaced/" in self.path and self.path.endswith(f"/{self.oid}")
+        return self.path.is_named(DISPLACED, str(self.oid))
 
     @property
     def is_readable(self) -> bool:
@@ -139,7 +143,7 @@ class TableState:
         return f"{self.schema}.{self.table}"
 
 
-def own_places(tables: Mapping[int, TableState], oids: Iterable[int]) -> dict[int, str]:
+def own_places(tables: Mapping[int, TableState], oids: Iterable[int]) -> dict[int, Place]:
     """By OID, the paths of tables that have one. A path that several tables have is that of the last to write there."""
     written = sorted(tables.values(), key=lambda state: state.version)
     owners = {state.path: state.oid for state in written if state.path}
@@ -200,10 +204,10 @@ class TableTask:
     """
 
     spans: tuple[SchemaSpan, ...]
-    path: str
+    path: Place
     changes: TableChanges
     state: TableState | None
-    moved_from: tuple[str, int] | None
+    moved_from: tuple[Place, int] | None
     replaces: bool
     schema_changes: tuple[tuple[CommitPosition | None, SchemaChange], ...]
     retired: Retired
@@ -211,7 +215,7 @@ class TableTask:
     mode: Mode = DEFAULT_MODE
     masks: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
-    way_out: str | None = None
+    way_out: Place | None = None
     doubts: tuple[Doubt, ...] = ()
     used: Used = field(default_factory=dict)
 
@@ -249,7 +253,7 @@ class HeldTable:
     changes: TableChanges
     state: TableState | None
     complete_to: int | None = None
-    moves_to: str | None = None
+    moves_to: Place | None = None
 
 
 def others_at(tables: Mapping[int, TableState], task: TableTask) -> list[TableState]:
@@ -265,7 +269,7 @@ class TablePlan:
     tasks: list[TableTask] = field(default_factory=list)
     held: list[HeldTable] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    vacated: list[str] = field(default_factory=list)
+    vacated: list[Place] = field(default_factory=list)
     passed_over: list[HeldTable] = field(default_factory=list)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pgoutput_etl.config.rules import OnInvalidText, TableRule
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import SequenceError, TableError
-from pgoutput_etl.identifiers import is_catalog_place, is_within
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.contract import is_held_by_contract
@@ -244,7 +244,7 @@ class _Planner:
         moves_to = self._moves_to(case.state)
         plan.passed_over.append(HeldTable(case.oid, relation, WAS_SKIPPED, changes, case.state, moves_to=moves_to))
 
-    def _moves_to(self, state: TableState | None) -> str | None:
+    def _moves_to(self, state: TableState | None) -> Place | None:
         """The path that a held table moves to if another table has its name now, and thereby takes its path."""
         if state is None or not state.path:
             return None
@@ -252,7 +252,7 @@ class _Planner:
         displaced = location.displaced_path(self.config, state.oid)
         return None if has_name or state.path == displaced else displaced
 
-    def _task(self, case: _Case, rule: TableRule, path: str, runs: Sequence[RelationSpan]) -> TableTask:
+    def _task(self, case: _Case, rule: TableRule, path: Place, runs: Sequence[RelationSpan]) -> TableTask:
         """Raises TableError for a table that must be held."""
         state, config, relation = case.state, self.config, runs[-1].relation
         changes = case.changes or TableChanges(case.oid)
@@ -263,7 +263,7 @@ class _Planner:
             raise TableError(reason)
         location.check_location(config, relation, path)
         has_path = case.has_path or (state is not None and state.path == path)
-        if is_catalog_place(path) and not has_path:
+        if path.is_in_catalog and not has_path:
             location.check_is_only(config, relation, self.holders)
         mode = None if state is None else other_mode(state, rule.mode, relation)
         if mode is not None:
@@ -286,7 +286,7 @@ class _Planner:
                     "Configure `key`, or use mode history, which needs no key"
                 )
         moved_from = None if state is None or state.path == path else (state.path, state.version)
-        is_displaced = moved_from is not None and is_within(path, f"{config.state.root}/displaced")
+        is_displaced = moved_from is not None and path.is_within(location.displaced_folder(config))
         schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
         masks = self.history.masks_of(case.oid)
         laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
@@ -381,7 +381,7 @@ def _laid_out(
 
 
 def _name_changes(
-    relation: Relation, state: TableState | None, moved_from: tuple[str, int] | None, is_displaced: bool
+    relation: Relation, state: TableState | None, moved_from: tuple[Place, int] | None, is_displaced: bool
 ) -> list[SchemaChange]:
     if state is None:
         return []
@@ -410,7 +410,7 @@ def _with_paths_resolved(plan: TablePlan, states: Mapping[int, TableState], conf
     old_paths = {oid: state.path for oid, state in states.items()}
     taken = {task.path: task.oid for task in plan.tasks}
 
-    def way_out(oid: int) -> str | None:
+    def way_out(oid: int) -> Place | None:
         """The path of rows that must leave their own to another table."""
         is_taken = bool(old_paths.get(oid)) and taken.get(old_paths[oid], oid) != oid
         return location.displaced_path(config, oid) if is_taken else None
@@ -428,5 +428,5 @@ def _with_paths_resolved(plan: TablePlan, states: Mapping[int, TableState], conf
             change = SchemaChange(ChangeKind.TABLE_REPLACED, "", detail)
             plan.tasks[n] = replace(task, replaces=True, schema_changes=(*task.schema_changes, (None, change)))
     left = {old_paths[oid] for oid, path in new_paths.items() if oid in old_paths and old_paths[oid] != path}
-    plan.vacated = sorted(left - set({**old_paths, **new_paths}.values()))
+    plan.vacated = sorted(left - set({**old_paths, **new_paths}.values()), key=str)
     return plan

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pgoutput_etl.config.rules import Mode, OnInvalidText, TableRule
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.identifiers import absolute_place, is_relative
+from pgoutput_etl.places import absolute_place, is_relative
 from pgoutput_etl.schema.contract import SchemaContract
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan, RelationVersions
 from pgoutput_etl.schema.version_spans import RowPositions, VersionSpan, relation_spans_of_rows, relation_spans_of_spans

@@ -17,7 +17,6 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identifiers import (
     MAX_SEGMENT,
     bytes_of,
-    identifier,
     is_chosen,
     is_utf8_name,
     is_within,
@@ -26,9 +25,6 @@ from pgoutput_etl.identifiers import (
     pattern_of,
     printable,
     quoted,
-    table_of,
-    tag_of,
-    tagged_place,
 )
 from pgoutput_etl.jobs.apply.report import RunSummary, print_summary
 from pgoutput_etl.load.summary import TableSummary
@@ -93,19 +89,6 @@ def test_every_name_has_a_folder_of_its_own_and_is_told_by_it(name: str) -> None
     assert segment[0] not in "_."
     assert not set(segment) & set('/\\:*?"<>|{}[]#')
     assert PurePosixPath("root", segment).parts == ("root", segment)
-
-
-@given(names, names.filter(bool))
-@example("plain", "[x=1],y=2")
-@example("plain", "`, '")
-def test_a_tagged_place_names_its_table_and_its_tag(table: str, value: str) -> None:
-    for place in (f"/lake/public/{path_segment(table)}", "`main`.`public`.`t`"):
-        tag = {"_pg_source": value, "tenant": "x"}
-        tagged = tagged_place(place, tag)
-        assert (table_of(tagged), tag_of(tagged)) == (place, tag)
-        assert (table_of(place), tag_of(place)) == (place, {})
-        assert tagged_place(place, {}) == place
-        assert identifier(tagged) == identifier(place)
 
 
 sent_names = st.binary(max_size=63).filter(lambda sent: b"\0" not in sent)

@@ -149,7 +149,7 @@ def _backfill_done_before_its_tables() -> Any:
     def writes_later(self: Rebuild, plan: Any, rows: Any) -> Any:
         late.append(partial(write, self, plan, rows))
         states = [self.tables[task.oid] for task in plan.tasks if task.oid in self.tables]
-        summaries = [TableSummary(state.schema, state.table, state.path, state.version) for state in states]
+        summaries = [TableSummary(state.schema, state.table, str(state.path), state.version) for state in states]
         return [TableResult(state, summary) for state, summary in zip(states, summaries, strict=True)], []
 
     def closes(self: Ledger, *arguments: Any) -> None:

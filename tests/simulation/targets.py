@@ -15,6 +15,7 @@ from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load.change_source import window_of
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.targets import SpanWrite
+from pgoutput_etl.places import Place
 from pgoutput_etl.replay.mirror import BagOfRows, KeyedRows, Row, migrated_rows, rows_under
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
@@ -119,7 +120,7 @@ class SimTargets:
     def memory(self) -> int | None:
         return None
 
-    def refuse_large_rows(self, place: str) -> None:
+    def refuse_large_rows(self, place: Place) -> None:
         pass
 
     def is_running(self) -> bool:
@@ -136,62 +137,62 @@ class SimTargets:
         assert isinstance(rows, SimRows)
         return SimArchivedChanges(self, rows, commits)
 
-    def exists(self, place: str) -> bool:
-        return self.writer.read_version(place) >= 0
+    def exists(self, place: Place) -> bool:
+        return self.writer.read_version(str(place)) >= 0
 
-    def check_exists(self, place: str, version: int = -1, commit: DeltaTransaction | None = None) -> None:  # noqa: ARG002
-        if self.writer.read_version(place) < 0:
+    def check_exists(self, place: Place, version: int = -1, commit: DeltaTransaction | None = None) -> None:  # noqa: ARG002
+        if self.writer.read_version(str(place)) < 0:
             raise TableError(f"there is no table at {place} any more")
 
-    def check_free(self, place: str, is_new: bool) -> None:
+    def check_free(self, place: Place, is_new: bool) -> None:
         pass
 
-    def has_rows(self, place: str) -> bool:
+    def has_rows(self, place: Place) -> bool:
         return bool(self._newest(place).rows)
 
-    def count(self, place: str) -> int:
+    def count(self, place: Place) -> int:
         return len(self._newest(place).rows)
 
-    def applications(self, place: str) -> set[str]:
+    def applications(self, place: Place) -> set[str]:
         return {str(entry["application"]) for entry in self._metadata(place).values()}
 
-    def committed_steps(self, place: str, commit: DeltaTransaction) -> dict[str, int]:
+    def committed_steps(self, place: Place, commit: DeltaTransaction) -> dict[str, int]:
         own = (commit.application, commit.batch)
         found = self._metadata(place).items()
         return {str(e["step"]): version for version, e in found if (e["application"], e["batch"]) == own}
 
-    def last_result(self, place: str, commit: DeltaTransaction) -> WriteResult:  # noqa: ARG002
-        version = self.writer.read_version(place)
-        return WriteResult(version, *self.writer.storage.table(place).commits[version].result)
+    def last_result(self, place: Place, commit: DeltaTransaction) -> WriteResult:  # noqa: ARG002
+        version = self.writer.read_version(str(place))
+        return WriteResult(version, *self.writer.storage.table(str(place)).commits[version].result)
 
     def move(
         self,
-        old_place: str,
+        old_place: Place,
         old_version: int,
-        place: str,
+        place: Place,
         commit: DeltaTransaction,
         task: TableTask | None = None,  # noqa: ARG002
     ) -> None:
-        self.writer.read_version(old_place)
-        moved: Content = self.writer.storage.table(old_place).read(old_version)
+        self.writer.read_version(str(old_place))
+        moved: Content = self.writer.storage.table(str(old_place)).read(old_version)
         self._commit(place, commit, lambda _: moved, Kind.METADATA, (len(moved.rows), 0, 0))
 
-    def empty(self, place: str, commit: DeltaTransaction) -> None:
+    def empty(self, place: Place, commit: DeltaTransaction) -> None:
         shape = self._newest(place).shape
         self._commit(place, commit, lambda _: Content(shape, ()), Kind.CHANGE)
 
-    def restore(self, place: str, version: int | None, commit: DeltaTransaction) -> None:  # noqa: ARG002
-        newest = self.writer.read_version(place)
+    def restore(self, place: Place, version: int | None, commit: DeltaTransaction) -> None:  # noqa: ARG002
+        newest = self.writer.read_version(str(place))
         if newest < 0 or (version is not None and newest <= version):
             return
-        table = self.writer.storage.table(place)
+        table = self.writer.storage.table(str(place))
         before = Content(table.content(newest).shape, ()) if version is None else table.read(version)
-        self.writer.commit(place, lambda _: Commit("RESTORE", Kind.METADATA, lambda _: before))
+        self.writer.commit(str(place), lambda _: Commit("RESTORE", Kind.METADATA, lambda _: before))
 
-    def lay_out(self, place: str, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
+    def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         raise NotImplementedError("no simulated configuration has a layout")
 
-    def evolve(self, place: str, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
+    def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         """In several commits without a transaction, which each look at what is left to do, or in one with it."""
         assert mode is Mode.MIRROR
         content = self._newest(place)
@@ -208,12 +209,12 @@ class SimTargets:
                 self._alter(place, after, metadata)
         return ()
 
-    def _alter(self, place: str, after: Content, metadata: Mapping[str, Any]) -> None:
-        self.writer.commit(place, lambda _: Commit("ALTER TABLE", Kind.METADATA, lambda _: after, None, metadata))
+    def _alter(self, place: Place, after: Content, metadata: Mapping[str, Any]) -> None:
+        self.writer.commit(str(place), lambda _: Commit("ALTER TABLE", Kind.METADATA, lambda _: after, None, metadata))
 
     def write_span(
         self,
-        place: str,
+        place: Place,
         shape: TableShape,
         events: list[Row],
         before: TargetRows,
@@ -232,23 +233,23 @@ class SimTargets:
             counts[0], counts[2] = max(len(rows) - had, 0), max(had - len(rows), 0)
             return Content(shape, rows, had > 0 and content is not None and content.is_foreign)
 
-        read = self.writer.storage.table(place)
+        read = self.writer.storage.table(str(place))
         apply(read.content(read.version) if read.version >= 0 else None)
         kind = Kind.METADATA if is_new else Kind.CHANGE
         self._commit(place, commit, apply, kind, (counts[0], counts[1], counts[2]))
         return replace(self.last_result(place, commit), mismatches=mismatches[0])
 
     def compared(
-        self, place: str, shape: TableShape, events: list[Row], before: TargetRows, version: int | None
+        self, place: Place, shape: TableShape, events: list[Row], before: TargetRows, version: int | None
     ) -> Mismatches | None:
         if before is TargetRows.NOTHING:
             return _applied(shape, (), events).mismatches
-        stored = self._newest(place) if version is None else self.writer.storage.table(place).read(version)
+        stored = self._newest(place) if version is None else self.writer.storage.table(str(place)).read(version)
         return _applied(shape, stored.rows, events).mismatches
 
     def _commit(
         self,
-        place: str,
+        place: Place,
         commit: DeltaTransaction,
         change: Any,
         kind: Kind,
@@ -256,15 +257,15 @@ class SimTargets:
     ) -> None:
         transaction = (f"{commit.application}:{commit.step}", commit.batch)
         made = Commit(commit.step, kind, change, transaction, asdict(commit), result)
-        self.writer.commit(place, lambda _: made)
+        self.writer.commit(str(place), lambda _: made)
 
-    def _newest(self, place: str) -> Content:
-        version = self.writer.read_version(place)
-        content: Content = self.writer.storage.table(place).content(version) if version >= 0 else Content(None, ())
+    def _newest(self, place: Place) -> Content:
+        version = self.writer.read_version(str(place))
+        content: Content = self.writer.storage.table(str(place)).content(version) if version >= 0 else Content(None, ())
         return content
 
-    def _metadata(self, place: str) -> dict[int, Mapping[str, Any]]:
+    def _metadata(self, place: Place) -> dict[int, Mapping[str, Any]]:
         """By version."""
-        version = self.writer.read_version(place)
-        commits = self.writer.storage.table(place).commits[: version + 1]
+        version = self.writer.read_version(str(place))
+        commits = self.writer.storage.table(str(place)).commits[: version + 1]
         return {n: commit.metadata for n, commit in enumerate(commits) if commit.metadata is not None}

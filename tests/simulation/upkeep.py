@@ -9,6 +9,7 @@ from typing import Any
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.jobs.maintain.retention import LEAST_SMALL_FILES, FileCounts, RetentionRule
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta_history import changes_files
 from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
@@ -78,11 +79,11 @@ class SimUpkeep:
     def conflicts(self) -> tuple[type[Exception], ...]:
         return (ConflictError,)
 
-    def table(self, path: str) -> SimTableUpkeep:
-        return SimTableUpkeep(self.store.writer, path)
+    def table(self, place: Place) -> SimTableUpkeep:
+        return SimTableUpkeep(self.store.writer, str(place))
 
     def ledger_table(self, name: str) -> SimTableUpkeep:
-        return self.table(self.ledger_path(name))
+        return self.table(Place(self.ledger_path(name)))
 
     def ledger_path(self, name: str) -> str:
         return f"{ROOT}/{name}"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.row_size import large_row
 
 pytestmark = pytest.mark.spark
@@ -27,12 +28,12 @@ def test_the_largest_row_is_found_in_columns_of_every_kind(spark: SparkSession, 
     path, expected = str(tmp_path / "all"), 8 + 8000 * len(COLUMNS)
     spark.range(1000).selectExpr("id", *columns).coalesce(1).write.format("delta").save(path)
 
-    assert large_row(spark, path, limit=expected, readable=1 << 30) is None
-    found = large_row(spark, path, limit=expected - 1, readable=1 << 30)
+    assert large_row(spark, Place(path), limit=expected, readable=1 << 30) is None
+    found = large_row(spark, Place(path), limit=expected - 1, readable=1 << 30)
     assert found is not None
     assert found.size == expected
     assert (tmp_path / "all" / found.file.rpartition("/")[2]).exists()
-    unread = large_row(spark, path, limit=expected - 1, readable=expected)
+    unread = large_row(spark, Place(path), limit=expected - 1, readable=expected)
     assert unread is not None
     assert unread.size > expected
 
@@ -40,6 +41,6 @@ def test_the_largest_row_is_found_in_columns_of_every_kind(spark: SparkSession, 
 def test_equal_elements_of_an_array_count_although_they_are_stored_once(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     spark.range(1).selectExpr("array_repeat(repeat('x', 100), 1000) as v").write.format("delta").save(path)
-    found = large_row(spark, path, limit=50_000, readable=1 << 30)
+    found = large_row(spark, Place(path), limit=50_000, readable=1 << 30)
     assert found is not None
     assert found.size == 100_000

@@ -23,6 +23,7 @@ from pgoutput_etl.changes.key_facts import KeyHashes, hashes_of
 from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.config.settings import Config, Source, State, Target
 from pgoutput_etl.ledger.tables import relation_of, relation_row, table_row, table_state
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.replay.mirror import Replay, Row, migrated_rows, rows_under, target_row
 from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
@@ -125,7 +126,7 @@ class Nights:
     types: dict[int, Type] = field(default_factory=dict)
     tables: list[dict[str, Any]] = field(default_factory=list)
     waiting: list[pa.RecordBatch] = field(default_factory=list)
-    store: dict[str, StoredTable] = field(default_factory=dict)
+    store: dict[Place, StoredTable] = field(default_factory=dict)
     files: int = 0
     methods: Counter[WriteMethod] = field(default_factory=Counter)
 
@@ -185,7 +186,7 @@ class Nights:
             self.store[path].write(shape, [])
         return after
 
-    def _at(self, path: str, version: int) -> tuple[TableShape, list[Row]]:
+    def _at(self, path: Place, version: int) -> tuple[TableShape, list[Row]]:
         return self.store[path].versions[version]
 
     def _left(self, held: HeldTable, status: str, lsn_before: int) -> TableState:
@@ -275,7 +276,7 @@ class Nights:
         """Checks that every complete table has the reference's rows, at its own path, which follows from its name."""
         states, expected, holders = self.states, self.replay.rows_by_relation(), self.replay.name_holders()
         paths = [state.path for state in states.values() if state.path]
-        assert len(set(paths)) == len(paths), f"two tables at one path: {sorted(paths)}"
+        assert len(set(paths)) == len(paths), f"two tables at one path: {sorted(map(str, paths))}"
         for oid, state in states.items():
             if not state.is_complete:
                 continue
@@ -284,7 +285,7 @@ class Nights:
             assert self.rows(oid) == want, f"{state.path}: expected {want}, found {self.rows(oid)}"
             has_name = holders.get((state.schema, state.table)) == oid
             path = f"root/{state.schema}/{state.table}" if has_name else f"root/_pgoutput_etl/displaced/s/{oid}"
-            assert state.path == path
+            assert str(state.path) == path
         missing = expected.keys() - states.keys()
         assert not missing, f"tables without a state: {missing}"
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.identifiers import tagged_place
 from pgoutput_etl.jobs.apply.report import RunSummary
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.spark.delta import read_table
 from tests.support.jobs import Job, Nights
@@ -53,16 +53,16 @@ class Shard:
         return self.land(*messages).job.run()
 
     @property
-    def whole(self) -> str:
+    def whole(self) -> Place:
         """The place of the table."""
         catalog = re.search(r"catalog: spark_catalog\.(\w+)", self.target)
         if catalog is not None:
-            return f"`spark_catalog`.`{catalog[1]}_all`.`orders`"
-        return f"{self.folder}/tables/all/orders"
+            return Place(f"`spark_catalog`.`{catalog[1]}_all`.`orders`")
+        return Place(f"{self.folder}/tables/all/orders")
 
     @property
-    def place(self) -> str:
-        return tagged_place(self.whole, {"shard": self.name})
+    def place(self) -> Place:
+        return self.whole.tagged({"shard": self.name})
 
     def rows(self, *columns: str) -> list[Row]:
         rows = read_table(self.spark, self.place)

@@ -14,6 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.ledger.tables import FORMAT, SCHEMAS, table_row
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.targets.plan import APPLIED, HELD, TableState
 from pgoutput_etl.timestamps import microseconds_of, time_of
@@ -141,7 +142,7 @@ def state(
         oid=oid,
         schema="public",
         table=table,
-        path=f"/x/{oid}",
+        path=Place(f"/x/{oid}"),
         version=1,
         last_commit_lsn=lsn,
         status=status,

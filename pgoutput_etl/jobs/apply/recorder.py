@@ -14,6 +14,7 @@ from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
 from pgoutput_etl.outputs.ended_run import ConditionMetrics, EndedRun, RunMetrics, TableMetrics, WrittenTable
 from pgoutput_etl.outputs.publish import RunPublisher
+from pgoutput_etl.places import Place
 from pgoutput_etl.targets.columns import TargetColumn
 from pgoutput_etl.targets.condition import TableCondition
 from pgoutput_etl.timestamps import time_of
@@ -161,6 +162,6 @@ def written_tables(summaries: Sequence[RunSummary]) -> list[WrittenTable]:
                 last[table.name] = table, summary.columns[table.name]
                 rows[table.name] = rows.get(table.name, 0) + table.inserted + table.updated
     return [
-        WrittenTable(table.schema, table.table, table.path, table.version, rows[name], columns)
+        WrittenTable(table.schema, table.table, Place.parse(table.path), table.version, rows[name], columns)
         for name, (table, columns) in sorted(last.items())
     ]

@@ -12,12 +12,12 @@ from rich.console import Console
 
 from pgoutput_etl.console import content_line, counted, grid, print_parts, shortened
 from pgoutput_etl.exit_codes import quarantine_code
-from pgoutput_etl.identifiers import is_catalog_place, tag_of
 from pgoutput_etl.inspection.float_digits import rounding_remark
 from pgoutput_etl.jobs.command_line import show_line
 from pgoutput_etl.jobs.next_commands import NextCommand, next_lines
 from pgoutput_etl.load.summary import TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.places import Place
 from pgoutput_etl.targets.columns import TargetColumn
 from pgoutput_etl.targets.condition import (
     TableCondition,
@@ -137,8 +137,8 @@ def print_summary(summary: RunSummary, console: Console | None = None) -> None:
     table = grid("table", ("rows", "inserted", "updated", "deleted", "version"), ["notes"], rows)
     print_parts([heading, table, *_remarks(summary)], console)
     if applied:
-        path = max(applied, key=lambda t: t.rows).path
-        query = f"SELECT * FROM {path}" if is_catalog_place(path) and not tag_of(path) else show_line(path)
+        place = Place.parse(max(applied, key=lambda t: t.rows).path)
+        query = f"SELECT * FROM {place}" if place.is_in_catalog and not place.tag else show_line(str(place))
         print_parts(["To look at one of them:", f"  {query}"], console, soft_wrap=True)
     print_parts(next_lines(summary.next), console, soft_wrap=True)
 

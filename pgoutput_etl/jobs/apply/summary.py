@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from pgoutput_etl.config.settings import Config, Gaps
-from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.batch_plan import BatchPlan
 from pgoutput_etl.jobs.next_commands import Findings, next_commands
@@ -83,7 +82,7 @@ def _added_columns(batch: Batch, results: Iterable[TableResult]) -> tuple[str, .
 def _columns(config: Config, result: TableResult) -> tuple[TargetColumn, ...]:
     state = result.state
     former_names = config.rule_for(state.schema, state.table).lineage
-    return target_columns(result.columns, state.mode, state.masks, former_names, tag_of(state.path))
+    return target_columns(result.columns, state.mode, state.masks, former_names, state.path.tag)
 
 
 def batch_metrics(
@@ -130,7 +129,7 @@ def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSumm
 
 
 def _held(state: TableState) -> TableSummary:
-    return TableSummary(state.schema, state.table, state.path, state.version, held=state.reason)
+    return TableSummary(state.schema, state.table, str(state.path), state.version, held=state.reason)
 
 
 def found_nothing(last: RunSummary) -> RunSummary:

@@ -8,7 +8,6 @@ from uuid import uuid4
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError, RunError, TableError
-from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.jobs.backfill.rebuild import archive_rebuild
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
 from pgoutput_etl.jobs.backfill.request import BackfillOrder
@@ -17,6 +16,7 @@ from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.load.targets import Targets
 from pgoutput_etl.load.writer import Writer, no_claim
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.places import Place
 from pgoutput_etl.targets.location import place_below
 from pgoutput_etl.targets.plan import HeldTable, TableChanges
 
@@ -57,13 +57,13 @@ class SideBuild:
         files_of = {oid: [f for f in files if oid in f.changes] for oid in oids}
         return backfill_summary(archive, 0, through, rebuilt + unchanged, files_of, {}, plan.skipped)
 
-    def _refuse_other_table(self, path: str, oid: int) -> None:
+    def _refuse_other_table(self, path: Place, oid: int) -> None:
         """Raises RunError if the path has a table that no earlier backfill of the same table wrote."""
         try:
             self.targets.check_free(path, is_new=True)
         except TableError as error:
             raise RunError(str(error)) from None
-        if not self.targets.exists(path) or (tag_of(path) and not self.targets.has_rows(path)):
+        if not self.targets.exists(path) or (path.tag and not self.targets.has_rows(path)):
             return
         prefix = f"pgoutput_etl:{self.archive.last.ledger_id}:into:"
         if not any(a.startswith(prefix) and a.endswith(f":{oid}") for a in self.targets.applications(path)):

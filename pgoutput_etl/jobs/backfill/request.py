@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.places import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class BackfillRequest:
             raise ConfigError("--to-lsn and --to-time: expected one of them")
         if self.into is not None and begins:
             raise ConfigError("--into: builds tables from their beginning; expected no --from-lsn, --from-time")
-        if self.into is not None and is_catalog_place(self.into):
+        if self.into is not None and Place.parse(self.into).is_in_catalog:
             raise ConfigError("--into: expected a folder, even if target.catalog is set")
         if self.since_version is not None and (begins or (ends and self.into is None)):
             raise ConfigError("--since-version: rebuilds whole tables; expected no range of commits")

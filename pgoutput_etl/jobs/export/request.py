@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.jobs.moment.request import Moment
+from pgoutput_etl.places import Place
 
 SCRIPT = "load.sql"  # loads the tables with psql
 
@@ -27,5 +27,5 @@ class ExportRequest:
     format: ExportFormat = ExportFormat.COPY
 
     def check(self) -> None:
-        if is_catalog_place(self.into):
+        if Place.parse(self.into).is_in_catalog:
             raise ConfigError("--into: expected a folder")

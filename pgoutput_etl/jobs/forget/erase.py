@@ -16,7 +16,6 @@ from pgoutput_etl.changes.row_search import RowKey, RowSearch
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError, TableError
-from pgoutput_etl.identifiers import table_of, tag_of
 from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes, find_messages
 from pgoutput_etl.jobs.forget.landing import FileErasure, plan_files, refuse_other_names, rewrite
 from pgoutput_etl.jobs.forget.ledger_rows import COPIED, LedgerCopies
@@ -34,6 +33,7 @@ from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.commit import DeltaTransaction
 from pgoutput_etl.load.targets import DeltaTargets
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.object_folder import ObjectFolder
@@ -258,13 +258,15 @@ class _Forget:
 
     def _planned(self, searches: Iterable[int], search: _Search) -> ErasureOrder:
         archive, oids = self.archive, tuple(sorted(searches))
-        places = sorted({table_of(place) for place in archive.ledger.batches.places(oids) if not tag_of(place)})
+        places = sorted((place for place in archive.ledger.batches.places(oids) if not place.tag), key=str)
         existing = tuple(place for place in places if is_delta_table(archive.spark, place))
         refuse_what_stays(archive.spark, existing)
         files = tuple(plan_files(archive, search.found.offsets))
         for path in (*(file.path for file in files), *(file.path for file in search.snapshots)):
             refuse_other_names(archive, path)
-        return ErasureOrder(self.erasure.by, self.erasure.reference, oids, existing, files, search.snapshots)
+        return ErasureOrder(
+            self.erasure.by, self.erasure.reference, oids, tuple(map(str, existing)), files, search.snapshots
+        )
 
     def _copies(self, found: FoundChanges) -> LedgerCopies:
         return LedgerCopies(self.archive.ledger, self.batch.since, found.positions, self.erasure.messages)
@@ -284,14 +286,14 @@ class _Forget:
         tables at these places, and of those with erased rows."""
         archive, spark = self.archive, self.archive.spark
 
-        def leave_newest(path: str) -> int:
+        def leave_newest(path: Place) -> int:
             self.check_claim()
             with session_settings(spark, self._commit("left").user_metadata()) as session:
                 return purge(session, path)
 
         paths = [
-            *order.places,
-            *(archive.ledger.store.path(table) for table in COPIED if archive.ledger.store.exists(table)),
+            *map(Place, order.places),
+            *(Place(archive.ledger.store.path(table)) for table in COPIED if archive.ledger.store.exists(table)),
         ]
         limit = archive.config.merge.parallel_tables
         pool = TablePool.of(spark, limit, "removing older versions of", self.progress)
@@ -299,12 +301,12 @@ class _Forget:
         ObjectFolder(spark, scratch_folder(archive.config)).delete_all()
         states = {oid: state for oid, state in archive.last.tables.items() if state.version >= 0}
         for oid in order.oids:  # older versions of a shared table stay
-            if oid in states and tag_of(states[oid].path) and is_delta_table(spark, states[oid].path):
-                versions[table_of(states[oid].path)] = newest_version(spark, states[oid].path)
+            if oid in states and states[oid].path.tag and is_delta_table(spark, states[oid].path):
+                versions[states[oid].path.table] = newest_version(spark, states[oid].path)
         return {
-            oid: self._after(state, versions[table_of(state.path)])
+            oid: self._after(state, versions[state.path.table])
             for oid, state in states.items()
-            if table_of(state.path) in versions and (oid in order.oids or not tag_of(state.path))
+            if state.path.table in versions and (oid in order.oids or not state.path.tag)
         }
 
     def _after(self, state: TableState, version: int) -> TableState:

@@ -26,7 +26,6 @@ from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import local_path
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, time_of
@@ -219,7 +218,7 @@ def _record(archive: DeltaArchive, files: Collection[FileErasure]) -> None:
                 size = file.new_size if is_own else part.size
                 rows[new.file] = {**asdict(new), "size": size, "modified": modified}
     source = frame(archive.spark, pa.Table.from_pylist(list(rows.values()), _RECORD)).alias("s")
-    target = delta_table(archive.spark, archive.ledger.store.path("files")).alias("t")
+    target = archive.ledger.store.delta("files").alias("t")
     is_current = (F.col("t.source") == archive.ledger.source) & (F.col("t.batch") >= archive.last.since)
     target.merge(source, is_current & (F.col("t.file") == F.col("s.file"))).whenMatchedUpdate(
         set={name: F.col(f"s.{name}") for name in _FIELDS}

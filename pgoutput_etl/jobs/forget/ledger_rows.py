@@ -17,7 +17,6 @@ from pgoutput_etl.jobs.forget.request import MessageErasure
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.net_effect import any_of
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.delta import delta_table
 
 COPIED = ("open_transactions", "messages", "quarantine")
 
@@ -40,10 +39,7 @@ class LedgerCopies:
         """Returns the number of rows that had copies."""
         counts = {table: self._rows(table).count() for table in COPIED}
         for table in (table for table, count in counts.items() if count):
-            target, is_own = (
-                delta_table(self.ledger.spark, self.ledger.store.path(table)),
-                F.col("source") == self.ledger.source,
-            )
+            target, is_own = self.ledger.store.delta(table), F.col("source") == self.ledger.source
             if table == "open_transactions":
                 target.delete(is_own & self._is_outdated)
                 same = (F.col("t.source") == self.ledger.source) & self._is_same

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.row_search import RowSearch
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted
-from pgoutput_etl.identifiers import is_within, quoted, table_of
+from pgoutput_etl.identifiers import is_within, quoted
 from pgoutput_etl.jobs.forget.byte_search import ByteSearch
 from pgoutput_etl.jobs.forget.erase import archive_to_erase, searches_of, targets_of, write_other_keys
 from pgoutput_etl.jobs.forget.find import FoundChanges, find_changes, find_messages
@@ -103,8 +103,10 @@ def _decoded(
 
 def _folders(archive: DeltaArchive, oids: Iterable[int]) -> list[str]:
     """The ledger, and all places of the tables that are not below it."""
-    places = {table_of(place) for place in archive.ledger.batches.places({*oids})}
-    folders = [folder_of(archive.spark, place) for place in sorted(places) if is_delta_table(archive.spark, place)]
+    places = {place.table for place in archive.ledger.batches.places({*oids})}
+    folders = [
+        folder_of(archive.spark, place) for place in sorted(places, key=str) if is_delta_table(archive.spark, place)
+    ]
     return [archive.ledger.root, *(folder for folder in folders if not is_within(folder, archive.ledger.root))]
 
 

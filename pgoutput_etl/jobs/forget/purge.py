@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.identifiers import identifier, text_literal
+from pgoutput_etl.identifiers import text_literal
 from pgoutput_etl.jobs.maintain.table_upkeep import DeltaFolder
 from pgoutput_etl.load.layout import alter
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table, folder_of
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.session import session_settings
@@ -23,7 +24,7 @@ _AT_ONCE_IN_WORDS = "interval 0 hours"
 _KEEPS_NAMES = "delta.deletedFileRetentionDuration"
 
 
-def refuse_what_stays(spark: SparkSession, places: Iterable[str]) -> None:
+def refuse_what_stays(spark: SparkSession, places: Iterable[Place]) -> None:
     """Raises RunError if a table's older versions can't be removed."""
     for place in places:
         if DeltaFolder(spark, place).commits_since_checkpoint() is None:
@@ -33,7 +34,7 @@ def refuse_what_stays(spark: SparkSession, places: Iterable[str]) -> None:
             )
 
 
-def purge(spark: SparkSession, place: str) -> int:
+def purge(spark: SparkSession, place: Place) -> int:
     """Returns the version that is left. Nobody else may write to the table meanwhile: files of a commit that is not
     finished are removed as well.
 
@@ -42,7 +43,7 @@ def purge(spark: SparkSession, place: str) -> int:
     table = DeltaFolder(spark, place)
     before = delta_table(spark, table.path).detail().select("properties").collect()[0][0].get(_KEEPS_NAMES)
     with session_settings(spark, _AT_ONCE) as session:
-        session.sql(f"REORG TABLE {identifier(table.path)} APPLY (PURGE)").collect()
+        session.sql(f"REORG TABLE {table.path.identifier} APPLY (PURGE)").collect()
         alter(session, table.path, f"SET TBLPROPERTIES ('{_KEEPS_NAMES}' = '{_AT_ONCE_IN_WORDS}')")
         table = DeltaFolder(session, place)
         table.vacuum(0)
@@ -55,11 +56,11 @@ def purge(spark: SparkSession, place: str) -> int:
     return newest_version(spark, table.path)
 
 
-def newest_version(spark: SparkSession, path: str) -> int:
+def newest_version(spark: SparkSession, path: Place) -> int:
     return int(delta_table(spark, path).history(1).select("version").collect()[0][0])
 
 
-def _delete_log(spark: SparkSession, path: str) -> None:
+def _delete_log(spark: SparkSession, path: Place) -> None:
     """Deletes the log's files of versions before the newest checkpoint."""
     log = ObjectFolder(spark, f"{folder_of(spark, path)}/_delta_log")
     versions = {name: int(number) for name in log.names("") if (number := name.lstrip(".").split(".", 1)[0]).isdigit()}

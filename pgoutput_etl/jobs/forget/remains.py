@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator
 
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.identifiers import table_of, tag_of
 from pgoutput_etl.jobs.forget.landing import is_content_of, read_file
 from pgoutput_etl.landing.known_files import is_unchanged
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
@@ -17,9 +16,9 @@ _SHOWN = 5  # files
 
 def remains(archive: DeltaArchive, oids: Collection[int], rewritten: Collection[str] = ()) -> Iterator[str]:
     """oids: of the tables with erased rows. rewritten: paths of landed files."""
-    for place in sorted({place for place in archive.ledger.batches.places(oids) if tag_of(place)}):
+    for place in sorted((place for place in archive.ledger.batches.places(oids) if place.tag), key=str):
         yield (
-            f"older versions of {table_of(place)}, which several sources share: run VACUUM there while no source runs, "
+            f"older versions of {place.table}, which several sources share: run VACUUM there while no source runs, "
             "and let Delta's log expire"
         )
     known, listing = archive.prior_state, archive.landing.listing()

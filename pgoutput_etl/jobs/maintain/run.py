@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.identifiers import table_of
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
@@ -42,6 +41,7 @@ from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
 from pgoutput_etl.ledger.tables import SCHEMAS
 from pgoutput_etl.load.faults import FAULTS, held_reason
 from pgoutput_etl.machine import now
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta_history import is_as_recorded
 from pgoutput_etl.targets.plan import TableState
 
@@ -107,9 +107,11 @@ class _Maintenance:
         copies = self._obsolete_copies(chosen) if "displaced" in self.request.only else []
         targets = self._targets(state for state in chosen if state not in copies)
         compacted = self._side_by_side(
-            "checking", targets, lambda states: (_name(states), table_of(states[0].path)), self._compact_target
+            "checking", targets, lambda states: (_name(states), str(states[0].path.table)), self._compact_target
         )
-        removed = self._side_by_side("removing", copies, lambda state: (_name_of_copy(state), state.path), self._remove)
+        removed = self._side_by_side(
+            "removing", copies, lambda state: (_name_of_copy(state), str(state.path)), self._remove
+        )
         if self.moved or self.removed:
             self.check_claim()
             self.progress("recording the tables' new versions")
@@ -154,14 +156,14 @@ class _Maintenance:
         written = [state for state in self.last.tables.values() if state.path and state.version >= 0]
         patterns = self.request.tables if written else [pattern for pattern in self.request.tables if pattern != "*"]
         matches = matching_names(patterns, {state.full_name for state in written}, "the ledger")
-        places = {table_of(state.path) for state in written if state.full_name in matches}
-        return [state for state in written if table_of(state.path) in places]
+        places = {state.path.table for state in written if state.full_name in matches}
+        return [state for state in written if state.path.table in places]
 
     def _targets(self, chosen: Iterable[TableState]) -> list[list[TableState]]:
         """By Delta table, the PostgreSQL tables whose rows it has."""
-        targets: dict[str, list[TableState]] = {}
+        targets: dict[Place, list[TableState]] = {}
         for state in chosen:
-            targets.setdefault(table_of(state.path), []).append(state)
+            targets.setdefault(state.path.table, []).append(state)
         existing = [states for states in targets.values() if self.upkeep.table(states[0].path).exists()]
         missing = (state for states in targets.values() if states not in existing for state in states)
         self.missing += [f"{state.full_name}: no table exists at {state.path}" for state in missing]
@@ -181,18 +183,18 @@ class _Maintenance:
         folder, name, nothing = self.upkeep.table(state.path), _name_of_copy(state), FileCounts(0, 0, 0, 0, 0, 0)
         before = folder.measure(self._expiry) if folder.exists() else nothing
         if not self.request.execute:
-            return MaintainedTable(name, state.path, before, steps=("remove",))
+            return MaintainedTable(name, str(state.path), before, steps=("remove",))
         self.check_claim()
         why = folder.remove()
         if why is not None:
-            return MaintainedTable(name, state.path, before, before, left=(why,))
+            return MaintainedTable(name, str(state.path), before, before, left=(why,))
         self.removed.add(state.oid)
-        return MaintainedTable(name, state.path, before, nothing, steps=("remove",))
+        return MaintainedTable(name, str(state.path), before, nothing, steps=("remove",))
 
     def _compact_target(self, states: Sequence[TableState]) -> MaintainedTable:
         """states: of the tables that share it, mostly one."""
         state = min(states, key=lambda state: state.version)
-        folder, name, path = self.upkeep.table(state.path), _name(states), table_of(state.path)
+        folder, name, path = self.upkeep.table(state.path), _name(states), str(state.path.table)
         newest, operations = folder.commits_since(state.version)
         before = folder.measure(self._expiry)
         if not is_as_recorded(operations):
@@ -258,7 +260,7 @@ class _Maintenance:
         """Vacuums and checkpoints the table, after the ledger has recorded the newest versions."""
         if table.failed:
             return table
-        folder = self.upkeep.table(table.path)
+        folder = self.upkeep.table(Place(table.path))
         steps = [] if table.name in self.changed else self._last_steps(folder, table)
         done, left = [*table.steps, *steps], list(table.left)
         for step in steps if self.request.execute else ():
@@ -300,4 +302,4 @@ def _name_of_copy(state: TableState) -> str:
 
 def _name(states: Sequence[TableState]) -> str:
     """The name of a Delta table in the report."""
-    return states[0].full_name if len(states) == 1 else table_of(states[0].path)
+    return states[0].full_name if len(states) == 1 else str(states[0].path.table)

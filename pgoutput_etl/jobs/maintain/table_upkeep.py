@@ -14,9 +14,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.identifiers import identifier, is_catalog_place, quoted, table_of
+from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.binary_files import literal_paths
 from pgoutput_etl.jobs.maintain.retention import SMALL_FILE, FileCounts, StoredFile, count_files
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import delta_table, folder_of, is_delta_table, read_table, remove_table
 from pgoutput_etl.spark.delta_history import changes_files, own_operations
@@ -50,12 +51,12 @@ class DeltaFolder:
     """A Delta table. place: a path, a name in a catalog, or a tag's rows in a table that several sources share."""
 
     spark: SparkSession
-    place: str
+    place: Place
 
     @property
-    def path(self) -> str:
+    def path(self) -> Place:
         """The place of the whole table."""
-        return table_of(self.place)
+        return self.place.table
 
     def exists(self) -> bool:
         return is_delta_table(self.spark, self.path)
@@ -63,7 +64,7 @@ class DeltaFolder:
     def measure(self, expiry: datetime) -> FileCounts:
         """Lists the stored files and reads the newest version's files from the log, but no data. Unity Catalog doesn't
         allow listing the files of a managed table, so its counts come from the log alone. expiry: as in count_files."""
-        if is_catalog_place(self.path) and is_platform_session():
+        if self.path.is_in_catalog and is_platform_session():
             [detail] = delta_table(self.spark, self.path).detail().select("numFiles", "sizeInBytes").collect()
             return FileCounts(detail["numFiles"], detail["sizeInBytes"], None, None, None, None)
         current = read_table(self.spark, self.path).inputFiles()
@@ -105,7 +106,7 @@ class DeltaFolder:
         with session_settings(self.spark, _SIZES) as session:
             if is_connect(session):
                 by = f"ZORDER BY ({', '.join(quoted(name) for name in order)})" if order else ""
-                session.sql(f"OPTIMIZE {identifier(self.path)} {by}").collect()
+                session.sql(f"OPTIMIZE {self.path.identifier} {by}").collect()
                 return
             builder = delta_table(session, self.path).optimize()
             (builder.executeZOrderBy(list(order)) if order else builder.executeCompaction()).collect()
@@ -114,7 +115,7 @@ class DeltaFolder:
         """Removes files that no version of the last `hours` needs; Delta enforces its minimum."""
         with session_settings(self.spark, _HONOR_HOURS) as session:
             if is_connect(session):
-                session.sql(f"VACUUM {identifier(self.path)} RETAIN {hours:d} HOURS").collect()
+                session.sql(f"VACUUM {self.path.identifier} RETAIN {hours:d} HOURS").collect()
                 return
             with _without_console(session):
                 delta_table(session, self.path).vacuum(hours)

@@ -15,6 +15,7 @@ from pgoutput_etl.console import Progress
 from pgoutput_etl.jobs.maintain.retention import FileCounts, RetentionRule
 from pgoutput_etl.jobs.maintain.table_upkeep import DeltaFolder
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.retries import CONFLICTS
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.spark.table_pool import TablePool
@@ -67,7 +68,7 @@ class Upkeep(Protocol):
     @property
     def conflicts(self) -> tuple[type[Exception], ...]: ...
 
-    def table(self, place: str) -> TableUpkeep: ...
+    def table(self, place: Place) -> TableUpkeep: ...
 
     def ledger_table(self, name: str) -> TableUpkeep: ...
 
@@ -104,11 +105,11 @@ class DeltaUpkeep:
     def conflicts(self) -> tuple[type[Exception], ...]:
         return CONFLICTS
 
-    def table(self, place: str) -> DeltaFolder:
+    def table(self, place: Place) -> DeltaFolder:
         return DeltaFolder(self.spark, place)
 
     def ledger_table(self, name: str) -> DeltaFolder:
-        return self.table(self.ledger_path(name))
+        return self.table(Place(self.ledger_path(name)))
 
     def ledger_path(self, name: str) -> str:
         return self.ledger.store.path(name)

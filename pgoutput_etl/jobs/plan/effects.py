@@ -14,7 +14,6 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT
 from pgoutput_etl.console import Progress, counted
-from pgoutput_etl.identifiers import tag_of
 from pgoutput_etl.jobs.batch_plan import BatchPlan
 from pgoutput_etl.jobs.plan.report import PlannedTable, PlannedType
 from pgoutput_etl.load.change_source import ChangeBlocks
@@ -45,7 +44,7 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
     table = PlannedTable(
         relation.namespace,
         relation.name,
-        task.path,
+        str(task.path),
         change_counts(task.changes),
         is_exact=task.state is None or task.changes.truncated_at is not None,
         is_new=task.state is None and not task.replaces,
@@ -75,7 +74,7 @@ def _planned_layout(spark: SparkSession, task: TableTask) -> tuple[str, ...]:
     """The layout changes and remarks; for a table that moves, for the place that its rows come from, whose layout moves
     with them unless sources share one of the two."""
     place = task.path if task.moved_from is None else task.moved_from[0]
-    place = task.path if tag_of(place) else place
+    place = task.path if place.tag else place
     layout = task.shape.layout
     return (*(planned_layout(spark, place, layout) if layout else ()), *task.remarks)
 

@@ -128,7 +128,7 @@ def _nothing_new(run: Run, last: Batch | None) -> PlanSummary:
 
 def _held_state(state: TableState) -> PlannedTable:
     changes = change_counts(TableChanges(state.oid))
-    return PlannedTable(state.schema, state.table, state.path, changes, has_key=bool(state.key), held=state.reason)
+    return PlannedTable(state.schema, state.table, str(state.path), changes, has_key=bool(state.key), held=state.reason)
 
 
 def _plan_files(run: Run, batch: Batch, files: FileBatch) -> PlanSummary:
@@ -163,7 +163,7 @@ def _explain(run: Run, plan: BatchPlan) -> PlanSummary:
         conditions=_conditions(run, plan, held),
         waiting=tuple(PlannedTransaction(o.xid, kind_of_transaction(o), o.gid) for o in waiting),
         skipped=tuple(plan.tables.skipped),
-        vacated=tuple(plan.tables.vacated),
+        vacated=tuple(map(str, plan.tables.vacated)),
         content_bytes=files.content_bytes(),
         accounts=summed_accounts(accounts.values()),
         damages=tuple(plan.damages()),
@@ -236,5 +236,5 @@ def _planned_file(part: FilePart) -> PlannedFile:
 
 
 def _held_table(held: HeldTable) -> PlannedTable:
-    relation, path = held.relation, "" if held.state is None else held.state.path
+    relation, path = held.relation, "" if held.state is None else str(held.state.path)
     return PlannedTable(relation.namespace, relation.name, path, change_counts(held.changes), held=held.reason)

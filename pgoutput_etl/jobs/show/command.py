@@ -64,12 +64,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _rows_of_version(arguments: argparse.Namespace) -> Iterator[DataFrame]:
+    from pgoutput_etl.places import Place
     from pgoutput_etl.spark.delta import read_table
     from pgoutput_etl.spark.session import end_session, start_session
 
     spark = start_session("pgoutput_etl show", {})
     try:
-        yield read_table(spark, arguments.table, arguments.version)
+        yield read_table(spark, Place.parse(arguments.table), arguments.version)
     finally:
         end_session(spark)
 

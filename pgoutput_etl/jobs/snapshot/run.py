@@ -279,7 +279,7 @@ class _SnapshotLoad:
         state = self.batch.tables[oid]
         reached = max(state.last_commit_lsn, self.order.through)
         state = replace(state, last_commit_lsn=reached, mismatches=None, doubts=())
-        place = (state.schema, state.table, state.path, state.version, state.rows or 0)
+        place = (state.schema, state.table, str(state.path), state.version, state.rows or 0)
         return TableResult(state, TableSummary(*place, notes=("no difference",)))
 
     def _user_types(self) -> UserTypes:

@@ -33,6 +33,7 @@ from pgoutput_etl.load.faults import FAULTS, held_reason
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy
+from pgoutput_etl.places import Place
 from pgoutput_etl.postgres.catalog import Catalog, CatalogTable, read_catalog
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
@@ -152,7 +153,7 @@ class Staging:
         for relation in order.relations:
             if relation.oid in unread:
                 state = states.get(relation.oid)
-                place = ("", -1) if state is None else (state.path, state.version)
+                place = ("", -1) if state is None else (str(state.path), state.version)
                 summaries.append(TableSummary(relation.namespace, relation.name, *place, held=unread[relation.oid]))
         relations = tuple(relation for relation in order.relations if relation.oid not in unread)
         repairs = order.repairs
@@ -327,7 +328,7 @@ def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:
         "commit_ts": F.lit(order.time).cast("long"),
     }
     empty = frame(spark, schema.empty_table())
-    if not is_delta_table(spark, order.staged):  # no table that is repaired differs
+    if not is_delta_table(spark, Place(order.staged)):  # no table that is repaired differs
         return empty
     rows = spark.read.format("delta").load(order.staged).where(F.col("relation").isin(*order.oids))
     return empty.unionByName(rows.withColumns(columns), allowMissingColumns=True)
@@ -335,5 +336,5 @@ def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:
 
 def discard(spark: SparkSession, path: str) -> None:
     """Removes staged rows. Deletes only the rows, not the folder, where Hadoop's file system can't be called."""
-    if is_delta_table(spark, path) and not remove_table(spark, path):
-        delta_table(spark, path).delete()
+    if is_delta_table(spark, Place(path)) and not remove_table(spark, Place(path)):
+        delta_table(spark, Place(path)).delete()

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from pyarrow.fs import FileSelector, FileType
 
-from pgoutput_etl.config.object_storage import Place, place_of, without_secrets
+from pgoutput_etl.config.object_storage import StorageFolder, place_of, without_secrets
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.inspection.local_runner import expand_braces, list_local
 from pgoutput_etl.jobs.status.report import WaitingFiles
@@ -46,7 +46,7 @@ def _local_files(landing: str) -> Listing:
     return list_local([absolute]).under_uris("dbfs" if is_volume else "file")
 
 
-def _objects(place: Place, landing: str) -> Listing:
+def _objects(place: StorageFolder, landing: str) -> Listing:
     """The objects below a folder, or below matches of a glob, with names that Spark reads, and with Spark's paths."""
     assert place.s3 is not None
     bucket = urlsplit(landing).netloc

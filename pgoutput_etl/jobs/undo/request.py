@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.identifiers import is_catalog_place
+from pgoutput_etl.places import Place
 
 SCRIPT, PAGE = "undo.sql", "undo.html"
 
@@ -30,5 +30,5 @@ class UndoRequest:
             raise ConfigError("expected both --from-lsn and --to-lsn")
         if self.from_lsn is not None and self.to_lsn is not None and self.from_lsn > self.to_lsn:
             raise ConfigError("--from-lsn: expected an LSN that is not after --to-lsn")
-        if is_catalog_place(self.into):
+        if Place.parse(self.into).is_in_catalog:
             raise ConfigError("--into: expected a folder")

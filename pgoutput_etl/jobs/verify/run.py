@@ -40,6 +40,7 @@ from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.condition import can_be_repaired
+from pgoutput_etl.targets.location import displaced_folder
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
 from pgoutput_etl.transactions.outcome import TransactionStatus
@@ -190,8 +191,9 @@ def _newest_xid(ledger: DeltaLedger) -> int | None:
 
 
 def _select_tables(config: Config, baseline: _Baseline, request: VerifyRequest) -> list[TableState]:
-    displaced = f"{config.state.root.rstrip('/')}/displaced/"
-    named = {f"{s.schema}.{s.table}": s for s in baseline.tables.values() if not s.path.startswith(displaced)}
+    named = {
+        f"{s.schema}.{s.table}": s for s in baseline.tables.values() if not s.path.is_within(displaced_folder(config))
+    }
     if request.table is not None:
         if request.table not in named:
             raise ConfigError(f"--table: the ledger has no table {request.table}")

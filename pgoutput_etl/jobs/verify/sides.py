@@ -15,6 +15,7 @@ from pgoutput_etl.jobs.verify.key_ranges import Digest, Ranges, merge_digests
 from pgoutput_etl.jobs.verify.row_text import csv_header, csv_texts, delta_texts, digests_of, rows_in_ranges
 from pgoutput_etl.jobs.verify.server_digest import ServerTable
 from pgoutput_etl.load.target_columns import delta_type
+from pgoutput_etl.places import Place
 from pgoutput_etl.postgres.jdbc import Server
 from pgoutput_etl.spark.delta import is_delta_table, read_table
 from pgoutput_etl.types.canonical_text import ComparedColumn
@@ -64,12 +65,12 @@ class OtherDelta:
     path: str
 
     def __post_init__(self) -> None:
-        if not is_delta_table(self.spark, self.path):
+        if not is_delta_table(self.spark, Place.parse(self.path)):
             raise ConfigError(f"--delta: {self.path} is not a Delta table")
 
     @cached_property
     def frame(self) -> DataFrame:
-        return read_table(self.spark, self.path)
+        return read_table(self.spark, Place.parse(self.path))
 
     @property
     def names(self) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from pgoutput_etl.config.object_storage import Place
+from pgoutput_etl.config.object_storage import StorageFolder
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.batches import LedgerBatches
@@ -18,6 +18,7 @@ from pgoutput_etl.ledger.local_append import append_once
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.store import Store
 from pgoutput_etl.ledger.tables import FORMAT, RowRange
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.targets.plan import APPLIED, CompleteSince, Since, TableState
 from pgoutput_etl.transactions.assembly import NOTHING_OPEN
@@ -28,7 +29,7 @@ class LocalStore(Store):
 
     def __init__(self, root: Path) -> None:
         super().__init__("shop")
-        self.reader = LedgerReader(Place(str(root)), "shop")
+        self.reader = LedgerReader(StorageFolder(str(root)), "shop")
         self.reads: list[tuple[str, int]] = []
 
     @property
@@ -127,7 +128,7 @@ def test_a_version_that_knows_no_attached_partitions_refuses_their_ledger(
         oid=1,
         schema="public",
         table="root",
-        path="/public/root",
+        path=Place("/public/root"),
         version=0,
         last_commit_lsn=100,
         status=APPLIED,

@@ -17,6 +17,7 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.ledger.tables import table_row
 from pgoutput_etl.outputs.documents import avro_schema, json_schema
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.types import NO_USER_TYPES, UserTypes
@@ -74,10 +75,10 @@ def test_types_of_the_configuration_are_described() -> None:
 
 def test_the_job_writes_every_version_that_a_batch_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = SmallLedger(tmp_path)
-    first = replace(state_of(table(), types=["string"] * 2), path=str(tmp_path / "public" / "t"))
+    first = replace(state_of(table(), types=["string"] * 2), path=Place(str(tmp_path / "public" / "t")))
     second = replace(state_of(table("id", "v", "w"), types=["string"] * 3), path=first.path)
     hostile = replace(first, oid=T + 1, schema="..", table="a/b")
-    displaced = replace(second, oid=T + 2, path=f"{tmp_path}/ledger/displaced/{T + 2}")
+    displaced = replace(second, oid=T + 2, path=Place(f"{tmp_path}/ledger/displaced/{T + 2}"))
     for number, states in enumerate(([first], [first, hostile], [second, hostile, displaced]), 1):
         ledger.finish(number, NIGHT, 0x100 * number, [table_row(state) for state in states])
     config = tmp_path / "status.yaml"

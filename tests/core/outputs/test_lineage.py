@@ -23,6 +23,7 @@ from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.outputs.openlineage import dataset_name
 from pgoutput_etl.outputs.publish import RunPublisher
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.columns import TargetColumn, target_columns
 from pgoutput_etl.types import column_type
@@ -188,12 +189,12 @@ def test_columns_are_not_in_the_json_summary() -> None:
     ],
 )
 def test_names_follow_the_specification(place: str, name: tuple[str, str]) -> None:
-    assert dataset_name(place) == name
+    assert dataset_name(Place(place)) == name
 
 
 def test_a_relative_path_is_named_from_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert dataset_name("./warehouse/public/t") == ("file", f"{tmp_path}/warehouse/public/t")
+    assert dataset_name(Place("./warehouse/public/t")) == ("file", f"{tmp_path}/warehouse/public/t")
 
 
 def test_names_agree_with_the_clients_own() -> None:
@@ -202,8 +203,8 @@ def test_names_agree_with_the_clients_own() -> None:
     postgres = Postgres("db.example", "5432", "shop", "public", "t")
     assert (postgres.get_namespace(), postgres.get_name()) == (SERVER, "shop.public.t")
     local, bucket = LocalFileSystem("/lake/t"), S3("lake", "public/t")
-    assert dataset_name("/lake/t") == (local.get_namespace(), local.get_name())
-    assert dataset_name("s3a://lake/public/t") == (bucket.get_namespace(), bucket.get_name())
+    assert dataset_name(Place("/lake/t")) == (local.get_namespace(), local.get_name())
+    assert dataset_name(Place("s3a://lake/public/t")) == (bucket.get_namespace(), bucket.get_name())
 
 
 def test_a_failure_to_send_is_a_warning(

@@ -10,8 +10,8 @@ import pytest
 from pgoutput_etl.config.rules import TableRule
 from pgoutput_etl.config.settings import Config, Source, State, Target
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.identifiers import catalog_place, identifier, is_catalog_place
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.plan import TableChanges, TablePlan, TableState
@@ -38,7 +38,7 @@ def plan_of(
 
 
 def places(plan: TablePlan) -> dict[int, str]:
-    return {task.oid: task.path for task in plan.tasks}
+    return {task.oid: str(task.path) for task in plan.tasks}
 
 
 @pytest.mark.parametrize(
@@ -51,10 +51,11 @@ def places(plan: TablePlan) -> dict[int, str]:
     ],
 )
 def test_a_name_in_a_catalog_has_three_parts(catalog: str, place: str) -> None:
-    assert catalog_place(catalog, "public", "Orders") == place
-    assert is_catalog_place(place)
-    assert identifier(place) == place
-    assert identifier("/tables/public/o`rders") == "delta.`/tables/public/o``rders`"
+    parsed = Place.parse(place)
+    assert Place.in_catalog(catalog, "public", "Orders") == parsed
+    assert (parsed.is_in_catalog, parsed.identifier) == (True, place)
+    assert parsed.catalog_names[0] == catalog.partition(".")[0]
+    assert Place("/tables/public/o`rders").identifier == "delta.`/tables/public/o``rders`"
     config = replace(CONFIG, target=Target(None, catalog))
     assert places(plan_of(table(oid=1, name="orders"), config=config)) == {1: place}
 
@@ -77,9 +78,9 @@ def test_tables_whose_names_differ_only_in_case_are_held() -> None:
 
 def test_an_existing_table_continues_and_a_skipped_one_does_not_count() -> None:
     upper, lower = table(oid=1, name="Orders"), table(oid=2, name="orders")
-    there = replace(state_of(upper), oid=1, path="`main`.`public`.`orders`")
+    there = replace(state_of(upper), oid=1, path=Place("`main`.`public`.`orders`"))
     plan = plan_of(upper, lower, states={1: there})
-    assert places(plan) == {1: there.path}
+    assert places(plan) == {1: str(there.path)}
     assert [held.oid for held in plan.held] == [2]
 
     skips = replace(CONFIG, tables=(TableRule("public.Orders", skip=True),))
@@ -99,17 +100,17 @@ def test_the_old_name_of_a_renamed_table_is_free() -> None:
 
 
 def test_a_table_renamed_only_in_case_keeps_its_place() -> None:
-    there = replace(state_of(table(oid=1, name="Orders")), oid=1, path="`main`.`public`.`orders`")
+    there = replace(state_of(table(oid=1, name="Orders")), oid=1, path=Place("`main`.`public`.`orders`"))
     plan = plan_of(table(oid=1, name="orders"), states={1: there})
     assert [(task.path, task.moved_from) for task in plan.tasks] == [(there.path, None)]
 
 
 def test_a_displaced_table_moves_to_a_folder() -> None:
-    there = replace(state_of(table(oid=1)), oid=1, path="`main`.`public`.`t`")
+    there = replace(state_of(table(oid=1)), oid=1, path=Place("`main`.`public`.`t`"))
     plan = plan_of(table(oid=1), table(oid=2), states={1: there})
     assert places(plan) == {1: "ledger/displaced/s/1", 2: "`main`.`public`.`t`"}
     by_oid = {task.oid: task for task in plan.tasks}
-    assert by_oid[1].moved_from == ("`main`.`public`.`t`", 7)
+    assert by_oid[1].moved_from == (there.path, 7)
     assert by_oid[2].replaces
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from pgoutput_etl.config.rules import Mode, OnMissingRow, TableRule
 from pgoutput_etl.config.settings import Snapshots
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.contract import SchemaContract
 from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.targets.condition import (
@@ -111,7 +112,7 @@ def test_a_table_that_is_no_longer_skipped_lacks_commits() -> None:
 
 def test_tables_that_nobody_reads_under_their_names_do_not_alarm() -> None:
     assert of(state(FIRST, DOUBLED, version=-1)) is None
-    displaced = state(FIRST, DOUBLED, path=f"root/_pgoutput_etl/displaced/s/{T}")
+    displaced = state(FIRST, DOUBLED, path=Place(f"root/_pgoutput_etl/displaced/s/{T}"))
     assert of(displaced) is None
     assert of(replace(displaced, status=HELD)) is ConditionKind.HELD, "changes of it are applied nowhere"
 

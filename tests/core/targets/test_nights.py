@@ -54,7 +54,7 @@ def however_cut(messages: Messages) -> Nights:
 
 
 def places(found: Nights) -> dict[str, int]:
-    return {state.path: oid for oid, state in found.states.items()}
+    return {str(state.path): oid for oid, state in found.states.items()}
 
 
 def test_a_rename_in_a_prepared_transaction_has_no_effect_yet() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from pgoutput_etl.config.rules import Mode, TableRule
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.identifiers import tagged_place
 from pgoutput_etl.load.rebuild import in_their_places
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.target_plan import refuse_other_settings, settings_of
@@ -51,19 +51,19 @@ def test_the_table_is_partitioned_by_its_tag() -> None:
 
 
 def test_another_tag_moves_the_rows() -> None:
-    state = replace(state_of(of("a")), path="root/shop/orders[source=s,tenant=a]")
+    state = replace(state_of(of("a")), path=Place.parse("root/shop/orders[source=s,tenant=a]"))
     plan = plan_of(of("b"), config=replace(CONFIG, tables=(SHARED,)), states={T: state})
     [task] = plan.tasks
-    assert (task.path, task.moved_from) == ("root/shop/orders[source=s,tenant=b]", (state.path, 7))
+    assert (task.path, task.moved_from) == (Place.parse("root/shop/orders[source=s,tenant=b]"), (state.path, 7))
     assert plan.vacated == [state.path]
 
 
 def test_a_table_that_took_the_tag_displaces_the_other() -> None:
     config = replace(CONFIG, tables=(SHARED,))
-    place = tagged_place("root/shop/orders", {"source": "s", "tenant": "a"})
+    place = Place("root/shop/orders").tagged({"source": "s", "tenant": "a"})
     state: TableState = replace(state_of(of("a", 1)), oid=1, path=place)
     plan = plan_of(of("a", 2), config=config, states={1: state})
-    assert {task.oid: task.path for task in plan.tasks} == {1: "root/_pgoutput_etl/displaced/s/1", 2: place}
+    assert {task.oid: task.path for task in plan.tasks} == {1: Place("root/_pgoutput_etl/displaced/s/1"), 2: place}
     assert [task.replaces for task in plan.tasks if task.oid == 2] == [True]
 
 
@@ -88,10 +88,11 @@ def test_tags_are_equal_whatever_the_order_and_case_of_the_rule(is_in_catalog: b
 
 
 def test_a_table_is_rebuilt_where_it_is_unless_a_shared_table_is_involved() -> None:
-    own, shared = "root/a/orders", "root/shop/orders[source=s,tenant=a]"
+    own, shared = Place("root/a/orders"), Place("root/shop/orders").tagged({"source": "s", "tenant": "a"})
+    before = Place("root/before/orders")
     for config, place, want, vacated in (
         (CONFIG, own, own, []),
-        (CONFIG, "root/before/orders", "root/before/orders", []),
+        (CONFIG, before, before, []),
         (CONFIG, shared, own, [shared]),
         (replace(CONFIG, tables=(SHARED,)), own, shared, [own]),
         (replace(CONFIG, tables=(SHARED,)), shared, shared, []),

@@ -33,6 +33,7 @@ from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 from pgoutput_etl.protocol.messages import Message, ReplicaIdentity
 from pgoutput_etl.spark.delta import delta_table
@@ -575,7 +576,7 @@ def test_what_is_appended_meanwhile_stays_and_a_property_is_as_it_was(nights: Ni
     assert places_with(tmp_path) == []
     assert job.run().files == 1
     assert nights.values("t") == [(2, "Bob"), (3, "Eve")]
-    detail = delta_table(job.spark, str(job.path("public", "t"))).detail().select("properties").collect()[0]
+    detail = delta_table(job.spark, Place(str(job.path("public", "t")))).detail().select("properties").collect()[0]
     assert "delta.deletedFileRetentionDuration" not in detail[0]
 
 

@@ -68,7 +68,7 @@ def test_a_run_sends_the_tables_that_it_wrote(nights: Nights, tmp_path: Path, mo
     loaded = nights.job.loaded(RULES)
     tables = LedgerTables.read(loaded)
     for state in tables.states:
-        stored = nights.job.spark.read.format("delta").load(state.path).schema
+        stored = nights.job.spark.read.format("delta").load(str(state.path)).schema
         columns = {column.name: column.type for column in tables.columns(state, loaded)}
         assert columns == {field.name: field.dataType.simpleString() for field in stored}, "for dbt, from the ledger"
     assert {state.table for state in tables.states} == {"past", "t"}

@@ -14,6 +14,7 @@ from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.targets import DeltaChanges, SpanWrite
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
@@ -53,7 +54,7 @@ def held_night(nights: Nights, oid: int, dies: bool, number: int = 0, *overrides
 
 def values(nights: Nights, path: str) -> list[tuple[Any, ...]]:
     """Below the target, without metadata columns."""
-    rows = read_table(nights.job.spark, str(nights.job.folder / "tables" / path))
+    rows = read_table(nights.job.spark, Place(str(nights.job.folder / "tables" / path)))
     return sorted(tuple(row) for row in rows.drop(*(c for c in rows.columns if c.startswith("_pg_"))).collect())
 
 

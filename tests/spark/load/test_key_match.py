@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.key_facts import ranged, ranges_of
 from pgoutput_etl.load.batch_keys import BatchKeys, keys_of_events
 from pgoutput_etl.load.key_match import _within, keys_are_absent, net_facts
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TableShape, table_shape
@@ -82,7 +83,7 @@ def test_statistics_skip_no_file_that_has_a_key(spark: SparkSession, tmp_path: P
     columns = {name: (oid, modifier) for name, (oid, _, _, modifier) in KINDS.items()}
     table_shape = shape_of(("int8",), columns)
     write_files(spark, path, table_shape, [{name: KINDS[name][1][n] for name in names} for n in range(6)])
-    target = read_table(spark, path)
+    target = read_table(spark, Place(path))
     placed = target.select("int8", "_metadata.file_name").collect()
     file_of = {row["int8"]: row["file_name"] for row in placed}
     assert len(set(file_of.values())) == 6
@@ -96,8 +97,8 @@ def test_statistics_skip_no_file_that_has_a_key(spark: SparkSession, tmp_path: P
             assert file_of[KINDS["int8"][1][n]] in remaining, (name, value)
             assert len(remaining) < 6, (name, value, "the statistics skip files")
             if step is not None and n % 2:
-                assert keys_are_absent(spark, path, shape, keys(shape, value - step))
-                assert not keys_are_absent(spark, path, shape, keys(shape, value - step, value))
+                assert keys_are_absent(spark, Place(path), shape, keys(shape, value - step))
+                assert not keys_are_absent(spark, Place(path), shape, keys(shape, value - step, value))
 
 
 def test_distant_keys_skip_the_files_between_them(spark: SparkSession, tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ def test_distant_keys_skip_the_files_between_them(spark: SparkSession, tmp_path:
     days = [date(2026, 1, 1) + timedelta(days=10 * n) for n in range(10)]
     write_files(spark, path, shape, [{"a": 10 * n, "b": day} for n, day in enumerate(days)])
     changed = inserted(shape, [{"a": 10 * n, "b": days[n]} for n in (0, 1, 9)])
-    target = read_table(spark, path)
+    target = read_table(spark, Place(path))
     for i, intervals in ranges_of(changed, shape).items():
         [(_, is_within)] = _within(shape, {i: intervals})
         left = target.where(is_within)
@@ -161,23 +162,23 @@ def numbers(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 def test_keys_after_between_and_within_files(spark: SparkSession, numbers: tuple[str, TableShape]) -> None:
     path, shape = numbers
-    assert keys_are_absent(spark, path, shape, keys(shape, 20, 30))
-    assert keys_are_absent(spark, path, shape, keys(shape, 19, 30)) is False
-    assert keys_are_absent(spark, path, shape, keys(shape, 9, 18, 30)) is False, "too many files lie between"
-    assert keys_are_absent(spark, path, shape, keys(shape))
-    assert not keys_are_absent(spark, path, shape, keys(shape, 20, None))
+    assert keys_are_absent(spark, Place(path), shape, keys(shape, 20, 30))
+    assert keys_are_absent(spark, Place(path), shape, keys(shape, 19, 30)) is False
+    assert keys_are_absent(spark, Place(path), shape, keys(shape, 9, 18, 30)) is False, "too many files lie between"
+    assert keys_are_absent(spark, Place(path), shape, keys(shape))
+    assert not keys_are_absent(spark, Place(path), shape, keys(shape, 20, None))
 
 
 def test_few_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
     path, shape = str(tmp_path / "t"), shape_of(("id",), {"id": (INT8, -1)})
     write_files(spark, path, shape, [{"id": 1}, {"id": 98}, {"id": 100}])
-    assert keys_are_absent(spark, path, shape, keys(shape, 97, 99, 101, 102))
-    assert not keys_are_absent(spark, path, shape, keys(shape, 97, 98, 101))
+    assert keys_are_absent(spark, Place(path), shape, keys(shape, 97, 99, 101, 102))
+    assert not keys_are_absent(spark, Place(path), shape, keys(shape, 97, 98, 101))
     texts, shape = str(tmp_path / "texts"), shape_of(("id",), {"id": (TEXT, -1)})
     write_files(spark, texts, shape, [{"id": "a"}, {"id": "c"}])
-    assert keys_are_absent(spark, texts, shape, keys(shape, "b"), rows=2)
-    assert not keys_are_absent(spark, texts, shape, keys(shape, "b", "c"), rows=2)
-    assert not keys_are_absent(spark, texts, shape, keys(shape, "b")), "its number of rows is unknown"
+    assert keys_are_absent(spark, Place(texts), shape, keys(shape, "b"), rows=2)
+    assert not keys_are_absent(spark, Place(texts), shape, keys(shape, "b", "c"), rows=2)
+    assert not keys_are_absent(spark, Place(texts), shape, keys(shape, "b")), "its number of rows is unknown"
 
 
 def test_one_column_of_a_composite_key_is_enough(spark: SparkSession, tmp_path: Path) -> None:
@@ -187,10 +188,10 @@ def test_one_column_of_a_composite_key_is_enough(spark: SparkSession, tmp_path: 
     def batch(*rows: tuple[date, int]) -> BatchKeys:
         return keys_of_events(inserted(shape, [{"day": day, "n": n} for day, n in rows]), shape)
 
-    assert keys_are_absent(spark, path, shape, batch((date(2024, 1, 9), 7)))
-    assert keys_are_absent(spark, path, shape, batch((date(2024, 1, 1), 8), (date(2024, 1, 8), 9)))
-    assert keys_are_absent(spark, path, shape, batch((date(2024, 1, 8), 6), (date(2024, 1, 8), 8)))
-    assert not keys_are_absent(spark, path, shape, batch((date(2024, 1, 8), 7)))
+    assert keys_are_absent(spark, Place(path), shape, batch((date(2024, 1, 9), 7)))
+    assert keys_are_absent(spark, Place(path), shape, batch((date(2024, 1, 1), 8), (date(2024, 1, 8), 9)))
+    assert keys_are_absent(spark, Place(path), shape, batch((date(2024, 1, 8), 6), (date(2024, 1, 8), 8)))
+    assert not keys_are_absent(spark, Place(path), shape, batch((date(2024, 1, 8), 7)))
 
 
 def test_deletion_vectors_and_optimize(spark: SparkSession, tmp_path: Path) -> None:
@@ -201,24 +202,24 @@ def test_deletion_vectors_and_optimize(spark: SparkSession, tmp_path: Path) -> N
     table.optimize().executeCompaction()
     table.delete("id IN (2, 5)")
     assert table.detail().collect()[0]["numFiles"] == 1
-    assert keys_are_absent(spark, path, shape, keys(shape, 6, 7))
-    assert keys_are_absent(spark, path, shape, keys(shape, 5, 7)), "looked into"
-    assert not keys_are_absent(spark, path, shape, keys(shape, 4, 5))
+    assert keys_are_absent(spark, Place(path), shape, keys(shape, 6, 7))
+    assert keys_are_absent(spark, Place(path), shape, keys(shape, 5, 7)), "looked into"
+    assert not keys_are_absent(spark, Place(path), shape, keys(shape, 4, 5))
     table.optimize().executeCompaction()
-    assert keys_are_absent(spark, path, shape, keys(shape, 5))
+    assert keys_are_absent(spark, Place(path), shape, keys(shape, 5))
 
 
 def test_files_without_statistics_may_have_any_key(spark: SparkSession, numbers: tuple[str, TableShape]) -> None:
     """Delta collects statistics for the first 32 columns only."""
     path, shape = numbers
     last = shape_of(("v31",), {"v31": (INT8, -1)})
-    assert not keys_are_absent(spark, path, last, keys(last, 100))
-    assert keys_are_absent(spark, path, shape, keys(shape, 100))
+    assert not keys_are_absent(spark, Place(path), last, keys(last, 100))
+    assert keys_are_absent(spark, Place(path), shape, keys(shape, 100))
 
 
 @contextmanager
 def cached(spark: SparkSession, path: str) -> Iterator[None]:
-    rows = read_table(spark, path).cache()
+    rows = read_table(spark, Place(path)).cache()
     rows.count()
     try:
         yield
@@ -232,15 +233,15 @@ def test_nothing_is_proven_if_spark_reports_no_files(
     """inputFiles is empty then, even for the whole table."""
     path, shape = numbers
     with cached(spark, path):
-        assert read_table(spark, path).inputFiles() == []
-        assert not keys_are_absent(spark, path, shape, keys(shape, 100))
+        assert read_table(spark, Place(path)).inputFiles() == []
+        assert not keys_are_absent(spark, Place(path), shape, keys(shape, 100))
         monkeypatch.setattr(
             "pgoutput_etl.spark.delta.is_connect", lambda _: True
         )  # a Connect session has no plan to read
-        target = read_table(spark, path)
+        target = read_table(spark, Place(path))
         assert files_left(target, target.where(F.lit(True))) is None
         monkeypatch.undo()
-    assert keys_are_absent(spark, path, shape, keys(shape, 100))
+    assert keys_are_absent(spark, Place(path), shape, keys(shape, 100))
 
 
 def test_a_table_in_a_catalog(spark: SparkSession) -> None:
@@ -248,10 +249,10 @@ def test_a_table_in_a_catalog(spark: SparkSession) -> None:
     place = "`spark_catalog`.`default`.`numbers`"
     spark.range(0, 100, 1, 2).write.format("delta").mode("overwrite").saveAsTable(place)
     try:
-        assert keys_are_absent(spark, place, shape, keys(shape, 100, 200))
-        assert not keys_are_absent(spark, place, shape, keys(shape, 99, 200))
+        assert keys_are_absent(spark, Place(place), shape, keys(shape, 100, 200))
+        assert not keys_are_absent(spark, Place(place), shape, keys(shape, 99, 200))
         spark.conf.set("spark.databricks.delta.v2.enableMode", "STRICT")  # another reader, which reports no files
-        assert not keys_are_absent(spark, place, shape, keys(shape, 100, 200))
+        assert not keys_are_absent(spark, Place(place), shape, keys(shape, 100, 200))
     finally:
         spark.conf.unset("spark.databricks.delta.v2.enableMode")
         spark.sql(f"DROP TABLE {place}")

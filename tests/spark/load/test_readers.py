@@ -23,6 +23,7 @@ from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.load.commit import DeltaTransaction, overwrite
 from pgoutput_etl.load.evolve import committed_steps
 from pgoutput_etl.load.layout import allow_names, has_column_mapping
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.spark.session import session_settings
@@ -163,16 +164,16 @@ def test_which_readers_open_which_tables(spark: SparkSession, tmp_path: Path) ->
 def test_a_name_that_needs_column_mapping_is_no_step_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     """A run that died after this commit, and before the write, has written nothing."""
     path, commit = str(tmp_path / "t"), DeltaTransaction("app", "changes:0", 1, 5)
-    overwrite(spark, path, spark.range(3), Layout(readers=Readers.ALL))
+    overwrite(spark, Place(path), spark.range(3), Layout(readers=Readers.ALL))
     spark.sql(f"ALTER TABLE delta.{quoted(path)} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
-    assert not has_column_mapping(spark, path)
+    assert not has_column_mapping(spark, Place(path))
     with session_settings(spark, commit.settings()) as session:
-        allow_names(session, path, ["a b"])
-    assert has_column_mapping(spark, path)
-    assert committed_steps(spark, path, commit) == {}
+        allow_names(session, Place(path), ["a b"])
+    assert has_column_mapping(spark, Place(path))
+    assert committed_steps(spark, Place(path), commit) == {}
     with session_settings(spark, commit.settings()) as session:
-        overwrite(session, path, spark.range(7).withColumnRenamed("id", "a b"), Layout(readers=Readers.SPARK))
-    assert committed_steps(spark, path, commit).keys() == {"changes:0"}
+        overwrite(session, Place(path), spark.range(7).withColumnRenamed("id", "a b"), Layout(readers=Readers.SPARK))
+    assert committed_steps(spark, Place(path), commit).keys() == {"changes:0"}
     assert spark.read.format("delta").load(path).count() == 7
 
 

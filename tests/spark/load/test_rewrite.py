@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.load import rewrite
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import read_table, save
 from pgoutput_etl.spark.delta_log import DeltaCommit, newest_commit
 from tests.support.jobs import Job, Nights
@@ -57,10 +58,10 @@ def test_a_commit_just_before_the_rewrite_is_not_lost(nights: Nights, monkeypatc
 
     def save_late(writer: object, place: str) -> None:
         other: SparkSession = nights.job.spark.newSession()
-        read_table(other, path).where("id = 2").selectExpr("'9' AS id", "* EXCEPT (id)").write.format("delta").mode(
-            "append"
-        ).save(path)
-        save(writer, place)
+        read_table(other, Place(path)).where("id = 2").selectExpr("'9' AS id", "* EXCEPT (id)").write.format(
+            "delta"
+        ).mode("append").save(path)
+        save(writer, Place(place))
 
     monkeypatch.setattr(rewrite, "save", save_late)
     nights.night(transaction(2, 200, update("1", "c")))
@@ -71,9 +72,9 @@ def test_a_commit_just_before_the_rewrite_is_not_lost(nights: Nights, monkeypatc
 def test_the_last_commit_is_found_whoever_made_it(nights: Nights) -> None:
     nights.night(transaction(1, 100, table(), insert("1", "a"), insert("2", "b")))
     spark, path = nights.job.spark, str(nights.job.path("public", "t"))
-    before = newest_commit(spark, path)
+    before = newest_commit(spark, Place(path))
     assert before is not None
     assert (before.version, before.operation, before.metrics["numOutputRows"]) == (0, "WRITE", 2)
     info = {"timestamp": 1, "operation": "OPTIMIZE", "operationMetrics": {"numAddedFiles": "3", "p25FileSize": "big"}}
     Path(path, "_delta_log", f"{1:020d}.json").write_text(json.dumps({"commitInfo": info}))  # by another process
-    assert newest_commit(spark, path) == DeltaCommit(1, "OPTIMIZE", {"numAddedFiles": 3})
+    assert newest_commit(spark, Place(path)) == DeltaCommit(1, "OPTIMIZE", {"numAddedFiles": 3})

@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.identifiers import tagged_place
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.spark.session import session_settings
@@ -37,7 +37,7 @@ def test_rows_move_although_others_have_deleted_the_files(spark: SparkSession, t
         session.sql(f"VACUUM delta.`{eu.whole}` RETAIN 0 HOURS")
     moved = "tables=[{match: public.t, into: all.orders, tag: {shard: europe}}]"
     assert eu.land(transaction(4, 0x400, update("1", "x"))).job.run(moved).exit_code == 0
-    europe = read_table(spark, tagged_place(eu.whole, {"shard": "europe"})).collect()
+    europe = read_table(spark, eu.whole.tagged({"shard": "europe"})).collect()
     assert sorted((row["id"], row["v"]) for row in europe) == [(1, "x"), (2, "eu"), (3, "eu")]
     assert eu.rows() == []
     us.assert_mirrored()
@@ -63,7 +63,7 @@ def test_a_snapshot_does_not_take_the_place_of_another_table(
     nights.land(transaction(2, 0x180, insert("2", "u", oid=U)))
     nights.job.run(swapped)
     snapshot(spark, nights.job.loaded(swapped), request, lambda _: None)
-    found = read_table(spark, f"{tmp_path}/tables/all/o").collect()
+    found = read_table(spark, Place(f"{tmp_path}/tables/all/o")).collect()
     assert sorted((row["k"], row["id"], row["v"]) for row in found) == [
         ("a", "1", "u"),
         ("a", "2", "u"),
@@ -108,10 +108,10 @@ def test_columns_keep_their_own_spelling(spark: SparkSession, tmp_path: Path) ->
     eu.night(transaction(1, 0x100, table(("id", INT4), "value"), insert("1", "a")))
     own = "tables=[{match: public.t, rename: all.own}]"
     assert eu.land(transaction(2, 0x200, insert("2", "b"))).job.run(own).exit_code == 0
-    assert read_table(spark, f"{tmp_path}/tables/all/own").columns[:2] == ["id", "value"]
+    assert read_table(spark, Place(f"{tmp_path}/tables/all/own")).columns[:2] == ["id", "value"]
     dropped = transaction(3, 0x300, table(("id", INT8), "w"), insert("3", "c"))
     assert eu.land(dropped).job.run(own).exit_code == 0
-    rows = read_table(spark, f"{tmp_path}/tables/all/own").select("id", "value", "w").collect()
+    rows = read_table(spark, Place(f"{tmp_path}/tables/all/own")).select("id", "value", "w").collect()
     assert sorted(map(tuple, rows)) == [(1, "a", None), (2, "b", None), (3, None, "c")]
 
 
@@ -126,7 +126,7 @@ def test_a_backfill_beside_a_shared_table_starts_from_a_snapshot(spark: SparkSes
         eu.night(transaction(number, 0x100 * number, insert(f"{number}", "b")))
     beside = BackfillRequest(tables=("public.t",), into=str(tmp_path / "copy"), last_lsn=0x200)
     assert eu.nights.job.backfill(beside).exit_code == 0
-    copy = read_table(spark, tagged_place(f"{tmp_path}/copy/all/orders", {"shard": "eu"}))
+    copy = read_table(spark, Place(f"{tmp_path}/copy/all/orders").tagged({"shard": "eu"}))
     assert sorted(row["id"] for row in copy.collect()) == [1, 2, 7]
 
 

@@ -14,7 +14,6 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.identifiers import tagged_place
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.maintain import run as maintain_run
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
@@ -27,6 +26,7 @@ from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load import targets
 from pgoutput_etl.load.targets import DeltaChanges
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.spark.delta import delta_table, read_table
 from tests.support.jobs import Job, Nights, dying, held
@@ -215,7 +215,7 @@ def test_rows_move_to_another_tag_and_out_of_the_shared_table(spark: SparkSessio
     tagged = "tables=[{match: public.t, into: all.orders, tag: {shard: europe}}]"
     eu.land(transaction(2, 0x200, insert("2", "x"))).job.run(tagged)
     assert eu.rows() == []
-    europe = read_table(spark, tagged_place(str(tmp_path / "tables" / "all" / "orders"), {"shard": "europe"}))
+    europe = read_table(spark, Place(str(tmp_path / "tables" / "all" / "orders")).tagged({"shard": "europe"}))
     assert sorted(row["id"] for row in europe.collect()) == [1, 2]
     eu.land(transaction(3, 0x300, insert("3", "y"))).job.run("tables=[]")
     assert sorted(row["id"] for row in spark.read.format("delta").load(f"{tmp_path}/tables/public/t").collect()) == [
@@ -310,7 +310,7 @@ def test_jobs_see_only_the_rows_of_their_source(
 
     eu.land(transaction(2, 0x200, table(("id", INT8), ("f", FLOAT4), "v", "x"), insert("2", "1", "b", "c")))
     [planned] = plan(spark, eu.nights.job.loaded()).tables
-    assert planned.path == eu.place
+    assert planned.path == str(eu.place)
     assert planned.layout == ("widens column id to bigint", "adds column x")
     us.land(transaction(5, 0x500, table(("id", INT4), ("f", FLOAT8), "v", ("w", INT4)), insert("5", "1", "b", "5")))
     [planned] = plan(spark, us.nights.job.loaded()).tables
@@ -371,7 +371,7 @@ def test_tables_for_all_readers_are_shared(spark: SparkSession, tmp_path: Path) 
         shard.assert_mirrored()
     summary = eu.night(transaction(3, 0x300, table(("id", INT8), "renamed"), insert("3000000000", "x")))
     assert held(summary)["t"].startswith("column 'id' is bigint, and int in")
-    rows = DeltaTable(eu.whole).to_pyarrow_table().to_pylist()
+    rows = DeltaTable(str(eu.whole)).to_pyarrow_table().to_pylist()
     assert sorted((row["shard"], row["id"]) for row in rows) == [("eu", 1), ("us", 2), ("us", 3)]
 
 
@@ -419,13 +419,13 @@ def test_a_source_leaves_with_its_own_columns(spark: SparkSession, tmp_path: Pat
     us.night(transaction(1, 0x100, table(("id", INT8), ("f", FLOAT8), "w"), insert("3000000000", "0.1", "b")))
     own = "tables=[{match: public.t, rename: all.own}]"
     assert eu.land(transaction(2, 0x200, insert("2", "0.2"))).job.run(own).exit_code == 0
-    rows = read_table(spark, f"{tmp_path}/tables/all/own")
+    rows = read_table(spark, Place(f"{tmp_path}/tables/all/own"))
     assert rows.dtypes[:2] == [("id", "int"), ("f", "float")]
     assert {"shard", "w"}.isdisjoint(rows.columns)
     assert eu.rows() == []
     widened = transaction(3, 0x300, table(("id", INT8), ("f", FLOAT4)), insert("3", "0.3"), delete("1", None))
     assert eu.land(widened).job.run(own).exit_code == 0
-    assert sorted(row["id"] for row in read_table(spark, f"{tmp_path}/tables/all/own").collect()) == [2, 3]
+    assert sorted(row["id"] for row in read_table(spark, Place(f"{tmp_path}/tables/all/own")).collect()) == [2, 3]
     us.assert_mirrored()
 
 
@@ -440,7 +440,7 @@ def test_rows_that_can_not_move_stay_where_they_are(spark: SparkSession, tmp_pat
     nights = eu.land(transaction(2, 0x200, table(("id", INT4), "v"), insert("2", "x")))
     with dying(DeltaLedger, "close"):
         nights.job.run(tagged)
-    europe = tagged_place(eu.whole, {"shard": "europe"})
+    europe = eu.whole.tagged({"shard": "europe"})
     for _ in range(2):
         assert held(nights.job.run(tagged))["t"].startswith("column 'v' is string, and int in")
         assert read_table(spark, europe).count() == 0
@@ -448,7 +448,7 @@ def test_rows_that_can_not_move_stay_where_they_are(spark: SparkSession, tmp_pat
         nights = eu.land(transaction(3, 0x300, insert("3", "y")))
     alone = "tables=[{match: public.t, rename: all.own}]"
     assert nights.job.backfill(BackfillRequest(tables=("public.t",)), alone).exit_code == 0, "into a table of its own"
-    rows = read_table(spark, f"{tmp_path}/tables/all/own").collect()
+    rows = read_table(spark, Place(f"{tmp_path}/tables/all/own")).collect()
     assert sorted((row["id"], row["v"]) for row in rows) == [(1, None), (2, "x"), (3, "y")]
     assert eu.rows() == []
     us.assert_mirrored()
@@ -475,7 +475,7 @@ def test_a_table_that_another_source_created_again_is_missed(spark: SparkSession
     eu, us = Shard(spark, tmp_path, "eu"), Shard(spark, tmp_path, "us")
     relation = table(("id", INT4), "v")
     eu.night(transaction(1, 0x100, relation, insert("1", "a")))
-    shutil.rmtree(eu.whole)
+    shutil.rmtree(str(eu.whole))
     for number in range(1, 4):
         us.night(transaction(number, 0x100 * number, relation, insert(str(number), "b")))
     summary = eu.night(transaction(2, 0x200, insert("2", "b")))
@@ -515,7 +515,7 @@ def test_a_clustered_table_is_created_by_a_move_and_rows_are_displaced(spark: Sp
     summary = eu.night(transaction(3, 0x300, replace(relation, oid=T + 1), insert("7", "c", oid=T + 1)))
     assert [row["id"] for row in eu.rows()] == [7]
     [displaced] = [t for t in summary.tables if "/displaced/" in t.path]
-    assert sorted(row["id"] for row in read_table(spark, displaced.path).collect()) == [1, 2]
+    assert sorted(row["id"] for row in read_table(spark, Place(displaced.path)).collect()) == [1, 2]
     assert not [note for t in summary.tables for note in t.notes if "partitioned" in note or "clustered" in note]
 
 
@@ -542,7 +542,7 @@ def test_a_run_that_died_after_a_move_is_finished(spark: SparkSession, tmp_path:
     with dying(DeltaChanges, "prepared"):
         eu.nights.job.run(other)
     assert eu.nights.job.run(other).exit_code == 0
-    moved = read_table(spark, tagged_place(f"{tmp_path}/tables/all/others", {"shard": "eu"}))
+    moved = read_table(spark, Place(f"{tmp_path}/tables/all/others").tagged({"shard": "eu"}))
     assert sorted(row["id"] for row in moved.collect()) == [1, 2]
     assert eu.rows() == []
     us.assert_mirrored()

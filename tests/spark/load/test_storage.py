@@ -16,6 +16,7 @@ from pgoutput_etl.load import merge
 from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
 from pgoutput_etl.load.evolve import evolve
 from pgoutput_etl.load.net_effect import TableEvents
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
@@ -87,7 +88,7 @@ def stored(spark: SparkSession, path: Path) -> list[Row]:
 
 def write(path: Path, target: TableShape, events: TableEvents, existing: TargetRows, batch: int) -> WriteResult:
     transaction = DeltaTransaction("storage", "changes", batch, batch)
-    return merge.write(events.frame.sparkSession, str(path), target, events, existing, transaction)
+    return merge.write(events.frame.sparkSession, Place(str(path)), target, events, existing, transaction)
 
 
 def test_a_merge_keeps_unchanged_maps_and_variants(spark: SparkSession, tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ def test_map_and_variant_columns_are_added_to_a_table(spark: SparkSession, tmp_p
     inserted = events_of(spark, narrow, (INSERTED, (b"1",)))
     write(path, narrow, inserted, TargetRows.NOTHING, 1)
     added = SchemaMigration(narrow.columns, target.columns, target.key, (0, None, None, None, None, None))
-    evolve(spark, str(path), added, DeltaTransaction("d", "shape", 2, 2))
+    evolve(spark, Place(str(path)), added, DeltaTransaction("d", "shape", 2, 2))
     write(path, target, events_of(spark, target, (INSERTED, (b"2", *TWO))), TargetRows.ROWS, 2)
     assert [(row.id, row.tags, row.doc) for row in stored(spark, path)] == [
         (1, None, None),

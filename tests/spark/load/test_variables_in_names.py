@@ -12,6 +12,7 @@ from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain
 from pgoutput_etl.jobs.plan.run import plan
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.spark.platform import SUBSTITUTE
 from pgoutput_etl.spark.session import session_for_few_rows, session_settings
@@ -68,7 +69,7 @@ def test_variables_in_names_are_not_replaced(
     maintain(spark, nights.job.loaded(), MaintainRequest(), lambda _: None)
 
     place = str(nights.job.path(ENV, SPARK))
-    detail = delta_table(spark, place).detail().collect()[0]
+    detail = delta_table(spark, Place(place)).detail().collect()[0]
     assert nights.job.columns(ENV, SPARK)[:3] == ["id", ENV, SPARK]
     assert detail["clusteringColumns"] == [quoted(ENV)]
     assert detail["description"] == f"about {SYSTEM}"

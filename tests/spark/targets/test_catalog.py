@@ -15,7 +15,6 @@ from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.conf import RuntimeConfig
 
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.identifiers import is_catalog_place
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.maintain import table_upkeep
@@ -27,6 +26,7 @@ from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.ledger.as_of import tables_at
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.spark.delta import is_delta_table
 from tests.spark.jobs.test_apply_job import ROOT, run
@@ -150,7 +150,7 @@ def versions(nights: Nights) -> dict[str, int]:
     """Each table's Delta version after the last batch, by catalog name."""
     last = DeltaLedger.at(nights.job.spark, ledger_of(nights), "test").batches.last()
     assert last is not None
-    return {state.path: state.version for state in last.tables.values()}
+    return {str(state.path): state.version for state in last.tables.values()}
 
 
 @pytest.mark.soak
@@ -271,7 +271,7 @@ def test_a_table_whose_files_can_not_be_listed_is_compacted(nights: Nights, monk
     monkeypatch.setattr(table_upkeep, "is_platform_session", lambda: True)
 
     def listed(_: SparkSession, place: str) -> str:
-        assert not is_catalog_place(place), "its files were listed"
+        assert not Place.parse(place).is_in_catalog, "its files were listed"
         return place
 
     monkeypatch.setattr(table_upkeep, "folder_of", listed)
@@ -312,7 +312,7 @@ def test_a_dropped_table_is_held_and_not_recreated_incomplete(
     assert sorted(held(later)) == ["appended", "merged", "other"]
     for name, was in (("appended", "appended"), ("merged", "merged"), ("other", "renamed")):
         assert f"there is no table at {places[was]} any more" in held(later)[name]
-    assert not any(is_delta_table(spark, places[name]) for name in ("appended", "merged"))
+    assert not any(is_delta_table(spark, Place(places[name])) for name in ("appended", "merged"))
     tables = tables_at(spark, root, "test")
     assert ({*tables}, {*tables.held}) == ({"public.stays"}, {"public.appended", "public.merged", "public.renamed"})
     itself = VerifyRequest(delta=places["stays"], table="public.merged")

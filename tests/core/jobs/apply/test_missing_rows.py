@@ -10,6 +10,7 @@ import pytest
 from pgoutput_etl.config.rules import Mode, TableRule
 from pgoutput_etl.config.settings import Snapshots
 from pgoutput_etl.jobs.apply.missing_rows import _may_be_loaded, load_missing_rows
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.contract import OnChange, SchemaContract
 from pgoutput_etl.targets.plan import CompleteSince, Since
 from tests.core.targets.test_planner import CONFIG, state_of
@@ -30,7 +31,7 @@ def test_a_mirror_that_is_known_from_its_first_change_on() -> None:
         replace(STATE, status="held"),
         replace(STATE, status="skipped"),
         replace(STATE, mode=Mode.HISTORY),
-        replace(STATE, path=f"root/_pgoutput_etl/displaced/{T}"),
+        replace(STATE, path=Place(f"root/_pgoutput_etl/displaced/{T}")),
     ],
 )
 def test_tables_that_a_snapshot_would_harm_or_not_help(state: object) -> None:

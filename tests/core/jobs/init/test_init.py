@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl.config.settings import Config, Gaps, Snapshots, load_config
-from pgoutput_etl.identifiers import absolute_place
 from pgoutput_etl.jobs.init import command
 from pgoutput_etl.jobs.init.command import COMMAND
 from pgoutput_etl.jobs.init.configuration import configuration, quoted, source_name
 from pgoutput_etl.jobs.init.findings import ArchiveFindings, TableFindings, sample
 from pgoutput_etl.landing.fingerprint import LandedFile
+from pgoutput_etl.places import absolute_place
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.support.captures import DATA

@@ -26,6 +26,7 @@ from pgoutput_etl.jobs.maintain.retention import (
     retention_rules,
     zorder_columns,
 )
+from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta_history import is_as_recorded
 from pgoutput_etl.targets.plan import HELD, TableState
 from pgoutput_etl.targets.swaps import suspected_swaps
@@ -186,7 +187,7 @@ def named(oid: int, last_row: int, name: str = "t_new") -> TableState:
 
 
 def displaced(oid: int, last_row: int) -> TableState:
-    return replace(named(oid, last_row), path=f"root/_pgoutput_etl/displaced/s/{oid}")
+    return replace(named(oid, last_row), path=Place(f"root/_pgoutput_etl/displaced/s/{oid}"))
 
 
 def test_displaced_tables_that_have_not_changed_for_long_are_removed() -> None:
@@ -194,7 +195,7 @@ def test_displaced_tables_that_have_not_changed_for_long_are_removed() -> None:
     held = replace(held, status=HELD)
     holder = named(5, 50)
     states = {state.oid: state for state in (old, changed, recent, held, holder)}
-    was_there = replace(recent, path="root/public/t_new")
+    was_there = replace(recent, path=Place("root/public/t_new"))
     before = {1: replace(old, version=1), 2: replace(changed, last_row=(5, 0, 0)), 3: was_there, 4: held, 5: holder}
     assert obsolete_copies(states, before) == [old], "compaction made a new version"
     assert obsolete_copies(states, {}) == []

@@ -28,6 +28,7 @@ from pgoutput_etl.ledger.claims import LEASE
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.tables import FORMAT, table_row
 from pgoutput_etl.machine import Process
+from pgoutput_etl.places import Place
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since
 from pgoutput_etl.timestamps import parse_duration
@@ -99,7 +100,13 @@ def test_tables_that_others_seem_to_be_renamed_to(ledger: SmallLedger) -> None:
     def stored(oid: int, name: str, lsn: int, folder: str = "public") -> dict[str, Any]:
         path = f"{ledger.folder}/tables/{folder}/{oid}"
         return table_row(
-            replace(state_of(table(oid=oid, name=name)), oid=oid, path=path, last_row=(lsn, 0, 0), last_commit_lsn=lsn)
+            replace(
+                state_of(table(oid=oid, name=name)),
+                oid=oid,
+                path=Place(path),
+                last_row=(lsn, 0, 0),
+                last_commit_lsn=lsn,
+            )
         )
 
     copy = stored(2, "t_new", 0x20, "_pgoutput_etl/displaced/shop")

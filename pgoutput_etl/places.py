@@ -1,0 +1,129 @@
+"""Where target tables are. Nothing else takes a place apart, or knows how its text is made.
+
+A Delta table's place is the path of its folder or, in a catalog, its name there, each part in backticks. A table that
+several sources share has one more place per tag, for the rows with these values: the table's own place, and the tag's
+columns and values in brackets. The ledger, the configuration and reports have a place's text.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+from pgoutput_etl.identifiers import is_within, path_segment, quoted
+
+_ROOTED = re.compile(r"[/`]|[A-Za-z][A-Za-z0-9+.-]*:")
+
+_TAGGED = re.compile(r"(?P<table>.+)\[(?P<tag>\w+=[^][=,]+(?:,\w+=[^][=,]+)*)\]", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A whole table. name: a path, or a name in a catalog; empty for a table that was never written."""
+
+    name: str
+
+    @staticmethod
+    def parse(text: str) -> Place:
+        tagged = _TAGGED.fullmatch(text)
+        if tagged is None:
+            return Place(text)
+        pairs = (pair.split("=") for pair in tagged["tag"].split(","))
+        return SharedPlace(tagged["table"], tuple((name, unquote(value)) for name, value in pairs))
+
+    @staticmethod
+    def below(folder: str, names: Iterable[str]) -> Place:
+        """The folder below another one that is named after a schema and a table, or the like."""
+        return Place("/".join([folder.rstrip("/"), *map(path_segment, names)]))
+
+    @staticmethod
+    def in_catalog(catalog: str, schema: str, table: str) -> Place:
+        """`catalog`.`schema`.`table`, in lower case because catalogs ignore case. With a prefix, as in main.shop:
+        `main`.`shop_schema`.`table`."""
+        name, _, prefix = catalog.partition(".")
+        parts = (name, f"{prefix}_{schema}" if prefix else schema, table)
+        return Place(".".join(quoted(part.lower()) for part in parts))
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __bool__(self) -> bool:
+        return bool(self.name)
+
+    @property
+    def table(self) -> Place:
+        """The whole table's place."""
+        return Place(self.name)
+
+    @property
+    def tag(self) -> dict[str, str]:
+        """Values by column of the rows that the place stands for; empty for a whole table."""
+        return {}
+
+    @property
+    def is_in_catalog(self) -> bool:
+        return self.name.startswith("`")
+
+    @property
+    def catalog_names(self) -> tuple[str, ...]:
+        """The catalog, the schema and the table of a name in a catalog."""
+        return tuple(part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", self.name))
+
+    @property
+    def catalog_schema(self) -> str:
+        """The schema of a name in a catalog, with its catalog, for SQL."""
+        return self.name.rpartition(".")[0]
+
+    @property
+    def identifier(self) -> str:
+        """The whole table's name in SQL."""
+        return self.name if self.is_in_catalog else f"delta.{quoted(self.name)}"
+
+    def tagged(self, tag: Mapping[str, str]) -> Place:
+        """The place of a table's rows with a tag. tag: values by column, none of them empty."""
+        return SharedPlace(self.name, tuple(tag.items())) if tag else self
+
+    def is_within(self, folder: str) -> bool:
+        """True if the table's folder is this folder or below it."""
+        return is_within(self.name, folder)
+
+    def is_named(self, folder: str, last: str) -> bool:
+        """True for a path that ends with a name, below a folder whose name is `folder`, wherever that is."""
+        return f"/{folder}/" in self.name and self.name.endswith(f"/{last}")
+
+    def absolute(self) -> Place:
+        return Place(absolute_place(self.name)).tagged(self.tag)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlace(Place):
+    """A tag's rows in a table that several sources share. pairs: of the tag, columns and values."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        pairs = ",".join(f"{name}={quote(value, safe='')}" for name, value in self.pairs)
+        return f"{self.name}[{pairs}]"
+
+    @property
+    def tag(self) -> dict[str, str]:
+        return dict(self.pairs)
+
+
+NO_PLACE = Place("")
+
+
+def is_relative(path: str) -> bool:
+    """True for a path that begins at a working folder: no URL, and no name in a catalog."""
+    return bool(path) and not _ROOTED.match(path)
+
+
+def absolute_place(place: str) -> str:
+    """A relative path as of this process's working folder; any other place as it is. Links stay as they are written.
+
+    Hadoop's readers begin relative paths at the JVM's working folder, and Delta's ALTER TABLE at the warehouse.
+    """
+    return os.path.abspath(place) if is_relative(place) else place  # noqa: PTH100 # Path keeps `..`
