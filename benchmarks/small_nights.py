@@ -22,7 +22,7 @@ from benchmarks.processes import cpu_seconds
 from benchmarks.sessions import WORK, fresh, session
 from pgoutput_etl.console import no_progress
 from pgoutput_etl.jobs.apply.follow import Follower
-from pgoutput_etl.jobs.run import Run
+from pgoutput_etl.work.batch import Watch, World
 from tests.support.small_archives import copydata, insert, table, transaction, update
 
 Progress = Callable[[str], None]
@@ -69,7 +69,7 @@ def measure_small_nights(runs: int, progress: Progress) -> list[SmallNight]:
                 progress(f"run {run + 1} of {runs}: {tables} tables change")
                 nights.land(tables)
                 measured.append(_measured("warm", tables, lambda: run_job(spark, config, no_progress)))
-        follower = Follower(Run.of(spark, config, no_progress), 0, lambda _: None, lambda: None)
+        follower = Follower(World.of(spark, config), Watch(), 0, lambda _: None, lambda: None)
         follower.look()
         for run in range(runs):
             for tables in (1, 0):

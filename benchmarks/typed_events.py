@@ -21,8 +21,8 @@ from pgoutput_etl.changes.window import Window
 from pgoutput_etl.console import no_progress
 from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks
 from pgoutput_etl.ingest.landed_files import new_files, read_files
+from pgoutput_etl.jobs.backlog import find_backlog
 from pgoutput_etl.jobs.batch_plan import plan_batch
-from pgoutput_etl.jobs.run import Run, find_backlog
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.scan.blocks import BlockKind
@@ -31,6 +31,7 @@ from pgoutput_etl.schema.table_shape import TableShape, table_shape
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import control_rows
 from pgoutput_etl.transactions.status_lookup import StatusLookup
+from pgoutput_etl.work.batch import World
 
 Progress = Callable[[str], None]
 
@@ -62,13 +63,13 @@ def measure_typing(corpus: Corpus, runs: int, progress: Progress) -> Typing:
 
 
 def _type(spark: SparkSession, landing: Path, tables: Path) -> float:
-    run = Run.of(spark, configured(landing, tables), no_progress)
-    backlog = find_backlog(run)
+    world = World.of(spark, configured(landing, tables))
+    backlog = find_backlog(world, no_progress)
     started = time.perf_counter()
     files = new_files(backlog.index, backlog.listing)
-    landed = read_files(run.landing, files, backlog.index, backlog.listing)
+    landed = read_files(world.landing, files, backlog.index, backlog.listing)
     batch = replace(Batch.after(backlog.last, {}), files=landed.parts)
-    plan = plan_batch(run, batch, landed, run.ledger.history.assembly(batch))
+    plan = plan_batch(world, batch, landed, world.ledger.history.assembly(batch))
     changes = ChangeBlocks(plan.rows, plan.targets.cutoffs)
     changes.prepare(plan.tables.tasks)
     for task in plan.tables.tasks:

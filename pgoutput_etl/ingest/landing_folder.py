@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pyspark.sql import SparkSession
@@ -22,6 +22,10 @@ from pgoutput_etl.scan.message_row import ScanError
 class LandingFolder(Protocol):
     @property
     def config(self) -> Config: ...
+
+    def lenient(self) -> LandingFolder:
+        """The same folder, whose damaged files are read as far as possible."""
+        ...
 
     def listing(self) -> Listing:
         """Raises ConfigError if nothing exists there."""
@@ -56,6 +60,9 @@ class SparkLandingFolder:
 
     spark: SparkSession
     config: Config
+
+    def lenient(self) -> SparkLandingFolder:
+        return replace(self, config=replace(self.config, on_error=OnError.QUARANTINE))
 
     def listing(self) -> Listing:
         with reading_files([self.config.source.landing]):

@@ -16,7 +16,6 @@ from pgoutput_etl.ingest.landed_files import FileBatch
 from pgoutput_etl.ingest.quarantine import damage_remarks
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ingest.source_check import CommitOrderError, check_history
-from pgoutput_etl.jobs.run import Run
 from pgoutput_etl.landing.selection import MISPLACED
 from pgoutput_etl.ledger.batch import Batch, PriorState
 from pgoutput_etl.load.writer import refuse_existing_rows
@@ -28,6 +27,7 @@ from pgoutput_etl.targets.target_plan import TargetPlan, names_of, plan_targets,
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.statistics import StatisticsRequest, transactions_by_status
 from pgoutput_etl.types import UserTypes
+from pgoutput_etl.work.batch import World
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class BatchPlan:
         return damage_remarks(self.files.scan_output.scans, self.path_of)
 
 
-def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
+def plan_batch(world: World, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
     """Assembles the batch's files and plans its tables. A file without which all commits are in order is set aside,
     with its tables held from there on, if it is the only one: the plan's batch and files then differ from the given
     ones.
@@ -75,32 +75,32 @@ def plan_batch(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> 
     be applied.
     """
     try:
-        return _plan_in_order(run, batch, files, assembly)
+        return _plan_in_order(world, batch, files, assembly)
     except CommitOrderError as error:
-        scans, salvages = files.scan_output.scans, run.config.on_error is OnError.QUARANTINE and not batch.resumed
+        scans, salvages = files.scan_output.scans, world.config.on_error is OnError.QUARANTINE and not batch.resumed
         number = misplaced_file(scans, batch.last_commit_lsn, error.lsns) if salvages else None
         if number is None or files.parts[number].offset:  # the part of a file with content that was applied
-            raise _naming_both(run, batch, scans, error) from None
+            raise _naming_both(world, batch, scans, error) from None
     controls = files.scan_output.controls.get(number, ())
     files = files.without(number, MISPLACED, relations_in(scans[number], controls))
     batch = replace(batch, files=files.parts)
-    return _plan_in_order(run, batch, files, run.ledger.history.assembly(batch))
+    return _plan_in_order(world, batch, files, world.ledger.history.assembly(batch))
 
 
-def with_creations(run: Run, batch: Batch, states: Sequence[TableState]) -> Sequence[TableState]:
+def with_creations(world: World, batch: Batch, states: Sequence[TableState]) -> Sequence[TableState]:
     """The states after the batch, with the creation of new tables as far as a snapshot's catalog proves it."""
     if not any(may_lack_rows(state) for state in states if state.oid not in batch.tables):
         return states
-    known = run.ledger.batches.known_tables()
+    known = world.ledger.batches.known_tables()
     return [state if state.oid in batch.tables else created_since(state, known) for state in states]
 
 
-def _naming_both(run: Run, batch: Batch, scans: Mapping[int, FileScan], error: CommitOrderError) -> SequenceError:
+def _naming_both(world: World, batch: Batch, scans: Mapping[int, FileScan], error: CommitOrderError) -> SequenceError:
     """The error with the file whose commits are ahead: nothing shows which of the two is wrong."""
     behind = min(error.lsns)
     ahead = file_ahead(scans, batch.last_commit_lsn, behind)
     if ahead is None:
-        rows = run.ledger.store.rows_before("files", ("path", "last_commit_lsn"), batch)
+        rows = world.ledger.store.rows_before("files", ("path", "last_commit_lsn"), batch)
         other = max(rows, key=lambda row: row["last_commit_lsn"] or 0, default={"path": "an earlier batch"})["path"]
     else:
         other = batch.files[ahead].path
@@ -111,9 +111,9 @@ def _naming_both(run: Run, batch: Batch, scans: Mapping[int, FileScan], error: C
     )
 
 
-def _plan_in_order(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
+def _plan_in_order(world: World, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
     """Like plan_batch, with all files. Raises CommitOrderError, too."""
-    config, ledger = run.config, run.ledger
+    config, ledger = world.config, world.ledger
     path_of = partial(ledger.files.path_of, batch)
     assembly.origins = config.source.origins
     prior = ledger.prior_state(assembly)
@@ -123,7 +123,7 @@ def _plan_in_order(run: Run, batch: Batch, files: FileBatch, assembly: Assembly)
     user_types = UserTypes.of(assembly.types.values(), config.types)
     policy = masking_policy_of(config, assembly, user_types)
     if not all(_is_masked_alike(policy, assembly, oid, masks) for oid, masks in masks_of_waiting):
-        waiting = run.archive_of(batch).waiting(prior.open_fragments, policy)
+        waiting = world.archive_of(batch).waiting(prior.open_fragments, policy)
     assembly.relations.mask = policy
     rows = MessageRows(files.masked(policy), waiting, files.inspected, assembly)
     if assembly.needs_history:
@@ -136,7 +136,7 @@ def _plan_in_order(run: Run, batch: Batch, files: FileBatch, assembly: Assembly)
         refuse_other_settings(batch.settings, config, names, batch.number)
     targets = plan_targets(config, assembly, rows, batch.tables, ahead, path_of)
     if not batch.resumed:
-        refuse_existing_rows(run.targets, targets.tables, [*targets.tables.tasks])
+        refuse_existing_rows(world.targets, targets.tables, [*targets.tables.tasks])
     return BatchPlan(batch, files, rows, prior, targets, path_of)
 
 

@@ -21,6 +21,7 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.ingest.landed_files import find_parts
 from pgoutput_etl.ingest.landing_folder import LandingFolder
+from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import FilePart, LandedFile
 from pgoutput_etl.landing.known_files import KnownFiles, is_unchanged
 from pgoutput_etl.landing.selection import refuse
@@ -32,6 +33,7 @@ from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.plan import HELD, TableState
 from pgoutput_etl.targets.planner import name_holders
 from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.transactions.outcome import FragmentId, Outcome, TransactionStatus, Watermark
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from pgoutput_etl.types import UserTypes
@@ -82,6 +84,22 @@ class LedgerArchive(ABC):
 
         Raises ArchiveError if a file is gone or has changed.
         """
+
+    @abstractmethod
+    def assembled(
+        self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]
+    ) -> AbstractContextManager[CommittedRows]:
+        """The committed changes among rows whose transactions are assembled, until the end of the context. without:
+        OIDs of relations to leave out. cutoffs: those of tables, by OID; later changes are left out, too."""
+
+    @abstractmethod
+    def staged(self, place: str, oids: Collection[int], lsn: int, time: int | None) -> CommittedRows:
+        """A snapshot's rows of these tables, as inserted by one transaction, before all files, that committed at `lsn`.
+        time: microseconds since 2000-01-01 UTC."""
+
+    @abstractmethod
+    def discard(self, place: str) -> None:
+        """Removes staged rows."""
 
     @abstractmethod
     def waiting(self, fragments: Collection[FragmentId], policy: MaskingPolicy | None) -> DataFrame:

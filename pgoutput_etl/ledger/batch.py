@@ -53,24 +53,20 @@ class Batch:
             return cls(uuid4().hex, 1, files, False, None, {}, 0)
         return replace(last, number=last.number + 1, files=files, resumed=False, work=None, settings=None)
 
-    @staticmethod
-    def number_of_next(last: Batch | None) -> int:
-        """The number of the batch that a run would work on: the unfinished one, or the next."""
-        return 1 if last is None else last.number + (not last.resumed)
+    @classmethod
+    def next(cls, last: Batch | None) -> Batch:
+        """The batch that a run would work on: the unfinished one, or a new one after the last."""
+        return last if last is not None and last.resumed else cls.after(last, {})
+
+    def with_order(self, settings: str, work: str | None = None) -> Batch:
+        """The batch with what a run that finishes it must know. A resumed batch keeps what it began with."""
+        return self if self.resumed else replace(self, work=work, settings=settings)
 
     @property
     def erasure(self) -> str | None:
         """The reference of the request to erase rows that the batch carries out; None for another batch."""
         order = erasure_of(self.work)
         return None if order is None else str(order["reference"])
-
-    def refuse_erasure(self) -> None:
-        """Raises RunError if the batch has begun to erase rows, which only jobs/forget.py can finish."""
-        if self.resumed and self.erasure is not None:
-            raise RunError(
-                f"batch {self.number} was begun by a run of jobs/forget.py that died: finish the erasure "
-                f"{self.erasure!r} first, with its request and --execute"
-            )
 
     @property
     def to_read(self) -> dict[int, FilePart]:

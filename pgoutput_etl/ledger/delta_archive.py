@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,6 +21,8 @@ from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.ingest.executors import blocks_of, message_rows, rows_with_status
 from pgoutput_etl.ingest.landing_folder import SparkLandingFolder
 from pgoutput_etl.ingest.listing import reading_files
+from pgoutput_etl.ingest.quarantine import before_cutoffs
+from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask, task_again
 from pgoutput_etl.landing.selection import refuse
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
@@ -30,14 +32,16 @@ from pgoutput_etl.ledger.store import with_missing_columns
 from pgoutput_etl.ledger.transactions import fragment_frame
 from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
+from pgoutput_etl.places import Place
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
-from pgoutput_etl.scan.message_row import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG, ScanError
+from pgoutput_etl.scan.message_row import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG, MESSAGE_SCHEMA, ScanError
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.delta import read_table
+from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table, remove_table
 from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.workers import first_scan
-from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.targets.plan import BEFORE_FILES, TableState
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, microseconds_of
+from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
 
 _OPEN = pa.schema(
@@ -155,6 +159,39 @@ class DeltaArchive(LedgerArchive):
             yield SparkRows(rows)
         finally:
             unpersist(rows)
+
+    @contextmanager
+    def assembled(
+        self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]
+    ) -> Iterator[SparkRows]:
+        changes = persist(rows_with_status(rows.changes(), rows.statuses), StorageLevel.DISK_ONLY)
+        try:
+            is_committed = F.col("fate") == TransactionStatus.COMMITTED.value
+            committed = changes.where(is_committed & ~F.col("relation").isin(*without))
+            yield SparkRows(before_cutoffs(self.spark, committed, cutoffs))
+        finally:
+            unpersist(changes)
+
+    def staged(self, place: str, oids: Collection[int], lsn: int, time: int | None) -> SparkRows:
+        columns = {
+            "file": F.lit(BEFORE_FILES).cast("long"),
+            "offset": F.col("ordinal"),
+            "tag": F.lit("I"),
+            "fate": F.lit(TransactionStatus.COMMITTED.value),
+            "commit_lsn": F.lit(lsn).cast("long"),
+            "commit_ts": F.lit(time).cast("long"),
+        }
+        schema = pa.schema([*MESSAGE_SCHEMA, ("scope", pa.int64()), ("fate", pa.string())])
+        empty = SparkRows(frame(self.spark, schema.empty_table()))
+        if not is_delta_table(self.spark, Place(place)):  # no table that is repaired differs
+            return empty
+        rows = self.spark.read.format("delta").load(place).where(F.col("relation").isin(*oids))
+        return empty.plus(SparkRows(rows.withColumns(columns)))
+
+    def discard(self, place: str) -> None:
+        """Deletes only the rows, not the folder, where Hadoop's file system can't be called."""
+        if is_delta_table(self.spark, Place(place)) and not remove_table(self.spark, Place(place)):
+            delta_table(self.spark, Place(place)).delete()
 
     def all_changes(self, oids: Collection[int]) -> DataFrame:
         """Every change of these relations, as sent, whatever became of its transaction: the columns of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks, positions_of, statistics_of
+from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import KnownContents, task_again
 from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
 from pgoutput_etl.ledger.transactions import open_fragments
+from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.schema.relation_history import RelationHistory
@@ -23,6 +25,7 @@ from pgoutput_etl.schema.version_spans import RowPositions
 from pgoutput_etl.targets.plan import TableChanges, TableState
 from pgoutput_etl.targets.target_plan import table_changes
 from pgoutput_etl.timestamps import microseconds_of
+from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
 from pgoutput_etl.transactions.statistics import CommitWindow, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import StatusLookup
@@ -33,20 +36,25 @@ from tests.support.nights import Block
 @dataclass(frozen=True, slots=True, eq=False)
 class SimRows:
     """committed_rows.CommittedRows. blocks: of changes. commits: to apply. since: the LSN after which a relation's
-    changes count, by OID."""
+    changes count, by OID. before: the LSN from which they don't, by OID."""
 
     blocks: list[Block]
     statuses: StatusLookup
     oids: frozenset[int]
     commits: CommitRange
     since: Mapping[int, int]
+    before: Mapping[int, int] = field(default_factory=dict)
 
     def after(self, lsns: Mapping[int, int]) -> SimRows:
         return replace(self, since={**self.since, **lsns})
 
     def range_of(self, oid: int) -> tuple[int, int]:
         """The first and the last commit LSN that count."""
-        return max(self.commits.first, self.since.get(oid, -1) + 1), self.commits.last
+        last = min(self.commits.last, self.before.get(oid, MAX_STORED_LSN) - 1)
+        return max(self.commits.first, self.since.get(oid, -1) + 1), last
+
+    def plus(self, *_: SimRows) -> SimRows:
+        raise AssertionError("no snapshots in this simulation")
 
     def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
         ranges = {oid: self.range_of(oid) for oid in self.oids}
@@ -70,6 +78,21 @@ class SimArchive(LedgerArchive):
         wanted = frozenset(oids)
         blocks = [block for block in self._blocks(files) if block["relation"] in wanted]
         yield SimRows(blocks, self._statuses([file.number for file in files]), wanted, commits, {})
+
+    @contextmanager
+    def assembled(
+        self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]
+    ) -> Iterator[SimRows]:
+        oids = frozenset(rows.assembly.relations.oids() - {*without})
+        blocks = rows.collect_changes(oids).to_pylist()
+        before = {oid: cutoff.lsn for oid, cutoff in cutoffs.items()}
+        yield SimRows(blocks, rows.statuses, oids, CommitRange(0, MAX_STORED_LSN), {}, before)
+
+    def staged(self, *_: Any) -> SimRows:
+        raise AssertionError("no snapshots in this simulation")
+
+    def discard(self, *_: Any) -> None:
+        raise AssertionError("no snapshots in this simulation")
 
     def _blocks(self, files: Collection[ReadFile]) -> list[Block]:
         """Of changes. Raises ArchiveError."""

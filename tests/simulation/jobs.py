@@ -17,9 +17,9 @@ from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.backfill.run import backfill_tables
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain_tables
-from pgoutput_etl.jobs.run import Run
 from pgoutput_etl.ledger.as_of import batch_at, tables_in
 from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.work.batch import Watch, World
 from tests.simulation.archive import SimArchive
 from tests.simulation.landing import Folder, SimLandingFolder
 from tests.simulation.ledger import ROOT, SOURCE, SimStore, sim_ledger
@@ -73,19 +73,24 @@ class Jobs:
     def targets(self) -> SimTargets:
         return SimTargets(Writer(self.storage, self.process), self.machine)
 
-    def apply(self) -> str:
+    @property
+    def world(self) -> World:
         @contextmanager
         def background() -> Iterator[SimBackground]:
             with self.machine.pool(2) as pool:
                 yield SimBackground(pool)
 
+        def repair_changes(*_: Any) -> Any:
+            raise AssertionError("no snapshots in this simulation")
+
         archive_of = partial(SimArchive, self.config, self.ledger, landing=self.landing)
-        run = Run(self.config, self.ledger, self.landing, self.targets, background, archive_of)
-        return ", ".join(str(summary.batch) for summary in apply_run(run))
+        return World(self.config, self.ledger, self.landing, self.targets, background, archive_of, repair_changes)
+
+    def apply(self) -> str:
+        return ", ".join(str(summary.batch) for summary in apply_run(self.world, Watch()))
 
     def backfill(self, request: BackfillRequest) -> str:
-        archive_of = partial(SimArchive, self.config, self.ledger, landing=self.landing)
-        return f"backfill {backfill_tables(archive_of, self.ledger, self.targets, request, no_progress).batch}"
+        return f"backfill {backfill_tables(self.world, request, no_progress).batch}"
 
     def some_backfill(self, chance: Random, last_lsn: int) -> str:
         """Of all tables, whole or within a range of commits."""

@@ -159,6 +159,9 @@ class SimLandingFolder:
     storage: Storage
     process: SimProcess
 
+    def lenient(self) -> SimLandingFolder:
+        return self
+
     def listing(self) -> Listing:
         """In pages, as object stores list: between two of them, the receiver may rename its files."""
         return Listing.of(self._pages())

@@ -13,11 +13,12 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest import landed_files
 from pgoutput_etl.ingest.landed_files import read_files
 from pgoutput_etl.jobs.apply import pipeline
+from pgoutput_etl.jobs.apply.pipeline import PreparedFiles
 from pgoutput_etl.jobs.backfill import run as backfill
+from pgoutput_etl.jobs.backlog import find_backlog
 from pgoutput_etl.jobs.maintain import run as maintenance
 from pgoutput_etl.jobs.maintain.retention import RetentionRule
 from pgoutput_etl.jobs.maintain.run import _Maintenance
-from pgoutput_etl.jobs.run import find_backlog
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
 from pgoutput_etl.ledger.claims import Claims, HeldClaim
@@ -26,6 +27,8 @@ from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransact
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.writer import TableResult, Writer
+from pgoutput_etl.work.batch import Nothing, run
+from pgoutput_etl.work.in_place import InPlaceBackfill
 from tests.simulation import jobs
 from tests.simulation.ledger import SimPending
 from tests.simulation.targets import SimTargets
@@ -52,11 +55,10 @@ def _tables_before_the_batch() -> Any:
 
 
 def _new_files_in_an_interrupted_batch() -> Any:
-    def finish(run: Any, backlog: Any, batch: Any) -> Any:
+    def finish(world: Any, watch: Any, backlog: Any, batch: Any) -> Any:  # noqa: ARG001
         files = landed_files.new_files(backlog.index, backlog.listing)
-        read = partial(read_files, run.landing, files, backlog.index, backlog.listing)
-        summary, _ = pipeline._claim_and_apply(run, backlog, batch, read)
-        return [summary]
+        read = partial(read_files, world.landing, files, backlog.index, backlog.listing)
+        return [pipeline._apply_files(world, watch, backlog, read).summary]
 
     return patch.object(pipeline, "_finish_interrupted", finish)
 
@@ -98,13 +100,13 @@ def _everything_deleted_as_ended() -> Any:
         rows = self.store.rows("open_transactions", ("file", "unit"))
         self.delete_closed({(row["file"], row["unit"]) for row in rows}, assembly)
 
-    def hold(run: Any) -> Any:
-        backlog = find_backlog(run)
+    def hold(world: Any, watch: Any) -> Any:
+        backlog = find_backlog(world, watch.progress)
         last, claim = backlog.last, backlog.claim
         if last is None or last.resumed or claim is None or claim.status == "released":
             return backlog
-        with run.ledger.batches.claims().held(last.number + 1, run.progress, claim):
-            run.ledger.delete_ended(last)
+        with world.ledger.batches.claims().held(last.number + 1, watch.progress, claim):
+            world.ledger.delete_ended(last)
         return backlog.after(last)
 
     looks = patch.object(HeldClaim, "confirm", confirm_alone)
@@ -113,19 +115,18 @@ def _everything_deleted_as_ended() -> Any:
 
 def _done_before_the_tables() -> Any:
     """They are written once the batch is done, which names no version of them."""
-    load, late = pipeline._load, list[Callable[[], Any]]()
+    write, late = PreparedFiles.write, list[Callable[[], Any]]()
     close = Ledger.close
 
-    def writes_later(run: Any, plan: Any, check_claim: Any) -> Any:
-        run.ledger.batches.begin(plan.batch)
-        late.append(partial(load, run, replace(plan, batch=replace(plan.batch, resumed=True)), check_claim))
-        return []
+    def writes_later(self: PreparedFiles) -> None:
+        late.append(partial(write, self))
+        self.results = []
 
     def closes(self: Ledger, batch: Any, results: Any, metrics: Any = None) -> None:
         close(self, batch, results, metrics)
         late.pop()()
 
-    return patch.object(pipeline, "_load", writes_later), patch.object(Ledger, "close", closes)
+    return patch.object(PreparedFiles, "write", writes_later), patch.object(Ledger, "close", closes)
 
 
 def _no_look_at_the_ledger_after_the_claim() -> Any:
@@ -161,26 +162,30 @@ def _backfill_done_before_its_tables() -> Any:
 
 
 def _interrupted_backfills_count_as_done() -> Any:
-    def finish(archive: Any, targets: Any, progress: Any) -> Any:  # noqa: ARG001
-        with archive.ledger.batches.claimed(archive.last, archive.last, progress):
-            archive.ledger.close_backfill(archive.last, {}, [], [])
+    @contextmanager
+    def prepare(self: InPlaceBackfill, batch: Any, check_claim: Any) -> Iterator[Any]:
+        if not batch.resumed:
+            with plan(self, batch, check_claim) as prepared:
+                yield prepared
+        else:
+            self.archive.ledger.close_backfill(batch, {}, [], [])
+            yield Nothing(None)
 
-    return patch.object(pipeline, "finish_backfill", finish), patch.object(backfill, "finish_backfill", finish)
+    plan = InPlaceBackfill.prepare
+    return patch.object(InPlaceBackfill, "prepare", prepare)
 
 
 def _no_look_at_the_ledger_by_a_backfill() -> Any:
     """Each process has a ledger of its own, whose part can be replaced."""
-    run_batch = backfill._run_batch
 
-    def unconfirmed(archive: Any, targets: Any, order: Any, batch: Any, progress: Any) -> Any:
-        ledger, claimed = archive.ledger, archive.ledger.batches.claimed
-        last = ledger.batches.last()
+    def unconfirmed(ledger: Any, work: Any, before: Any, watch: Any) -> Any:
+        last, claimed = ledger.batches.last(), ledger.batches.claimed
         if not last.resumed:
-            batch = replace(batch, number=last.number + 1)
+            before = replace(before, number=last.number)
             ledger.batches = replace(ledger.batches, watch=lambda _: lambda _, *arguments: claimed(last, *arguments))
-        return run_batch(archive, targets, order, batch, progress)
+        return run(ledger, work, before, watch)
 
-    return patch.object(backfill, "_run_batch", unconfirmed)
+    return patch.object(backfill, "run", unconfirmed)
 
 
 def _only_changes_within_the_range() -> Any:

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.ledger.as_of import tables_in
 from pgoutput_etl.ledger.claims import LEASE, RENEWAL
 from pgoutput_etl.replay.mirror import target_row
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.transactions.outcome import ACCOUNTS
+from pgoutput_etl.work.backfill import BackfillOrder
 from tests.simulation.archives import Archive, Rows
 from tests.simulation.landing import Receiver
 from tests.simulation.ledger import ROOT, Chunk

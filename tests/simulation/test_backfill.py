@@ -12,7 +12,8 @@ import pytest
 
 from pgoutput_etl.jobs.backfill import run as backfill
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from tests.simulation.archive import SimArchive
+from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.work.batch import run
 from tests.simulation.jobs import Jobs
 from tests.simulation.landing import compressed
 from tests.simulation.promises import BrokenPromiseError, Holders
@@ -89,13 +90,12 @@ def test_a_backfill_stops_if_another_run_has_finished_a_batch_since_it_read_the_
     world.receiver.grow(10)
     assert world.run_alone() == "done: 1"
     with planted(mutation):
-        run_batch = backfill._run_batch
 
-        def late(archive: SimArchive, *arguments: Any) -> Any:
-            archive.ledger.machine.event().wait(5000)
-            return run_batch(archive, *arguments)
+        def late(ledger: Ledger, *arguments: Any) -> Any:
+            ledger.machine.event().wait(5000)
+            return run(ledger, *arguments)
 
-        with patch.object(backfill, "_run_batch", late):
+        with patch.object(backfill, "run", late):
             process = world.start(Random(0), rebuild)
             world._go_on(world.scheduler.now + 1000, Random(0))
             while not world.receiver.is_done:

@@ -28,10 +28,10 @@ from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.apply.summary import found_nothing
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain
-from pgoutput_etl.jobs.run import Run
 from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.condition import consistency_line
+from pgoutput_etl.work.batch import Watch, World
 
 MOST_TRANSACTIONS = 100_000  # the most in a batch of several files, unless the configuration has a limit
 
@@ -88,7 +88,8 @@ class Follower:
     """seconds: from the beginning of one look to the beginning of the next. report: called with each applied batch.
     keep_up: compacts the ledger. load_missing: loads the rows of tables that appeared without them, if configured."""
 
-    run: Run
+    world: World
+    watch: Watch
     seconds: float
     report: Callable[[RunSummary], None]
     keep_up: Callable[[], object]
@@ -99,23 +100,23 @@ class Follower:
     batches: int = 0
 
     def follow(self) -> FollowReport:
-        """Looks again and again until `run.is_stopping`. Raises PgoutputEtlError, except if another run is at work."""
-        while not self.run.is_stopping():
+        """Looks again and again until the watch stops it. Raises PgoutputEtlError, except if another run is at work."""
+        while not self.watch.is_stopping():
             began = time.monotonic()
             self.look()
-            while not self.run.is_stopping() and (left := began + self.seconds - time.monotonic()) > 0:
+            while not self.watch.is_stopping() and (left := began + self.seconds - time.monotonic()) > 0:
                 time.sleep(min(left, _NAP))
         return FollowReport(self.batches, self.last)
 
     def look(self) -> None:
         """Applies new files once. If another run is at work on them, leaves them to it."""
-        config = self.run.config
+        config = self.world.config
         with RunRecorder(config.source.name, config.metrics, is_look=True) as recorder:
             try:
-                summaries = self._summaries(replace(self.run, enter=recorder.stages.start, lap=recorder.stages.lap))
+                summaries = self._summaries(replace(self.watch, enter=recorder.stages.start, lap=recorder.stages.lap))
             except AnotherRunError as error:
                 self.listing = None
-                self.run.progress(f"waiting: {error}")
+                self.watch.progress(f"waiting: {error}")
                 return
             recorder.done(summaries)
         self.last = summaries[-1]
@@ -126,8 +127,8 @@ class Follower:
                 if self.batches % BATCHES_PER_UPKEEP == 0:
                     self._keep_up()
 
-    def _summaries(self, run: Run) -> Sequence[RunSummary]:
-        listing = run.landing.listing()
+    def _summaries(self, watch: Watch) -> Sequence[RunSummary]:
+        listing = self.world.landing.listing()
         is_due = time.monotonic() - self.looked_at >= _LEDGER_INTERVAL
         if (
             self.last is not None
@@ -138,17 +139,17 @@ class Follower:
         ):
             return [found_nothing(self.last)]
         self.load_missing()
-        summaries = apply_run(run, leaves_to_others=True)
+        summaries = apply_run(self.world, watch, leaves_to_others=True)
         is_done = summaries[-1].unpublished is None
         self.listing, self.looked_at = listing if is_done else None, time.monotonic()
         return summaries
 
     def _keep_up(self) -> None:
-        self.run.progress("compacting the ledger")
+        self.watch.progress("compacting the ledger")
         try:
             self.keep_up()
         except AnotherRunError as error:
-            self.run.progress(f"the ledger is compacted later: {error}")
+            self.watch.progress(f"the ledger is compacted later: {error}")
 
 
 def follow(
@@ -163,12 +164,12 @@ def follow(
     PgoutputEtlError, except if another run is at work."""
     limit = config.merge.max_transactions or MOST_TRANSACTIONS
     config = replace(config, merge=replace(config.merge, max_transactions=limit))
-    run = replace(Run.of(spark, config, progress), is_stopping=is_stopping)
+    watch = Watch(progress, is_stopping=is_stopping)
     keep_up = partial(
         maintain, spark, config, MaintainRequest((), ("optimize", "checkpoint"), execute=True), no_progress
     )
     load_missing = partial(load_missing_rows, spark, config, progress)
-    return Follower(run, seconds, report, keep_up, load_missing).follow()
+    return Follower(World.of(spark, config), watch, seconds, report, keep_up, load_missing).follow()
 
 
 def batch_line(summary: RunSummary) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pyspark.sql import SparkSession
@@ -19,17 +20,19 @@ from pgoutput_etl.ingest.rounded_floats import files_with_rounded_floats
 from pgoutput_etl.jobs.apply.recorder import StageTimer
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.apply.summary import batch_metrics, nothing_new, summarize, with_refused
-from pgoutput_etl.jobs.backfill.run import finish_backfill
+from pgoutput_etl.jobs.backlog import Backlog, find_backlog
 from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch, with_creations
-from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
 from pgoutput_etl.landing.selection import FileSelection, tail_remark
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.claims import RELEASED
+from pgoutput_etl.load.targets import Changes
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.spark.retries import was_lost
 from pgoutput_etl.targets.plan import HELD
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.work.batch import Nothing, Watch, World, run
+from pgoutput_etl.work.kinds import unfinished_work
 
 _ATTEMPTS = 5  # as long as files are renamed or machines are lost
 
@@ -46,10 +49,10 @@ def apply(
     stages = stages or StageTimer()
     if jit.WHY_NOT is not None:
         progress(f"decoding without compiled code, which is many times slower: {jit.WHY_NOT}")
-    return apply_run(Run.of(spark, config, progress, stages.start, stages.lap))
+    return apply_run(World.of(spark, config), Watch(progress, stages.start, stages.lap))
 
 
-def apply_run(run: Run, leaves_to_others: bool = False) -> list[RunSummary]:
+def apply_run(world: World, watch: Watch, leaves_to_others: bool = False) -> list[RunSummary]:
     """Like `apply`. If files have changed since they were listed or scanned, or a machine was lost along with the rows
     that it had scanned, starts again with the remaining work: the files that are new now, or the rest of the unfinished
     batch.
@@ -60,30 +63,39 @@ def apply_run(run: Run, leaves_to_others: bool = False) -> list[RunSummary]:
     failures = 0
     while True:
         finished = len(summaries)
-        run.enter("look")
-        backlog = _find_backlog(run)
+        watch.enter("look")
+        backlog = _find_backlog(world, watch)
         try:
             if backlog.interrupted is not None:
-                summaries += _finish_interrupted(run, backlog, backlog.interrupted)
-                if run.is_stopping() and summaries:
+                summaries += _finish_interrupted(world, watch, backlog, backlog.interrupted)
+                if watch.is_stopping() and summaries:
                     return summaries
-                run.enter("look")
-                backlog = _find_backlog(run)
-            for summary in _apply_new_files(run, backlog):
+                watch.enter("look")
+                backlog = _find_backlog(world, watch)
+            for summary in _apply_new_files(world, watch, backlog):
                 summaries.append(summary)
         except Exception as error:
             failures = 1 if len(summaries) > finished else failures + 1
             if leaves_to_others and summaries and isinstance(error, AnotherRunError):
-                run.progress(f"leaving the rest: {error}")
+                watch.progress(f"leaving the rest: {error}")
                 return summaries
             reason = _reason_to_try_again(error)
             if reason is None or failures == _ATTEMPTS:
                 raise
-            run.progress(f"starting again: {reason}")
+            watch.progress(f"starting again: {reason}")
             continue
         tails = map(tail_remark, backlog.index.tails(backlog.listing))
-        *others, last = summaries or [nothing_new(run, backlog.last, tails)]
-        return [*others, with_refused(run.config, last, backlog.listing.not_plain.values())]
+        *others, last = summaries or [nothing_new(world, backlog.last, tails)]
+        return [*others, with_refused(world.config, last, backlog.listing.not_plain.values())]
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedFiles:
+    """later: files left for later batches."""
+
+    batch: Batch
+    summary: RunSummary
+    later: tuple[FileSelection, ...] = ()
 
 
 def _reason_to_try_again(error: Exception) -> str | None:
@@ -92,65 +104,54 @@ def _reason_to_try_again(error: Exception) -> str | None:
     return "Spark gave up a job because it lost executors" if was_lost(error) else None
 
 
-def _find_backlog(run: Run) -> Backlog:
+def _find_backlog(world: World, watch: Watch) -> Backlog:
     """First completes the work of a run that died, or could not publish, after its batch was done."""
-    backlog = find_backlog(run)
+    backlog, ledger = find_backlog(world, watch.progress), world.ledger
     last, claim = backlog.last, backlog.claim
     if last is None or last.resumed:
         return backlog
     has_leftovers = claim is not None and claim.status != RELEASED
-    if not has_leftovers and run.ledger.publisher.has_published(last):
+    if not has_leftovers and ledger.publisher.has_published(last):
         return backlog
-    with run.ledger.batches.claimed(last, Batch.after(last, {}), run.progress, claim):
+    with ledger.batches.claimed(last, Batch.after(last, {}), watch.progress, claim):
         if has_leftovers:
-            run.ledger.delete_ended(last)
-        run.ledger.publish(last)
+            ledger.delete_ended(last)
+        ledger.publish(last)
     return backlog.after(last)
 
 
-def _finish_interrupted(run: Run, backlog: Backlog, batch: Batch) -> list[RunSummary]:
+def _finish_interrupted(world: World, watch: Watch, backlog: Backlog, batch: Batch) -> list[RunSummary]:
     if batch.work is not None:
-        run.enter("finish_backfill")
-        finish_backfill(run.archive_of(batch), run.targets, run.progress)
+        watch.enter("finish_backfill")
+        run(world.ledger, unfinished_work(world, batch, watch.progress), batch, Watch(watch.progress))
         return []
-    summary, _ = _claim_and_apply(run, backlog, batch, partial(read_again, run.landing, batch.files))
-    return [summary]
+    return [_apply_files(world, watch, backlog, partial(read_again, world.landing, batch.files)).summary]
 
 
-def _apply_new_files(run: Run, backlog: Backlog) -> Iterator[RunSummary]:
+def _apply_new_files(world: World, watch: Watch, backlog: Backlog) -> Iterator[RunSummary]:
     """Closes each batch before it claims the next. Raises FilesChangedError."""
     files = new_files(backlog.index, backlog.listing)
-    read = partial(read_files, run.landing, files, backlog.index, backlog.listing)
+    read = partial(read_files, world.landing, files, backlog.index, backlog.listing)
     are_left = bool(files)
     while are_left:
-        batch = replace(Batch.after(backlog.last, {}), settings=settings_of(run.config))
-        summary, later = _claim_and_apply(run, backlog, batch, read)
-        yield summary
-        if are_left := bool(later) and not run.is_stopping():
-            run.progress(f"batch {batch.number} is done; {len(later):,} more to go")
-            backlog = backlog.after(run.ledger.batches.last_after(batch))
-            read = partial(read_later, run.landing, later)
+        applied = _apply_files(world, watch, backlog, read)
+        yield applied.summary
+        if are_left := bool(applied.later) and not watch.is_stopping():
+            watch.progress(f"batch {applied.batch.number} is done; {len(applied.later):,} more to go")
+            backlog = backlog.after(world.ledger.batches.last_after(applied.batch))
+            read = partial(read_later, world.landing, applied.later)
 
 
-def _claim_and_apply(
-    run: Run, backlog: Backlog, batch: Batch, read: Callable[[], FileBatch]
-) -> tuple[RunSummary, tuple[FileSelection, ...]]:
-    """The batch's summary, and the files left for later batches. read: scans the batch's files, which changes nothing
-    and so need not wait for the claim."""
-    run.progress(f"batch {batch.number}: scanning files")
-    run.enter("read")
-    with run.background() as jobs:
-        reading, state_before = jobs.start(read), jobs.start(partial(run.ledger.history.assembly, batch))
+def _apply_files(world: World, watch: Watch, backlog: Backlog, read: Callable[[], FileBatch]) -> AppliedFiles:
+    """read: scans the batch's files, which changes nothing and so need not wait for the claim."""
+    batch = Batch.next(backlog.last)
+    watch.progress(f"batch {batch.number}: scanning files")
+    watch.enter("read")
+    with world.background() as jobs:
+        reading, state_before = jobs.start(read), jobs.start(partial(world.ledger.history.assembly, batch))
         try:
-            with run.ledger.batches.claimed(backlog.last, batch, run.progress, backlog.claim) as check_claim:
-                if batch.resumed:
-                    run.progress(f"batch {batch.number}: finishing what a run before has begun")
-                files = reading.result()
-                batch = replace(batch, files=files.parts)
-                if not batch.files:
-                    return nothing_new(run, backlog.last, files.remarks), ()
-                with files.rereading():
-                    return _apply_batch(run, batch, files, state_before.result(), check_claim), files.later
+            work = LandedFiles(world, watch, backlog.last, reading, state_before)
+            return run(world.ledger, work, backlog.last, watch, backlog.claim)
         finally:
             reading.add_done_callback(_release)
 
@@ -160,64 +161,98 @@ def _release(reading: Future[FileBatch]) -> None:
         reading.result().release()
 
 
-def _apply_batch(
-    run: Run, batch: Batch, files: FileBatch, assembly: Assembly, check_claim: Callable[[], None]
-) -> RunSummary:
-    run.progress(f"batch {batch.number}: applying {counted(len(batch.to_read), 'file')}, {counted(batch.size, 'byte')}")
-    run.enter("prepare")
-    plan = _plan(run, batch, files, assembly)
-    batch, files = plan.batch, plan.files
-    run.enter("write")
-    check_claim()
-    results = _with_creation(run, batch, _load(run, plan, check_claim))
-    check_claim()
-    run.progress("writing the ledger")
-    run.enter("ledger")
-    tables = [result.state for result in results]
-    changes = [(r.state, position, change) for r in results for position, change in r.schema_changes]
-    accounts = plan.accounts([table.oid for table in tables if table.status == HELD])
-    scans = files.scan_output.scans
-    rounded = tuple(plan.path_of(number) for number in files_with_rounded_floats(plan.rows))
-    result = BatchResult(plan.rows, plan.prior, scans, tables, changes, accounts)
-    run.ledger.close(batch, result, lambda: batch_metrics(run.lap(), plan.transactions(), results))
-    return replace(summarize(run, plan, results, accounts), rounded_floats=rounded)
+@dataclass(frozen=True, slots=True)
+class LandedFiles:
+    """Applies files. last: the batch before. reading: the scan of the files. state_before: the ledger's state before
+    the batch."""
 
+    world: World
+    watch: Watch
+    last: Batch | None
+    reading: Future[FileBatch]
+    state_before: Future[Assembly]
 
-def _with_creation(run: Run, batch: Batch, results: list[TableResult]) -> list[TableResult]:
-    """The results, with the creation of new tables as far as a snapshot's catalog proves it."""
-    states = with_creations(run, batch, [result.state for result in results])
-    return [replace(result, state=state) for result, state in zip(results, states, strict=True)]
-
-
-def _plan(run: Run, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
-    """Plans the batch. Scans the files again if the scanned rows were lost. Raises FilesChangedError if the files have
-    changed, too."""
-    try:
+    @contextmanager
+    def prepare(self, batch: Batch, check_claim: Callable[[], None]) -> Iterator[PreparedFiles | Nothing[AppliedFiles]]:
+        world, progress = self.world, self.watch.progress
+        if batch.resumed:
+            progress(f"batch {batch.number}: finishing what a run before has begun")
+        files = self.reading.result()
+        batch = replace(batch, files=files.parts).with_order(settings_of(world.config))
+        if not batch.files:
+            yield Nothing(AppliedFiles(batch, nothing_new(world, self.last, files.remarks)))
+            return
         with files.rereading():
-            return plan_batch(run, batch, files, assembly)
-    except Exception as error:
-        reason = _reason_to_try_again(error)
-        if reason is None:
-            raise
-        run.progress(f"scanning again: {reason}")
-        return plan_batch(run, batch, files.scanned_again(), run.ledger.history.assembly(batch))
+            counts = f"{counted(len(batch.to_read), 'file')}, {counted(batch.size, 'byte')}"
+            progress(f"batch {batch.number}: applying {counts}")
+            self.watch.enter("prepare")
+            yield PreparedFiles(world, self.watch, self._plan(batch, files), check_claim)
+
+    def _plan(self, batch: Batch, files: FileBatch) -> BatchPlan:
+        """Plans the batch. Scans the files again if the scanned rows were lost. Raises FilesChangedError if the files
+        have changed, too."""
+        world = self.world
+        try:
+            with files.rereading():
+                return plan_batch(world, batch, files, self.state_before.result())
+        except Exception as error:
+            reason = _reason_to_try_again(error)
+            if reason is None:
+                raise
+            self.watch.progress(f"scanning again: {reason}")
+            return plan_batch(world, batch, files.scanned_again(), world.ledger.history.assembly(batch))
 
 
-def _load(run: Run, plan: BatchPlan, check_claim: Callable[[], None]) -> list[TableResult]:
-    """Writes every table of the plan. Meanwhile the ledger records the batch's beginning, before any table is written,
-    and then everything that does not depend on the written tables."""
-    with run.machine.pool(1) as pool:
-        begun = pool.submit(run.ledger.batches.begin, plan.batch)
-        changes = run.targets.batch_changes(plan.rows, plan.targets.cutoffs, plan.tables.tasks)
-        begun.result()
-    last_commit_lsn = plan.assembly.last_commit_lsn
-    callbacks = (check_claim, plan.path_of, run.progress, plan.files.rereading)
-    writer = Writer(run.targets, run.config, plan.batch, last_commit_lsn, *callbacks)
-    with run.machine.pool(1) as pool:
-        statistics = plan.targets.statistics
-        recorded = pool.submit(run.ledger.record_ahead, plan.batch, plan.rows, plan.prior, statistics)
-        if not run.targets.may_overlap:
+@dataclass(slots=True)
+class PreparedFiles:
+    world: World
+    watch: Watch
+    plan: BatchPlan
+    check_claim: Callable[[], None]
+    changes: Changes = field(init=False)
+    results: list[TableResult] = field(init=False)
+    accounts: dict[int, dict[str, int]] = field(init=False)
+
+    @property
+    def batch(self) -> Batch:
+        return self.plan.batch
+
+    def begin(self, record: Callable[[], None]) -> None:
+        world, plan = self.world, self.plan
+        with world.machine.pool(1) as pool:
+            begun = pool.submit(record)
+            self.changes = world.targets.batch_changes(plan.rows, plan.targets.cutoffs, plan.tables.tasks)
+            begun.result()
+
+    def write(self) -> None:
+        """Writes every table of the plan. Meanwhile the ledger records everything that does not depend on the written
+        tables."""
+        world, plan = self.world, self.plan
+        callbacks = (self.check_claim, plan.path_of, self.watch.progress, plan.files.rereading)
+        writer = Writer(world.targets, world.config, plan.batch, plan.assembly.last_commit_lsn, *callbacks)
+        with world.machine.pool(1) as pool:
+            statistics = plan.targets.statistics
+            recorded = pool.submit(world.ledger.record_ahead, plan.batch, plan.rows, plan.prior, statistics)
+            if not world.targets.may_overlap:
+                recorded.result()
+            results = writer.write(plan.tables, self.changes)
             recorded.result()
-        results = writer.write(plan.tables, changes)
-        recorded.result()
-    return results
+        states = with_creations(world, plan.batch, [result.state for result in results])
+        self.results = [replace(result, state=state) for result, state in zip(results, states, strict=True)]
+
+    def close(self) -> None:
+        plan, results = self.plan, self.results
+        self.check_claim()
+        self.watch.progress("writing the ledger")
+        tables = [result.state for result in results]
+        changes = [(r.state, position, change) for r in results for position, change in r.schema_changes]
+        self.accounts = plan.accounts([table.oid for table in tables if table.status == HELD])
+        result = BatchResult(plan.rows, plan.prior, plan.files.scan_output.scans, tables, changes, self.accounts)
+        lap, transactions = self.watch.lap, plan.transactions
+        self.world.ledger.close(plan.batch, result, lambda: batch_metrics(lap(), transactions(), results))
+
+    def result(self) -> AppliedFiles:
+        plan = self.plan
+        rounded = tuple(plan.path_of(number) for number in files_with_rounded_floats(plan.rows))
+        summary = summarize(self.world, plan, self.results, self.accounts)
+        return AppliedFiles(self.batch, replace(summary, rounded_floats=rounded), plan.files.later)

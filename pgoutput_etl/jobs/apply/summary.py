@@ -10,7 +10,6 @@ from pgoutput_etl.config.settings import Config, Gaps
 from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.jobs.batch_plan import BatchPlan
 from pgoutput_etl.jobs.next_commands import Findings, next_commands
-from pgoutput_etl.jobs.run import Run
 from pgoutput_etl.landing.sequence_gaps import is_consecutive
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
@@ -22,17 +21,18 @@ from pgoutput_etl.targets.condition import ConditionKind, conditions_of
 from pgoutput_etl.targets.plan import TableState, may_lack_rows, snapshots_ahead
 from pgoutput_etl.targets.swaps import swap_remarks
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
+from pgoutput_etl.work.batch import World
 
 
 def summarize(
-    run: Run, plan: BatchPlan, results: Iterable[TableResult], accounts: Mapping[int, Mapping[str, int]]
+    world: World, plan: BatchPlan, results: Iterable[TableResult], accounts: Mapping[int, Mapping[str, int]]
 ) -> RunSummary:
     batch, assembly, files, statuses = plan.batch, plan.assembly, plan.files, plan.transactions()
     results = list(results)
     written = [result.summary for result in results if not result.is_passed_over]
     states = batch.tables | {result.state.oid: result.state for result in results}
     summary = RunSummary(
-        source=run.config.source.name,
+        source=world.config.source.name,
         batch=batch.number,
         files=len(batch.to_read),
         bytes=batch.size,
@@ -46,7 +46,7 @@ def summarize(
         refused_transactions=statuses[TransactionStatus.REFUSED.value],
         quarantined_transactions=statuses[TransactionStatus.QUARANTINED.value],
         unknown_prepared=len(assembly.unknown_prepared),
-        commits_without_prepare=_commits_without_prepare(run, plan),
+        commits_without_prepare=_commits_without_prepare(world, plan),
         last_commit_time=assembly.last_commit_ts,
         skipped=tuple(plan.tables.skipped),
         content_bytes=files.content_bytes(),
@@ -56,14 +56,14 @@ def summarize(
         refused_files=files.refused(),
         logical_messages=dict(plan.targets.statistics.messages),
         ahead=snapshots_ahead(states, assembly.last_commit_lsn),
-        unpublished=run.ledger.unpublished,
+        unpublished=world.ledger.unpublished,
         first_seen=_first_seen(batch, results),
-        conditions=conditions_of(states.values(), run.config),
+        conditions=conditions_of(states.values(), world.config),
         added_columns=_added_columns(batch, results),
         swaps=swap_remarks(states),
-        columns={result.state.full_name: _columns(run.config, result) for result in results if result.columns},
+        columns={result.state.full_name: _columns(world.config, result) for result in results if result.columns},
     )
-    return _with_next(run.config, summary)
+    return _with_next(world.config, summary)
 
 
 def _first_seen(batch: Batch, results: Iterable[TableResult]) -> dict[str, int]:
@@ -99,15 +99,15 @@ def batch_metrics(
     }
 
 
-def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSummary:
+def nothing_new(world: World, last: Batch | None, remarks: Iterable[str]) -> RunSummary:
     """Repeats the data that earlier runs left unread (remarks) or quarantined, because nobody may have seen their
     summaries."""
-    source = run.config.source.name
+    source = world.config.source.name
     if last is None:
         return RunSummary(source, 0, 0, 0, 0, files_not_read=tuple(remarks))
-    conditions = conditions_of(last.tables.values(), run.config)
+    conditions = conditions_of(last.tables.values(), world.config)
     held = tuple(_held(last.tables[table.oid]) for table in conditions if table.state is ConditionKind.HELD)
-    left = run.ledger.quarantine.leftovers()
+    left = world.ledger.quarantine.leftovers()
     summary = RunSummary(
         source,
         last.number,
@@ -123,9 +123,9 @@ def nothing_new(run: Run, last: Batch | None, remarks: Iterable[str]) -> RunSumm
         last_commit_time=None if last.state is None else last.state.get("last_commit_ts"),
         ahead=snapshots_ahead(last.tables, last.last_commit_lsn),
         swaps=swap_remarks(last.tables),
-        unpublished=run.ledger.unpublished,
+        unpublished=world.ledger.unpublished,
     )
-    return _with_next(run.config, summary)
+    return _with_next(world.config, summary)
 
 
 def _held(state: TableState) -> TableSummary:
@@ -160,11 +160,11 @@ def _with_next(config: Config, summary: RunSummary) -> RunSummary:
     return replace(summary, next=next_commands(config, findings))
 
 
-def _commits_without_prepare(run: Run, plan: BatchPlan) -> tuple[str, ...]:
+def _commits_without_prepare(world: World, plan: BatchPlan) -> tuple[str, ...]:
     """Commits of prepared transactions whose Prepare may be in a missing file. Before PostgreSQL 18 the Commit Prepared
     of an empty transaction looks the same; files numbered without a gap prove that none is missing."""
     unknown, batch = plan.assembly.unknown_prepared, plan.batch
-    if run.config.source.gaps is not Gaps.REFUSE or not unknown:
+    if world.config.source.gaps is not Gaps.REFUSE or not unknown:
         return ()
     paths = [path for _, path in sorted(batch.paths.items())]
     if is_consecutive([plan.path_of(batch.first_file - 1), *paths]):

@@ -8,9 +8,7 @@ from uuid import uuid4
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError, RunError, TableError
-from pgoutput_etl.jobs.backfill.rebuild import archive_rebuild
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
-from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.jobs.backfill.summary import backfill_summary
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.load.targets import Targets
@@ -19,6 +17,8 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.places import Place
 from pgoutput_etl.targets.location import place_below
 from pgoutput_etl.targets.plan import HeldTable, TableChanges
+from pgoutput_etl.work.backfill import BackfillOrder, BackfillResult
+from pgoutput_etl.work.rebuild import archive_rebuild
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class SideBuild:
                 plan.tasks[n] = replace(task, path=path)
             rebuilt, unchanged = rebuild.write(plan, rows)
         files_of = {oid: [f for f in files if oid in f.changes] for oid in oids}
-        return backfill_summary(archive, 0, through, rebuilt + unchanged, files_of, {}, plan.skipped)
+        return backfill_summary(archive, BackfillResult(0, through, rebuilt + unchanged, files_of, plan.skipped))
 
     def _refuse_other_table(self, path: Place, oid: int) -> None:
         """Raises RunError if the path has a table that no earlier backfill of the same table wrote."""

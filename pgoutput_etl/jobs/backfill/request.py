@@ -1,9 +1,8 @@
-"""The options of the backfill job, and the order that its batch stores in the ledger."""
+"""The options of the backfill job."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 
 from pgoutput_etl.errors import ConfigError
@@ -45,31 +44,3 @@ class BackfillRequest:
             raise ConfigError(
                 "--from-quarantine: rebuilds whole tables; expected no range, no --into, no --since-version"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillOrder:
-    """A request in the ledger's terms, as the batch's row stores it. anew: assemble the archive again and rebuild all
-    held tables (redrive.py)."""
-
-    oids: tuple[int, ...]
-    first_lsn: int | None
-    last_lsn: int | None
-    since_version: int | None
-    anew: bool = False
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> BackfillOrder:
-        fields = json.loads(text)
-        return cls(**{**fields, "oids": tuple(fields["oids"])})
-
-    def commits(self, last: int) -> tuple[int, int]:
-        """The first and the last LSN of the range. last: the last applied commit."""
-        return self.first_lsn or 0, last if self.last_lsn is None else self.last_lsn
-
-    @property
-    def is_range(self) -> bool:
-        return self.first_lsn is not None or self.last_lsn is not None

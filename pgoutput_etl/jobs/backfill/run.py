@@ -9,9 +9,8 @@ if it dies. It reads no new files and doesn't move the LSN through which all tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -19,22 +18,18 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.jobs.backfill.beside import SideBuild
-from pgoutput_etl.jobs.backfill.in_place import InPlaceBackfill
-from pgoutput_etl.jobs.backfill.rebuild import later_starts
-from pgoutput_etl.jobs.backfill.redrive import Redrive, ignores_applied_files
 from pgoutput_etl.jobs.backfill.report import BackfillSummary
-from pgoutput_etl.jobs.backfill.request import BackfillOrder, BackfillRequest
+from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.backfill.summary import backfill_summary, file_paths
 from pgoutput_etl.jobs.command import matching_names
-from pgoutput_etl.jobs.snapshot.request import SnapshotOrder
-from pgoutput_etl.jobs.snapshot.run import finish_snapshot
 from pgoutput_etl.ledger.archive import LedgerArchive
-from pgoutput_etl.ledger.batch import Batch, applied
-from pgoutput_etl.ledger.delta_archive import DeltaArchive
-from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
-from pgoutput_etl.load.targets import DeltaTargets, Targets
+from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.targets.target_plan import names_of, refuse_other_settings, settings_of
+from pgoutput_etl.work.backfill import BackfillOrder
+from pgoutput_etl.work.batch import Watch, World, run
+from pgoutput_etl.work.kinds import backfill_work, unfinished_work
+from pgoutput_etl.work.rebuild import later_starts
+from pgoutput_etl.work.redrive import ignores_applied_files
 
 
 def backfill(
@@ -45,36 +40,29 @@ def backfill(
     Raises PgoutputEtlError: either nothing has changed, or the next run of any job finishes the backfill.
     """
     request.check()
-    ledger = DeltaLedger.of(spark, config)
-    archive_of = partial(DeltaArchive.of, spark, config, ledger)
-    return backfill_tables(archive_of, ledger, DeltaTargets(spark), request, progress)
+    return backfill_tables(World.of(spark, config), request, progress)
 
 
-def backfill_tables(
-    archive_of: Callable[[Batch], LedgerArchive],
-    ledger: Ledger,
-    targets: Targets,
-    request: BackfillRequest,
-    progress: Progress,
-) -> BackfillSummary:
-    """Like `backfill`. archive_of: returns the archive of the batches before a batch."""
+def backfill_tables(world: World, request: BackfillRequest, progress: Progress) -> BackfillSummary:
+    """Like `backfill`."""
+    ledger = world.ledger
     last = ledger.batches.last()
     if last is not None and last.resumed and last.work is not None and request.into is None:
         progress(f"batch {last.number}: finishing the backfill of a run that died")
-        finish_backfill(archive_of(last), targets, progress)
+        run(ledger, unfinished_work(world, last, progress), last, Watch(progress))
         last = ledger.batches.last()
     last = applied(last, ledger.source)
-    archive = archive_of(last)
+    archive = world.archive_of(last)
     oids = _matching_oids(archive, request.tables)
     order, not_built = _possible(archive, _order(archive, oids, request), request)
     if request.into is not None:
-        return replace(SideBuild(archive, targets, order, progress, request.into).run(), not_built=not_built)
+        return replace(SideBuild(archive, world.targets, order, progress, request.into).run(), not_built=not_built)
     if last.resumed:
         raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
     if not oids and not order.anew:
         return BackfillSummary(ledger.source, 0, last.last_commit_lsn, len(file_paths(archive.files)))
-    batch = replace(Batch.after(last, {}), work=order.to_json(), settings=settings_of(archive.config))
-    return replace(_run_batch(archive, targets, order, batch, progress), not_built=not_built)
+    done = run(ledger, backfill_work(archive, world.targets, order, progress), last, Watch(progress))
+    return replace(backfill_summary(archive, done), not_built=not_built)
 
 
 def _possible(
@@ -109,35 +97,6 @@ def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReque
             next_job=("backfill", "--from-quarantine"),
         )
     return BackfillOrder(oids, first, last, request.since_version, redrive)
-
-
-def finish_backfill(archive: LedgerArchive, targets: Targets, progress: Progress) -> BackfillSummary:
-    """Finishes the last batch, a backfill of a run that died."""
-    batch, source = archive.last, archive.config.source.name
-    batch.refuse_erasure()
-    snapshot = SnapshotOrder.from_json(batch.work or "{}")
-    if snapshot is not None:
-        assert isinstance(archive, DeltaArchive)
-        finish_snapshot(archive.spark, archive.config, archive.ledger, batch, snapshot, progress)
-        return BackfillSummary(source, batch.number, batch.last_commit_lsn, 0)
-    order = BackfillOrder.from_json(batch.work or "")
-    oids = {*batch.tables, *archive.relations.oids()} if order.anew else {*order.oids}
-    names = names_of(archive.relations, batch.tables, oids)
-    refuse_other_settings(batch.settings, archive.config, names, batch.number, may_skip=False)
-    return _run_batch(archive, targets, order, batch, progress)
-
-
-def _run_batch(
-    archive: LedgerArchive, targets: Targets, order: BackfillOrder, batch: Batch, progress: Progress
-) -> BackfillSummary:
-    with archive.ledger.batches.claimed(archive.last, batch, progress) as check_claim:
-        if not order.anew:
-            return InPlaceBackfill(archive, targets, order, progress, batch, check_claim).run()
-        assert isinstance(archive, DeltaArchive)
-        batch = replace(batch, since=batch.number)
-        results, skipped, lsn = Redrive(archive, batch, check_claim, progress).run()
-        files = {result.state.oid: list(archive.files) for result in results}
-        return backfill_summary(archive, batch.number, lsn, results, files, {}, skipped)
 
 
 def _matching_oids(archive: LedgerArchive, patterns: Sequence[str] | None) -> tuple[int, ...]:

@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from pgoutput_etl.jobs.backfill.report import BackfilledTable, BackfillSummary
 from pgoutput_etl.jobs.next_commands import Findings, next_commands
 from pgoutput_etl.ledger.archive import LedgerArchive, ReadFile
-from pgoutput_etl.load.writer import TableResult
 from pgoutput_etl.targets.condition import conditions_of
+from pgoutput_etl.work.backfill import BackfillResult
 
 
-def backfill_summary(
-    archive: LedgerArchive,
-    batch: int,
-    lsn: int,
-    results: Collection[TableResult],
-    files: Mapping[int, list[ReadFile]],
-    reasons: Mapping[int, str | None],
-    skipped: Sequence[str],
-) -> BackfillSummary:
-    """batch: 0 for copies, and if nothing was done. files: read for each table, by OID. reasons: why a table was
-    rebuilt whole; None for the rows of a range."""
+def backfill_summary(archive: LedgerArchive, done: BackfillResult) -> BackfillSummary:
     tables = []
-    for result in sorted(results, key=lambda r: (r.summary.schema, r.summary.table)):
+    for result in sorted(done.tables, key=lambda r: (r.summary.schema, r.summary.table)):
         oid = result.state.oid
-        read = files.get(oid, [])
-        reason = reasons.get(oid)
-        how = "rows of the range" if reason is None and reasons else f"whole: {reason}" if reason else "whole"
+        read = done.files.get(oid, [])
+        reason = done.reasons.get(oid)
+        how = "rows of the range" if reason is None and done.reasons else f"whole: {reason}" if reason else "whole"
         tables.append(BackfilledTable(result.summary, how, len(file_paths(read)), sum(file.size for file in read)))
-    conditions = conditions_of((result.state for result in results), archive.config) if batch else ()
+    conditions = conditions_of((result.state for result in done.tables), archive.config) if done.batch else ()
     held = {table.table.name: table.table.held for table in tables if table.table.held is not None}
-    all_read = {file.number: file for table_files in files.values() for file in table_files}.values()
+    all_read = {file.number: file for table_files in done.files.values() for file in table_files}.values()
     return BackfillSummary(
         archive.config.source.name,
-        batch,
-        lsn,
+        done.batch,
+        done.lsn,
         len(file_paths(archive.files)),
         tuple(sorted(file_paths(all_read))),
         sum(file.size for file in all_read),
         tuple(tables),
-        tuple(skipped),
+        tuple(done.skipped),
         next_commands(archive.config, Findings(held, conditions=conditions)),
         conditions=conditions,
     )

@@ -42,6 +42,8 @@ from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.location import scratch_folder
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.target_plan import settings_of
+from pgoutput_etl.work.batch import Nothing, Watch, run
+from pgoutput_etl.work.kinds import unfinished_erasure
 
 
 def erase(
@@ -49,33 +51,30 @@ def erase(
 ) -> ForgetSummary:
     """executes: False to change nothing, and report what would be erased. Raises PgoutputEtlError: nothing has changed,
     or a run with the same request finishes the erasure."""
-    archive = archive_to_erase(spark, config)
-    if not executes:
-        archive.last.refuse_erasure()
-        return _Forget(archive, erasure, archive.last, progress).preview()
-    last = archive.last
-    batch = last if last.resumed else Batch.after(last, {})
-    with _claimed(archive.ledger, last, batch, progress) as check_claim:
-        return _Forget(archive, erasure, batch, progress, check_claim).run()
+    archive = archive_to_erase(spark, config, may_finish=executes)
+    work = _Forget(archive, erasure, Batch.next(archive.last), progress)
+    return run(archive.ledger, work, archive.last, Watch(progress)) if executes else work.preview()
 
 
-def archive_to_erase(spark: SparkSession, config: Config) -> DeltaArchive:
-    """Raises RunError if the archive can't be searched."""
+def archive_to_erase(spark: SparkSession, config: Config, may_finish: bool = False) -> DeltaArchive:
+    """Raises RunError if the archive can't be searched, or if a run died within an erasure, unless this one may finish
+    it."""
     if is_connect(spark):
         raise RunError("forget can't rewrite files over Spark Connect: run it without")
     ledger = DeltaLedger.of(spark, config)
     last = applied(ledger.batches.last(), ledger.source)
     if last.resumed and last.erasure is None:
         raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
+    if last.resumed and not may_finish:
+        raise unfinished_erasure(last)
     return DeltaArchive.of(spark, config, ledger, last)
 
 
 @contextmanager
-def _claimed(ledger: DeltaLedger, last: Batch, batch: Batch, progress: Progress) -> Iterator[Callable[[], None]]:
-    """Also claims the next batch of every other source with this ledger: their runs write to the ledger's tables, from
-    which files are removed at once."""
+def _others_claimed(ledger: DeltaLedger, progress: Progress) -> Iterator[None]:
+    """Claims the next batch of every other source with this ledger: their runs write to the ledger's tables, from which
+    files are removed at once."""
     with ExitStack() as stack:
-        check = stack.enter_context(ledger.batches.claimed(last, batch, progress))
         sources = (
             ledger.spark.read.format("delta").load(ledger.store.path("batches")).select("source").distinct().collect()
         )
@@ -83,9 +82,8 @@ def _claimed(ledger: DeltaLedger, last: Batch, batch: Batch, progress: Progress)
             other = DeltaLedger.at(ledger.spark, ledger.root, source, access=ledger.access)
             theirs = other.batches.last()
             assert theirs is not None
-            next_batch = theirs if theirs.resumed else Batch.after(theirs, {})
-            stack.enter_context(other.batches.claimed(theirs, next_batch, progress))
-        yield check
+            stack.enter_context(other.batches.claimed(theirs, Batch.next(theirs), progress))
+        yield
 
 
 def searches_of(archive: DeltaArchive, tables: Iterable[TableErasure]) -> dict[int, RowSearch]:
@@ -167,11 +165,20 @@ class _Search:
 
 @dataclass
 class _Forget:
+    """search: what was found; None if a run that died had come so far that nothing is to be found any more. rows: the
+    number of erased ones, by OID. copied: that of erased copies in the ledger."""
+
     archive: DeltaArchive
     erasure: Erasure
     batch: Batch
     progress: Progress
     check_claim: Callable[[], None] = lambda: None
+    search: _Search | None = None
+    order: ErasureOrder = field(init=False)
+    others: OtherKeys | None = None
+    rows: dict[int, int] = field(default_factory=dict)
+    copied: int = 0
+    states: dict[int, TableState] = field(default_factory=dict)
 
     def preview(self) -> ForgetSummary:
         search, order = self._plan()
@@ -184,39 +191,62 @@ class _Forget:
             OtherKeysFile.of(self.erasure.file).delete_if_named(self.erasure.tables)
         return replace(self._summary(order, search.found, rows, copies.count()), other_keys=others)
 
-    def run(self) -> ForgetSummary:
-        archive, pending = self.archive, PendingErasures.of(self.archive.ledger)
-        search: _Search | None
-        if self.batch.resumed:
-            order = ErasureOrder.from_json(self.batch.work or "")
-            if order.reference != self.erasure.reference:
-                self.batch.refuse_erasure()
-            order = replace(order, places=tuple(map(archive.ledger.store.place, order.places)))
-            search = self._kept(pending)
-        else:
-            search, order = self._plan()
-            if not search.finds_any(self._copies(search.found)):
-                OtherKeysFile.of(self.erasure.file).delete_if_named(self.erasure.tables)
-                return self._summary(order, search.found, {}, 0)
-        others = None if search is None else write_other_keys(archive, self.erasure, search.found)
-        if search is not None and not self.batch.resumed:
-            self._begin(pending, order, search.found)
-        self.batch = batch = replace(self.batch, work=order.to_json())
-        found, rows, copied = None, dict[int, int](), 0
+    @contextmanager
+    def prepare(self, batch: Batch, check_claim: Callable[[], None]) -> Iterator[_Forget | Nothing[ForgetSummary]]:
+        archive, self.batch, self.check_claim = self.archive, batch, check_claim
+        with _others_claimed(archive.ledger, self.progress):
+            if batch.resumed:
+                order = ErasureOrder.from_json(batch.work or "")
+                if order.reference != self.erasure.reference:
+                    raise unfinished_erasure(batch)
+                order = replace(order, places=tuple(map(archive.ledger.store.place, order.places)))
+                self.search = self._kept()
+            else:
+                self.search, order = self._plan()
+                if not self.search.finds_any(self._copies(self.search.found)):
+                    OtherKeysFile.of(self.erasure.file).delete_if_named(self.erasure.tables)
+                    yield Nothing(self._summary(order, self.search.found, {}, 0))
+                    return
+            self.order = order
+            self.batch = replace(batch.with_order(settings_of(archive.config)), work=order.to_json())
+            if self.search is not None:
+                self.others = write_other_keys(archive, self.erasure, self.search.found)
+            yield self
+
+    def begin(self, record: Callable[[], None]) -> None:
+        if self.search is None or self.batch.resumed:
+            return
+        self._pending.keep(self.erasure.tables, self.search.found)
+        try:
+            record()
+        except AnotherRunError:
+            self._pending.delete()
+            raise
+
+    def write(self) -> None:
+        archive, order, search = self.archive, self.order, self.search
         if search is not None:
-            found = search.found
-            rows = {target.state.oid: self._delete(target, search.rows(target)) for target in search.targets}
-            copied = self._copies(found).erase()
-        states = self._purge(order)
+            self.rows = {target.state.oid: self._delete(target, search.rows(target)) for target in search.targets}
+            self.copied = self._copies(search.found).erase()
+        self.states = self._purge(order)
         self.check_claim()
         self.progress(f"rewriting {counted(len(order.files), 'file')}")
         rewrite(archive, order.files)
         for file in order.snapshots:
             file.cut(archive)
-        pending.delete()
+
+    def close(self) -> None:
+        self._pending.delete()
         self.check_claim()
-        archive.ledger.close_backfill(batch, states, [], [])
-        return replace(self._summary(order, found, rows, copied), other_keys=others)
+        self.archive.ledger.close_backfill(self.batch, self.states, [], [])
+
+    def result(self) -> ForgetSummary:
+        found = None if self.search is None else self.search.found
+        return replace(self._summary(self.order, found, self.rows, self.copied), other_keys=self.others)
+
+    @property
+    def _pending(self) -> PendingErasures:
+        return PendingErasures.of(self.archive.ledger)
 
     def _plan(self) -> tuple[_Search, ErasureOrder]:
         archive = self.archive
@@ -232,10 +262,9 @@ class _Forget:
         search = _Search(targets, found, tuple(cut))
         return search, self._planned(searches, search)
 
-    def _kept(self, pending: PendingErasures) -> _Search | None:
-        """What the run that died has found; None if it had come so far that nothing is to be found any more. Raises
-        RunError if that was for another request."""
-        kept = pending.read()
+    def _kept(self) -> _Search | None:
+        """What the run that died has found. Raises RunError if that was for another request."""
+        kept = self._pending.read()
         if kept is None:
             return None
         if kept.tables != self.erasure.tables:
@@ -245,16 +274,6 @@ class _Forget:
             )
         targets = targets_of(self.archive, searches_of(self.archive, kept.tables))
         return _Search(targets, kept.found, periods=kept.periods)
-
-    def _begin(self, pending: PendingErasures, order: ErasureOrder, found: FoundChanges) -> None:
-        self.check_claim()
-        pending.keep(self.erasure.tables, found)
-        settings = settings_of(self.archive.config)
-        try:
-            self.archive.ledger.batches.begin(replace(self.batch, work=order.to_json(), settings=settings))
-        except AnotherRunError:
-            pending.delete()
-            raise
 
     def _planned(self, searches: Iterable[int], search: _Search) -> ErasureOrder:
         archive, oids = self.archive, tuple(sorted(searches))

@@ -11,10 +11,10 @@ input records it before VACUUM removes anything, so `ledger.as_of` and the next 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TypeVar
 
 from pyspark.sql import SparkSession
@@ -44,6 +44,7 @@ from pgoutput_etl.machine import now
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta_history import is_as_recorded
 from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.work.batch import Watch, run
 
 T = TypeVar("T")
 
@@ -66,12 +67,12 @@ def maintain_tables(upkeep: Upkeep, ledger: Ledger, request: MaintainRequest, pr
     if why_skipped is not None and request.execute and ledger.has_one_driver:
         remark = f"{why_skipped}. The ledger was skipped, too: on S3 only one driver at a time may write to it"
         return MaintainSummary(ledger.source, True, 0, (), (remark,))
-    batch = Batch.after(last, {})
-    maintenance = partial(_Maintenance, upkeep, ledger, last, batch, request, progress, why_skipped)
-    if why_skipped is not None or not request.execute:
-        return maintenance(lambda: None).run()
-    with ledger.batches.claimed(last, batch, progress) as check_claim:
-        return maintenance(check_claim).run()
+    maintenance = _Maintenance(upkeep, ledger, last, Batch.after(last, {}), request, progress, why_skipped)
+    if why_skipped is None and request.execute:
+        return run(ledger, maintenance, last, Watch(progress))
+    maintenance.write()
+    maintenance.close()
+    return maintenance.result()
 
 
 def _why_targets_are_skipped(ledger: Ledger, last: Batch, progress: Progress) -> str | None:
@@ -79,7 +80,7 @@ def _why_targets_are_skipped(ledger: Ledger, last: Batch, progress: Progress) ->
         job = "apply" if last.erasure is None else "forget"
         return f"Targets were skipped: a run died within batch {last.number}, which jobs/{job}.py finishes"
     try:
-        ledger.batches.claims().refuse_others(Batch.number_of_next(last), progress)
+        ledger.batches.claims().refuse_others(Batch.next(last).number, progress)
     except RunError as error:
         return f"Targets were skipped: {error}"
     return None
@@ -87,7 +88,10 @@ def _why_targets_are_skipped(ledger: Ledger, last: Batch, progress: Progress) ->
 
 @dataclass(slots=True)
 class _Maintenance:
-    """why_skipped: how another run is active or has died, so that only steps that are safe beside it are taken."""
+    """The batch of a run, which changes no row and so begins with its end: a run that dies leaves nothing to finish.
+
+    why_skipped: how another run is active or has died, so that only steps that are safe beside it are taken.
+    """
 
     upkeep: Upkeep
     ledger: Ledger
@@ -96,41 +100,56 @@ class _Maintenance:
     request: MaintainRequest
     progress: Progress
     why_skipped: str | None
-    check_claim: Callable[[], None]
+    check_claim: Callable[[], None] = lambda: None
+    compacted: list[MaintainedTable] = field(default_factory=list)
+    tables: list[MaintainedTable] = field(default_factory=list)
     moved: dict[int, TableState] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)  # names of tables that another program has changed
     missing: list[str] = field(default_factory=list)
     removed: set[int] = field(default_factory=set)  # OIDs of displaced tables
 
-    def run(self) -> MaintainSummary:
+    @contextmanager
+    def prepare(self, batch: Batch, check_claim: Callable[[], None]) -> Iterator[_Maintenance]:
+        self.batch, self.check_claim = batch, check_claim
+        yield self
+
+    def begin(self, record: Callable[[], None]) -> None:
+        """Records nothing."""
+
+    def write(self) -> None:
+        """Compacts tables, and removes copies."""
         chosen = [] if self.why_skipped is not None else self._chosen()
         copies = self._obsolete_copies(chosen) if "displaced" in self.request.only else []
         targets = self._targets(state for state in chosen if state not in copies)
-        compacted = self._side_by_side(
+        self.compacted = self._side_by_side(
             "checking", targets, lambda states: (_name(states), str(states[0].path.table)), self._compact_target
         )
-        removed = self._side_by_side(
+        self.tables = self._side_by_side(
             "removing", copies, lambda state: (_name_of_copy(state), str(state.path)), self._remove
         )
+
+    def close(self) -> None:
+        """Records the new versions before older ones are removed, and then maintains the ledger."""
         if self.moved or self.removed:
             self.check_claim()
             self.progress("recording the tables' new versions")
             tables_left = {oid: state for oid, state in self.batch.tables.items() if oid not in self.removed}
             self.ledger.close_backfill(replace(self.batch, tables=tables_left), self.moved, [], [])
-        cleaned = self._side_by_side("cleaning", compacted, lambda table: (table.name, table.path), self._finish)
-        tables = [*cleaned, *removed]
+        cleaned = self._side_by_side("cleaning", self.compacted, lambda table: (table.name, table.path), self._finish)
         rules = {rule.table: rule for rule in self._rules()}
         existing = [name for name in LEDGER_TABLES if self.upkeep.ledger_table(name).exists()]
-
-        tables += self._side_by_side(
+        maintained = self._side_by_side(
             "maintaining",
             existing,
             lambda name: (f"ledger: {name}", self.upkeep.ledger_path(name)),
             lambda name: self._maintain_ledger(name, rules.get(name)),
         )
+        self.tables = [*cleaned, *self.tables, *maintained]
+
+    def result(self) -> MaintainSummary:
         remarks = (*self.missing, *(() if self.why_skipped is None else (self.why_skipped,)))
         number = self.batch.number if self.moved or self.removed else 0
-        return MaintainSummary(self.ledger.source, self.request.execute, number, tuple(tables), remarks)
+        return MaintainSummary(self.ledger.source, self.request.execute, number, tuple(self.tables), remarks)
 
     def _side_by_side(
         self,

@@ -16,12 +16,12 @@ from pgoutput_etl.ingest.landed_files import FileBatch, new_files, read_again, r
 from pgoutput_etl.ingest.rounded_floats import files_with_rounded_floats
 from pgoutput_etl.inspection.float_digits import rounding_remark
 from pgoutput_etl.inspection.report import kind_of_transaction
+from pgoutput_etl.jobs.backlog import Backlog, find_backlog
 from pgoutput_etl.jobs.batch_plan import BatchPlan, plan_batch, with_creations
 from pgoutput_etl.jobs.command_line import job_line
 from pgoutput_etl.jobs.next_commands import Findings, NextCommand, next_commands
 from pgoutput_etl.jobs.plan.effects import change_counts, count_effects
 from pgoutput_etl.jobs.plan.report import PlannedFile, PlannedTable, PlannedTransaction, PlanSummary
-from pgoutput_etl.jobs.run import Backlog, Run, find_backlog
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch
@@ -40,6 +40,8 @@ from pgoutput_etl.targets.plan import (
     mismatches_left,
 )
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
+from pgoutput_etl.work.batch import World
+from pgoutput_etl.work.kinds import unfinished_work
 
 
 def plan(spark: SparkSession, config: Config, progress: Progress = no_progress) -> PlanSummary:
@@ -47,29 +49,29 @@ def plan(spark: SparkSession, config: Config, progress: Progress = no_progress) 
 
     Types every row, as apply does: only that shows which tables would be held because of their rows.
     """
-    run = Run.of(spark, config, progress)
-    backlog = find_backlog(run)
-    summary = _plan_next(run, backlog)
+    world = World.of(spark, config)
+    backlog = find_backlog(world, progress)
+    summary = _plan_next(world, backlog, progress)
     refused = (*summary.refused_files, *backlog.listing.not_plain.values())
     summary = replace(summary, refused_files=refused)
     known = () if backlog.last is None else conditions_of(backlog.last.tables.values(), config)
     return replace(summary, next=_next(config, summary, known))
 
 
-def _plan_next(run: Run, backlog: Backlog) -> PlanSummary:
+def _plan_next(world: World, backlog: Backlog, progress: Progress) -> PlanSummary:
     if backlog.interrupted is not None:
-        return _plan_interrupted(run, backlog, backlog.interrupted)
+        return _plan_interrupted(world, backlog, backlog.interrupted, progress)
     files = new_files(backlog.index, backlog.listing)
     if not files:
         remarks = tuple(map(tail_remark, backlog.index.tails(backlog.listing)))
-        return replace(_nothing_new(run, backlog.last), files_not_read=remarks)
-    run.progress(f"scanning {counted(len(files), 'file')}")
-    batch_files = read_files(run.landing, files, backlog.index, backlog.listing)
+        return replace(_nothing_new(world, backlog.last), files_not_read=remarks)
+    progress(f"scanning {counted(len(files), 'file')}")
+    batch_files = read_files(world.landing, files, backlog.index, backlog.listing)
     if not batch_files.parts:
         batch_files.release()
-        return replace(_nothing_new(run, backlog.last), files_not_read=batch_files.remarks)
+        return replace(_nothing_new(world, backlog.last), files_not_read=batch_files.remarks)
     later = tuple(part.path for step in batch_files.later for part in step.to_read.values())
-    summary = _plan_files(run, Batch.after(backlog.last, batch_files.parts), batch_files)
+    summary = _plan_files(world, Batch.after(backlog.last, batch_files.parts), batch_files, progress)
     return replace(summary, later_files=later, later_batches=len(batch_files.later))
 
 
@@ -94,28 +96,28 @@ def _next(config: Config, plan: PlanSummary, known: Sequence[TableCondition]) ->
     return NextCommand(reason, job_line(config, "apply")), *next_commands(config, old)
 
 
-def _plan_interrupted(run: Run, backlog: Backlog, batch: Batch) -> PlanSummary:
+def _plan_interrupted(world: World, backlog: Backlog, batch: Batch, progress: Progress) -> PlanSummary:
     """The batch of a run that died, and the paths of the new files after it."""
     files = new_files(backlog.index.with_parts(batch.files), backlog.listing)
     later = tuple(file.path for file in files.values())
-    batches = None if run.config.merge.max_transactions is not None and len(later) > 1 else min(len(later), 1)
-    batch.refuse_erasure()
+    batches = None if world.config.merge.max_transactions is not None and len(later) > 1 else min(len(later), 1)
     if batch.work is not None:
-        summary = _nothing_new(run, batch)
+        unfinished_work(world, batch, progress)  # raises the error that apply would stop with
+        summary = _nothing_new(world, batch)
         remarks = ("apply first finishes the backfill of a run that died: plan again then",)
         summary = replace(summary, resumes=True, remarks=remarks)
     else:
-        summary = _plan_files(run, batch, read_again(run.landing, batch.files))
+        summary = _plan_files(world, batch, read_again(world.landing, batch.files), progress)
     return replace(summary, later_files=later, later_batches=batches)
 
 
-def _nothing_new(run: Run, last: Batch | None) -> PlanSummary:
+def _nothing_new(world: World, last: Batch | None) -> PlanSummary:
     """Repeats what earlier runs quarantined, as apply does."""
     if last is None:
-        return PlanSummary(run.config.source.name, 0, 0)
-    left, conditions = run.ledger.quarantine.leftovers(), conditions_of(last.tables.values(), run.config)
+        return PlanSummary(world.config.source.name, 0, 0)
+    left, conditions = world.ledger.quarantine.leftovers(), conditions_of(last.tables.values(), world.config)
     return PlanSummary(
-        run.config.source.name,
+        world.config.source.name,
         last.number,
         last.last_commit_lsn,
         transactions={TransactionStatus.QUARANTINED.value: left.transactions},
@@ -131,26 +133,26 @@ def _held_state(state: TableState) -> PlannedTable:
     return PlannedTable(state.schema, state.table, str(state.path), changes, has_key=bool(state.key), held=state.reason)
 
 
-def _plan_files(run: Run, batch: Batch, files: FileBatch) -> PlanSummary:
+def _plan_files(world: World, batch: Batch, files: FileBatch, progress: Progress) -> PlanSummary:
     try:
-        assembly = run.ledger.history.assembly(batch)
-        run.progress("assembling transactions")
-        return _explain(run, plan_batch(run, batch, files, assembly))
+        assembly = world.ledger.history.assembly(batch)
+        progress("assembling transactions")
+        return _explain(world, plan_batch(world, batch, files, assembly), progress)
     finally:
         files.release()
 
 
-def _explain(run: Run, plan: BatchPlan) -> PlanSummary:
+def _explain(world: World, plan: BatchPlan, progress: Progress) -> PlanSummary:
     batch, assembly, files = plan.batch, plan.assembly, plan.files
-    with ThreadPoolExecutor(run.config.merge.parallel_tables) as pool:
-        tables = list(pool.map(partial(count_effects, plan, run.progress), plan.tables.tasks))
+    with ThreadPoolExecutor(world.config.merge.parallel_tables) as pool:
+        tables = list(pool.map(partial(count_effects, plan, progress), plan.tables.tasks))
     held = [task.oid for task, table in zip(plan.tables.tasks, tables, strict=True) if table.held is not None]
     accounts = plan.accounts([*held, *(table.oid for table in plan.tables.held)])
     tables += [_held_table(held) for held in plan.tables.held]
     waiting = assembly.open_outcomes()
     statuses = plan.transactions() | {TransactionStatus.OPEN.value: len(waiting)}
     return PlanSummary(
-        source=run.config.source.name,
+        source=world.config.source.name,
         batch=batch.number,
         last_commit_lsn=assembly.last_commit_lsn,
         resumes=batch.resumed,
@@ -160,7 +162,7 @@ def _explain(run: Run, plan: BatchPlan) -> PlanSummary:
         transactions={status.value: statuses.get(status.value, 0) for status in TransactionStatus},
         unknown_prepared=len(assembly.unknown_prepared),
         tables=tuple(sorted(tables, key=lambda table: (table.schema, table.table))),
-        conditions=_conditions(run, plan, held),
+        conditions=_conditions(world, plan, held),
         waiting=tuple(PlannedTransaction(o.xid, kind_of_transaction(o), o.gid) for o in waiting),
         skipped=tuple(plan.tables.skipped),
         vacated=tuple(map(str, plan.tables.vacated)),
@@ -169,18 +171,18 @@ def _explain(run: Run, plan: BatchPlan) -> PlanSummary:
         damages=tuple(plan.damages()),
         refused_files=files.refused(),
         files_not_read=files.not_read(),
-        remarks=_remarks(run, plan),
+        remarks=_remarks(world, plan),
     )
 
 
-def _conditions(run: Run, plan: BatchPlan, held: Collection[int]) -> tuple[TableCondition, ...]:
+def _conditions(world: World, plan: BatchPlan, held: Collection[int]) -> tuple[TableCondition, ...]:
     """Of the tables that the batch would not hold. Nobody knows yet which of its changes will meet no row. held: OIDs
     of tasks whose table it would hold."""
     batch, lsn = plan.batch, plan.assembly.last_commit_lsn
     left = {*held, *(table.oid for table in plan.tables.held)}
     written = [_written(task, lsn) for task in plan.tables.tasks]
-    states = batch.tables | {state.oid: state for state in with_creations(run, batch, written)}
-    return conditions_of((state for oid, state in states.items() if oid not in left), run.config)
+    states = batch.tables | {state.oid: state for state in with_creations(world, batch, written)}
+    return conditions_of((state for oid, state in states.items() if oid not in left), world.config)
 
 
 def _written(task: TableTask, lsn: int) -> TableState:
@@ -213,12 +215,18 @@ def _written(task: TableTask, lsn: int) -> TableState:
     )
 
 
-def _remarks(run: Run, plan: BatchPlan) -> tuple[str, ...]:
+def _remarks(world: World, plan: BatchPlan) -> tuple[str, ...]:
     rounded = (rounding_remark(plan.path_of(number)) for number in files_with_rounded_floats(plan.rows))
     written = (task.oid for task in plan.tables.tasks)
     shapes = [task.shape for task in plan.tables.tasks]
-    copies = unmasked_copies(run.config, plan.assembly.relations, written)
-    return (*copies, *changeable_keys(shapes), *partition_remarks(shapes), *rounded, *_views_remark(run.config.target))
+    copies = unmasked_copies(world.config, plan.assembly.relations, written)
+    return (
+        *copies,
+        *changeable_keys(shapes),
+        *partition_remarks(shapes),
+        *rounded,
+        *_views_remark(world.config.target),
+    )
 
 
 def _views_remark(target: Target) -> tuple[str, ...]:

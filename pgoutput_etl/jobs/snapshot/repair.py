@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.jobs.snapshot.request import Repair
 from pgoutput_etl.jobs.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.jobs.verify.row_text import delta_texts, digests_of, key_size
 from pgoutput_etl.jobs.verify.sides import ServerRows
@@ -19,6 +18,7 @@ from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import KeyRanges, TableState
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn
+from pgoutput_etl.work.snapshot_order import Repair
 
 _EVERYTHING = None
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -25,32 +24,24 @@ from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.jobs.command import matching_names
 from pgoutput_etl.jobs.snapshot.repair import TableComparison, why_not_repaired
-from pgoutput_etl.jobs.snapshot.request import Repair, RowFormat, SnapshotOrder, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.sources import BinaryFiles, CsvFiles, Dump, RowFiles, SnapshotServer, masked
-from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
 from pgoutput_etl.load.faults import FAULTS, held_reason
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy
-from pgoutput_etl.places import Place
 from pgoutput_etl.postgres.catalog import Catalog, CatalogTable, read_catalog
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
 from pgoutput_etl.postgres.snapshot import ExportedSnapshot, export_snapshot, given_snapshot
 from pgoutput_etl.protocol.messages import Relation, Type
-from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
-from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.delta import delta_table, is_delta_table, remove_table
 from pgoutput_etl.spark.session import is_running
-from pgoutput_etl.targets.plan import BEFORE_FILES
 from pgoutput_etl.timestamps import microseconds_of
-from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
-
-_STATUS_FIELDS = [("scope", pa.int64()), ("fate", pa.string())]
-
+from pgoutput_etl.work.snapshot import with_snapshot
+from pgoutput_etl.work.snapshot_order import Repair, SnapshotOrder
 
 T = TypeVar("T")
 
@@ -71,7 +62,7 @@ class Staging:
 
     spark: SparkSession
     config: Config
-    archive: DeltaArchive
+    archive: LedgerArchive
     request: SnapshotRequest
     progress: Progress
 
@@ -83,7 +74,7 @@ class Staging:
             with private_folders(self.spark, state.root, FOLDERS, state.access()):
                 return self._stage_server(path) if self.request.jdbc is not None else self._stage_files(path)
         except BaseException:
-            discard(self.spark, path)
+            self.archive.discard(path)
             raise
 
     def _stage_server(self, path: str) -> StagedTables:
@@ -307,34 +298,3 @@ def _of_root(name: str, root: str | None) -> str:
         f"{name} is a partition of {root}, which is published under its own name: load {root} with --jdbc, or with "
         "--copy or --csv from COPY (SELECT …)"
     )
-
-
-def with_snapshot(history: RelationHistory, relations: Sequence[Relation]) -> RelationHistory:
-    """Adds the snapshot's relations before the archive's, so each applies to its own rows."""
-    first = [RelationEntry((BEFORE_FILES, 0), relation, None) for relation in relations]
-    return RelationHistory.of([*history.entries, *first])
-
-
-def staged_rows(spark: SparkSession, order: SnapshotOrder) -> DataFrame:
-    """The rows in the form of the archive's changes, inserted by one transaction that committed at the snapshot's
-    LSN."""
-    schema = pa.schema([*MESSAGE_SCHEMA, *_STATUS_FIELDS])
-    columns = {
-        "file": F.lit(BEFORE_FILES).cast("long"),
-        "offset": F.col("ordinal"),
-        "tag": F.lit("I"),
-        "fate": F.lit(TransactionStatus.COMMITTED.value),
-        "commit_lsn": F.lit(order.lsn).cast("long"),
-        "commit_ts": F.lit(order.time).cast("long"),
-    }
-    empty = frame(spark, schema.empty_table())
-    if not is_delta_table(spark, Place(order.staged)):  # no table that is repaired differs
-        return empty
-    rows = spark.read.format("delta").load(order.staged).where(F.col("relation").isin(*order.oids))
-    return empty.unionByName(rows.withColumns(columns), allowMissingColumns=True)
-
-
-def discard(spark: SparkSession, path: str) -> None:
-    """Removes staged rows. Deletes only the rows, not the folder, where Hadoop's file system can't be called."""
-    if is_delta_table(spark, Place(path)) and not remove_table(spark, Place(path)):
-        delta_table(spark, Place(path)).delete()

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest import binary_files, scanned_blocks
-from pgoutput_etl.jobs.apply import pipeline
+from pgoutput_etl.jobs.apply.pipeline import PreparedFiles
 from pgoutput_etl.load import change_source
 from tests.support.captures import CAPTURES, files_of, truth_tables
 from tests.support.jobs import Job, Nights
@@ -51,13 +51,13 @@ def test_rows_of_an_open_transaction_are_kept_in_the_ledger(nights: Nights) -> N
 
 
 def between_scan_and_write(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    load = pipeline._load
+    begin = PreparedFiles.begin
 
-    def act_and_load(*arguments: object) -> object:
+    def act_and_begin(self: PreparedFiles, record: Callable[[], None]) -> None:
         act()
-        return load(*arguments)  # type: ignore[arg-type]
+        begin(self, record)
 
-    monkeypatch.setattr(pipeline, "_load", act_and_load)
+    monkeypatch.setattr(PreparedFiles, "begin", act_and_begin)
 
 
 def test_a_file_that_its_receiver_renames_meanwhile(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:

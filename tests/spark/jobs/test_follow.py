@@ -17,9 +17,9 @@ from pgoutput_etl.jobs.apply import follow as follow_module
 from pgoutput_etl.jobs.apply import pipeline
 from pgoutput_etl.jobs.apply.follow import Follower, FollowReport, batch_json, batch_line, follow, stop_signal
 from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.jobs.run import Run
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.work.batch import Watch, World
 from tests.spark.jobs.test_apply_job import ROOT
 from tests.support.jobs import Nights
 from tests.support.small_archives import copydata, insert, table, transaction
@@ -55,12 +55,12 @@ def landed(nights: Nights) -> Landed:
     steps: list[str] = []
     kept_up: list[int] = []
     config = replace(nights.job.loaded(), metrics=Metrics(json=str(nights.job.folder / "runs.jsonl")))
-    run = Run.of(nights.job.spark, config, steps.append)
+    world, watch = World.of(nights.job.spark, config), Watch(steps.append)
 
     def keep_up() -> None:
         kept_up.append(len(batches))
 
-    follower = Follower(run, 0, lambda summary: batches.append(summary.batch), keep_up)
+    follower = Follower(world, watch, 0, lambda summary: batches.append(summary.batch), keep_up)
     return Landed(nights, follower, batches, steps, kept_up=kept_up)
 
 
@@ -68,9 +68,9 @@ def test_each_look_applies_what_has_landed_since(landed: Landed, monkeypatch: py
     runs = []
     apply_run = pipeline.apply_run
 
-    def counted_run(run: Run, leaves_to_others: bool) -> list[RunSummary]:
-        runs.append(run)
-        return apply_run(run, leaves_to_others)
+    def counted_run(world: World, watch: Watch, leaves_to_others: bool) -> list[RunSummary]:
+        runs.append(world)
+        return apply_run(world, watch, leaves_to_others)
 
     monkeypatch.setattr(follow_module, "apply_run", counted_run)
     monkeypatch.setattr(follow_module, "BATCHES_PER_UPKEEP", 2)

@@ -17,7 +17,7 @@ from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
-from pgoutput_etl.jobs.snapshot.request import Repair, RowFormat, SnapshotOrder, SnapshotRequest
+from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.jobs.snapshot.sources import as_tuples
 from pgoutput_etl.ledger.as_of import tables_at
@@ -26,6 +26,7 @@ from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, ReplicaIdentity
 from pgoutput_etl.targets.plan import KeyRanges
+from pgoutput_etl.work.snapshot_order import Repair, SnapshotOrder
 from tests.support.dumps import Toc
 from tests.support.jobs import Nights, summary_text
 from tests.support.kept_rows import as_of
@@ -599,7 +600,7 @@ def test_masked_values_are_not_staged(nights: Nights, monkeypatch: pytest.Monkey
     def record(_: object, path: str) -> None:
         staged.extend(file.read_bytes() for file in Path(path).rglob("*.parquet"))
 
-    monkeypatch.setattr("pgoutput_etl.jobs.snapshot.run.discard", record)
+    monkeypatch.setattr("pgoutput_etl.ledger.delta_archive.DeltaArchive.discard", record)
     load(nights, 0x180, [("0", "SECRET"), ("1", "SECRET too")], "t", rules, **server_catalog(nights))
     assert staged
     assert not any(b"SECRET" in content for content in staged)

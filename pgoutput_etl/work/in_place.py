@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.committed_rows import CommittedRows
-from pgoutput_etl.jobs.backfill.rebuild import archive_rebuild
-from pgoutput_etl.jobs.backfill.report import BackfillSummary
-from pgoutput_etl.jobs.backfill.request import BackfillOrder
-from pgoutput_etl.jobs.backfill.summary import backfill_summary
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
 from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.targets import Targets
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.schema.diff import SchemaChange
@@ -23,25 +21,50 @@ from pgoutput_etl.targets.location import scratch_folder
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import HELD, TableChanges, TablePlan, TableState, TableTask, own_places
 from pgoutput_etl.targets.planner import make_plan
+from pgoutput_etl.targets.target_plan import settings_of
+from pgoutput_etl.work.backfill import BackfillOrder, BackfillResult
+from pgoutput_etl.work.batch import Nothing
+from pgoutput_etl.work.rebuild import archive_rebuild
 
 
 @dataclass(slots=True)
 class InPlaceBackfill:
-    """A batch that rebuilds or repairs tables at their current paths."""
+    """Rebuilds or repairs tables at their current paths. tasks: to repair with `rows`. plan: of the tables to rebuild
+    with `missing_rows`; reasons: why, by OID, None for repaired ones. files: read, by OID."""
 
     archive: LedgerArchive
     targets: Targets
     order: BackfillOrder
     progress: Progress
-    batch: Batch
-    check_claim: Callable[[], None]
+    batch: Batch = field(init=False)
+    check_claim: Callable[[], None] = field(init=False)
+    reasons: dict[int, str | None] = field(default_factory=dict)
+    tasks: dict[int, TableTask] = field(default_factory=dict)
+    rows: CommittedRows | None = None
+    rebuild: Rebuild = field(init=False)
+    plan: TablePlan = field(default_factory=TablePlan)
+    missing_rows: CommittedRows = field(init=False)
+    files: dict[int, list[ReadFile]] = field(default_factory=dict)
+    results: list[TableResult] = field(default_factory=list)
 
-    def run(self) -> BackfillSummary:
-        reasons = {oid: self._rebuild_reason(oid) for oid in self.order.oids}
-        if self.order.is_range:
-            repairable = [oid for oid, reason in reasons.items() if reason is None]
-            return self._repair(repairable, reasons)
-        return self._write({}, None, reasons, {})
+    @contextmanager
+    def prepare(
+        self, batch: Batch, check_claim: Callable[[], None]
+    ) -> Iterator[InPlaceBackfill | Nothing[BackfillResult]]:
+        self.batch = batch.with_order(settings_of(self.archive.config), self.order.to_json())
+        self.check_claim = check_claim
+        self.reasons |= {oid: self._rebuild_reason(oid) for oid in self.order.oids}
+        with self._repairs(), self._rebuilds():
+            if not (self.batch.resumed or self.plan.tasks or self.tasks):
+                _, unchanged = self.rebuild.write(self.plan, self.missing_rows)
+                self.results = [unchanged_result(result, batch.tables) for result in unchanged]
+                yield Nothing(replace(self.result(), batch=0, files={}))
+                return
+            if not self.batch.resumed:
+                paths = own_places(batch.tables, self._before)
+                new = [replace(task, state=None) for task in self.plan.tasks if task.path != paths.get(task.oid)]
+                refuse_existing_rows(self.targets, self.plan, new)
+            yield self
 
     def _rebuild_reason(self, oid: int) -> str | None:
         """Why the state of a table requires rebuilding it whole; "" without a range, None if it can be repaired."""
@@ -56,21 +79,44 @@ class InPlaceBackfill:
             return "no key"
         return "columns that its relation no longer has" if state.retired else None
 
-    def _repair(self, oids: list[int], reasons: dict[int, str | None]) -> BackfillSummary:
+    @contextmanager
+    def _repairs(self) -> Iterator[None]:
         """Reads the commits from the range's first one to the last applied one."""
+        if not self.order.is_range:
+            yield
+            return
         archive, commits = self.archive, CommitRange(self.order.first_lsn or 0, self.batch.last_commit_lsn)
+        oids = [oid for oid, reason in self.reasons.items() if reason is None]
         files = archive.files_with(oids, commits)
-        with archive.reading(files, oids, commits) as rows:
-            tasks: dict[int, TableTask] = {}
-            counts = rows.counts(archive.relations)
+        with archive.reading(files, oids, commits) as self.rows:
+            counts = self.rows.counts(archive.relations)
             for oid in oids:
                 if oid in counts:
                     task = self._task(oid, counts[oid])
                     if isinstance(task, TableTask):
-                        tasks[oid] = task
+                        self.tasks[oid] = task
                     else:
-                        reasons[oid] = task
-            return self._write(tasks, rows, reasons, {oid: [f for f in files if oid in f.changes] for oid in tasks})
+                        self.reasons[oid] = task
+            self.files |= {oid: [file for file in files if oid in file.changes] for oid in self.tasks}
+            yield
+
+    @property
+    def _whole(self) -> list[int]:
+        return [oid for oid, reason in self.reasons.items() if reason is not None]
+
+    @property
+    def _before(self) -> dict[int, TableState]:
+        return {oid: self.batch.tables[oid] for oid in self._whole if oid in self.batch.tables}
+
+    @contextmanager
+    def _rebuilds(self) -> Iterator[None]:
+        whole = self._whole
+        source = archive_rebuild(self.archive, self.order, whole, self._writer(), scratch_folder(self.archive.config))
+        with source as (self.rebuild, self.missing_rows, files):
+            if whole:
+                self.plan = self.rebuild.plan(self.missing_rows, whole, own_places(self.batch.tables, self._before))
+            self.files |= {oid: [file for file in files if oid in file.changes] for oid in whole}
+            yield
 
     def _task(self, oid: int, changes: TableChanges) -> TableTask | str:
         """The task to merge, or why the table must be rebuilt whole."""
@@ -102,42 +148,27 @@ class InPlaceBackfill:
             return "key or path changed since"
         return task
 
-    def _write(
-        self,
-        tasks: dict[int, TableTask],
-        rows: CommittedRows | None,
-        reasons: Mapping[int, str | None],
-        files: dict[int, list[ReadFile]],
-    ) -> BackfillSummary:
-        """Repairs tables with `tasks` and `rows`, and rebuilds tables that have a reason."""
-        archive, batch = self.archive, self.batch
-        whole = [oid for oid, reason in reasons.items() if reason is not None]
-        before = {oid: batch.tables[oid] for oid in whole if oid in batch.tables}
-        paths = own_places(batch.tables, before)
-        source = archive_rebuild(archive, self.order, whole, self._writer(), scratch_folder(archive.config))
-        with source as (rebuild, missing_rows, whole_files):
-            plan = rebuild.plan(missing_rows, whole, paths) if whole else TablePlan()
-            if not batch.resumed:
-                if not plan.tasks and not tasks:
-                    _, unchanged = rebuild.write(plan, missing_rows)
-                    results = [unchanged_result(result, batch.tables) for result in unchanged]
-                    return backfill_summary(archive, 0, batch.last_commit_lsn, results, files, reasons, plan.skipped)
-                new = [task for task in plan.tasks if task.path != paths.get(task.oid)]
-                refuse_existing_rows(self.targets, plan, [replace(task, state=None) for task in new])
-            self.check_claim()
-            archive.ledger.batches.begin(batch)
-            rebuilt, unchanged = rebuild.write(plan, missing_rows)
-            results = [*rebuilt, *(unchanged_result(result, batch.tables) for result in unchanged)]
-            if rows is not None:
-                changes = self.targets.archived_changes(rows, self.order.commits(batch.last_commit_lsn))
-                repaired = self._writer().write(TablePlan(list(tasks.values())), changes)
-                results += [self._repaired(result) for result in repaired]
-            self.progress("writing the ledger")
-            done = {r.state.oid: r.state for r in results if r.summary.held is None}
-            schema_changes = _new_schema_changes(results, before)
-            archive.ledger.close_backfill(batch, done, [oid for oid in done if oid in whole], schema_changes)
-        files = {**files, **{oid: [f for f in whole_files if oid in f.changes] for oid in whole}}
-        return backfill_summary(archive, batch.number, batch.last_commit_lsn, results, files, reasons, plan.skipped)
+    def begin(self, record: Callable[[], None]) -> None:
+        record()
+
+    def write(self) -> None:
+        rebuilt, unchanged = self.rebuild.write(self.plan, self.missing_rows)
+        self.results = [*rebuilt, *(unchanged_result(result, self.batch.tables) for result in unchanged)]
+        if self.rows is not None:
+            changes = self.targets.archived_changes(self.rows, self.order.commits(self.batch.last_commit_lsn))
+            repaired = self._writer().write(TablePlan(list(self.tasks.values())), changes)
+            self.results += [self._repaired(result) for result in repaired]
+
+    def close(self) -> None:
+        self.progress("writing the ledger")
+        done = {r.state.oid: r.state for r in self.results if r.summary.held is None}
+        rebuilt = [oid for oid in done if oid in self._whole]
+        schema_changes = _new_schema_changes(self.results, self._before)
+        self.archive.ledger.close_backfill(self.batch, done, rebuilt, schema_changes)
+
+    def result(self) -> BackfillResult:
+        number, lsn, skipped = self.batch.number, self.batch.last_commit_lsn, self.plan.skipped
+        return BackfillResult(number, lsn, self.results, self.files, skipped, self.reasons)
 
     def _repaired(self, result: TableResult) -> TableResult:
         """The result of a table in which the rows of a range were set. Its mismatches and doubts stay: rows outside of

@@ -13,70 +13,71 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-
-from pgoutput_etl.config.settings import OnError
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest.assemble import assemble
-from pgoutput_etl.ingest.committed_rows import SparkRows
-from pgoutput_etl.ingest.executors import rows_with_status
+from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.ingest.landed_files import accounts_of_others, read_blocks
-from pgoutput_etl.ingest.landing_folder import SparkLandingFolder
-from pgoutput_etl.ingest.quarantine import before_cutoffs
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ingest.source_check import check_history
-from pgoutput_etl.jobs.next_commands import REDRIVE
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, LandedFile, ScanTask, task_again
 from pgoutput_etl.landing.known_files import is_unchanged
 from pgoutput_etl.landing.selection import IGNORED, ignoring, is_ignored, set_aside, whole_file
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch, BatchResult, PriorState
-from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.rebuild import Rebuild
-from pgoutput_etl.load.targets import DeltaTargets
+from pgoutput_etl.load.targets import Targets
 from pgoutput_etl.load.writer import TableResult, Writer, refuse_existing_rows, unchanged_result
 from pgoutput_etl.masking.policy import masking_policy_of
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition, is_of_snapshot
-from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.targets.location import scratch_folder
-from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TableState, held_from, own_places
+from pgoutput_etl.targets.plan import HELD, HeldTable, TableChanges, TablePlan, TableState, held_from, own_places
+from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff, find_cutoffs
-from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.transactions.statistics import StatisticsRequest
 from pgoutput_etl.types import UserTypes
+from pgoutput_etl.work.backfill import BackfillOrder, BackfillResult
 
 
 @dataclass(slots=True)
 class Redrive:
     """Rebuilds held tables and those that the ledger doesn't know yet; all tables if earlier runs left files unread."""
 
-    archive: DeltaArchive
-    batch: Batch
-    check_claim: Callable[[], None]
+    archive: LedgerArchive
+    targets: Targets
+    order: BackfillOrder
     progress: Progress
+    batch: Batch = field(init=False)
+    check_claim: Callable[[], None] = field(init=False)
+    rows: MessageRows = field(init=False)
+    scans: Mapping[int, FileScan] = field(init=False)
+    cutoffs: Mapping[int, Cutoff] = field(init=False)
+    held: Mapping[int, TableState] = field(init=False)
+    rebuild: Rebuild = field(init=False)
+    plan: TablePlan = field(init=False)
+    missing: CommittedRows = field(init=False)
+    results: list[TableResult] = field(init=False)
+    schema_changes: list[tuple[TableState, CommitPosition | None, SchemaChange]] = field(init=False)
 
-    def run(self) -> tuple[list[TableResult], list[str], int]:
-        """The tables' results, the names of skipped tables, and the last commit's LSN."""
-        spark, config = self.archive.spark, self.archive.config
+    @contextmanager
+    def prepare(self, batch: Batch, check_claim: Callable[[], None]) -> Iterator[Redrive]:
+        config = self.archive.config
+        batch = batch.with_order(settings_of(config), self.order.to_json())
+        self.batch, self.check_claim = replace(batch, since=batch.number), check_claim
         with self._naming_unread_files():
             tasks, landed = self._tasks()
         self.progress(f"batch {self.batch.number}: reading the whole archive, {counted(len(tasks), 'file')}")
-        lenient = replace(config, on_error=OnError.QUARANTINE)
-        landing = SparkLandingFolder(spark, lenient)
+        landing = self.archive.landing.lenient()
         with self._naming_unread_files():
             blocks, scan_output = read_blocks(landing, tasks)
-        changes: DataFrame | None = None
         try:
-            scans = scan_output.scans
-            parts = {task.number: whole_file(landed[path], scans[task.number]) for path, task in tasks.items()}
+            self.scans = scan_output.scans
+            parts = {task.number: whole_file(landed[path], self.scans[task.number]) for path, task in tasks.items()}
             parts |= self._last_part(parts) | self._set_aside(tasks)
             self.batch = replace(self.batch, files=parts)
             assembly = Assembly()
@@ -91,14 +92,12 @@ class Redrive:
             if policy is not None:
                 blocks.release()
                 blocks, _ = read_blocks(landing, tasks, policy)
-            rows = MessageRows(blocks, None, frozenset(), assembly)
-            self._check_order(rows, scans)
-            changes = persist(rows_with_status(rows.changes(), rows.statuses), StorageLevel.DISK_ONLY)
-            return self._rebuild(rows, changes, scans)
+            self.rows = MessageRows(blocks, None, frozenset(), assembly)
+            self._check_order()
+            with self._planned():
+                yield self
         finally:
             blocks.release()
-            if changes is not None:
-                unpersist(changes)
 
     def _tasks(self) -> tuple[dict[str, ScanTask], dict[str, LandedFile]]:
         """Tasks for all files in full, by path. Bytes added to the last file since the last batch are left to the
@@ -156,14 +155,15 @@ class Redrive:
             raise ArchiveError(
                 f"{error}. Nothing was written. Put the receiver's copy in its place. If no receiver wrote the file, "
                 "remove it, or rebuild the tables without it",
-                (*REDRIVE, "--set", ignoring(paths)),
+                ("backfill", "--from-quarantine", "--set", ignoring(paths)),
             ) from error
 
-    def _check_order(self, rows: MessageRows, scans: Mapping[int, FileScan]) -> None:
+    def _check_order(self) -> None:
         """Raises SequenceError if a file has commits that neither follow earlier ones nor were sent before, which may
         have been set aside for that."""
+        rows = self.rows
         if rows.assembly.needs_history:
-            commits = sum(scan.messages.get("C", 0) for scan in scans.values())
+            commits = sum(scan.messages.get("C", 0) for scan in self.scans.values())
             check_history(
                 self.archive.ledger.transactions.history_of(self.batch, rows, commits), rows.assembly, self._path_of
             )
@@ -177,10 +177,9 @@ class Redrive:
         _, before = prior.by_path[prior.names[root]]
         return {root: replace(parts[root], size=before.size, modified=before.modified)}
 
-    def _rebuild(
-        self, rows: MessageRows, changes: DataFrame, scans: Mapping[int, FileScan]
-    ) -> tuple[list[TableResult], list[str], int]:
-        archive, batch, assembly = self.archive, self.batch, rows.assembly
+    @contextmanager
+    def _planned(self) -> Iterator[None]:
+        archive, batch, rows, assembly = self.archive, self.batch, self.rows, self.rows.assembly
         late = [path for path in archive.prior_state.left_unread if path in batch.paths.values()]
         rebuild_all = bool(late) or any(map(self._is_ignored, archive.prior_state.names.values()))
         held = {oid: state for oid, state in batch.tables.items() if rebuild_all or state.may_be_redriven}
@@ -188,40 +187,46 @@ class Redrive:
         cutoffs = {oid: cutoff.with_paths(self._path_of) for oid, cutoff in cutoffs.items()}
         worse = {oid: state for oid, state in held.items() if _is_before(cutoffs.get(oid), state)}
         applied = [oid for oid in batch.tables if oid not in held]
-        is_committed = F.col("fate") == TransactionStatus.COMMITTED.value
-        committed = changes.where(is_committed & ~F.col("relation").isin(*applied, *worse))
-        applicable = SparkRows(before_cutoffs(archive.spark, committed, cutoffs))
         writer, since = self._writer(assembly.last_commit_lsn), archive.snapshots(held.keys() - worse.keys())
         scratch = scratch_folder(archive.config)
         rebuild = Rebuild(archive.config, assembly, batch.tables, since, self.progress, writer, scratch)
-        missing = rebuild.missing_rows(applicable)
-        paths = own_places(batch.tables, held)
-        oids = {*held, *assembly.relations.oids(), *cutoffs} - {*applied, *worse}
-        plan = rebuild.plan(missing, oids, paths, cutoffs)
-        plan.held += [
-            HeldTable(oid, state.relation, cutoffs[oid].reason, TableChanges(oid), state)
-            for oid, state in worse.items()
-        ]
-        if not batch.resumed:
-            new = [task for task in plan.tasks if task.path != paths.get(task.oid)]
-            refuse_existing_rows(DeltaTargets(archive.spark), plan, new)
-        self.check_claim()
-        archive.ledger.batches.begin(batch)
-        rebuilt, unchanged = rebuild.write(plan, missing)
-        results = [*rebuilt, *(_with_new_reason(result, batch.tables) for result in unchanged)]
+        with archive.assembled(rows, {*applied, *worse}, cutoffs) as applicable:
+            missing = rebuild.missing_rows(applicable)
+            paths = own_places(batch.tables, held)
+            oids = {*held, *assembly.relations.oids(), *cutoffs} - {*applied, *worse}
+            plan = rebuild.plan(missing, oids, paths, cutoffs)
+            plan.held += [
+                HeldTable(oid, state.relation, cutoffs[oid].reason, TableChanges(oid), state)
+                for oid, state in worse.items()
+            ]
+            if not batch.resumed:
+                new = [task for task in plan.tasks if task.path != paths.get(task.oid)]
+                refuse_existing_rows(self.targets, plan, new)
+            self.cutoffs, self.held, self.rebuild, self.plan, self.missing = cutoffs, held, rebuild, plan, missing
+            yield
 
-        self.progress("writing the ledger")
-        schema_changes: list[tuple[TableState, CommitPosition | None, SchemaChange]] = [
+    def begin(self, record: Callable[[], None]) -> None:
+        record()
+
+    def write(self) -> None:
+        held = self.held
+        rebuilt, unchanged = self.rebuild.write(self.plan, self.missing)
+        self.results = [*rebuilt, *(_with_new_reason(result, self.batch.tables) for result in unchanged)]
+        self.schema_changes = [
             (r.state, position, change)
             for r in rebuilt
             for position, change in r.schema_changes
             if position is not None and (r.state.oid not in held or position[0] > held[r.state.oid].last_commit_lsn)
         ]
-        tables = [result.state for result in results]
+
+    def close(self) -> None:
+        self.progress("writing the ledger")
+        batch, rows, assembly, held = self.batch, self.rows, self.rows.assembly, self.held
+        tables = [result.state for result in self.results]
         still_held = [table.oid for table in tables if table.status == HELD]
         others = batch.tables.keys() - {table.oid for table in tables}
         waiting = {oid: state.last_commit_lsn + 1 for oid in others if (state := batch.tables[oid]).status == HELD}
-        unapplied = {**held_from(still_held, cutoffs), **waiting}
+        unapplied = {**held_from(still_held, self.cutoffs), **waiting}
         statistics = rows.statistics(StatisticsRequest(held_from=unapplied))
         if statistics.last_commit is not None:
             assembly.record_commit(*statistics.last_commit)
@@ -236,16 +241,19 @@ class Redrive:
         ledger.quarantine.mark_redriven(batch, redriven, with_bytes=True)
         ledger.record_ahead(batch, rows, before, statistics)
         accounts = statistics.accounts() | accounts_of_others(batch.files)
-        ledger.close(batch, BatchResult(rows, before, scans, tables, schema_changes, accounts))
-        return results, plan.skipped, assembly.last_commit_lsn
+        ledger.close(batch, BatchResult(rows, before, self.scans, tables, self.schema_changes, accounts))
+
+    def result(self) -> BackfillResult:
+        files = {result.state.oid: list(self.archive.files) for result in self.results}
+        lsn = self.rows.assembly.last_commit_lsn
+        return BackfillResult(self.batch.number, lsn, self.results, files, self.plan.skipped)
 
     def _path_of(self, number: int) -> str:
         return self.archive.ledger.files.path_of(self.batch, number)
 
     def _writer(self, last_commit_lsn: int) -> Writer:
-        archive, batch = self.archive, self.batch
         callbacks = (self.check_claim, self._path_of, self.progress)
-        return Writer(DeltaTargets(archive.spark), archive.config, batch, last_commit_lsn, *callbacks)
+        return Writer(self.targets, self.archive.config, self.batch, last_commit_lsn, *callbacks)
 
 
 def ignores_applied_files(archive: LedgerArchive) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pgoutput_etl.ingest.committed_rows import CommittedRows
-from pgoutput_etl.jobs.backfill.request import BackfillOrder
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.work.backfill import BackfillOrder
 
 
 def later_starts(archive: LedgerArchive, order: BackfillOrder, last: int, in_place: bool) -> dict[int, str]:

@@ -1,0 +1,134 @@
+"""The protocol of a batch: claim, prepare, check, begin, write, check, close. Every kind of work runs through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress, no_progress
+from pgoutput_etl.ingest.landing_folder import LandingFolder, SparkLandingFolder
+from pgoutput_etl.ledger.archive import LedgerArchive
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.ledger.claims import Claim
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
+from pgoutput_etl.load.repair import RepairChanges
+from pgoutput_etl.load.targets import Changes, DeltaTargets, Targets
+from pgoutput_etl.machine import Machine
+from pgoutput_etl.spark.session import Background, background_jobs
+from pgoutput_etl.targets.plan import KeyRanges
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything that batches read and write. background: runs jobs beside the body of a context. archive_of: returns
+    the archive of the batches before a batch. repair_changes: of a snapshot's rows, and the ranges of keys in which
+    tables differ from them, by OID."""
+
+    config: Config
+    ledger: Ledger
+    landing: LandingFolder
+    targets: Targets
+    background: Callable[[], AbstractContextManager[Background]]
+    archive_of: Callable[[Batch], LedgerArchive]
+    repair_changes: Callable[[Any, Mapping[int, KeyRanges]], Changes]
+
+    @classmethod
+    def of(cls, spark: SparkSession, config: Config) -> World:
+        ledger = DeltaLedger.of(spark, config)
+        archive_of = partial(DeltaArchive.of, spark, config, ledger)
+        landing, background = SparkLandingFolder(spark, config), partial(background_jobs, spark)
+        targets, repair_changes = DeltaTargets(spark), partial(RepairChanges, spark)
+        return cls(config, ledger, landing, targets, background, archive_of, repair_changes)
+
+    @property
+    def machine(self) -> Machine:
+        return self.ledger.machine
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """How a run is followed and stopped. enter: called with the name of each stage as it begins. lap: seconds by stage
+    since the last call. is_stopping: True once the run should end after its current batch."""
+
+    progress: Progress = no_progress
+    enter: Callable[[str], None] = no_progress
+    lap: Callable[[], Mapping[str, float]] = dict
+    is_stopping: Callable[[], bool] = lambda: False
+
+
+class Prepared(Protocol[T_co]):
+    """A batch whose plan is made, and nothing of it written."""
+
+    @property
+    def batch(self) -> Batch:
+        """As the ledger records it."""
+        ...
+
+    def begin(self, record: Callable[[], None]) -> None:
+        """Calls `record`, by which the ledger records the batch's beginning, and whatever must happen just before it or
+        may happen beside it."""
+        ...
+
+    def write(self) -> None:
+        """Writes everything that the batch changes outside of the ledger. A later run repeats it if this one dies."""
+        ...
+
+    def close(self) -> None:
+        """Writes the batch's end to the ledger, and then removes what only this batch needed."""
+        ...
+
+    def result(self) -> T_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing(Generic[T_co]):
+    """There is nothing to write, so the batch does not begin."""
+
+    result: T_co
+
+
+class Work(Protocol[T_co]):
+    """What a batch does."""
+
+    def prepare(
+        self, batch: Batch, check_claim: Callable[[], None]
+    ) -> AbstractContextManager[Prepared[T_co] | Nothing[T_co]]:
+        """Reads what the batch needs, and plans it. Changes nothing.
+
+        batch: the unfinished batch, or a new one after the last. check_claim: to be called before every write; raises
+        RunError if another run has taken over. Raises PgoutputEtlError if the batch can't be applied.
+        """
+        ...
+
+
+def run(ledger: Ledger, work: Work[T], last: Batch | None, watch: Watch, claim: Claim | None = None) -> T:
+    """Runs the batch after the last one, or finishes the last one if it is unfinished. claim: the newest one; None if
+    it must be read again.
+
+    Raises RunError if another run is at work, or has added to the ledger since `last` was read. Raises
+    PgoutputEtlError: either nothing has changed, or the next run finishes the batch.
+    """
+    batch = Batch.next(last)
+    with (
+        ledger.batches.claimed(last, batch, watch.progress, claim) as check_claim,
+        work.prepare(batch, check_claim) as prepared,
+    ):
+        if isinstance(prepared, Nothing):
+            return prepared.result
+        watch.enter("write")
+        check_claim()
+        prepared.begin(partial(ledger.batches.begin, prepared.batch))
+        prepared.write()
+        watch.enter("ledger")
+        prepared.close()
+        return prepared.result()

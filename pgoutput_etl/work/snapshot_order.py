@@ -1,0 +1,80 @@
+"""A snapshot's order, as its batch's row in the ledger stores it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pgoutput_etl.postgres.catalog import relation_of, relation_row
+from pgoutput_etl.protocol.messages import Relation, Type
+from pgoutput_etl.targets.plan import KeyRanges
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Of one table. version: Delta's, of the ledger's last batch when the table was compared. ranges: of the rows that
+    differ."""
+
+    version: int
+    ranges: KeyRanges
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotOrder:
+    """The batch's work, as its row in the ledger stores it.
+
+    lsn: the rows include all commits before it. time: microseconds since 2000-01-01 UTC. staged: the path of the rows
+    until the batch is done. known: OIDs of all tables that the server had, if it publishes every table that is created
+    later; else None. repairs: by OID, if tables are repaired, not replaced. partitions: by the root's OID, on the
+    server.
+    """
+
+    lsn: int
+    time: int | None
+    staged: str
+    relations: tuple[Relation, ...]
+    types: tuple[Type, ...] = ()
+    known: frozenset[int] | None = None
+    repairs: Mapping[int, Repair] | None = None
+    partitions: Mapping[int, tuple[Relation, ...]] = field(default_factory=dict)
+
+    @property
+    def through(self) -> int:
+        """The highest LSN of a commit that the rows can include."""
+        return self.lsn - 1
+
+    @property
+    def oids(self) -> tuple[int, ...]:
+        return tuple(relation.oid for relation in self.relations)
+
+    def to_json(self) -> str:
+        fields = {
+            "lsn": self.lsn,
+            "time": self.time,
+            "staged": self.staged,
+            "relations": [relation_row(relation) for relation in self.relations],
+            "types": [[t.oid, t.namespace, t.name] for t in self.types],
+            "known": None if self.known is None else sorted(self.known),
+            "partitions": {root: list(map(relation_row, of_root)) for root, of_root in self.partitions.items()},
+            "repairs": None if self.repairs is None else {o: [r.version, r.ranges] for o, r in self.repairs.items()},
+        }
+        return json.dumps({"snapshot": fields})
+
+    @classmethod
+    def from_json(cls, text: str) -> SnapshotOrder:
+        fields = json.loads(text)["snapshot"]
+        relations = tuple(relation_of(row) for row in fields["relations"])
+        types = tuple(Type(None, *row) for row in fields["types"])
+        known = fields.get("known")  # older ledgers have none
+        tables = None if known is None else frozenset(known)
+        repairs = fields.get("repairs")
+        if repairs is not None:
+            repairs = {int(oid): Repair(version, _ranges(ranges)) for oid, (version, ranges) in repairs.items()}
+        described = fields.get("partitions") or {}  # older ledgers have none, too
+        partitions = {int(root): tuple(map(relation_of, of_root)) for root, of_root in described.items()}
+        return cls(fields["lsn"], fields["time"], fields["staged"], relations, types, tables, repairs, partitions)
+
+
+def _ranges(stored: list[list[int]] | None) -> KeyRanges:
+    return None if stored is None else tuple((least, greatest) for least, greatest in stored)
