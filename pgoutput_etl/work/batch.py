@@ -126,9 +126,13 @@ def run(ledger: Ledger, work: Work[T], last: Batch | None, watch: Watch, claim: 
         if isinstance(prepared, Nothing):
             return prepared.result
         watch.enter("write")
-        check_claim()
-        prepared.begin(partial(ledger.batches.begin, prepared.batch))
+        prepared.begin(partial(_record, ledger, prepared.batch, check_claim))
         prepared.write()
         watch.enter("ledger")
         prepared.close()
         return prepared.result()
+
+
+def _record(ledger: Ledger, batch: Batch, check_claim: Callable[[], None]) -> None:
+    check_claim()
+    ledger.batches.begin(batch)

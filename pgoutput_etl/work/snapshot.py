@@ -119,6 +119,7 @@ class SnapshotLoad:
             yield self
 
     def begin(self, record: Callable[[], None]) -> None:
+        self.check_claim()
         self.begun = True
         record()
 
