@@ -68,7 +68,7 @@ NEXT_JOBS = sorted(set(next_jobs()))
 
 
 def test_the_search_finds_commands() -> None:
-    assert ("pgoutput_etl/jobs/snapshot/run.py", ("apply",)) in NEXT_JOBS
+    assert ("pgoutput_etl/work/snapshot.py", ("apply",)) in NEXT_JOBS
     assert {job for _, (job, *_) in NEXT_JOBS} >= {"apply", "backfill", "snapshot"}
     assert any(job == "backfill" and "--from-quarantine" in options for _, job, options in IN_TEXTS)
 
