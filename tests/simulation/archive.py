@@ -84,7 +84,9 @@ class SimArchive(LedgerArchive):
         self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]
     ) -> Iterator[SimRows]:
         oids = frozenset(rows.assembly.relations.oids() - {*without})
-        blocks = rows.collect_changes(oids).to_pylist()
+        assert rows.blocks.local is not None
+        found = iterate_blocks(rows.blocks.local.to_batches())
+        blocks = [block for block in found if block["kind"] == BlockKind.CHANGE.value and block["relation"] in oids]
         before = {oid: cutoff.lsn for oid, cutoff in cutoffs.items()}
         yield SimRows(blocks, rows.statuses, oids, CommitRange(0, MAX_STORED_LSN), {}, before)
 

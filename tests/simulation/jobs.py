@@ -18,8 +18,11 @@ from pgoutput_etl.jobs.backfill.run import backfill_tables
 from pgoutput_etl.jobs.maintain.request import MaintainRequest
 from pgoutput_etl.jobs.maintain.run import maintain_tables
 from pgoutput_etl.ledger.as_of import batch_at, tables_in
+from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.ledger.ledger import Ledger
-from pgoutput_etl.work.batch import Watch, World
+from pgoutput_etl.work.backfill import BackfillOrder
+from pgoutput_etl.work.batch import Watch, World, run
+from pgoutput_etl.work.redrive import Redrive
 from tests.simulation.archive import SimArchive
 from tests.simulation.landing import Folder, SimLandingFolder
 from tests.simulation.ledger import ROOT, SOURCE, SimStore, sim_ledger
@@ -31,6 +34,7 @@ from tests.simulation.upkeep import SimUpkeep
 from tests.support.model.wal import FIRST_LSN
 
 CONFIG = Config(Source(SOURCE, "landing"), Target("root"), State(ROOT))
+REDRIVE = BackfillOrder((), None, None, None, anew=True)
 
 
 @dataclass(slots=True)
@@ -91,6 +95,15 @@ class Jobs:
 
     def backfill(self, request: BackfillRequest) -> str:
         return f"backfill {backfill_tables(self.world, request, no_progress).batch}"
+
+    def redrive(self) -> str:
+        """Assembles the whole archive again, whether or not a table is held."""
+        world = self.world
+        last = applied(self.ledger.batches.last(), SOURCE)
+        if last.resumed:
+            raise RunError("finish the batch first")
+        work = Redrive(world.archive_of(last), self.targets, REDRIVE, no_progress)
+        return f"redrive {run(self.ledger, work, last, Watch()).batch}"
 
     def some_backfill(self, chance: Random, last_lsn: int) -> str:
         """Of all tables, whole or within a range of commits."""

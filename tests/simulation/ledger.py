@@ -257,7 +257,6 @@ class SimQuarantine(LedgerQuarantine):
 
     def mark_redriven(self, batch: Batch, relations: Iterable[int], with_bytes: bool = False) -> None:
         """With one commit, as an UPDATE."""
-        assert not with_bytes, "no redrive in this simulation"
         oids, store = set(relations), cast(SimStore, self.store)
 
         def mark(content: list[Chunk] | None) -> list[Chunk]:
@@ -265,7 +264,9 @@ class SimQuarantine(LedgerQuarantine):
             for chunk in content or ():
                 rows = [
                     {**row, "redriven": batch.number}
-                    if row["batch"] < batch.number and row["redriven"] is None and row["relation"] in oids
+                    if row["batch"] < batch.number
+                    and row["redriven"] is None
+                    and (row["relation"] in oids or (with_bytes and row["relation"] is None))
                     else row
                     for row in chunk.rows()
                 ]

@@ -154,7 +154,8 @@ class Promises:
     def _check_batch(self, row: dict[str, Any], begun: dict[str, Any] | None, before: dict[str, Any] | None) -> None:
         number = row["batch"]
         files = [file for file in self.rows("files") if file["batch"] == number]
-        if begun is None or begun["backfill"] is not None:
+        order = None if begun is None or begun["backfill"] is None else BackfillOrder.from_json(begun["backfill"])
+        if begun is None or (order is not None and not order.anew):
             if files:
                 raise BrokenPromiseError(f"batch {number} has files")
         else:
@@ -177,8 +178,8 @@ class Promises:
             if mismatches != expected.mismatches[oid] and not self._was_foreign(state):
                 found = f"found {mismatches}, expected {expected.mismatches[oid]}"
                 raise BrokenPromiseError(f"batch {number}: {state['path']}: {found}")
-        if begun is not None and begun["backfill"] is not None:
-            self._check_rebuilt(number, BackfillOrder.from_json(begun["backfill"]), states)
+        if order is not None:
+            self._check_rebuilt(number, order, states)
 
     def _record_removed(self, row: dict[str, Any], before: dict[str, Any] | None) -> None:
         """Only displaced tables are removed: from storage first, and then from the ledger."""

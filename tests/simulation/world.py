@@ -165,7 +165,9 @@ class World:
         if kind < 0.7:
             last = self.archive.expected(len(self.archive.frames)).lsn
             return lambda jobs: jobs.some_backfill(own, last)
-        return Jobs.maintain if kind < 0.93 else Jobs.read
+        if kind < 0.82:
+            return Jobs.maintain
+        return Jobs.redrive if kind < 0.93 else Jobs.read
 
     def run_alone(self, job: Callable[[Jobs], str] = Jobs.apply) -> str:
         """One run, to its end; its result."""
