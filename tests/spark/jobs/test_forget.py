@@ -485,12 +485,15 @@ def test_a_file_with_another_name_and_a_link_are_no_proof(nights: Nights, tmp_pa
         erase(nights, tmp_path, ERASE)
     assert nights.values("t") == [("1", NAME), ("2", "Bob")], "nothing was erased"
     other.unlink()
+    nights.job.backfill(BackfillRequest(("public.t",)))  # a batch with an order, like an erasure
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "9.copydata").write_bytes(path.read_bytes())
     link = nights.job.landing / "9.copydata"
     link.symlink_to(tmp_path / "elsewhere" / "9.copydata")
     preview = forget(nights.job.spark, nights.job.loaded(), ForgetRequest(request_file(tmp_path, ERASE)))
     assert (len(preview.left), preview.exit_code) == (1, EXIT_DONE), "nothing was to be erased yet"
+    assert isinstance(preview, ForgetSummary)
+    assert (preview.executed, preview.batch) == (False, 0)
     done = erase(nights, tmp_path, ERASE)
     assert nights.values("t") == [("2", "Bob")]
     proof = forget(nights.job.spark, nights.job.loaded(), ForgetRequest(request_file(tmp_path, ERASE), prove=True))
