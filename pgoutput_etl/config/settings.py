@@ -40,7 +40,7 @@ from pgoutput_etl.config.yaml_file import FromEnvironment, read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.identifiers import is_within
-from pgoutput_etl.places import absolute_place
+from pgoutput_etl.places import Place, absolute_place
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
@@ -193,7 +193,7 @@ class Source(Section):
 
 
 def _folder(root: str) -> str:
-    if root.startswith("`"):
+    if Place(root).is_in_catalog:
         raise mistake("expected a folder: only names in a catalog begin with a backtick")
     return root
 

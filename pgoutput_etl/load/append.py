@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.event_log import old_keys, sequence_numbers
@@ -17,19 +17,19 @@ from pgoutput_etl.changes.events import MOVED_IN, MOVED_OUT, UPDATED
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.row_states import EventLog
+from pgoutput_etl.load.table_writer import TableCommit
 from pgoutput_etl.load.target_columns import as_map, selected, target_values
-from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableShape
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
 
 
-def write(spark: SparkSession, path: Place, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
-    """Makes one Delta commit. The session already carries the commit's settings."""
+def write(table: TableCommit, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
+    """Makes one Delta commit."""
     rows = rows_after(None, shape, events)
     if before is TargetRows.NOTHING:
-        return commit.initialize(spark, path, rows, shape.layout)
-    return commit.append(spark, path, rows)
+        return commit.initialize(table, rows, shape.layout)
+    return commit.append(table, rows)
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:

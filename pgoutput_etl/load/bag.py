@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from pgoutput_etl.changes.events import INSERTED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.bag_deletes import may_be_stale, ranked, settled, survivors
-from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, overwrite, write_result
+from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, overwrite, written
 from pgoutput_etl.load.layout import has_change_feed
 from pgoutput_etl.load.mismatches import missing_among, missing_in_bag
 from pgoutput_etl.load.net_effect import (
@@ -23,15 +23,15 @@ from pgoutput_etl.load.net_effect import (
     with_sequence,
 )
 from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.load.table_writer import TableCommit
 from pgoutput_etl.load.target_columns import net_values, selected
-from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, write_method
 
 
-def write(spark: SparkSession, path: Place, shape: TableShape, events: TableEvents, before: TargetRows) -> WriteResult:
-    """Makes one Delta commit. The session already carries the commit's settings."""
+def write(table: TableCommit, shape: TableShape, events: TableEvents, before: TargetRows) -> WriteResult:
+    """Makes one Delta commit."""
     net = events.frame
     if not events.only_inserts:
         net = net_of_bag(with_sequence(events.frame), shape).localCheckpoint()
@@ -41,15 +41,15 @@ def write(spark: SparkSession, path: Place, shape: TableShape, events: TableEven
     match write_method(WriteFacts(has_key=False, is_empty=is_empty, only_inserts=not delete_count)):
         case WriteMethod.OVERWRITE:
             missing = missing_in_bag(deletes, shape, None) if delete_count else None
-            return replace(initialize(spark, path, rows, shape.layout), not_found=delete_count, mismatches=missing)
+            return replace(initialize(table, rows, shape.layout), not_found=delete_count, mismatches=missing)
         case WriteMethod.APPEND:
-            return append(spark, path, rows)
+            return append(table, rows)
         case _:
-            deletes = settled(ranked(deletes, shape), tagged_target(spark, path, shape.columns), shape)
-            result = _rewrite(spark, path, shape, rows, deletes, delete_count)
+            deletes = settled(ranked(deletes, shape), tagged_target(table.spark, table.place, shape.columns), shape)
+            result = _rewrite(table, shape, rows, deletes, delete_count)
             if not result.not_found and not may_be_stale(shape):
                 return result
-            stored = tagged_target(spark, path, shape.columns, result.version - 1)
+            stored = tagged_target(table.spark, table.place, shape.columns, result.version - 1)
             return replace(result, mismatches=missing_among(deletes, shape, stored))
 
 
@@ -67,21 +67,21 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -
 
 
 def _rewrite(
-    spark: SparkSession, path: Place, shape: TableShape, rows: DataFrame, deletes: DataFrame, delete_count: int
+    table: TableCommit, shape: TableShape, rows: DataFrame, deletes: DataFrame, delete_count: int
 ) -> WriteResult:
     """rows: the inserted rows. deletes: `delete_count` DELETEs, settled, of rows in the target."""
-    target = tagged_target(spark, path, shape.columns)
+    target = tagged_target(table.spark, table.place, shape.columns)
     before, inserted = target.count(), rows.count()
     gone = None
-    if has_change_feed(spark, path):  # the feed of an overwrite has all rows
+    if has_change_feed(table.spark, table.place):  # the feed of an overwrite has all rows
         gone = deletes.select("gone").distinct().localCheckpoint()
         target = with_content_among(target, gone, shape)
     after = _with_changes(target, rows, deletes, shape)
     if gone is None:
-        result = overwrite(spark, path, after)
+        result = overwrite(table, after)
         total = result.inserted  # Delta reports every row of the overwritten table
     else:
-        result = replace_equal_rows(spark, path, shape, gone, after)
+        result = replace_equal_rows(table, shape, gone, after)
         total = before + result.inserted - result.deleted
     deleted = before + inserted - total
     return replace(result, inserted=inserted, deleted=deleted, not_found=delete_count - deleted, rows=total)
@@ -94,7 +94,7 @@ def with_content_among(target: DataFrame, gone: DataFrame, shape: TableShape) ->
 
 
 def replace_equal_rows(
-    spark: SparkSession, path: Place, shape: TableShape, gone: DataFrame, rows: DataFrame, where: Column | None = None
+    table: TableCommit, shape: TableShape, gone: DataFrame, rows: DataFrame, where: Column | None = None
 ) -> WriteResult:
     """Deletes all rows that equal one of the contents `gone`, and inserts others, in a MERGE, whose change feed has no
     other row. where: a condition on rows `t` to delete."""
@@ -102,10 +102,14 @@ def replace_equal_rows(
     new = rows.select(F.struct(*map(quoted, rows.columns)).alias("row"))
     source = new.withColumn("gone", F.lit(None).cast(gone.schema["gone"].dataType)).union(marks).localCheckpoint()
     same = target_content(shape, "t.") == F.col("s.gone")
-    merge = delta_table(spark, path).alias("t").merge(source.alias("s"), same if where is None else same & where)
+    merge = (
+        delta_table(table.spark, table.place)
+        .alias("t")
+        .merge(source.alias("s"), same if where is None else same & where)
+    )
     values: dict[str, Any] = {quoted(name): F.col(f"s.row.{quoted(name)}") for name in rows.columns}
     merge.whenMatchedDelete().whenNotMatchedInsert(F.col("s.gone").isNull(), values=values).execute()
-    return write_result(spark, path)
+    return written(table)
 
 
 def _with_changes(target: DataFrame, rows: DataFrame, deletes: DataFrame, shape: TableShape) -> DataFrame:

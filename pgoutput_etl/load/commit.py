@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import takewhile
 
@@ -22,13 +21,12 @@ from pgoutput_etl.load.layout import (
     tag_columns,
 )
 from pgoutput_etl.load.shared_table import append_tagged, check_shared, own_rows, replace_tagged, restore_tagged
-from pgoutput_etl.load.table_writer import PROPERTIES, creating, writer_of
+from pgoutput_etl.load.table_writer import PROPERTIES, DeltaTransaction, TableCommit, committing, creating
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import NO_LAYOUT, Layout, Readers, with_feed
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
-from pgoutput_etl.spark.delta_history import USER_METADATA, application_of, is_as_recorded, operations_since
+from pgoutput_etl.spark.delta_history import application_of, is_as_recorded, operations_since
 from pgoutput_etl.spark.delta_log import DeltaCommit, metrics_of, newest_commit
-from pgoutput_etl.spark.platform import value_of
 from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.targets.mismatches import Mismatches, added
 from pgoutput_etl.targets.plan import TableTask
@@ -39,39 +37,6 @@ class TargetRows(Enum):
 
     NOTHING = "nothing"  # the table is new, was truncated, or replaces another table
     ROWS = "rows"
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaTransaction:
-    """Identifies a write: Delta accepts each version of an application once."""
-
-    application: str  # the ledger and the table
-    step: str
-    batch: int
-    last_commit_lsn: int
-
-    @property
-    def owner(self) -> str:
-        """The application that brings the table up to date. Building the table elsewhere has one of its own, whose
-        name has more parts between the ledger and the table."""
-        program, ledger, *_, table = self.application.split(":")
-        return f"{program}:{ledger}:{table}"
-
-    @property
-    def ledger(self) -> str:
-        """What the names of all applications of the ledger begin with."""
-        return f"{':'.join(self.application.split(':', 2)[:2])}:"
-
-    def settings(self) -> dict[str, str]:
-        return {
-            "spark.databricks.delta.write.txnAppId": f"{self.application}:{self.step}",
-            "spark.databricks.delta.write.txnVersion": str(self.batch),
-            **self.user_metadata(),
-        }
-
-    def user_metadata(self) -> dict[str, str]:
-        """The setting that stores this value with the commit in the table's history."""
-        return {USER_METADATA: json.dumps(asdict(self))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +87,16 @@ def check_target_exists(spark: SparkSession, path: Place, version: int = -1, app
         )
 
 
-def overwrite(spark: SparkSession, path: Place, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
+def overwrite(table: TableCommit, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
     """Replaces the table's rows and schema, or creates the table. What the layout leaves open stays as it is.
 
     One commit, and others for the parts of the layout that Delta takes only from a table that exists, and for the
     columns of a table that several sources share.
     """
-    if path.tag:
-        replace_tagged(spark, path, rows, layout)
-        return write_result(spark, path)
+    if table.is_tagged:
+        replace_tagged(table, rows, layout)
+        return written(table)
+    spark, path = table.spark, table.place
     stored = StoredLayout.of(spark, path) if is_delta_table(spark, path) else None
     if stored is not None:
         if tag_columns(stored.schema):
@@ -139,7 +105,7 @@ def overwrite(spark: SparkSession, path: Place, rows: DataFrame, layout: Layout 
         layout, rows = stored.after_overwrite(layout), keeping_comments(rows, stored.comments)
     layout = possible(layout, rows.schema)
     feed_stops = stored is not None and allow_overwrite(spark, path, stored, layout, rows.schema)
-    writer = writer_of(spark, rows).mode("overwrite").option("overwriteSchema", "true")
+    writer = table.writer_of(rows).mode("overwrite").option("overwriteSchema", "true")
     if stored is None:
         writer = creating(writer, layout)
         if path.is_in_catalog:
@@ -152,10 +118,10 @@ def overwrite(spark: SparkSession, path: Place, rows: DataFrame, layout: Layout 
         if not replace(layout, readers=Readers.SPARK):
             raise
         raise refused(path, error) from None
-    result = write_result(spark, path)
+    result = written(table)
     layout = with_feed(layout, is_on=True) if feed_stops else layout
     if layout and lay_out(spark, path, layout).statements:
-        result = replace(result, version=write_result(spark, path).version)
+        result = replace(result, version=written(table).version)
     if feed_stops:
         result = replace(result, remarks=(f"its change data feed begins anew with version {result.version}",))
     return result
@@ -169,19 +135,19 @@ def _is_another_table(spark: SparkSession, path: Place, version: int, applicatio
     return commits[0].version < version or (not is_known and commits[-1].version == 0)
 
 
-def append(spark: SparkSession, path: Place, rows: DataFrame) -> WriteResult:
+def append(table: TableCommit, rows: DataFrame) -> WriteResult:
     """Raises TableError if the table is gone; Spark would create a table with only these rows."""
-    check_target_exists(spark, path)
-    if path.tag:
-        append_tagged(spark, path, rows)
+    check_target_exists(table.spark, table.place)
+    if table.is_tagged:
+        append_tagged(table, rows)
     else:
-        save(writer_of(spark, rows).mode("append"), path)
-    return write_result(spark, path)
+        save(table.writer_of(rows).mode("append"), table.place)
+    return written(table)
 
 
-def initialize(spark: SparkSession, path: Place, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
+def initialize(table: TableCommit, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
     """Overwrites the table; the result has its total, because Delta reports every row as inserted."""
-    result = overwrite(spark, path, rows, layout)
+    result = overwrite(table, rows, layout)
     return replace(result, rows=result.inserted)
 
 
@@ -209,8 +175,8 @@ def move(
         rows = read_table(spark, old_path, version)
     else:
         rows = own_rows(spark, old_path, version, task.stored_columns, task.mode)
-    with session_settings(spark, commit.settings()) as session:
-        overwrite(session, path, rows, layout)
+    with committing(spark, path, commit) as table:
+        overwrite(table, rows, layout)
 
 
 def _has_written(spark: SparkSession, place: Place, since: int, ledger: str) -> bool:
@@ -235,22 +201,26 @@ def restore(spark: SparkSession, path: Place, version: int | None, commit: Delta
     if path.tag:
         own = _own_commits(spark, path, commit.application)
         if version is None or (own and own[0].version > version):
-            with session_settings(spark, commit.user_metadata()) as session:
-                restore_tagged(session, path, version)
+            with committing(spark, path, commit, is_once=False) as table:
+                restore_tagged(table, version)
         return
     with session_settings(spark, commit.user_metadata()) as session:
-        table = delta_table(session, path)
+        stored = delta_table(session, path)
         if version is None:
-            table.delete()
-        elif table.history(1).collect()[0]["version"] > version:
-            table.restoreToVersion(version)
+            stored.delete()
+        elif stored.history(1).collect()[0]["version"] > version:
+            stored.restoreToVersion(version)
 
 
-def write_result(spark: SparkSession, path: Place, application: str | None = None) -> WriteResult:
+def written(table: TableCommit) -> WriteResult:
+    """The result of the commit."""
+    return write_result(table.spark, table.place, table.transaction.application)
+
+
+def write_result(spark: SparkSession, path: Place, application: str) -> WriteResult:
     """What the last commit that changed rows did, with the table's newest version. application: of the commits that
-    count in a shared table; by default that of the session's settings."""
+    count in a shared table."""
     if path.tag:
-        application = application or application_of(value_of(spark, USER_METADATA))
         commits = _own_commits(spark, path, application)
         if not commits:  # Delta has forgotten them
             return WriteResult(_history(spark, path, 1)[0].version, 0, 0, 0)

@@ -17,9 +17,10 @@ from pyspark.sql.types import DataType, StructType
 
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.identifiers import forms, quoted
-from pgoutput_etl.load.commit import DeltaTransaction, overwrite
+from pgoutput_etl.load.commit import overwrite
 from pgoutput_etl.load.layout import allow_names, has_change_feed, has_column_mapping, is_for_all_readers
 from pgoutput_etl.load.shared_table import fields_of, tagged_target, unite_columns
+from pgoutput_etl.load.table_writer import DeltaTransaction, TableCommit, committing
 from pgoutput_etl.load.target_columns import (
     as_map,
     current_rows,
@@ -36,7 +37,6 @@ from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
 from pgoutput_etl.spark.delta_history import recorded_entry
-from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.targets.modes import (
     OLD_KEY_COLUMN,
     UNCHANGED_COLUMN,
@@ -78,11 +78,11 @@ def evolve(
     check_migration(lambda: read_table(spark, path), migration, mode)
     if needs_log_only:
         # Recorded under a name of its own, because one of several statements doesn't complete the step.
-        with session_settings(spark, replace(commit, step=f"{commit.step}:log").user_metadata()) as session:
-            return _alter(session, path, migration)
-    with session_settings(spark, commit.settings()) as session:
-        rows = migrated(tagged_target(session, path, migration.before), migration, mode)
-        return overwrite(session, path, rows).remarks
+        with committing(spark, path, replace(commit, step=f"{commit.step}:log"), is_once=False) as table:
+            return _alter(table, migration)
+    with committing(spark, path, commit) as table:
+        rows = migrated(tagged_target(table.spark, path, migration.before), migration, mode)
+        return overwrite(table, rows).remarks
 
 
 def check_migration(target: Callable[[], DataFrame], migration: SchemaMigration, mode: Mode) -> None:
@@ -134,17 +134,18 @@ def _has_entries(spark: SparkSession, path: Place, names: list[str], mode: Mode)
     return bool(entries.where(F.col("name").isin(*names)).limit(1).count())
 
 
-def _alter(spark: SparkSession, path: Place, migration: SchemaMigration) -> tuple[str, ...]:
+def _alter(table: TableCommit, migration: SchemaMigration) -> tuple[str, ...]:
     """Returns remarks on the table's layout."""
+    spark, path = table.spark, table.place
     had_feed = has_change_feed(spark, path)
     if path.tag:
-        unite_columns(spark, path, fields_of(migration.after))
+        unite_columns(table, fields_of(migration.after))
         return _feed_ended(spark, path, had_feed)
     allow_names(spark, path, (column.name for column in migration.after))
-    table = delta_table(spark, path)
-    existing = {field.name: field.dataType for field in table.toDF().schema.fields}
+    target = delta_table(spark, path)
+    existing = {field.name: field.dataType for field in target.toDF().schema.fields}
     # Reading resolves a relative path against Spark's working directory, ALTER TABLE against the warehouse.
-    place = path if path.is_in_catalog else table.detail().select("location").collect()[0][0]
+    place = path if path.is_in_catalog else Place(target.detail().select("location").collect()[0][0])
     for clause in _clauses(migration, existing):  # SQL, because DeltaTable's API has no ALTER TABLE
         spark.sql(f"ALTER TABLE {place.identifier} {clause}")
     return _feed_ended(spark, path, had_feed)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.event_log import TRUNCATED
@@ -26,31 +26,29 @@ from pgoutput_etl.load.net_effect import event_content, rows_with_content, with_
 from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, next_truncate, row_states, truncates_of
 from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.load.table_writer import TableCommit
 from pgoutput_etl.load.target_columns import selected, target_values
-from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import VALID_FROM_LSN, VALID_FROM_TS, VALID_TO_LSN, VALID_TO_TS
 
 
-def write(spark: SparkSession, path: Place, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
-    """Makes one Delta commit. The session already carries the commit's settings."""
-    stored = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
+def write(table: TableCommit, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
+    """Makes one Delta commit."""
+    stored = tagged_target(table.spark, table.place, shape.columns) if before is TargetRows.ROWS else None
     mismatches = mismatches_in_log(events, shape, _current(stored))
     if shape.is_bag:
-        result = _write_bag(spark, path, shape, events.frame, stored)
+        result = _write_bag(table, shape, events.frame, stored)
     else:
-        result = _write_keyed(spark, path, shape, events, stored)
+        result = _write_keyed(table, shape, events, stored)
     return replace(result, mismatches=mismatches)
 
 
-def _write_keyed(
-    spark: SparkSession, path: Place, shape: TableShape, events: EventLog, stored: DataFrame | None
-) -> WriteResult:
+def _write_keyed(table: TableCommit, shape: TableShape, events: EventLog, stored: DataFrame | None) -> WriteResult:
     changes = _changes(shape, events, stored).localCheckpoint()
     if stored is None:
-        return commit.initialize(spark, path, _new_versions(changes, shape), shape.layout)
-    _merge(changes, shape, key_ranges(changes, shape)).execute(spark, path)
-    return commit.write_result(spark, path)
+        return commit.initialize(table, _new_versions(changes, shape), shape.layout)
+    _merge(changes, shape, key_ranges(changes, shape)).execute(table)
+    return commit.written(table)
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: EventLog) -> DataFrame:
@@ -117,22 +115,20 @@ def _values(shape: TableShape, alias: str = "") -> dict[str, Column]:
     }
 
 
-def _write_bag(
-    spark: SparkSession, path: Place, shape: TableShape, events: DataFrame, stored: DataFrame | None
-) -> WriteResult:
+def _write_bag(table: TableCommit, shape: TableShape, events: DataFrame, stored: DataFrame | None) -> WriteResult:
     """Rewrites the table unless all events are inserts: a MERGE can't end just one of several equal rows."""
     ordered = with_sequence(events).localCheckpoint()
     paired = _paired(ordered, shape).localCheckpoint()
     versions = selected(_versions_of_bag(paired), _values(shape))
     if stored is None:
-        return commit.initialize(spark, path, versions, shape.layout)
+        return commit.initialize(table, versions, shape.layout)
     if not ordered.where(F.col("_op") != INSERTED).limit(1).count():
-        return commit.append(spark, path, versions)
+        return commit.append(table, versions)
     current = stored.where(F.col(VALID_TO_LSN).isNull())
     first, deletes = _first_truncate(ordered), settled(_deletes(paired), current, shape)
-    if not has_change_feed(spark, path):
+    if not has_change_feed(table.spark, table.place):
         return commit.initialize(
-            spark, path, _ended(stored, deletes, first, shape).unionByName(versions, allowMissingColumns=True)
+            table, _ended(stored, deletes, first, shape).unionByName(versions, allowMissingColumns=True)
         )
     # The feed of an overwrite has all rows.
     is_emptied = first.where(F.col("_emptied").isNotNull()).limit(1).count()
@@ -140,7 +136,7 @@ def _write_bag(
     gone = contents.select("gone").distinct().localCheckpoint()
     ended = _ended(with_content_among(current, gone, shape), deletes, first, shape)
     is_current = F.col(f"t.{VALID_TO_LSN}").isNull()
-    return replace_equal_rows(spark, path, shape, gone, ended.unionByName(versions), is_current)
+    return replace_equal_rows(table, shape, gone, ended.unionByName(versions), is_current)
 
 
 def _first_truncate(ordered: DataFrame) -> DataFrame:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.load import append, history, soft_delete
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.row_states import EventLog
-from pgoutput_etl.places import Place
+from pgoutput_etl.load.table_writer import TableCommit
 from pgoutput_etl.schema.table_shape import TableShape
 
 
 @dataclass(frozen=True, slots=True)
 class LogMode:
-    """write: makes one Delta commit, in a session that has the commit's settings. rows_after: see merge.rows_after."""
+    """write: makes one Delta commit. rows_after: see merge.rows_after."""
 
-    write: Callable[[SparkSession, Place, TableShape, EventLog, TargetRows], WriteResult]
+    write: Callable[[TableCommit, TableShape, EventLog, TargetRows], WriteResult]
     rows_after: Callable[[DataFrame | None, TableShape, EventLog], DataFrame]
 
 

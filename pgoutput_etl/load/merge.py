@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.load import bag
-from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, append, initialize, write_result
+from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, written
 from pgoutput_etl.load.key_match import keys_are_absent, net_facts
 from pgoutput_etl.load.mismatches import (
     Presumptions,
@@ -28,11 +28,12 @@ from pgoutput_etl.load.mismatches import (
 from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
 from pgoutput_etl.load.rewrite import SMALL_ROWS, awaited, net_merge, rewrite, small_table
 from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.load.table_writer import DeltaTransaction, TableCommit, committing
 from pgoutput_etl.load.target_columns import net_values, selected
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.session import FOR_FEW_ROWS, NO_BROADCAST, session_settings, temporarily
+from pgoutput_etl.spark.session import FOR_FEW_ROWS, NO_BROADCAST, temporarily
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.write_method import (
     WriteFacts,
@@ -63,26 +64,26 @@ def write(
     is_few = rows is not None and rows <= SMALL_ROWS
     is_quick = events.is_local and (is_few or before is TargetRows.NOTHING)
     sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_quick else for_size(spark, events.size)
-    with session_settings(spark, {**commit.settings(), **sizes}) as session:
+    with committing(spark, path, commit, sizes) as table:
         if shape.is_bag:
-            return bag.write(session, path, shape, events, before)
-        facts = _facts(session, path, shape, events, before, rows)
-        net = _net(session, path, shape, events, before) if need_reduction(facts) else as_net_rows(events.frame, shape)
-        small = small_table(session, path, shape, rows) if size_matters(facts) else None
+            return bag.write(table, shape, events, before)
+        facts = _facts(table, shape, events, before, rows)
+        net = _net(table, shape, events, before) if need_reduction(facts) else as_net_rows(events.frame, shape)
+        small = small_table(table.spark, path, shape, rows) if size_matters(facts) else None
         if small is not None:
-            few = net if events.is_local else _on_driver(session, net)
+            few = net if events.is_local else _on_driver(table.spark, net)
             net, facts = net if few is None else few, replace(facts, is_small=few is not None)
         match write_method(facts):
             case WriteMethod.OVERWRITE:
-                return _overwrite(session, path, shape, net, is_checked=not events.are_plain)
+                return _overwrite(table, shape, net, is_checked=not events.are_plain)
             case WriteMethod.APPEND:
-                result = append(session, path, selected(net, net_values(shape)))
+                result = append(table, selected(net, net_values(shape)))
                 return result if events.are_plain else replace(result, mismatches=chains_of(net, shape).own)
             case WriteMethod.REWRITE if small is not None:
-                with temporarily(session, FOR_FEW_ROWS):
-                    return rewrite(session, path, small, shape, net)
+                with temporarily(table.spark, FOR_FEW_ROWS):
+                    return rewrite(table, small, shape, net)
             case _:
-                return _merge(session, path, shape, net, events, is_few)
+                return _merge(table, shape, net, events, is_few)
 
 
 def _most_to_broadcast(shape: TableShape) -> int:
@@ -100,12 +101,12 @@ def _on_driver(spark: SparkSession, net: DataFrame) -> DataFrame | None:
 
 
 def _facts(
-    spark: SparkSession, path: Place, shape: TableShape, events: TableEvents, before: TargetRows, rows: int | None
+    table: TableCommit, shape: TableShape, events: TableEvents, before: TargetRows, rows: int | None
 ) -> WriteFacts:
     facts = WriteFacts(True, before is TargetRows.NOTHING, events.only_inserts, keys_are_unique=events.is_net)
     if not absence_matters(facts) or events.keys is None:
         return facts
-    return replace(facts, keys_are_absent=keys_are_absent(spark, path, shape, events.keys, rows))
+    return replace(facts, keys_are_absent=keys_are_absent(table.spark, table.place, shape, events.keys, rows))
 
 
 def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
@@ -114,9 +115,9 @@ def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
     return {**_ALWAYS, _PARTITIONS: str(partitions)}
 
 
-def _net(spark: SparkSession, path: Place, shape: TableShape, events: TableEvents, before: TargetRows) -> DataFrame:
+def _net(table: TableCommit, shape: TableShape, events: TableEvents, before: TargetRows) -> DataFrame:
     is_read = shape.moves_toast and before is TargetRows.ROWS
-    return _net_of(events.frame, shape, tagged_target(spark, path, shape.columns) if is_read else None)
+    return _net_of(events.frame, shape, tagged_target(table.spark, table.place, shape.columns) if is_read else None)
 
 
 def _net_of(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
@@ -142,14 +143,14 @@ def compared(shape: TableShape, events: TableEvents, stored: DataFrame | None) -
     return mismatches_with(net, shape, stored)
 
 
-def _overwrite(spark: SparkSession, path: Place, shape: TableShape, net: DataFrame, is_checked: bool) -> WriteResult:
+def _overwrite(table: TableCommit, shape: TableShape, net: DataFrame, is_checked: bool) -> WriteResult:
     """is_checked: the net rows' changes may contradict each other, or presume rows that the target doesn't have."""
     counts, observed = Observation(), net
     if is_checked:
         checks = counted("_chain", F.lit(False))
         observed = net.observe(counts, *(value.alias(name) for name, value in checks.items()))
     rows = selected(observed.where(~F.col("_delete")), net_values(shape))
-    result = initialize(spark, path, rows, shape.layout)
+    result = initialize(table, rows, shape.layout)
     if not is_checked:
         return result
     found = awaited(counts)
@@ -157,9 +158,7 @@ def _overwrite(spark: SparkSession, path: Place, shape: TableShape, net: DataFra
     return replace(result, mismatches=mismatches)
 
 
-def _merge(
-    spark: SparkSession, path: Place, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool
-) -> WriteResult:
+def _merge(table: TableCommit, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool) -> WriteResult:
     """Computes the net rows once, so that Delta need not materialize them, and facts about them are known. is_few: the
     target has few rows."""
     ranges, settings, deletes = events.ranges, {}, events.deletes
@@ -171,9 +170,9 @@ def _merge(
         if facts.rows > _most_to_broadcast(shape):
             settings = {**settings, **NO_BROADCAST}
 
-    with temporarily(spark, settings):
-        target = partial(tagged_target, spark, path, shape.columns)
+    with temporarily(table.spark, settings):
+        target = partial(tagged_target, table.spark, table.place, shape.columns)
         presumptions = None if events.are_plain else Presumptions.of(net, shape, target)
-        net_merge(net, shape, ranges, deletes).execute(spark, path)
-        result = write_result(spark, path)
+        net_merge(net, shape, ranges, deletes).execute(table)
+        result = written(table)
         return result if presumptions is None else presumptions.checked(result)

@@ -12,9 +12,10 @@ from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
 from pgoutput_etl.load import merge
 from pgoutput_etl.load.change_source import ChangeRows
-from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
+from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import check_migration, migrated
 from pgoutput_etl.load.log_modes import LOG_MODES
+from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import SpanWrite
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout

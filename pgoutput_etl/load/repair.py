@@ -17,7 +17,7 @@ from pgoutput_etl.changes.events import UPDATED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.committed_rows import SparkRows
 from pgoutput_etl.load.change_source import ChangeRows
-from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult, write_result
+from pgoutput_etl.load.commit import TargetRows, WriteResult, written
 from pgoutput_etl.load.net_effect import (
     all_of,
     any_of,
@@ -31,12 +31,12 @@ from pgoutput_etl.load.net_effect import (
     target_key_parts,
 )
 from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.load.table_writer import DeltaTransaction, committing
 from pgoutput_etl.load.targets import DeltaChanges, SpanWrite
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.spark.retries import again
-from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
 from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges, SchemaSpan, TableTask
 
@@ -92,11 +92,10 @@ def _has_null(shape: TableShape) -> Column:
 def _delete(
     spark: SparkSession, path: Place, keys: DataFrame, shape: TableShape, commit: DeltaTransaction
 ) -> WriteResult:
-    settings = replace(commit, step=f"{commit.step}:ambiguous").settings()
-    with session_settings(spark, settings) as session:
+    with committing(spark, path, replace(commit, step=f"{commit.step}:ambiguous")) as table:
         same = all_of(part.eqNullSafe(F.col(f"s.k{n}")) for n, part in enumerate(target_key_parts(shape, "t.")))
-        delta_table(session, path).alias("t").merge(keys.alias("s"), same).whenMatchedDelete().execute()
-        return write_result(session, path)
+        delta_table(table.spark, path).alias("t").merge(keys.alias("s"), same).whenMatchedDelete().execute()
+        return written(table)
 
 
 def _repairing(spark: SparkSession, path: Place, ranges: KeyRanges, events: DataFrame, shape: TableShape) -> DataFrame:

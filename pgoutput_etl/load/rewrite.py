@@ -9,11 +9,11 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.key_facts import Ranges
-from pgoutput_etl.load.commit import WriteResult, write_result
+from pgoutput_etl.load.commit import WriteResult, written
 from pgoutput_etl.load.key_match import same_key
 from pgoutput_etl.load.mismatches import counted, counted_in
 from pgoutput_etl.load.row_merge import DELETED, INSERTED, UPDATED, RowMerge
-from pgoutput_etl.load.table_writer import writer_of
+from pgoutput_etl.load.table_writer import TableCommit
 from pgoutput_etl.load.target_columns import net_values, updated_values
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
@@ -59,7 +59,7 @@ def net_merge(net: DataFrame, shape: TableShape, ranges: Ranges | None = None, d
     return RowMerge(net, same_key(shape, ranges or {}), *values, is_deleted if deletes else None, ~is_deleted)
 
 
-def rewrite(spark: SparkSession, path: Place, target: DataFrame, shape: TableShape, net: DataFrame) -> WriteResult:
+def rewrite(table: TableCommit, target: DataFrame, shape: TableShape, net: DataFrame) -> WriteResult:
     """target: from `small_table`. net: one row per key (net_effect.net_rows). Delta reads the target in the version
     that its transaction overwrites, whatever was committed since `target` was made."""
     counts, merge = Observation(), net_merge(net, shape)
@@ -70,10 +70,10 @@ def rewrite(spark: SparkSession, path: Place, target: DataFrame, shape: TableSha
     effects = effects.observe(counts, *of_effects, *of_rows)
     rows = merge.after(target, effects)
     # Also for a partitioned table in a session that overwrites only the partitions that it writes.
-    save(writer_of(spark, rows).mode("overwrite").option("partitionOverwriteMode", "static"), path)
-    found, version = awaited(counts), newest_version(spark, path)
+    save(table.writer_of(rows).mode("overwrite").option("partitionOverwriteMode", "static"), table.place)
+    found, version = awaited(counts), newest_version(table.spark, table.place)
     if found is None or version is None:
-        return write_result(spark, path)
+        return written(table)
     effects_of_rows = (found["inserted"], found["updated"], found["deleted"])
     return WriteResult(version, *effects_of_rows, rows=found["rows"], mismatches=counted_in(found))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.load.table_writer import TableCommit
 from pgoutput_etl.load.target_columns import quoted_names
-from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table
 
 KEPT, INSERTED, UPDATED, DELETED = "kept", "inserted", "updated", "deleted"
@@ -31,9 +31,9 @@ class RowMerge:
     is_deleted: Column | None
     is_inserted: Column
 
-    def execute(self, spark: SparkSession, place: Place) -> None:
+    def execute(self, table: TableCommit) -> None:
         """In one Delta commit."""
-        merge = delta_table(spark, place).alias("t").merge(self.source.alias("s"), self.condition)
+        merge = delta_table(table.spark, table.place).alias("t").merge(self.source.alias("s"), self.condition)
         if self.is_deleted is not None:
             merge = merge.whenMatchedDelete(self.is_deleted)
         merge = merge.whenMatchedUpdate(set=quoted_names(self.updated))

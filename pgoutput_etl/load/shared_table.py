@@ -6,9 +6,7 @@ drops stays for the others.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pyspark.errors import AnalysisException
@@ -40,15 +38,12 @@ from pgoutput_etl.load.layout import (
     tag_column,
     tag_columns,
 )
-from pgoutput_etl.load.table_writer import commit_options, creating, writer_of
+from pgoutput_etl.load.table_writer import TableCommit, creating
 from pgoutput_etl.load.target_columns import delta_type
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.spark.delta import delta_table, has_tag, is_delta_table, make_schema, read_table, save
-from pgoutput_etl.spark.delta_history import USER_METADATA
-from pgoutput_etl.spark.platform import TRANSACTION_APPLICATION, value_of
-from pgoutput_etl.spark.session import temporarily
 from pgoutput_etl.targets.columns import columns_of_mode
 from pgoutput_etl.targets.modes import added_columns
 
@@ -88,33 +83,34 @@ def tagged_rows(spark: SparkSession, place: Place, rows: DataFrame) -> DataFrame
     return rows.select(*(F.lit(value).alias(name) for name, value in place.tag.items()), *values)
 
 
-def append_tagged(spark: SparkSession, place: Place, rows: DataFrame) -> None:
-    save(writer_of(spark, tagged_rows(spark, place, rows)).mode("append"), place)
+def append_tagged(table: TableCommit, rows: DataFrame) -> None:
+    save(table.writer_of(tagged_rows(table.spark, table.place, rows)).mode("append"), table.place)
 
 
-def replace_tagged(spark: SparkSession, place: Place, rows: DataFrame, layout: Layout) -> None:
+def replace_tagged(table: TableCommit, rows: DataFrame, layout: Layout) -> None:
     """Replaces the tag's rows, in one commit. Others before it create the table or add columns, and others after it
     give the table its layout. Raises TableError for columns that don't fit the table's."""
-    if not is_delta_table(spark, place):
-        _create(spark, place, rows.schema, layout)
-    check_shared(spark, place)
-    unite_columns(spark, place, rows.schema)
-    _overwrite(spark, place, rows)
+    if not is_delta_table(table.spark, table.place):
+        _create(table, rows.schema, layout)
+    check_shared(table.spark, table.place)
+    unite_columns(table, rows.schema)
+    _overwrite(table, rows)
     if layout:
-        with _preparing(spark, "layout"):
-            lay_out(spark, place, layout)
+        with table.preparing("layout") as laid_out:
+            lay_out(laid_out.spark, table.place, layout)
 
 
-def _create(spark: SparkSession, place: Place, columns: StructType, layout: Layout) -> None:
+def _create(table: TableCommit, columns: StructType, layout: Layout) -> None:
     """Creates the table, empty, unless another source does so at the same time."""
+    spark, place = table.spark, table.place
     tag = tuple(place.tag)
     schema = StructType([*map(tag_column, tag), *columns])
     wanted = possible(layout, schema)
     layout = wanted if wanted.partition_by or wanted.cluster_by else replace(wanted, partition_by=tag)
     if place.is_in_catalog:
         make_schema(spark, place)
-    with _preparing(spark, "created"):
-        writer = creating(writer_of(spark, spark.createDataFrame([], schema)).mode("ignore"), layout)
+    with table.preparing("created") as created:
+        writer = creating(created.writer_of(spark.createDataFrame([], schema)).mode("ignore"), layout)
         try:
             save(writer.partitionBy(*layout.partition_by), place)
         except AnalysisException as error:
@@ -136,16 +132,17 @@ def fields_of(columns: Iterable[TableColumn]) -> StructType:
     return StructType([StructField(column.name, delta_type(column.type)) for column in columns])
 
 
-def unite_columns(spark: SparkSession, place: Place, columns: StructType) -> None:
+def unite_columns(table: TableCommit, columns: StructType) -> None:
     """Adds the columns that the table lacks, and widens those that are too narrow. Raises TableError for a column that
     the table has in a type that doesn't fit."""
+    spark, place = table.spark, table.place
     while clauses := _uniting(spark, place, columns):
         try:
-            with _preparing(spark, "columns"):
+            with table.preparing("columns"):
                 allow_names(spark, place, columns.names)
-                table = StoredLayout.of(spark, place).place
+                sql_place = StoredLayout.of(spark, place).place
                 for clause, _ in clauses:
-                    alter(spark, table, clause)
+                    alter(spark, sql_place, clause)
         except TableError:
             if _uniting(spark, place, columns) == clauses:  # no other source has added the columns meanwhile
                 raise
@@ -206,30 +203,15 @@ def _holds(stored: DataType, data_type: DataType) -> bool:
     return stored == data_type
 
 
-@contextmanager
-def _preparing(spark: SparkSession, step: str) -> Iterator[None]:
-    """Within the context, the session's commits are recorded as a step of their own: a run that finishes this one would
-    otherwise take the write for done."""
-    recorded, transaction = value_of(spark, USER_METADATA), value_of(spark, TRANSACTION_APPLICATION)
-    settings = {}
-    if recorded:
-        entry = json.loads(recorded)
-        settings[USER_METADATA] = json.dumps({**entry, "step": f"{entry['step']}:{step}"})
-    if transaction:
-        settings[TRANSACTION_APPLICATION] = f"{transaction}:{step}"
-    with temporarily(spark, settings):
-        yield
-
-
-def restore_tagged(spark: SparkSession, place: Place, version: int | None) -> None:
+def restore_tagged(table: TableCommit, version: int | None) -> None:
     """Writes the tag's rows as they were at a version; deletes them if the version is None."""
     if version is None:
-        delta_table(spark, place).delete()
-        return
-    _overwrite(spark, place, read_table(spark, place, version))
+        delta_table(table.spark, table.place).delete()
+    else:
+        _overwrite(table, read_table(table.spark, table.place, version))
 
 
-def _overwrite(spark: SparkSession, place: Place, rows: DataFrame) -> None:
-    name = StoredLayout.of(spark, place).place.identifier  # a writer takes no relative path
-    writer = tagged_rows(spark, place, rows).writeTo(name).options(**commit_options(spark))
-    writer.overwrite(has_tag(place.tag))
+def _overwrite(table: TableCommit, rows: DataFrame) -> None:
+    name = StoredLayout.of(table.spark, table.place).place.identifier  # a writer takes no relative path
+    writer = tagged_rows(table.spark, table.place, rows).writeTo(name).options(**table.options)
+    writer.overwrite(has_tag(table.place.tag))

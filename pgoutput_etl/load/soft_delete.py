@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.key_facts import Ranges
@@ -25,24 +25,24 @@ from pgoutput_etl.load.net_effect import all_of, keyed_columns, net_key_parts, t
 from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, row_states
 from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.load.table_writer import TableCommit
 from pgoutput_etl.load.target_columns import selected, target_values
-from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import DELETED_COLUMN, METADATA_COLUMNS
 
 
-def write(spark: SparkSession, path: Place, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
-    """Makes one Delta commit. The session already carries the commit's settings."""
-    stored = tagged_target(spark, path, shape.columns) if before is TargetRows.ROWS else None
+def write(table: TableCommit, shape: TableShape, events: EventLog, before: TargetRows) -> WriteResult:
+    """Makes one Delta commit."""
+    stored = tagged_target(table.spark, table.place, shape.columns) if before is TargetRows.ROWS else None
     mismatches = mismatches_in_log(events, shape, _current(stored))
     net = _net(stored, shape, events).localCheckpoint()
     if before is TargetRows.NOTHING:
-        result = commit.initialize(spark, path, _new_rows(net, shape), shape.layout)
+        result = commit.initialize(table, _new_rows(net, shape), shape.layout)
     else:
-        ranges, target = key_ranges(net, shape), tagged_target(spark, path, shape.columns)
+        ranges, target = key_ranges(net, shape), tagged_target(table.spark, table.place, shape.columns)
         revived = _revived(net, shape, target, ranges).localCheckpoint()
-        _merge(_with_revived(net, revived, shape).localCheckpoint(), shape, ranges).execute(spark, path)
-        result = commit.write_result(spark, path)
+        _merge(_with_revived(net, revived, shape).localCheckpoint(), shape, ranges).execute(table)
+        result = commit.written(table)
     return replace(result, mismatches=mismatches)
 
 

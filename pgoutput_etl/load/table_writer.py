@@ -1,13 +1,28 @@
-"""DataFrameWriters for targets: with the commit's transaction identifier, and with the properties of a new table."""
+"""Transactions of targets, their writers, and the properties of a new table."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import CHANGE_FEED, Layout, Readers
-from pgoutput_etl.spark.platform import value_of
+from pgoutput_etl.spark.delta_history import USER_METADATA
+from pgoutput_etl.spark.platform import TRANSACTION_APPLICATION, value_of
+from pgoutput_etl.spark.session import session_settings, temporarily
+
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
+
+_TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
+
+# A writer's options by the session's settings
+_OPTIONS = {TRANSACTION_APPLICATION: "txnAppId", _TRANSACTION_VERSION: "txnVersion", USER_METADATA: "userMetadata"}
 
 # Deletion vectors let a MERGE mark rows instead of rewriting their files. Column mapping allows names that Parquet
 # rejects, and renames or drops columns without rewriting the table. Measurements favor both. A timestamp column without
@@ -29,17 +44,83 @@ PROPERTIES = {
 }
 
 
-def writer_of(spark: SparkSession, rows: DataFrame) -> Any:
-    """Repeats the session's transaction identifier as writer options, because `rows` may belong to another session."""
-    return rows.write.format("delta").options(**commit_options(spark))
+@dataclass(frozen=True, slots=True)
+class DeltaTransaction:
+    """Identifies a write: Delta accepts each version of an application once."""
+
+    application: str  # the ledger and the table
+    step: str
+    batch: int
+    last_commit_lsn: int
+
+    @property
+    def owner(self) -> str:
+        """The application that brings the table up to date. Building the table elsewhere has one of its own, whose
+        name has more parts between the ledger and the table."""
+        program, ledger, *_, table = self.application.split(":")
+        return f"{program}:{ledger}:{table}"
+
+    @property
+    def ledger(self) -> str:
+        """What the names of all applications of the ledger begin with."""
+        return f"{':'.join(self.application.split(':', 2)[:2])}:"
+
+    def settings(self) -> dict[str, str]:
+        return {
+            TRANSACTION_APPLICATION: f"{self.application}:{self.step}",
+            _TRANSACTION_VERSION: str(self.batch),
+            **self.user_metadata(),
+        }
+
+    def user_metadata(self) -> dict[str, str]:
+        """The setting that stores this value with the commit in the table's history."""
+        return {USER_METADATA: json.dumps(asdict(self))}
 
 
-def commit_options(spark: SparkSession) -> dict[str, str]:
-    """The session's transaction identifier and metadata as options of a writer."""
-    prefix = "spark.databricks.delta."
-    names = {"txnAppId": "write.txnAppId", "txnVersion": "write.txnVersion", "userMetadata": "commitInfo.userMetadata"}
-    options = {option: value_of(spark, prefix + name) for option, name in names.items()}
-    return {name: value for name, value in options.items() if value is not None}
+@dataclass(frozen=True, slots=True)
+class TableCommit:
+    """A target, and the transaction of the next commit to it. spark: a session that gives the transaction to MERGE and
+    ALTER TABLE, which take it from nowhere else. options: the transaction as a writer's options, because a writer's
+    rows may belong to another session; without what this Spark refuses."""
+
+    spark: SparkSession
+    place: Place
+    transaction: DeltaTransaction
+    options: Mapping[str, str]
+
+    @property
+    def is_tagged(self) -> bool:
+        """True for rows of a table that several sources share."""
+        return bool(self.place.tag)
+
+    def writer_of(self, rows: DataFrame) -> Any:
+        return rows.write.format("delta").options(**self.options)
+
+    @contextmanager
+    def preparing(self, step: str) -> Iterator[TableCommit]:
+        """Within the context, commits are recorded as a step of their own: a run that finishes this one would otherwise
+        take the write for done."""
+        transaction = replace(self.transaction, step=f"{self.transaction.step}:{step}")
+        settings = {name: value for name, value in transaction.settings().items() if _OPTIONS[name] in self.options}
+        with temporarily(self.spark, settings):
+            options = {_OPTIONS[name]: value for name, value in settings.items()}
+            yield replace(self, transaction=transaction, options=options)
+
+
+@contextmanager
+def committing(
+    spark: SparkSession,
+    place: Place,
+    transaction: DeltaTransaction,
+    settings: Mapping[str, str] = NO_SETTINGS,
+    is_once: bool = True,
+) -> Iterator[TableCommit]:
+    """settings: further ones for the session. is_once: Delta refuses a second commit of the transaction; without it,
+    the transaction is only recorded in the history."""
+    own = transaction.settings() if is_once else transaction.user_metadata()
+    with session_settings(spark, {**own, **settings}) as session:
+        accepted = {name: value for name, value in own.items() if value_of(session, name) == value}
+        yield TableCommit(session, place, transaction, {_OPTIONS[name]: value for name, value in accepted.items()})
 
 
 def creating(writer: Any, layout: Layout) -> Any:

@@ -20,13 +20,14 @@ from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load import commit as delta_commit
 from pgoutput_etl.load import merge
 from pgoutput_etl.load.change_source import ChangeBlocks, ChangeRows, ChangeSource
-from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
+from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import applications, committed_steps, evolve
 from pgoutput_etl.load.layout import lay_out
 from pgoutput_etl.load.log_modes import LOG_MODES
 from pgoutput_etl.load.mismatches import mismatches_in_log
 from pgoutput_etl.load.net_effect import event_key_parts, has_key, keyed_columns
 from pgoutput_etl.load.shared_table import check_shared, tagged_target
+from pgoutput_etl.load.table_writer import DeltaTransaction, committing
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout
@@ -192,9 +193,8 @@ class DeltaChanges:
         log = self.source.event_log(task, span)
 
         def write_in_mode(before: TargetRows, commit: DeltaTransaction, _: int | None) -> WriteResult:
-            settings = {**commit.settings(), **merge.for_size(self.spark, log.size)}
-            with session_settings(self.spark, settings) as session:
-                return again(lambda: LOG_MODES[task.mode].write(session, task.path, span.shape, log, before))
+            with committing(self.spark, task.path, commit, merge.for_size(self.spark, log.size)) as table:
+                return again(lambda: LOG_MODES[task.mode].write(table, span.shape, log, before))
 
         return write_in_mode
 

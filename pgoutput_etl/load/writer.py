@@ -13,9 +13,10 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import RunError, TableError, during
 from pgoutput_etl.ledger.batch import Batch
-from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
+from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.faults import FAULTS, SPARK_ERRORS, held_reason, spark_fault, table_fault
 from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets
 from pgoutput_etl.places import NO_PLACE, Place
 from pgoutput_etl.schema.column_changes import changes_of

@@ -57,6 +57,27 @@ def test_a_mode_is_named_where_its_name_its_rows_and_its_writer_are() -> None:
     assert named == {"config/rules.py", "targets/modes.py", "load/log_modes.py"}
 
 
+# A place is no text for mypy, so only these take it apart: its marks, its parts, and its text.
+_OF_A_PLACE = (
+    r"""startswith\("`"\)|strip\("`"\)|split\("`\.`"\)|"/displaced/|"""
+    r"""str\([\w.]*\b(path|place)\)\s*(\[|\.(split|partition|rpartition|startswith|endswith|removeprefix|removesuffix)\b)"""
+)
+
+
+def test_a_place_is_taken_apart_in_one_module() -> None:
+    """A new kind of place changes this module, and its writer."""
+    texts = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
+    assert [name for name, text in sorted(texts.items()) if re.search(_OF_A_PLACE, text)] == ["places.py"]
+    assert [name for name, text in sorted(texts.items()) if re.search(r"\bSharedPlace\b", text)] == ["places.py"]
+
+
+def test_a_commits_identity_is_read_back_only_where_it_is_given() -> None:
+    """It is a parameter: a setting of the session would be one that no signature shows."""
+    reading = re.compile(r"from pgoutput_etl\.spark\.platform import [^\n]*\bvalue_of\b")
+    readers = [path.name for path in (PACKAGE / "load").rglob("*.py") if reading.search(path.read_text("utf-8"))]
+    assert readers == ["table_writer.py"]
+
+
 def repository_files() -> list[Path]:
     """Files that are committed, or would be."""
     listing = ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]

@@ -13,7 +13,8 @@ from pgoutput_etl.errors import TableError
 from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load.change_source import window_of
-from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
+from pgoutput_etl.load.commit import TargetRows, WriteResult
+from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import SpanWrite
 from pgoutput_etl.places import Place
 from pgoutput_etl.replay.mirror import BagOfRows, KeyedRows, Row, migrated_rows, rows_under

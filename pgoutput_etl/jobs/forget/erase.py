@@ -31,7 +31,7 @@ from pgoutput_etl.jobs.forget.targets import TargetSearch
 from pgoutput_etl.ledger.batch import Batch, applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.load.commit import DeltaTransaction
+from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import DeltaTargets
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect

@@ -20,6 +20,7 @@ from pgoutput_etl.load import commit as merge_commit
 from pgoutput_etl.load import history, merge
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
+from pgoutput_etl.load.table_writer import DeltaTransaction, committing
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import OldTupleKind, PgoutputMessage, Relation, ReplicaIdentity, Truncate, Update
 from pgoutput_etl.replay.mirror import Replay
@@ -327,7 +328,7 @@ def test_a_no_op_update_of_a_bag_refreshes_metadata_columns(spark: SparkSession,
     replay, path = replayed(*NO_OPS), str(tmp_path / "bag")
     for night, before in enumerate((merge_commit.TargetRows.NOTHING, merge_commit.TargetRows.ROWS)):
         events_table, shape = _inserts_first(replay, night)
-        commit = merge_commit.DeltaTransaction("test", "changes", night, 0)
+        commit = DeltaTransaction("test", "changes", night, 0)
         merge.write(spark, Place(path), shape, TableEvents(frame(spark, events_table).coalesce(1)), before, commit)
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
     assert Counter(map(_comparable, rows)) == Counter(map(_comparable, replay.tables()[T].rows))
@@ -337,6 +338,7 @@ def test_a_no_op_update_of_a_bag_ends_a_version(spark: SparkSession, tmp_path: P
     replay, path = replayed(*NO_OPS), str(tmp_path / "bag")
     for night, before in enumerate((merge_commit.TargetRows.NOTHING, merge_commit.TargetRows.ROWS)):
         events_table, shape = _inserts_first(replay, night)
-        history.write(spark, Place(path), shape, EventLog(frame(spark, events_table).coalesce(1)), before)
+        with committing(spark, Place(path), DeltaTransaction("test", "changes", night, 0)) as written:
+            history.write(written, shape, EventLog(frame(spark, events_table).coalesce(1)), before)
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
     assert Counter(map(_comparable, rows)) == Counter(map(_comparable, table_histories(replay)[T].versions))

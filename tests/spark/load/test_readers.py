@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.identifiers import quoted, text_literal
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.jobs.plan.run import plan
-from pgoutput_etl.load.commit import DeltaTransaction, overwrite
+from pgoutput_etl.load.commit import overwrite
 from pgoutput_etl.load.evolve import committed_steps
 from pgoutput_etl.load.layout import allow_names, has_column_mapping
+from pgoutput_etl.load.table_writer import DeltaTransaction, committing
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.schema.layout import Layout, Readers
@@ -164,15 +166,16 @@ def test_which_readers_open_which_tables(spark: SparkSession, tmp_path: Path) ->
 def test_a_name_that_needs_column_mapping_is_no_step_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     """A run that died after this commit, and before the write, has written nothing."""
     path, commit = str(tmp_path / "t"), DeltaTransaction("app", "changes:0", 1, 5)
-    overwrite(spark, Place(path), spark.range(3), Layout(readers=Readers.ALL))
+    with committing(spark, Place(path), replace(commit, batch=0)) as created:
+        overwrite(created, spark.range(3), Layout(readers=Readers.ALL))
     spark.sql(f"ALTER TABLE delta.{quoted(path)} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
     assert not has_column_mapping(spark, Place(path))
     with session_settings(spark, commit.settings()) as session:
         allow_names(session, Place(path), ["a b"])
     assert has_column_mapping(spark, Place(path))
     assert committed_steps(spark, Place(path), commit) == {}
-    with session_settings(spark, commit.settings()) as session:
-        overwrite(session, Place(path), spark.range(7).withColumnRenamed("id", "a b"), Layout(readers=Readers.SPARK))
+    with committing(spark, Place(path), commit) as written:
+        overwrite(written, spark.range(7).withColumnRenamed("id", "a b"), Layout(readers=Readers.SPARK))
     assert committed_steps(spark, Place(path), commit).keys() == {"changes:0"}
     assert spark.read.format("delta").load(path).count() == 7
 

@@ -13,9 +13,10 @@ from pyspark.sql import Row, SparkSession
 
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED
 from pgoutput_etl.load import merge
-from pgoutput_etl.load.commit import DeltaTransaction, TargetRows, WriteResult
+from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import evolve
 from pgoutput_etl.load.net_effect import TableEvents
+from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.relation_history import RelationVersions
