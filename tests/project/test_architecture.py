@@ -14,6 +14,8 @@ from pkgutil import walk_packages
 import pytest
 from importlinter.api import read_configuration
 
+from tools.measures import PLACE_TAKEN_APART
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pgoutput_etl"
 
@@ -57,17 +59,10 @@ def test_a_mode_is_named_where_its_name_its_rows_and_its_writer_are() -> None:
     assert named == {"config/rules.py", "targets/modes.py", "load/log_modes.py"}
 
 
-# A place is no text for mypy, so only these take it apart: its marks, its parts, and its text.
-_OF_A_PLACE = (
-    r"""startswith\("`"\)|strip\("`"\)|split\("`\.`"\)|"/displaced/|"""
-    r"""str\([\w.]*\b(path|place)\)\s*(\[|\.(split|partition|rpartition|startswith|endswith|removeprefix|removesuffix)\b)"""
-)
-
-
 def test_a_place_is_taken_apart_in_one_module() -> None:
     """A new kind of place changes this module, and its writer."""
     texts = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
-    assert [name for name, text in sorted(texts.items()) if re.search(_OF_A_PLACE, text)] == ["places.py"]
+    assert [name for name, text in sorted(texts.items()) if PLACE_TAKEN_APART.search(text)] == ["places.py"]
     assert [name for name, text in sorted(texts.items()) if re.search(r"\bSharedPlace\b", text)] == ["places.py"]
 
 
