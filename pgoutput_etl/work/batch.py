@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -66,27 +67,26 @@ class Watch:
     is_stopping: Callable[[], bool] = lambda: False
 
 
-class Prepared(Protocol[T_co]):
-    """A batch whose plan is made, and nothing of it written."""
+class Prepared(ABC, Generic[T_co]):
+    """A batch whose plan is made, and nothing of it written. batch: as the ledger records it."""
 
-    @property
-    def batch(self) -> Batch:
-        """As the ledger records it."""
-        ...
+    __slots__ = ()
+    batch: Batch
 
     def begin(self, record: Callable[[], None]) -> None:
         """Calls `record`, by which the ledger records the batch's beginning, and whatever must happen just before it or
         may happen beside it."""
-        ...
+        record()
 
+    @abstractmethod
     def write(self) -> None:
         """Writes everything that the batch changes outside of the ledger. A later run repeats it if this one dies."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Writes the batch's end to the ledger, and then removes what only this batch needed."""
-        ...
 
+    @abstractmethod
     def result(self) -> T_co: ...
 
 
@@ -128,6 +128,7 @@ def run(ledger: Ledger, work: Work[T], last: Batch | None, watch: Watch, claim: 
         watch.enter("write")
         prepared.begin(partial(_record, ledger, prepared.batch, check_claim))
         prepared.write()
+        check_claim()
         watch.enter("ledger")
         prepared.close()
         return prepared.result()

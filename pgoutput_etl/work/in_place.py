@@ -23,12 +23,12 @@ from pgoutput_etl.targets.plan import HELD, TableChanges, TablePlan, TableState,
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.work.backfill import BackfillOrder, BackfillResult
-from pgoutput_etl.work.batch import Nothing
+from pgoutput_etl.work.batch import Nothing, Prepared
 from pgoutput_etl.work.rebuild import archive_rebuild
 
 
 @dataclass(slots=True)
-class InPlaceBackfill:
+class InPlaceBackfill(Prepared[BackfillResult]):
     """Rebuilds or repairs tables at their current paths. tasks: to repair with `rows`. plan: of the tables to rebuild
     with `missing_rows`; reasons: why, by OID, None for repaired ones. files: read, by OID."""
 
@@ -147,9 +147,6 @@ class InPlaceBackfill:
         if names != state.key or task.moved_from is not None:
             return "key or path changed since"
         return task
-
-    def begin(self, record: Callable[[], None]) -> None:
-        record()
 
     def write(self) -> None:
         rebuilt, unchanged = self.rebuild.write(self.plan, self.missing_rows)

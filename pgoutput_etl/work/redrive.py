@@ -42,10 +42,11 @@ from pgoutput_etl.transactions.cutoff import Cutoff, find_cutoffs
 from pgoutput_etl.transactions.statistics import StatisticsRequest
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.work.backfill import BackfillOrder, BackfillResult
+from pgoutput_etl.work.batch import Prepared
 
 
 @dataclass(slots=True)
-class Redrive:
+class Redrive(Prepared[BackfillResult]):
     """Rebuilds held tables and those that the ledger doesn't know yet; all tables if earlier runs left files unread."""
 
     archive: LedgerArchive
@@ -204,9 +205,6 @@ class Redrive:
                 refuse_existing_rows(self.targets, plan, new)
             self.cutoffs, self.held, self.rebuild, self.plan, self.missing = cutoffs, held, rebuild, plan, missing
             yield
-
-    def begin(self, record: Callable[[], None]) -> None:
-        record()
 
     def write(self) -> None:
         held = self.held

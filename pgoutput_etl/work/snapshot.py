@@ -48,7 +48,7 @@ from pgoutput_etl.targets.plan import (
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.types import UserTypes
-from pgoutput_etl.work.batch import Nothing, World
+from pgoutput_etl.work.batch import Nothing, Prepared, World
 from pgoutput_etl.work.snapshot_order import Repair, SnapshotOrder
 
 
@@ -75,7 +75,7 @@ def with_snapshot(history: RelationHistory, relations: Sequence[Relation]) -> Re
 
 
 @dataclass(slots=True)
-class SnapshotLoad:
+class SnapshotLoad(Prepared[SnapshotResult]):
     """Replaces or repairs tables with staged rows. begun: the ledger has recorded the batch, so the staged rows must
     stay. loaded: number of staged rows, by OID."""
 

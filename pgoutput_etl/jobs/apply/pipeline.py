@@ -31,7 +31,7 @@ from pgoutput_etl.spark.retries import was_lost
 from pgoutput_etl.targets.plan import HELD
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.work.batch import Nothing, Watch, World, run
+from pgoutput_etl.work.batch import Nothing, Prepared, Watch, World, run
 from pgoutput_etl.work.kinds import unfinished_work
 
 _ATTEMPTS = 5  # as long as files are renamed or machines are lost
@@ -186,7 +186,8 @@ class LandedFiles:
             counts = f"{counted(len(batch.to_read), 'file')}, {counted(batch.size, 'byte')}"
             progress(f"batch {batch.number}: applying {counts}")
             self.watch.enter("prepare")
-            yield PreparedFiles(world, self.watch, self._plan(batch, files), check_claim)
+            plan = self._plan(batch, files)
+            yield PreparedFiles(world, self.watch, plan.batch, plan, check_claim)
 
     def _plan(self, batch: Batch, files: FileBatch) -> BatchPlan:
         """Plans the batch. Scans the files again if the scanned rows were lost. Raises FilesChangedError if the files
@@ -204,18 +205,15 @@ class LandedFiles:
 
 
 @dataclass(slots=True)
-class PreparedFiles:
+class PreparedFiles(Prepared[AppliedFiles]):
     world: World
     watch: Watch
+    batch: Batch
     plan: BatchPlan
     check_claim: Callable[[], None]
     changes: Changes = field(init=False)
     results: list[TableResult] = field(init=False)
     accounts: dict[int, dict[str, int]] = field(init=False)
-
-    @property
-    def batch(self) -> Batch:
-        return self.plan.batch
 
     def begin(self, record: Callable[[], None]) -> None:
         world, plan = self.world, self.plan
@@ -242,7 +240,6 @@ class PreparedFiles:
 
     def close(self) -> None:
         plan, results = self.plan, self.results
-        self.check_claim()
         self.watch.progress("writing the ledger")
         tables = [result.state for result in results]
         changes = [(r.state, position, change) for r in results for position, change in r.schema_changes]

@@ -42,7 +42,7 @@ from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.targets.location import scratch_folder
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.target_plan import settings_of
-from pgoutput_etl.work.batch import Nothing, Watch, run
+from pgoutput_etl.work.batch import Nothing, Prepared, Watch, run
 from pgoutput_etl.work.kinds import unfinished_erasure
 
 
@@ -164,7 +164,7 @@ class _Search:
 
 
 @dataclass
-class _Forget:
+class _Forget(Prepared[ForgetSummary]):
     """search: what was found; None if a run that died had come so far that nothing is to be found any more. rows: the
     number of erased ones, by OID. copied: that of erased copies in the ledger."""
 
@@ -238,7 +238,6 @@ class _Forget:
 
     def close(self) -> None:
         self._pending.delete()
-        self.check_claim()
         self.archive.ledger.close_backfill(self.batch, self.states, [], [])
 
     def result(self) -> ForgetSummary:

@@ -44,7 +44,7 @@ from pgoutput_etl.machine import now
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta_history import is_as_recorded
 from pgoutput_etl.targets.plan import TableState
-from pgoutput_etl.work.batch import Watch, run
+from pgoutput_etl.work.batch import Prepared, Watch, run
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ def _why_targets_are_skipped(ledger: Ledger, last: Batch, progress: Progress) ->
 
 
 @dataclass(slots=True)
-class _Maintenance:
+class _Maintenance(Prepared[MaintainSummary]):
     """The batch of a run, which changes no row and so begins with its end: a run that dies leaves nothing to finish.
 
     why_skipped: how another run is active or has died, so that only steps that are safe beside it are taken.
@@ -131,7 +131,6 @@ class _Maintenance:
     def close(self) -> None:
         """Records the new versions before older ones are removed, and then maintains the ledger."""
         if self.moved or self.removed:
-            self.check_claim()
             self.progress("recording the tables' new versions")
             tables_left = {oid: state for oid, state in self.batch.tables.items() if oid not in self.removed}
             self.ledger.close_backfill(replace(self.batch, tables=tables_left), self.moved, [], [])
