@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -68,10 +68,12 @@ class Watch:
 
 
 class Prepared(ABC, Generic[T_co]):
-    """A batch whose plan is made, and nothing of it written. batch: as the ledger records it."""
+    """A batch whose plan is made, and nothing of it written. batch: as the ledger records it. is_recorded: False if a run
+    that dies leaves nothing to finish, so that the ledger does not record the beginning."""
 
     __slots__ = ()
     batch: Batch
+    is_recorded: ClassVar[bool] = True
 
     def begin(self, record: Callable[[], None]) -> None:
         """Calls `record`, by which the ledger records the batch's beginning, and whatever must happen just before it or
@@ -126,14 +128,11 @@ def run(ledger: Ledger, work: Work[T], last: Batch | None, watch: Watch, claim: 
         if isinstance(prepared, Nothing):
             return prepared.result
         watch.enter("write")
-        prepared.begin(partial(_record, ledger, prepared.batch, check_claim))
+        if prepared.is_recorded:
+            check_claim()
+            prepared.begin(partial(ledger.batches.begin, prepared.batch))
         prepared.write()
         check_claim()
         watch.enter("ledger")
         prepared.close()
         return prepared.result()
-
-
-def _record(ledger: Ledger, batch: Batch, check_claim: Callable[[], None]) -> None:
-    check_claim()
-    ledger.batches.begin(batch)

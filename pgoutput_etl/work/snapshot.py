@@ -119,7 +119,6 @@ class SnapshotLoad(Prepared[SnapshotResult]):
             yield self
 
     def begin(self, record: Callable[[], None]) -> None:
-        self.check_claim()
         self.begun = True
         record()
 

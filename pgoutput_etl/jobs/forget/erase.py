@@ -216,7 +216,6 @@ class _Forget(Prepared[ForgetSummary]):
     def begin(self, record: Callable[[], None]) -> None:
         if self.search is None or self.batch.resumed:
             return
-        self.check_claim()
         self._pending.keep(self.erasure.tables, self.search.found)
         try:
             record()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from pyspark.sql import SparkSession
 
@@ -93,6 +93,8 @@ class _Maintenance(Prepared[MaintainSummary]):
     why_skipped: how another run is active or has died, so that only steps that are safe beside it are taken.
     """
 
+    is_recorded: ClassVar[bool] = False
+
     upkeep: Upkeep
     ledger: Ledger
     last: Batch
@@ -112,9 +114,6 @@ class _Maintenance(Prepared[MaintainSummary]):
     def prepare(self, batch: Batch, check_claim: Callable[[], None]) -> Iterator[_Maintenance]:
         self.batch, self.check_claim = batch, check_claim
         yield self
-
-    def begin(self, record: Callable[[], None]) -> None:
-        """Records nothing."""
 
     def write(self) -> None:
         """Compacts tables, and removes copies."""
