@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 Path: TypeAlias = tuple[str | int, ...]
 
 
-SETTINGS = ConfigDict(hide_input_in_errors=True, defer_build=True)
+SETTINGS = ConfigDict(hide_input_in_errors=True)  # built at once, by the names of its module
 
 
 def mistake(why: str, *path: str | int) -> PydanticCustomError:
