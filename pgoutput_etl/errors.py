@@ -21,22 +21,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-# What was expected of a text, in the reason for holding its table
-NOT_UTF8 = "UTF-8 (set client_encoding to UTF8 for the receiver, or on_invalid_text to keep in the table's rule)"
-
-# What was expected of a value whose type the archive does not describe
-DECLARED = "a type that is declared in the configuration"
+from pgoutput_etl.reasons import Reason, ReasonKind
 
 
 class PgoutputEtlError(Exception):
     """The base class of all exceptions that this package raises on purpose.
 
-    next_job: a job and its options that resolve the error, once the reader has followed the message.
+    next_job: a job and its options that resolve the error, once the reader has followed the message. kind: of the
+    reason for holding a table that the error is about.
     """
 
     next_job: tuple[str, ...] = ()
+    kind: ReasonKind | None = None
+
+    @property
+    def reason(self) -> Reason:
+        return Reason(str(self), self.kind)
 
 
 class ConfigError(PgoutputEtlError):
@@ -90,6 +92,36 @@ class SequenceError(ArchiveError):
 
 class TableError(PgoutputEtlError):
     """One table can't be updated. Its changes are left out and reported; the other tables continue."""
+
+    def __init__(self, text: str, kind: ReasonKind | None = None) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class RowError(ArchiveError):
+    """A row that can't be read or applied, which holds its table. Each kind is a class of its own, because Spark
+    reports an error of a Python worker as text, in which the class's name is all that no value can imitate."""
+
+    classes: ClassVar[dict[str, type[RowError]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        RowError.classes[cls.__name__] = cls
+
+    @classmethod
+    def of_kind(cls, text: str, kind: ReasonKind | None) -> RowError:
+        return next((row_error for row_error in cls.classes.values() if row_error.kind is kind), cls)(text)
+
+
+class EncodingError(RowError):
+    kind = ReasonKind.NOT_UTF8
+
+
+class UndeclaredTypeError(RowError):
+    kind = ReasonKind.UNDECLARED
+
+
+class ServerValueError(RowError):
+    kind = ReasonKind.ON_SERVER
 
 
 class RunError(PgoutputEtlError):

@@ -26,7 +26,15 @@ CLASSES = (
 # Subclasses, and errors that become one of these.
 _KINDS = {
     **dict.fromkeys(
-        ("_RowError", "RereadError", "FilesChangedError", "UnreadableFileError", "PlainFileError", "ScanError"),
+        (
+            "_RowError",
+            "RowError",
+            "RereadError",
+            "FilesChangedError",
+            "UnreadableFileError",
+            "PlainFileError",
+            "ScanError",
+        ),
         "ArchiveError",
     ),
     "ExpansionError": "FramingError",

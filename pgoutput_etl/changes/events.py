@@ -23,10 +23,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.errors import ArchiveError, RowError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import TupleData
+from pgoutput_etl.reasons import Reason, ReasonKind, kind_of
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.table_shape import CHAIN, TIMESTAMP, UNREPRESENTABLE, TableShape
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
@@ -111,6 +112,10 @@ _PARTITION = (
 class _RowError(Exception):
     """A message row that can't become an event. `events` adds its position."""
 
+    def __init__(self, text: str, kind: ReasonKind | None = None) -> None:
+        super().__init__(text)
+        self.kind = kind
+
 
 def events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
     """Change events of `shape.event_schema()` from message rows (I, U and D) of the shape's relation.
@@ -131,7 +136,8 @@ def events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
             new = None if columns["new"][i] is None else _cells(columns["new"][i], shape)
             _add_events(built, i, columns["tag"][i], columns["old_kind"][i], old, new)
         except _RowError as error:
-            raise ArchiveError(f"{_position(columns, i)}: {shape.relation.full_name}: {error}") from None
+            text = f"{_position(columns, i)}: {shape.relation.full_name}: {error}"
+            raise RowError.of_kind(text, error.kind) from None
     return _to_arrow(built, columns)
 
 
@@ -190,7 +196,8 @@ def memory_for(size: int) -> str:
 def _cells(tuple_data: bytes, shape: TableShape) -> _Row:
     """The cells of the relation's columns, without retired ones."""
     if tuple_data.startswith(WITHHELD):
-        raise _RowError(tuple_data[len(WITHHELD) :].decode())
+        reason = Reason.from_json(tuple_data[len(WITHHELD) :].decode())
+        raise _RowError(reason, reason.kind)
     data = read_tuple(tuple_data)
     width = len(shape.relation.columns)
     if len(data.kinds) != width:
@@ -243,7 +250,8 @@ def _add_bag_events(
 ) -> None:
     if tag == "U" and old_row is None:
         # The server refuses such an UPDATE unless the table has a replica identity.
-        raise _RowError(f"an UPDATE without an old tuple in a table without a key: its key is never sent. {_PARTITION}")
+        text = f"an UPDATE without an old tuple in a table without a key: its key is never sent. {_PARTITION}"
+        raise _RowError(text, ReasonKind.ON_SERVER)
     retired: _Row = [None] * (len(built.shape.columns) - len(built.shape.relation.columns))
     if old_row is not None:
         if old_kind != "O" and not built.shape.has_whole_keys:
@@ -251,7 +259,8 @@ def _add_bag_events(
         built.add(source, DELETED, old_row + retired)
     if row is not None:
         if any(isinstance(cell, _Unchanged) for cell in row):
-            raise _RowError("unchanged TOAST in a table without a key: nothing says which row has the value")
+            text = "unchanged TOAST in a table without a key: nothing says which row has the value"
+            raise _RowError(text, ReasonKind.ON_SERVER)
         built.add(source, INSERTED, row + retired)
 
 
@@ -260,7 +269,8 @@ def _key(row: _Row, shape: TableShape, old_kind: str | None = None) -> list[byte
     for i in shape.key:
         cell = row[i]
         if isinstance(cell, _Unchanged):
-            raise _RowError(f"column {shape.columns[i].name!r} of the key is unchanged TOAST, and no old tuple has it")
+            text = f"column {shape.columns[i].name!r} of the key is unchanged TOAST, and no old tuple has it"
+            raise _RowError(text, ReasonKind.ON_SERVER)
         if cell is None and old_kind == "K":  # never in a table's own replica identity
             raise _RowError(f"an old tuple that lacks column {shape.columns[i].name!r} of the key. {_PARTITION}")
         if cell is None:
@@ -290,7 +300,8 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
             where = _position(columns, source[error.index])
             value = f"a {error.type_name} that is {error.expected}"
             name = f"{shape.relation.full_name}, column {shape.columns[column].name!r}"
-            raise ArchiveError(f"{where}: {name}: expected {value}, found something else") from None
+            text = f"{where}: {name}: expected {value}, found something else"
+            raise RowError.of_kind(text, kind_of(error.expected) or ReasonKind.ON_SERVER) from None
         size += loaded.array.nbytes + sum(map(len, loaded.unrepresentable.values()))
         if size > MAX_SIZE:
             raise OverflowError(f"more than {MAX_SIZE:,} bytes of values in a batch; make it smaller")

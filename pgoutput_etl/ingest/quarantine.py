@@ -10,16 +10,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.ingest.binary_files import extract_messages
+from pgoutput_etl.reasons import TORN, Reason, ReasonKind, columns_of, with_reason
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.cutoff import TORN, Cutoff, bytes_in_words, quarantined, reason_of, with_paths
+from pgoutput_etl.transactions.cutoff import Cutoff, bytes_in_words, quarantined, reason_of, with_paths
 from pgoutput_etl.transactions.outcome import TransactionStatus
 
 _CUTOFFS = pa.schema([("relation", pa.int64()), ("cut", pa.int64())])
 
 _REASONS = pa.schema(
-    [*((name, pa.int64()) for name in ("file", "offset", "length")), ("path", pa.string()), ("reason", pa.string())]
+    [
+        *((name, pa.int64()) for name in ("file", "offset", "length")),
+        *((name, pa.string()) for name in ("path", "reason", "reason_kind")),
+    ]
 )
 
 
@@ -34,7 +38,7 @@ def before_cutoffs(spark: SparkSession, rows: DataFrame, cutoffs: Mapping[int, C
 
 def damage_remarks(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) -> list[str]:
     """One line per unreadable range, for the summary."""
-    rows = damage_rows(scans, path_of)
+    rows = map(with_reason, damage_rows(scans, path_of))
     return [bytes_in_words(row["path"], row["offset"], row["length"], row["reason"]) for row in rows]
 
 
@@ -44,7 +48,8 @@ def damage_rows(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) ->
     for number, scan in sorted(scans.items()):
         for damage in scan.damages:
             place = {"file": number, "offset": damage.offset, "length": damage.size, "path": path_of(number)}
-            rows.append({**place, "reason": damage.reason + (TORN if damage.is_torn else "")})
+            reason = Reason(damage.reason + TORN, ReasonKind.TORN) if damage.is_torn else Reason(damage.reason)
+            rows.append({**place, **columns_of(reason)})
     return rows
 
 
@@ -77,7 +82,7 @@ def parts_of_transactions(
         path = path_of(part["file"])
         ranges.setdefault(path, []).append((part["file"], part["begin"], part["end"]))
         place = {"file": part["file"], "offset": part["begin"], "length": part["end"] - part["begin"], "path": path}
-        cause = {"lsn": outcome.commit_lsn, "xid": outcome.xid, "reason": with_paths(reason_of(outcome), path_of)}
+        cause = {"lsn": outcome.commit_lsn, "xid": outcome.xid, **columns_of(with_paths(reason_of(outcome), path_of))}
         described.append({**place, **cause})
     schema = pa.schema([*_REASONS, ("lsn", pa.int64()), ("xid", pa.int64())])
     table = frame(spark, pa.Table.from_pylist(described, schema))

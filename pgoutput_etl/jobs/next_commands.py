@@ -5,43 +5,21 @@ docs/runbook.md has the same list.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import counted
-from pgoutput_etl.errors import DECLARED, NOT_UTF8, ArchiveError
+from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.jobs.command_line import next_line
 from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACED
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.schema.contract import holds_new_type, is_held_by_contract
+from pgoutput_etl.reasons import ReasonKind, kind_of
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.modes import table_mode
-from pgoutput_etl.targets.plan import WAS_SKIPPED
-from pgoutput_etl.transactions.cutoff import TORN
-
-# Reasons for holding tables whose missing values only the server has.
-ONLY_ON_SERVER = (
-    "never sent: no archive has them",
-    "the new form of its values is not certain",
-    "nothing says which row has the value",
-    "its key is never sent",
-    "on_missing_row is hold, and",
-    "of the key is unchanged TOAST, and no old tuple has it",
-    r"expected a \S.* that is .*, found something else",
-)
-
-# Reasons for holding tables whose rows in the archive keep the name of a column that the server has renamed since.
-COLUMN_NAMES = (
-    "the column name .* is reserved",
-    "differ only in case, which Delta ignores",
-    "a column name is empty",
-    "a column name is not UTF-8",
-)
 
 APPLY = ("apply",)
 REDRIVE = ("backfill", "--from-quarantine")
@@ -98,8 +76,8 @@ def next_lines(commands: Iterable[NextCommand]) -> list[str]:
 
 def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Reasons, each with a job and its options. server: its JDBC URL."""
-    loaded_alone = {why: tables for is_held, why in _LOADED_ALONE if (tables := _held_by(findings, is_held))}
-    rebuilt_alone = {why: tables for is_held, why in _REBUILT_ALONE if (tables := _held_by(findings, is_held))}
+    loaded_alone = {why: tables for kind, why in _LOADED_ALONE.items() if (tables := _held_by(findings, kind))}
+    rebuilt_alone = {why: tables for kind, why in _REBUILT_ALONE.items() if (tables := _held_by(findings, kind))}
     alone = (*loaded_alone.values(), *rebuilt_alone.values())
     rebuilt = len(findings.held) - sum(map(len, alone))
     left_unread = [file for file in findings.refused_files if file.endswith(LEFT_UNREAD)]
@@ -107,7 +85,7 @@ def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ..
     misplaced = [file for file in findings.refused_files if file.endswith(MISPLACED)]
     if len(left_unread) + len(unreadable) + len(misplaced) < len(findings.refused_files):
         yield _REFUSED, APPLY
-    if findings.quarantined_transactions or any(not damage.endswith(TORN) for damage in findings.damages):
+    if findings.quarantined_transactions or any(kind_of(damage) is not ReasonKind.TORN for damage in findings.damages):
         yield _QUARANTINED, REDRIVE
     elif unreadable:
         yield _UNREADABLE, REDRIVE
@@ -128,9 +106,9 @@ def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ..
         yield f"{_are(len(findings.ahead), 'ahead')}: land the archive through LSN {last}, then run:", APPLY
 
 
-def _held_by(findings: Findings, is_held: Callable[[str], bool]) -> list[str]:
+def _held_by(findings: Findings, kind: ReasonKind) -> list[str]:
     """The tables that are held for such a reason."""
-    return sorted(name for name, reason in findings.held.items() if is_held(reason))
+    return sorted(name for name, reason in findings.held.items() if kind_of(reason) is kind)
 
 
 def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -252,44 +230,21 @@ _RENAMED = (
 _WITHOUT_PREPARE = "If a file is missing, load snapshots of the tables that it changed. If none is, accept the commits:"
 
 
-def _is_not_utf8(reason: str) -> bool:
-    return NOT_UTF8 in reason
+# What to do about tables that are rebuilt from the archive, one by one
+_REBUILT_ALONE = {
+    ReasonKind.NOT_UTF8: _NOT_UTF8,
+    ReasonKind.UNDECLARED: _UNDECLARED,
+    ReasonKind.CONTRACT: _ACCEPTED,
+    ReasonKind.SKIPPED: _NO_LONGER_SKIPPED,
+}
 
-
-def _is_undeclared(reason: str) -> bool:
-    return DECLARED in reason
-
-
-def _is_accepted(reason: str) -> bool:
-    return is_held_by_contract(reason) and not holds_new_type(reason)
-
-
-# Reasons for holding tables that are rebuilt from the archive, one by one, and what to do first
-_REBUILT_ALONE: tuple[tuple[Callable[[str], bool], str], ...] = (
-    (_is_not_utf8, _NOT_UTF8),
-    (_is_undeclared, _UNDECLARED),
-    (_is_accepted, _ACCEPTED),
-    (WAS_SKIPPED.__eq__, _NO_LONGER_SKIPPED),
-)
+# What to do about tables that a snapshot mends
+_LOADED_ALONE = {
+    ReasonKind.ON_SERVER: _FROM_SERVER,
+    ReasonKind.NEW_TYPE: _RETYPED,
+    ReasonKind.COLUMN_NAME: _RENAMED,
+}
 
 
 def _are(tables: int, status: str) -> str:
     return f"{counted(tables, 'table')} {'is' if tables == 1 else 'are'} {status}"
-
-
-def _is_only_on_server(reason: str) -> bool:
-    """False where a rebuild from the archive is enough, whatever else the reason says."""
-    is_rebuilt = any(is_held(reason) for is_held, _ in _REBUILT_ALONE)
-    return not is_rebuilt and any(re.search(pattern, reason) for pattern in ONLY_ON_SERVER)
-
-
-def _has_a_column_name(reason: str) -> bool:
-    return any(re.search(pattern, reason) for pattern in COLUMN_NAMES)
-
-
-# Reasons for holding tables that a snapshot mends, and what to do first
-_LOADED_ALONE: tuple[tuple[Callable[[str], bool], str], ...] = (
-    (_is_only_on_server, _FROM_SERVER),
-    (holds_new_type, _RETYPED),
-    (_has_a_column_name, _RENAMED),
-)

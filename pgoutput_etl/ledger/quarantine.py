@@ -12,8 +12,9 @@ from pyspark.sql import functions as F
 from pgoutput_etl.ingest.quarantine import parts_of_transactions, unreadable
 from pgoutput_etl.ledger.batch import Batch, BatchResult
 from pgoutput_etl.ledger.store import LedgerStore
+from pgoutput_etl.reasons import ReasonKind, columns_of, kind_of, with_reason
 from pgoutput_etl.targets.plan import HELD
-from pgoutput_etl.transactions.cutoff import TORN, Leftovers
+from pgoutput_etl.transactions.cutoff import Leftovers
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class LedgerQuarantine:
     def append(self, batch: Batch, result: BatchResult, path_of: Callable[[int], str]) -> None:
         """Unreadable bytes, the transactions that contain them, and tables that are newly held."""
         held = [
-            {"schema": t.schema, "table": t.table, "relation": t.oid, "lsn": t.last_commit_lsn, "reason": t.reason}
+            {"schema": t.schema, "table": t.table, "relation": t.oid, "lsn": t.last_commit_lsn, **columns_of(t.reason)}
             for t in result.tables
             if t.status == HELD and t != batch.tables.get(t.oid)
         ]
@@ -60,7 +61,7 @@ class LedgerQuarantine:
 
     def has_lost_bytes(self) -> bool:
         """True if quarantine has bytes that were neither sent again nor redriven."""
-        return any(row["offset"] is not None and not row["reason"].endswith(TORN) for row in self._left())
+        return any(row["offset"] is not None and kind_of(row["reason"]) is not ReasonKind.TORN for row in self._left())
 
     def leftovers(self) -> Leftovers:
         """The bytes and files that were set aside by the last batch with files, unless redriven since."""
@@ -69,6 +70,6 @@ class LedgerQuarantine:
 
     def _left(self, first: int = 0) -> list[dict[str, Any]]:
         """Rows about bytes and files that were not redriven, of batches from the number `first` on."""
-        names = ("relation", "redriven", "file", "path", "offset", "length", "xid", "lsn", "reason")
-        rows = self.store.rows("quarantine", names, first)
+        names = ("relation", "redriven", "file", "path", "offset", "length", "xid", "lsn", "reason", "reason_kind")
+        rows = map(with_reason, self.store.rows("quarantine", names, first))
         return [row for row in rows if row["relation"] is None and row["redriven"] is None]

@@ -13,6 +13,7 @@ from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.reasons import columns_of, with_reason
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.identification import Doubt
@@ -23,8 +24,9 @@ from pgoutput_etl.transactions.outcome import Outcome
 
 # Of the ledgers that this version writes. An older version refuses a newer number, so it grows with every change that
 # an older version can't read or would misread. 1, which is not recorded: version 0.1.0. 2: without `doubts`,
-# `declared`, `changed_at` and `memory`. 3: with them, and with Since.ATTACHMENT.
-FORMAT = 3
+# `declared`, `changed_at` and `memory`. 3: with them, and with Since.ATTACHMENT. 4: with the kinds
+# of reasons.
+FORMAT = 4
 
 _KINDS = {
     "string": pa.string(),
@@ -61,9 +63,9 @@ _KINDS |= {
     ),
     "table_states": _list_of(
         "oid long, schema string, table string, path string, version long, last_commit_lsn long, status string, "
-        "reason string, relation string, key strings, retired string, types strings, rows long, mode string, "
-        "uses string, snapshot long, last_row longs, complete_by string, complete_lsn long, mismatches longs, "
-        "doubts string, declared string, changed_at string, memory long"
+        "reason string, reason_kind string, relation string, key strings, retired string, types strings, rows long, "
+        "mode string, uses string, snapshot long, last_row longs, complete_by string, complete_lsn long, "
+        "mismatches longs, doubts string, declared string, changed_at string, memory long"
     ),
 }
 
@@ -96,7 +98,7 @@ _SCHEMAS = {
     ),
     "quarantine": (
         "batch long, schema string, table string, relation long, file long, path string, offset long, length long, "
-        "lsn long, xid long, bytes binary, reason string, redriven long"
+        "lsn long, xid long, bytes binary, reason string, redriven long, reason_kind string"
     ),
     "claims": (
         "batch long, attempt long, run string, machine string, pid long, started long, status string, at timestamp"
@@ -220,11 +222,12 @@ def table_row(state: TableState) -> dict[str, Any]:
     left_out = ("masks", "complete_since", "used")
     texts = {"path": str(state.path), "mode": state.mode.value}
     fields = {name: value for name, value in asdict(state).items() if name not in left_out}
+    complete |= columns_of(state.reason)
     return {**fields, **as_json, **lists, **complete, **texts, "uses": json.dumps(dict(state.masks))}
 
 
 def table_state(row: Mapping[str, Any]) -> TableState:
-    fields = {name: value for name, value in row.items() if name not in ("uses", "declared", *_COMPLETE)}
+    fields = {n: value for n, value in with_reason(row).items() if n not in ("uses", "declared", *_COMPLETE)}
     parsed: dict[str, Any] = {
         "relation": relation_of(json.loads(row["relation"])),
         "retired": _columns(json.loads(row["retired"])),

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from pgoutput_etl.errors import ArchiveError, TableError, brief, own_lines, texts_of_storage
+from pgoutput_etl.errors import ArchiveError, RowError, TableError, brief, own_lines, texts_of_storage
+from pgoutput_etl.reasons import Reason
 from pgoutput_etl.spark.retries import CONFLICTS, was_lost
 
 # Whatever Spark, Delta Lake, and the JVM raise. Without a JVM that answers, py4j raises other errors.
@@ -18,7 +19,8 @@ SPARK_ERRORS = (PySparkException, Py4JJavaError)
 FAULTS = (ArchiveError, TableError, *SPARK_ERRORS)  # may be about one table
 
 # An error of a Spark worker about a file, whose path the worker doesn't know, or about rows.
-_WORKER_ERROR = re.compile(r"(?:ArchiveError: file (?P<file>-?\d+), |TableError: )(?P<reason>.*)")
+_ROW_ERRORS = "|".join(("ArchiveError", "RowError", *RowError.classes))
+_WORKER_ERROR = re.compile(rf"(?:(?P<name>{_ROW_ERRORS}): file (?P<file>-?\d+), |TableError: )(?P<reason>.*)")
 
 # Classes and conditions that other tables meet, too: of the JVM, the network, a Connect server, and a run that is being
 # stopped.
@@ -33,15 +35,15 @@ _STORAGE_IS_FULL = re.compile(
 )
 
 
-def table_fault(error: Exception, path_of: Callable[[int], str]) -> str | None:
+def table_fault(error: Exception, path_of: Callable[[int], str]) -> Reason | None:
     """Why a table can't be written, or None if the error isn't about the table's rows."""
     if isinstance(error, TableError):
-        return str(error)
+        return error.reason
     match = next(filter(None, map(_WORKER_ERROR.match, own_lines(error))), None)
     if match is None:
         return None
     where = f"{path_of(int(match['file']))}: " if match["file"] else ""
-    return where + match["reason"]
+    return Reason(where + match["reason"], RowError.classes.get(match["name"], RowError).kind)
 
 
 def spark_fault(error: Exception, is_running: Callable[[], bool]) -> TableError | None:
@@ -64,7 +66,7 @@ def spark_fault(error: Exception, is_running: Callable[[], bool]) -> TableError 
     return TableError(f"Spark or Delta Lake failed: {why}")
 
 
-def held_reason(error: Exception, step: str, path_of: Callable[[int], str], is_running: Callable[[], bool]) -> str:
+def held_reason(error: Exception, step: str, path_of: Callable[[int], str], is_running: Callable[[], bool]) -> Reason:
     """Why an error of FAULTS holds the table that the step is about. Raises an error that ends the run."""
     reason = table_fault(error, path_of)
     if reason is not None:
@@ -73,4 +75,4 @@ def held_reason(error: Exception, step: str, path_of: Callable[[int], str], is_r
     if fault is None:
         raise error
     logging.getLogger(__name__).warning("%s failed", step, exc_info=error)  # with its text if --debug is given
-    return str(fault)
+    return fault.reason

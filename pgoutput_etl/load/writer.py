@@ -19,6 +19,7 @@ from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets
 from pgoutput_etl.places import NO_PLACE, Place
+from pgoutput_etl.reasons import Reason, ReasonKind, to_json
 from pgoutput_etl.schema.column_changes import changes_of
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
@@ -105,7 +106,7 @@ class Writer:
                 self.vacate(path)
         return results
 
-    def fault(self, error: Exception, step: str) -> str:
+    def fault(self, error: Exception, step: str) -> Reason:
         """Why the error holds the table that the step is about. Raises an error that ends the run."""
         return held_reason(error, step, self.path_of, self.targets.is_running)
 
@@ -197,13 +198,13 @@ class Writer:
         measured."""
         return None if self.batch.resumed or not table_mode(task.mode).has_rows else self.targets.memory
 
-    def _missing_reason(self, task: TableTask) -> str | None:
+    def _missing_reason(self, task: TableTask) -> Reason | None:
         """The error's text if a table that was written before is gone."""
         try:
             if task.state is not None and task.moved_from is None:
                 self.targets.check_exists(task.path)
         except TableError as error:
-            return str(error)
+            return error.reason
         except SPARK_ERRORS as error:
             self.fault(error, f"looking for {task.full_name}")
         return None
@@ -231,7 +232,8 @@ class Writer:
         done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else {}
         held = next((step for step in done if step.startswith(_HELD)), None)
         if held is not None:  # what it undid is in the history, too, and would not be done again
-            raise TableError(held.removeprefix(_HELD))
+            reason = Reason.from_json(held.removeprefix(_HELD))
+            raise TableError(reason, reason.kind)
         reached = max((int(step.split(":")[1]) for step in done if step.startswith(_OF_SPANS)), default=0)
         total: WriteResult | None = None
         mismatches: Mismatches | None = None  # of changes that a run before has written
@@ -276,7 +278,10 @@ class Writer:
             return
         found = changes.compared(task, span, before)
         if found is not None:
-            raise TableError(f"on_missing_row is hold, and {found}. The archive lacks rows that only the server has")
+            raise TableError(
+                f"on_missing_row is hold, and {found}. The archive lacks rows that only the server has",
+                ReasonKind.ON_SERVER,
+            )
 
     def _restore(self, task: TableTask, step: str) -> None:
         """Restores the table's version from before the batch, unless the batch begins by overwriting the table."""
@@ -294,11 +299,11 @@ class Writer:
         return self.held(task, reason)
 
     def _undo(self, task: TableTask, reason: str) -> None:
-        self._restore(task, _HELD + reason)
+        self._restore(task, _HELD + to_json(reason))
         is_new_here = task.moved_from is not None or bool(others_at(self.batch.tables, task))
         if is_new_here and task.path != task.way_out:
             self.check_claim()
-            self.targets.empty(task.path, self.commit(task.oid, _HELD + reason))
+            self.targets.empty(task.path, self.commit(task.oid, _HELD + to_json(reason)))
 
     def held(self, task: TableTask, reason: str) -> TableResult:
         return self._held(_held_for(task, reason))
@@ -328,7 +333,7 @@ class Writer:
             return state
         self.progress(f"moving {state.full_name} out of the way of another table")
         self.check_claim()
-        commit = self.commit(held.oid, _HELD + held.reason)
+        commit = self.commit(held.oid, _HELD + to_json(held.reason))
         try:
             self.targets.check_exists(state.path, state.version, commit)
             self.targets.move(state.path, state.version, held.moves_to, commit)

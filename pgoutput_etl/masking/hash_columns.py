@@ -13,6 +13,7 @@ import numpy.typing as npt
 from pgoutput_etl.changes.tuple_columns import SplitTuples
 from pgoutput_etl.config.column_rules import ColumnRule, Salt
 from pgoutput_etl.protocol.messages import TupleData
+from pgoutput_etl.reasons import Reason, kind_of
 from pgoutput_etl.types import ColumnType, ValueTextError
 from pgoutput_etl.types.kernels.dispatch import BINARY
 from pgoutput_etl.types.printing import canonical_texts
@@ -65,7 +66,7 @@ def _printed(
                     add([i], binary)
             else:
                 expected = error.expected if isinstance(error, ValueTextError) else "a value of fewer bytes"
-                faults[indices[0]] = f"expected {expected}"
+                faults[indices[0]] = Reason(f"expected {expected}", kind_of(expected))
         else:
             texts.update((i, text) for i, text in zip(indices, printed, strict=True) if text is not None)
 

@@ -22,6 +22,7 @@ from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
 from pgoutput_etl.masking.hash_columns import HASH_SIZE, LENGTH, hash_column, hash_values
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import RelationColumn, TupleData
+from pgoutput_etl.reasons import Reason, kind_of, to_json
 from pgoutput_etl.types import ColumnType, ValueTextError
 from pgoutput_etl.types.kernels.dispatch import UnsureError
 
@@ -96,7 +97,10 @@ class MaskedVersion:
         hashed: dict[int, dict[int, bytes]] = {}
         for place, column_type in self.types.items():
             hashed[place], faults = hash_values(column_type, self.rules[place], valid, place)
-            errors |= {i: f"column {self.columns[place].name!r} can't be hashed: {why}" for i, why in faults.items()}
+            errors |= {
+                i: Reason(f"column {self.columns[place].name!r} can't be hashed: {why}", kind_of(why))
+                for i, why in faults.items()
+            }
         return [
             _withheld(errors[i]) if i in errors else self._rebuilt(data, {p: h.get(i) for p, h in hashed.items()})
             for i, data in enumerate(parsed)
@@ -180,4 +184,4 @@ def _text_begun(length: Any, out: Any, p: Any) -> Any:
 
 
 def _withheld(reason: str) -> bytes:
-    return WITHHELD + reason.encode()
+    return WITHHELD + to_json(reason).encode()

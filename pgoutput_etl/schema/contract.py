@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from pgoutput_etl.errors import RunError, TableError
+from pgoutput_etl.reasons import CHANGED_COLUMNS, ReasonKind
 from pgoutput_etl.schema.diff import ChangeKind, SchemaChange
 from pgoutput_etl.schema.identification import Doubt
 
@@ -46,8 +47,6 @@ _PARTS = {
     ChangeKind.RETYPED: "retype",
     ChangeKind.KEY: "key",
 }
-
-_HELD = "its columns changed, which on_schema_change holds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,9 @@ class SchemaContract:
         if self.ambiguous is OnAmbiguous.HOLD:
             held += [str(doubt) for doubt in doubts]
         if held:
-            raise TableError(f"{_HELD}: {'; '.join(held)}")
+            is_new_type = any(c.kind is ChangeKind.RETYPED and self._action(c) is OnChange.HOLD for c in changes)
+            kind = ReasonKind.NEW_TYPE if is_new_type else ReasonKind.CONTRACT
+            raise TableError(f"{CHANGED_COLUMNS}{'; '.join(held)}", kind)
 
     def _action(self, change: SchemaChange) -> OnChange:
         action: OnChange = getattr(self, _PARTS[change.kind])
@@ -99,14 +100,3 @@ class SchemaContract:
 
 
 FOLLOW_ALL = SchemaContract()
-
-
-def is_held_by_contract(reason: str | None) -> bool:
-    """True if a table is held because of its contract. reason: why the table is held; None if it is not."""
-    return reason is not None and reason.startswith(_HELD)
-
-
-def holds_new_type(reason: str | None) -> bool:
-    """True if a table is held by its contract, and a column has another type, whose values the server may have computed
-    in any way."""
-    return is_held_by_contract(reason) and f"{ChangeKind.RETYPED.value}: " in (reason or "")

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
+from pgoutput_etl.reasons import ReasonKind
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import Lineage, lineage
 from pgoutput_etl.schema.identification import declaration
@@ -76,7 +77,8 @@ class SchemaMigration:
                 raise TableError(
                     f"key column {self.after[place].name!r} is new, and its values in existing rows were never sent: "
                     "no archive has them. If it had another name, declare "
-                    f"{declaration({self.after[place].name: 'former_name'})}"
+                    f"{declaration({self.after[place].name: 'former_name'})}",
+                    ReasonKind.ON_SERVER,
                 )
 
 
@@ -172,6 +174,7 @@ def _column(
             if place in migration.key and (uncertain or unknown):
                 raise TableError(
                     f"the type of key column {migration.after[place].name!r} changed from {old.name} to {new.name}, "
-                    "and the new form of its values is not certain"
+                    "and the new form of its values is not certain",
+                    ReasonKind.ON_SERVER,
                 )
             return loaded.array, {**loaded.unrepresentable, **unknown}

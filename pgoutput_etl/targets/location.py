@@ -10,6 +10,7 @@ from pgoutput_etl.errors import ConfigError, TableError
 from pgoutput_etl.identifiers import MAX_SEGMENT, forms, is_utf8_name, may_be_in_catalog, path_segment
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.reasons import ReasonKind
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, added_columns
 from pgoutput_etl.targets.plan import DISPLACED
@@ -126,9 +127,9 @@ def check_names(shape: TableShape, mode: Mode, tag: Iterable[str] = ()) -> None:
     """Raises TableError for column names that one Delta table can't have, and for a VARIANT in the key. tag: names of
     the columns that mark the table's rows."""
     if not all(column.name for column in shape.columns):
-        raise TableError("a column name is empty")
+        raise TableError("a column name is empty", ReasonKind.COLUMN_NAME)
     if not all(is_utf8_name(column.name) for column in shape.columns):
-        raise TableError(f"a column name is not UTF-8: {_SET_ENCODING}")
+        raise TableError(f"a column name is not UTF-8: {_SET_ENCODING}", ReasonKind.COLUMN_NAME)
     names: dict[str, str] = {}
     of_tag = frozenset[str]().union(*map(forms, tag))
     for name in (*tag, *(column.name for column in shape.columns), *added_columns(mode)):
@@ -137,9 +138,10 @@ def check_names(shape: TableShape, mode: Mode, tag: Iterable[str] = ()) -> None:
             raise TableError(f"the column name {name!r} is also in the tag: choose another name there")
         if other == name:
             where = "in every mode" if name in METADATA_COLUMNS else f"in mode {mode.value}"
-            raise TableError(f"the column name {name!r} is reserved {where}")
+            raise TableError(f"the column name {name!r} is reserved {where}", ReasonKind.COLUMN_NAME)
         if other is not None:
-            raise TableError(f"columns {other!r} and {name!r} differ only in case, which Delta ignores")
+            text = f"columns {other!r} and {name!r} differ only in case, which Delta ignores"
+            raise TableError(text, ReasonKind.COLUMN_NAME)
         names |= dict.fromkeys(forms(name), name)
     for i in shape.key:
         if shape.columns[i].type.holds_variant:

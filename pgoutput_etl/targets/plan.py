@@ -9,8 +9,8 @@ from enum import Enum
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.places import NO_PLACE, Place
 from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.reasons import CONTRACT_KINDS, Reason, ReasonKind, kind_of
 from pgoutput_etl.schema.column_changes import ChangedAt
-from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.declarations import Used
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.identification import Doubt
@@ -27,7 +27,10 @@ APPLIED, HELD, SKIPPED = "applied", "held", "skipped"
 DISPLACED = "displaced"
 
 # The reason of a skipped table's state. The next batch holds the table if the configuration no longer skips it.
-WAS_SKIPPED = "it lacks changes that were committed while the configuration skipped it: rebuild it from the archive"
+WAS_SKIPPED = Reason(
+    "it lacks changes that were committed while the configuration skipped it: rebuild it from the archive",
+    ReasonKind.SKIPPED,
+)
 
 # The file number of a snapshot's rows. It orders them before every file, and is low enough for `_pg_seq` to number any
 # count of rows (changes/event_log.py).
@@ -136,7 +139,7 @@ class TableState:
     @property
     def may_be_redriven(self) -> bool:
         """True if the table is held for another reason than new columns, which somebody has to accept."""
-        return self.status == HELD and not is_held_by_contract(self.reason)
+        return self.status == HELD and kind_of(self.reason) not in CONTRACT_KINDS
 
     @property
     def full_name(self) -> str:

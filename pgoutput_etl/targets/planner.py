@@ -15,8 +15,8 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import SequenceError, TableError
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.reasons import CONTRACT_KINDS, kind_of
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
-from pgoutput_etl.schema.contract import is_held_by_contract
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange
 from pgoutput_etl.schema.identification import Doubt
@@ -190,7 +190,7 @@ class _Planner:
             plan.tasks.append(self._task(case, rule, path, runs))
         except TableError as error:
             counted, moves_to = changes or TableChanges(case.oid), self._moves_to(state)
-            reason = _weightier(str(error), case.cutoff)
+            reason = _weightier(error.reason, case.cutoff)
             plan.held.append(HeldTable(case.oid, relation, reason, counted, state, moves_to=moves_to))
 
     def _contradiction(
@@ -257,8 +257,8 @@ class _Planner:
         state, config, relation = case.state, self.config, runs[-1].relation
         changes = case.changes or TableChanges(case.oid)
         if state is not None and not state.is_complete:
-            raise TableError(state.reason or "held by an earlier batch")
-        reason = self.history.mask and self.history.mask.reason_unmaskable(relation.oid)
+            raise TableError(state.reason or "held by an earlier batch", kind_of(state.reason))
+        reason = None if self.history.mask is None else self.history.mask.reason_unmaskable(relation.oid)
         if reason is not None:
             raise TableError(reason)
         location.check_location(config, relation, path)
@@ -365,7 +365,7 @@ _NO_OTHER_MODE = (
 def _weightier(reason: str, cutoff: Cutoff | None) -> str:
     """Why a table is held. Unreadable bytes count more than columns that somebody may accept: the rebuild of one table
     would not notice them."""
-    return cutoff.reason if cutoff is not None and is_held_by_contract(reason) else reason
+    return cutoff.reason if cutoff is not None and kind_of(reason) in CONTRACT_KINDS else reason
 
 
 def _laid_out(

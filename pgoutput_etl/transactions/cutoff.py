@@ -15,16 +15,10 @@ from typing import Any
 
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import without_offset
+from pgoutput_etl.reasons import Reason, ReasonKind, kind_of
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
 from pgoutput_etl.transactions.statistics import BatchStatistics
-
-TORN = "; cut off in the middle by a receiver that died: the server sent it again"
-
-_TRANSACTION = "transaction"  # how the reason of a quarantined transaction begins
-
-# How the reason ends for bytes that need no action
-TORN = "; cut off in the middle by a receiver that died: the server sent it again"
 
 _FILE = re.compile(r"\bfile (\d+)(?=[,:])")
 
@@ -44,14 +38,14 @@ def quarantined(assembly: Assembly) -> list[Outcome]:
     return [outcome for outcome in assembly.outcomes if outcome.status is TransactionStatus.QUARANTINED]
 
 
-def reason_of(outcome: Outcome) -> str:
+def reason_of(outcome: Outcome) -> Reason:
     xid = "" if outcome.xid is None else f" {outcome.xid}"
-    return f"{_TRANSACTION}{xid} is in quarantine: {outcome.reason}"
+    return Reason(f"transaction{xid} is in quarantine: {outcome.reason}", ReasonKind.TRANSACTION)
 
 
-def with_paths(reason: str, path_of: Callable[[int], str]) -> str:
+def with_paths(reason: str, path_of: Callable[[int], str]) -> Reason:
     """Replaces file numbers, which is all that assembly knows, with paths."""
-    return _FILE.sub(lambda match: path_of(int(match[1])), reason)
+    return Reason(_FILE.sub(lambda match: path_of(int(match[1])), reason), kind_of(reason))
 
 
 def find_cutoffs(assembly: Assembly, statistics: BatchStatistics, tables: Iterable[int]) -> dict[int, Cutoff]:
@@ -73,6 +67,7 @@ def cutoffs_by_relation(
     reasons = {outcome.commit_lsn: reason_of(outcome) for outcome in quarantined(assembly)}
     for oid, lsn in quarantined_from.items():
         _lower(cutoffs, oid, Cutoff(lsn, reasons[lsn]))
+    unreadable: list[tuple[int, frozenset[int] | None, str]]
     unreadable = [(o.commit_lsn or 0, o.unreadable_relations, reason_of(o)) for o in quarantined(assembly)]
     unreadable += [(part.lsn, part.relations, part.reason) for part in assembly.unreadable_ranges]
     for lsn, relations, reason in unreadable:
@@ -107,10 +102,10 @@ class Leftovers:
 
     @classmethod
     def of(cls, quarantine: Iterable[Mapping[str, Any]]) -> Leftovers:
-        """quarantine: rows of the ledger's table, without those of held tables."""
+        """quarantine: rows of the ledger's table with a Reason, without those of held tables."""
         rows = sorted(quarantine, key=lambda row: (row["file"], row["offset"] or 0))
         ranges = [row for row in rows if row["offset"] is not None]
-        transactions = [row for row in ranges if row["reason"].startswith(_TRANSACTION)]
+        transactions = [row for row in ranges if kind_of(row["reason"]) is ReasonKind.TRANSACTION]
         damages = [row for row in ranges if row not in transactions]
         return cls(
             tuple(bytes_in_words(row["path"], row["offset"], row["length"], row["reason"]) for row in damages),
@@ -119,5 +114,6 @@ class Leftovers:
         )
 
 
-def bytes_in_words(path: str, offset: int, length: int, reason: str) -> str:
-    return f"{path}: {counted(length, 'byte')} at offset {offset:,}: {without_offset(reason)}"
+def bytes_in_words(path: str, offset: int, length: int, reason: str) -> Reason:
+    text = f"{path}: {counted(length, 'byte')} at offset {offset:,}: {without_offset(reason)}"
+    return Reason(text, kind_of(reason))

@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 
 import pyarrow as pa
 
+from pgoutput_etl.reasons import Reason, kind_of
 from pgoutput_etl.types.binary import ValueReader
 from pgoutput_etl.types.column import (
     BinaryText,
@@ -91,8 +92,8 @@ def load_lists(column_type: ColumnType, values: Sequence[bytes | None], parse: P
     return LoadedColumn(array, {i: _unrepresentable_text(column_type, i, values[i] or b"") for i in indices})
 
 
-def _each(expected: str) -> str:
-    return f"a list whose elements are each {expected}"
+def _each(expected: str) -> Reason:
+    return Reason(f"a list whose elements are each {expected}", kind_of(expected))
 
 
 def element_of(array: ColumnType) -> ColumnType:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.errors import DECLARED, NOT_UTF8
+from pgoutput_etl.reasons import Reason, ReasonKind
 
 
 class ValueTextError(ValueError):
@@ -92,9 +92,16 @@ def bounded(texts: Iterable[bytes]) -> Iterator[bytes]:
         yield text
 
 
-def declare(type_name: str, declared: str) -> str:
+def declare(type_name: str, declared: str, otherwise: str = "") -> Reason:
     """What is expected of a value whose type the archive does not describe, and how to describe it."""
-    return f'{DECLARED} (types: {{"{type_name}": {declared}}})'
+    text = f'a type that is declared in the configuration (types: {{"{type_name}": {declared}}}){otherwise}'
+    return Reason(text, ReasonKind.UNDECLARED)
+
+
+_UTF8 = Reason(
+    "UTF-8 (set client_encoding to UTF8 for the receiver, or on_invalid_text to keep in the table's rule)",
+    ReasonKind.NOT_UTF8,
+)
 
 
 def no_binary_form(_value: bytes) -> bytes:
@@ -185,7 +192,7 @@ def load_text(column_type: ColumnType, values: Sequence[bytes | None]) -> Loaded
     if not odd:
         return column_type.text_loader(column_type, values)
     if not column_type.keeps_bytes:
-        raise ValueTextError(next(iter(odd)), column_type.name, NOT_UTF8) from None
+        raise ValueTextError(next(iter(odd)), column_type.name, _UTF8) from None
     loaded = column_type.text_loader(column_type, [None if i in odd else text for i, text in enumerate(values)])
     return LoadedColumn(loaded.array, {**loaded.unrepresentable, **odd})
 

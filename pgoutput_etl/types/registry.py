@@ -16,6 +16,7 @@ from difflib import get_close_matches
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.reasons import Reason, kind_of
 from pgoutput_etl.types import (
     arrays,
     composites,
@@ -163,7 +164,7 @@ class LoaderByName:
         try:
             return self.load(column_type, values)
         except ValueTextError as refused:
-            expected = refused.expected + _another_type(column_type.name)
+            expected = Reason(refused.expected + _another_type(column_type.name), kind_of(refused.expected))
             raise ValueTextError(refused.index, refused.type_name, expected) from None
 
 
@@ -250,7 +251,7 @@ class OtherText:
             raise RefusedError(f"a row nested at most {MAX_ROWS_IN_ROWS} levels deep")
         if composites.is_record(value):
             return composites.record_text(value, self._field_text)
-        raise RefusedError(declare(self.name, "…") + ", or a slot without binary")
+        raise RefusedError(declare(self.name, "…", ", or a slot without binary"))
 
     def _field_text(self, oid: int, field: bytes) -> bytes:
         nested = replace(self.user_types, row_depth=self.user_types.row_depth + 1)

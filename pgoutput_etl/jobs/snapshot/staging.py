@@ -129,7 +129,7 @@ class Staging:
 
     def _one_by_one(self, tables: Iterable[tuple[Relation, T]], stage: Callable[[T], None]) -> dict[int, str]:
         """Stages tables. Returns the reasons why some can't be read, by OID."""
-        unread = {}
+        unread: dict[int, str] = {}
         for relation, table in tables:
             try:
                 with jdbc_errors(of_table=True):

@@ -15,13 +15,14 @@ from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.recent_batches import iso, state_of, utc
 from pgoutput_etl.ledger.tables import erasure_of, table_state
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.reasons import ReasonKind, kind_of, with_reason
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.plan import SKIPPED, TableState
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.cutoff import TORN, Leftovers
+from pgoutput_etl.transactions.cutoff import Leftovers
 
-_SET_ASIDE = ("relation", "file", "path", "offset", "length", "lsn", "xid", "reason", "redriven")
+_SET_ASIDE = ("relation", "file", "path", "offset", "length", "lsn", "xid", "reason", "reason_kind", "redriven")
 
 
 def claim_at_work(reader: LedgerReader, now: datetime, last_done: int) -> ActiveRun | None:
@@ -84,10 +85,12 @@ def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, sinc
 def quarantine(reader: LedgerReader) -> Quarantine:
     """Unreadable bytes and transactions. Files that were refused are not among the rows that count: they may have been
     put right since."""
-    rows = [r for r in reader.rows("quarantine", _SET_ASIDE) if r["redriven"] is None and r["relation"] is None]
+    rows = [
+        with_reason(r) for r in reader.rows("quarantine", _SET_ASIDE) if r["redriven"] is None and r["relation"] is None
+    ]
     ranges = [row for row in rows if row["offset"] is not None]
-    resent = [row for row in ranges if row["reason"].endswith(TORN)]
-    left = [row for row in ranges if not row["reason"].endswith(TORN)]
+    resent = [row for row in ranges if kind_of(row["reason"]) is ReasonKind.TORN]
+    left = [row for row in ranges if kind_of(row["reason"]) is not ReasonKind.TORN]
     leftovers = Leftovers.of(left)
     return Quarantine(_covered(left), leftovers.transactions, leftovers.damages, resent_bytes=_covered(resent))
 

@@ -27,10 +27,10 @@ def nested(table: str, column: str) -> str:
 def test_a_ledger_that_an_older_version_cannot_read_has_a_higher_number() -> None:
     """A version looks up values and unpacks nested columns by name, so it fails at new ones. To add any of these,
     raise FORMAT, and add the number to docs/upgrading.md."""
-    assert FORMAT == 3
+    assert FORMAT == 4
     assert nested("batches", "tables") == (
-        "oid schema table path version last_commit_lsn status reason relation key retired types rows mode uses "
-        "snapshot last_row complete_by complete_lsn mismatches doubts declared changed_at memory"
+        "oid schema table path version last_commit_lsn status reason reason_kind relation key retired types rows mode "
+        "uses snapshot last_row complete_by complete_lsn mismatches doubts declared changed_at memory"
     )
     assert nested("batches", "files") == (
         "file path size modified status offset consumed prefix_hash distinctive varied framing begins_in_stream "

@@ -29,10 +29,10 @@ from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.tables import FORMAT, table_row
 from pgoutput_etl.machine import Process
 from pgoutput_etl.places import Place
+from pgoutput_etl.reasons import TORN
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since
 from pgoutput_etl.timestamps import parse_duration
-from pgoutput_etl.transactions.cutoff import TORN
 from tests.core.targets.test_planner import state_of
 from tests.support.small_archives import table
 from tests.support.small_ledger import SmallLedger, state

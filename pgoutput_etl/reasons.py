@@ -1,0 +1,84 @@
+"""Why data is not applied: a text for people, and a kind, which alone decides what resolves it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+
+class ReasonKind(Enum):
+    """The ledger stores the values. A reason without a kind has no command of its own."""
+
+    CONTRACT = "contract"  # columns changed, and on_schema_change holds the table
+    NEW_TYPE = "new type"  # the same, and a column has another type, whose values the server may have computed anyhow
+    SKIPPED = "skipped"  # changes were committed while the configuration skipped the table
+    NOT_UTF8 = "not UTF-8"
+    UNDECLARED = "undeclared type"
+    ON_SERVER = "on server"  # only the server has the missing values
+    COLUMN_NAME = "column name"  # rows in the archive keep the name of a column that the server has to rename
+    TORN = "torn"  # bytes that need no action, because the server sent them again
+    TRANSACTION = "transaction"  # with unreadable bytes
+
+
+CONTRACT_KINDS = (ReasonKind.CONTRACT, ReasonKind.NEW_TYPE)
+
+# How texts of the kinds that decide more than a command begin and end. Ledgers of formats up to 3 have texts alone.
+CHANGED_COLUMNS = "its columns changed, which on_schema_change holds: "
+TORN = "; cut off in the middle by a receiver that died: the server sent it again"
+_TRANSACTION = "transaction"
+
+
+class Reason(str):  # noqa: SLOT000 # pickle restores the kind through __dict__
+    """The text, with its kind. Text that is made from a reason is no reason: `Reason(f"…{reason}", reason.kind)`."""
+
+    kind: ReasonKind | None
+
+    def __new__(cls, text: str, kind: ReasonKind | None = None) -> Reason:
+        reason = super().__new__(cls, text)
+        reason.kind = kind
+        return reason
+
+    @classmethod
+    def from_json(cls, text: str) -> Reason:
+        """text: of `to_json`, or a text that an older version stored without a kind."""
+        if not text.startswith('{"kind": '):
+            return cls.stored(text, None)
+        fields = json.loads(text)
+        return cls.stored(fields["text"], fields["kind"])
+
+    @classmethod
+    def stored(cls, text: str, kind: str | None) -> Reason:
+        """A reason from the ledger. kind: None if an older version wrote it, too."""
+        return cls(text, _kind_of_text(text) if kind is None else ReasonKind(kind))
+
+
+def kind_of(reason: str | None) -> ReasonKind | None:
+    return reason.kind if isinstance(reason, Reason) else None
+
+
+def to_json(reason: str) -> str:
+    return json.dumps({"kind": columns_of(reason)["reason_kind"], "text": reason})
+
+
+def columns_of(reason: str | None) -> dict[str, str | None]:
+    """The reason as columns of the ledger."""
+    kind = kind_of(reason)
+    return {"reason": reason and str(reason), "reason_kind": kind and kind.value}
+
+
+def with_reason(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the ledger with a Reason in place of the two columns. An older ledger lacks `reason_kind`."""
+    fields = {name: value for name, value in row.items() if name != "reason_kind"}
+    text = row["reason"]
+    return {**fields, "reason": None if text is None else Reason.stored(text, row.get("reason_kind"))}
+
+
+def _kind_of_text(text: str) -> ReasonKind | None:
+    """Of a reason that an older version stored: kinds without which a run would do other things than that version."""
+    if text.startswith(CHANGED_COLUMNS):
+        return ReasonKind.NEW_TYPE if "column retyped: " in text else ReasonKind.CONTRACT
+    if text.endswith(TORN):
+        return ReasonKind.TORN
+    return ReasonKind.TRANSACTION if text.startswith(_TRANSACTION) else None
