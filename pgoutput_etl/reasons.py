@@ -24,9 +24,10 @@ class ReasonKind(Enum):
 
 CONTRACT_KINDS = (ReasonKind.CONTRACT, ReasonKind.NEW_TYPE)
 
-# How texts of the kinds that decide more than a command begin and end. Ledgers of formats up to 3 have texts alone.
-CHANGED_COLUMNS = "its columns changed, which on_schema_change holds: "
 TORN = "; cut off in the middle by a receiver that died: the server sent it again"
+
+# Of texts in ledgers of formats up to 3, which have no kinds
+_CHANGED_COLUMNS = "its columns changed, which on_schema_change holds: "
 _TRANSACTION = "transaction"
 
 
@@ -77,7 +78,7 @@ def with_reason(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kind_of_text(text: str) -> ReasonKind | None:
     """Of a reason that an older version stored: kinds without which a run would do other things than that version."""
-    if text.startswith(CHANGED_COLUMNS):
+    if text.startswith(_CHANGED_COLUMNS):
         return ReasonKind.NEW_TYPE if "column retyped: " in text else ReasonKind.CONTRACT
     if text.endswith(TORN):
         return ReasonKind.TORN

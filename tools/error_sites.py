@@ -26,15 +26,7 @@ CLASSES = (
 # Subclasses, and errors that become one of these.
 _KINDS = {
     **dict.fromkeys(
-        (
-            "_RowError",
-            "RowError",
-            "RereadError",
-            "FilesChangedError",
-            "UnreadableFileError",
-            "PlainFileError",
-            "ScanError",
-        ),
+        ("_RowError", "RereadError", "FilesChangedError", "UnreadableFileError", "PlainFileError", "ScanError"),
         "ArchiveError",
     ),
     "ExpansionError": "FramingError",
@@ -95,6 +87,8 @@ def _kind(call: ast.Call) -> str | None:
             return _KINDS[name]
         case ast.Name(id=name) if len(call.args) > _MISTAKES.get(name, len(call.args)):
             return "ConfigError"
+        case ast.Attribute(value=ast.Name(id="RowError"), attr="of_kind"):
+            return "ArchiveError"
         case ast.Attribute(attr=name) if name == _DOCUMENT_METHOD and len(call.args) == 2 and not call.keywords:
             return "ConfigError"
         case _:

@@ -298,9 +298,8 @@ def _to_arrow(built: _EventColumns, columns: Mapping[str, list[Any]]) -> pa.Reco
             loaded = _load(shape.columns[column].type, cells)
         except ValueTextError as error:
             where = _position(columns, source[error.index])
-            value = f"a {error.type_name} that is {error.expected}"
             name = f"{shape.relation.full_name}, column {shape.columns[column].name!r}"
-            text = f"{where}: {name}: expected {value}, found something else"
+            text = f"{where}: {name}: expected a {error.type_name} that is {error.expected}, found something else"
             raise RowError.of_kind(text, kind_of(error.expected) or ReasonKind.ON_SERVER) from None
         size += loaded.array.nbytes + sum(map(len, loaded.unrepresentable.values()))
         if size > MAX_SIZE:

@@ -11,7 +11,16 @@ from functools import cached_property
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.errors import ArchiveError, ConfigError, PgoutputEtlError, RunError, TableError, brief, own_lines
+from pgoutput_etl.errors import (
+    ArchiveError,
+    ConfigError,
+    PgoutputEtlError,
+    RowError,
+    RunError,
+    TableError,
+    brief,
+    own_lines,
+)
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.connection import DRIVER_PACKAGE, guarded
 
@@ -28,7 +37,8 @@ _HAS_NO_VALUES = re.compile(r"SQLSTATE (?:08|0A|25|28|3D|3F|42|53|54|55|57|58)")
 # PostgreSQL's errors that other tables don't meet: of values, names, rights, locks, time limits, and damaged pages.
 _OF_ONE_TABLE = re.compile(r"SQLSTATE (?:22|42|55P03|57014|XX00[12])")
 
-_FILE_ERROR = re.compile(r"(?:ArchiveError|FramingError): (.*)")  # raised in a Python worker
+# Raised in a Python worker
+_FILE_ERROR = re.compile(rf"(ArchiveError|FramingError|{'|'.join(RowError.classes)}): (.*)")
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ def jdbc_errors(of_table: bool = False) -> Iterator[None]:
                 f"`spark: {{spark.jars.packages: {DRIVER_PACKAGE}}}` in the configuration"
             ) from None
         for file_error in filter(None, map(_FILE_ERROR.match, own_lines(error))):
-            raise ArchiveError(file_error[1]) from None
+            raise RowError.classes.get(file_error[1], ArchiveError)(file_error[2]) from None
         if (server_error := _SERVER_ERROR.search(text)) is not None:
             reason = brief(error)
             if _HAS_NO_VALUES.search(reason) is None:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from pgoutput_etl.errors import RunError, TableError
-from pgoutput_etl.reasons import CHANGED_COLUMNS, ReasonKind
+from pgoutput_etl.reasons import ReasonKind
 from pgoutput_etl.schema.diff import ChangeKind, SchemaChange
 from pgoutput_etl.schema.identification import Doubt
 
@@ -92,7 +92,7 @@ class SchemaContract:
         if held:
             is_new_type = any(c.kind is ChangeKind.RETYPED and self._action(c) is OnChange.HOLD for c in changes)
             kind = ReasonKind.NEW_TYPE if is_new_type else ReasonKind.CONTRACT
-            raise TableError(f"{CHANGED_COLUMNS}{'; '.join(held)}", kind)
+            raise TableError(f"its columns changed, which on_schema_change holds: {'; '.join(held)}", kind)
 
     def _action(self, change: SchemaChange) -> OnChange:
         action: OnChange = getattr(self, _PARTS[change.kind])

@@ -68,8 +68,11 @@ class Watch:
 
 
 class Prepared(ABC, Generic[T_co]):
-    """A batch whose plan is made, and nothing of it written. batch: as the ledger records it. is_recorded: False if a run
-    that dies leaves nothing to finish, so that the ledger does not record the beginning."""
+    """A batch whose plan is made, and nothing of it written.
+
+    batch: as the ledger records it. is_recorded: False if a run that dies leaves nothing to finish, so that the ledger
+    does not record the beginning.
+    """
 
     __slots__ = ()
     batch: Batch

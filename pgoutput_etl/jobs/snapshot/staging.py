@@ -186,7 +186,7 @@ class Staging:
             except (ArchiveError, ConfigError) as error:
                 if len(relations) == 1:
                     raise
-                raise TableError(str(error)) from None
+                raise TableError(str(error), error.kind) from None
 
         unread = self._one_by_one([(relation, relation) for relation in relations], stage)
         time = None if request.time is None else microseconds_of(request.time)
