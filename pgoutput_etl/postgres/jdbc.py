@@ -94,12 +94,12 @@ def jdbc_errors(of_table: bool = False) -> Iterator[None]:
         for file_error in filter(None, map(_FILE_ERROR.match, own_lines(error))):
             raise RowError.classes.get(file_error[1], ArchiveError)(file_error[2]) from None
         if (server_error := _SERVER_ERROR.search(text)) is not None:
-            reason = brief(error)
-            if _HAS_NO_VALUES.search(reason) is None:
-                refusal = RunError(f"--jdbc: the server can't be read ({reason})")
+            why = brief(error)
+            if _HAS_NO_VALUES.search(why) is None:
+                refusal = RunError(f"--jdbc: the server can't be read ({why})")
             else:
                 refusal = RunError(f"--jdbc: the server says: {server_error[1]}")
-            if of_table and _OF_ONE_TABLE.search(reason) is not None:
+            if of_table and _OF_ONE_TABLE.search(why) is not None:
                 raise TableError(str(refusal)) from None
             raise refusal from None
         condition = error.getCondition() if isinstance(error, PySparkException) else None

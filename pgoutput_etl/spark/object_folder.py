@@ -98,10 +98,10 @@ class ObjectFolder:
                 _write(text, builder.must(_CONDITION, "true").build())
                 return True
             except Py4JJavaError as error:
-                reason = str(error)
-                if any(sign in reason for sign in _TAKEN):
+                found = str(error)
+                if any(sign in found for sign in _TAKEN):
                     return False
-                if is_last or _CONFLICT not in reason:
+                if is_last or _CONFLICT not in found:
                     raise
         return False
 

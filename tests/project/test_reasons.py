@@ -10,19 +10,9 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pgoutput_etl"
-_MATCHING = {
-    "startswith",
-    "endswith",
-    "partition",
-    "rpartition",
-    "split",
-    "removeprefix",
-    "removesuffix",
-    "find",
-    "index",
-}
+_MATCHING = {"startswith", "endswith", "partition", "rpartition", "split", "removeprefix", "removesuffix", "find"}
 _PATTERN = {"match", "search", "fullmatch", "findall", "finditer"}
-_NAMES = ("reason", "damage", "held")
+_NAMES = ("reason", "damage")
 
 
 def _is_reason(node: ast.expr) -> bool:
@@ -47,7 +37,9 @@ def steering(source: str) -> Iterator[int]:
                 yield node.lineno
             case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[ast.expr() as text]) if _is_reason(text):
                 yield node.lineno
-            case ast.Compare(left=left, ops=[ast.Eq() | ast.NotEq()]) if _is_reason(left):
+            case ast.Compare(left=ast.Attribute() | ast.Subscript() as left, ops=[ast.Eq() | ast.NotEq()]) if (
+                _is_reason(left)
+            ):
                 yield node.lineno
             case _:
                 pass
