@@ -38,7 +38,7 @@ _HAS_NO_VALUES = re.compile(r"SQLSTATE (?:08|0A|25|28|3D|3F|42|53|54|55|57|58)")
 _OF_ONE_TABLE = re.compile(r"SQLSTATE (?:22|42|55P03|57014|XX00[12])")
 
 # Raised in a Python worker
-_FILE_ERROR = re.compile(rf"(ArchiveError|FramingError|{'|'.join(RowError.classes)}): (.*)")
+_FILE_ERROR = re.compile(rf"(ArchiveError|FramingError|RowError|{'|'.join(RowError.classes)}): (.*)")
 
 
 @dataclass(frozen=True)
