@@ -70,8 +70,8 @@ class Watch:
 class Prepared(ABC, Generic[T_co]):
     """A batch whose plan is made, and nothing of it written.
 
-    batch: as the ledger records it. is_recorded: False if a run that dies leaves nothing to finish, so that the ledger
-    does not record the beginning.
+    batch: as the ledger records it. is_recorded: False if the ledger does not record the beginning, as a run that dies
+    leaves nothing to finish.
     """
 
     __slots__ = ()
