@@ -93,3 +93,13 @@ def test_one_module_converts_arrow_types_to_sparks() -> None:
     """Spark's own functions for it differ from release to release."""
     users = [path for path in PACKAGE.rglob("*.py") if "pyspark.sql.pandas" in path.read_text(encoding="utf-8")]
     assert users == [PACKAGE / "spark" / "arrow_types.py"]
+
+
+def test_contributing_says_where_things_are() -> None:
+    """Each file is there, and defines the name behind it."""
+    rows = re.findall(r"^\| .* \| (.*`.*`.*) \|$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    named = re.findall(r"`([\w/]+\.py)(?::(\w+))?`", "\n".join(rows))
+    assert len(named) > 20
+    for file, name in named:
+        source = (PACKAGE / file).read_text(encoding="utf-8")
+        assert not name or re.search(rf"^(?:def |class )?{name}\b", source, re.MULTILINE), f"{file}:{name}"
