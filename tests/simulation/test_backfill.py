@@ -13,7 +13,6 @@ import pytest
 from pgoutput_etl.jobs.backfill import run as backfill
 from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.ledger.ledger import Ledger
-from pgoutput_etl.work.batch import run
 from tests.simulation.jobs import Jobs
 from tests.simulation.landing import compressed
 from tests.simulation.promises import BrokenPromiseError, Holders
@@ -90,6 +89,7 @@ def test_a_backfill_stops_if_another_run_has_finished_a_batch_since_it_read_the_
     world.receiver.grow(10)
     assert world.run_alone() == "done: 1"
     with planted(mutation):
+        run = vars(backfill)["run"]  # with the planted fault
 
         def late(ledger: Ledger, *arguments: Any) -> Any:
             ledger.machine.event().wait(5000)
