@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from pgoutput_etl.config.rules import Mode, OnInvalidText, TableRule
+from pydantic import TypeAdapter
+
+from pgoutput_etl.config.rules import TableRule
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.places import absolute_place, is_relative
-from pgoutput_etl.schema.contract import SchemaContract
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan, RelationVersions
 from pgoutput_etl.schema.version_spans import RowPositions, VersionSpan, relation_spans_of_rows, relation_spans_of_spans
 from pgoutput_etl.targets.plan import TableChanges, TablePlan, TableState
@@ -82,7 +83,7 @@ def settings_of(config: Config) -> str:
         "target": {"root": config.target.root, "catalog": config.target.catalog},
         "origins": [None if origins.accepted is None else sorted(origins.accepted), sorted(origins.skipped)],
         "types": dict(config.types),
-        "tables": [dict(zip(_RULE_FIELDS, _rule_values(rule), strict=True)) for rule in config.tables],
+        "tables": [_rule_values(rule) for rule in config.tables],
     }
     return json.dumps(settings, sort_keys=True)
 
@@ -108,7 +109,7 @@ def refuse_other_settings(
     if not is_relative(config.state.root):  # older versions recorded relative paths
         old["target"]["root"] = absolute_place(old["target"]["root"] or "") or None
     differing = [name for name in ("target", "origins", "types") if old[name] != new[name]]
-    before = replace(config, tables=tuple(_rule(rule) for rule in old["tables"]))
+    before = replace(config, tables=tuple(TableRule(**rule) for rule in old["tables"]))
     changed = [name for name in tables if not _is_same_rule(before.rule_for(*name), config.rule_for(*name), may_skip)]
     differing += [f"tables, for {'.'.join(name)}" for name in sorted(changed)[:1]]
     if differing:
@@ -121,28 +122,21 @@ def refuse_other_settings(
         )
 
 
-_RULE_FIELDS = (
-    *("match", "skip", "mode", "key", "columns", "rename", "on_schema_change", "into", "tag"),
-    "on_invalid_text",
-)
+# Settings of a rule that affect the Delta table's layout, or what is reported, but no row.
+_WITHOUT_EFFECT = {"cluster_by", "partition_by", "properties", "comment", "cdf", "on_missing_row"}
+
+_RULE = TypeAdapter(TableRule)
 
 
-def _rule_values(rule: TableRule) -> tuple[Any, ...]:
-    contract = rule.on_schema_change.values()
-    own = rule.match, rule.skip, rule.mode.value, rule.key, dict(rule.columns), rule.rename, contract
-    return *own, rule.into, dict(rule.tag), rule.on_invalid_text.value
-
-
-def _rule(fields: Mapping[str, Any]) -> TableRule:
-    key = None if fields["key"] is None else tuple(fields["key"])
-    contract = SchemaContract.of(fields.get("on_schema_change", {}))  # an older ledger has none
-    invalid_text = OnInvalidText(fields.get("on_invalid_text", OnInvalidText.HOLD.value))  # nor has it this
-    values = {"mode": Mode(fields["mode"]), "key": key, "on_schema_change": contract, "on_invalid_text": invalid_text}
-    return TableRule(**{**fields, **values})
+def _rule_values(rule: TableRule, without: frozenset[str] = frozenset()) -> dict[str, Any]:
+    names = TableRule.key_fields().keys() - _WITHOUT_EFFECT - without
+    values: dict[str, Any] = _RULE.dump_python(rule, mode="json", include=names)
+    return values
 
 
 def _is_same_rule(old: TableRule, new: TableRule, may_skip: bool) -> bool:
-    return (may_skip and new.skip) or _rule_values(old)[1:] == _rule_values(new)[1:]
+    pattern = frozenset({"match"})
+    return (may_skip and new.skip) or _rule_values(old, pattern) == _rule_values(new, pattern)
 
 
 def table_changes(

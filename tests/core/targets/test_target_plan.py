@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from pgoutput_etl.config.rules import Mode, OnInvalidText, TableRule
+from pgoutput_etl.config.rules import Mode, OnInvalidText, OnMissingRow, TableRule
 from pgoutput_etl.config.settings import Config, Target
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.schema.contract import OnChange, SchemaContract
 from pgoutput_etl.targets.target_plan import refuse_other_settings, settings_of
 from pgoutput_etl.transactions.origin_filter import Origins
 from tests.support.nights import CONFIG
@@ -52,3 +55,47 @@ def test_a_resumed_batch_refuses_a_changed_configuration(now: Config, said: str)
 )
 def test_settings_that_affect_no_row_may_change(now: Config) -> None:
     refuse_other_settings(settings_of(ORDERS), now, TABLES, 7)
+
+
+# By key of a rule: another value than that of a plain rule, and whether a batch may be finished with it.
+OTHER_VALUES: dict[str, tuple[dict[str, Any], bool]] = {
+    "match": ({"match": "public.[o]rders"}, True),
+    "skip": ({"skip": True}, True),
+    "mode": ({"mode": Mode.APPEND}, False),
+    "key": ({"key": ("id",)}, False),
+    "columns": ({"columns": {"note": "drop"}}, False),
+    "rename": ({"match": "public.orders", "rename": "crm.orders"}, False),
+    "into": ({"into": "crm.others"}, False),
+    "tag": ({"tag": {"_pg_source": "b"}}, False),
+    "cluster_by": ({"cluster_by": ("id",)}, True),
+    "partition_by": ({"partition_by": ("id",)}, True),
+    "properties": ({"properties": {"a.b": "c"}}, True),
+    "comment": ({"comment": "Orders"}, True),
+    "cdf": ({"cdf": True}, True),
+    "on_schema_change": ({"on_schema_change": SchemaContract(add=OnChange.HOLD)}, False),
+    "on_missing_row": ({"on_missing_row": OnMissingRow.HOLD}, True),
+    "on_invalid_text": ({"on_invalid_text": OnInvalidText.KEEP}, False),
+}
+
+
+@pytest.mark.parametrize("key", TableRule.key_fields())
+def test_a_batch_is_finished_under_another_rule_only_if_its_rows_stay_the_same(key: str) -> None:
+    shared: dict[str, Any] = {"into": "crm.orders", "tag": {"_pg_source": "a"}}
+    plain = {"match": "public.orders*"} | (shared if key in shared else {})
+    values, may_change = OTHER_VALUES[key]
+    settings = settings_of(with_rule(TableRule(**plain)))
+    now = with_rule(TableRule(**{**plain, **values}))
+    if may_change:
+        refuse_other_settings(settings, now, TABLES[:1], 7)
+    else:
+        with pytest.raises(RunError, match=r"another configuration .*: tables, for public\.orders\."):
+            refuse_other_settings(settings, now, TABLES[:1], 7)
+
+
+def test_rules_of_older_ledgers_lack_keys_that_later_versions_added() -> None:
+    settings = json.loads(settings_of(ORDERS))
+    for rule in settings["tables"]:
+        del rule["on_schema_change"], rule["on_invalid_text"], rule["into"], rule["tag"]
+    refuse_other_settings(json.dumps(settings), ORDERS, TABLES, 7)
+    with pytest.raises(RunError, match=r"tables, for public\.orders"):
+        refuse_other_settings(json.dumps(settings), CONFIG, TABLES, 7)
