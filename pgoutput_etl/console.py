@@ -172,16 +172,16 @@ def _with_hidden(error: BaseException) -> Iterator[BaseException]:
 
 def _print_lines(first: str, *rest: str) -> None:
     for line in (first, *(f"  {line}" for line in rest)):
-        print_warning(line)
+        print_to_stderr(line)
 
 
 def _print_traceback(error: Exception) -> None:
     if DEBUG in os.environ:
-        print_warning("--debug: the rest may contain rows' values")
+        print_to_stderr("--debug: the rest may contain rows' values")
         traceback.print_exception(error)
 
 
-def print_warning(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     """Prints to standard error, even if progress is off. If nobody can read it, as on a full disk, the run goes on."""
     try:
         sys.stderr.write(f"{printable(text)}\n")
@@ -196,11 +196,11 @@ class _PrivateLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if DEBUG in os.environ:
-            print_warning(self.format(record))
+            print_to_stderr(self.format(record))
             return
         text = record.getMessage() if record.name.startswith("pgoutput_etl") else ""
         error = record.exc_info[1] if record.exc_info else None
-        print_warning(f"{record.levelname} {record.name}: {text}{f' ({brief(error)})' if error else ''}")
+        print_to_stderr(f"{record.levelname} {record.name}: {text}{f' ({brief(error)})' if error else ''}")
 
 
 def keep_log_private() -> None:
@@ -219,7 +219,7 @@ class ProgressPrinter:
 
     def __call__(self, step: str) -> None:
         if not self.quiet:
-            print_warning(f"[{time.monotonic() - self.started:6.1f} s] {step}")
+            print_to_stderr(f"[{time.monotonic() - self.started:6.1f} s] {step}")
 
 
 def no_progress(_: str) -> None:

@@ -26,6 +26,7 @@ from pgoutput_etl.scan.landed_tuples import RereadError
 from pgoutput_etl.scan.message_row import ScanError
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.file_index import listed_files
+from pgoutput_etl.spark.options import is_local
 from pgoutput_etl.spark.platform import is_platform_session, local_matches, local_path, value_of
 
 _TASK_BYTES = "spark.sql.files.maxPartitionBytes"
@@ -216,10 +217,10 @@ def heap_of(spark: SparkSession) -> int | None:
     if is_platform_session():
         return None
     if is_connect(spark):
-        is_local = (value_of(spark, "spark.master") or "").startswith("local")
-        return _heap_setting(value_of(spark, "spark.driver.memory" if is_local else "spark.executor.memory") or "1g")
+        holder = "driver" if is_local({"spark.master": value_of(spark, "spark.master") or ""}) else "executor"
+        return _heap_setting(value_of(spark, f"spark.{holder}.memory") or "1g")
     context = cast(Any, spark.sparkContext)
-    if context.master.startswith("local"):
+    if is_local({"spark.master": context.master}):
         return int(context._jvm.java.lang.Runtime.getRuntime().maxMemory())
     return int(context._jsc.sc().executorMemory()) << 20
 

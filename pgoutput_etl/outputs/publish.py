@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from pgoutput_etl.config.settings import Metrics
-from pgoutput_etl.console import print_warning
+from pgoutput_etl.console import print_to_stderr
 from pgoutput_etl.errors import brief
 from pgoutput_etl.outputs.ended_run import EndedRun, RunOutput
 from pgoutput_etl.outputs.files import JsonLines, PrometheusFile
@@ -20,10 +20,10 @@ class RunPublisher:
     """Only `check` raises errors."""
 
     outputs: Sequence[RunOutput]
-    warn: Callable[[str], None] = print_warning
+    warn: Callable[[str], None] = print_to_stderr
 
     @classmethod
-    def of(cls, source: str, metrics: Metrics, warn: Callable[[str], None] = print_warning) -> RunPublisher:
+    def of(cls, source: str, metrics: Metrics, warn: Callable[[str], None] = print_to_stderr) -> RunPublisher:
         """source: the archive's name."""
         found: list[RunOutput] = []
         if metrics.json is not None:

@@ -26,7 +26,7 @@ from pyspark.java_gateway import launch_gateway
 from pgoutput_etl.console import DEBUG
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.spark.jvm_output import GUARD
-from pgoutput_etl.spark.options import submitting
+from pgoutput_etl.spark.options import is_local, submitting
 from pgoutput_etl.spark.packages import check_cache
 
 _FOLDER = Path(__file__).parent
@@ -134,11 +134,7 @@ def _environment(settings: Mapping[str, str], is_light: bool, own: Mapping[str, 
     os.environ.update({_OPTIONS: " ".join(options), **submit})
     if not re.search("utf-?8", _characters(), re.IGNORECASE):
         os.environ[_CHARACTERS] = "C.UTF-8"
-    if (
-        settings.get("spark.master", "local").startswith("local")
-        and not any(map(before.get, _ADDRESS))
-        and not _is_known()
-    ):
+    if is_local(settings) and not any(map(before.get, _ADDRESS)) and not _is_known():
         os.environ.update(_ADDRESS)
     try:
         yield

@@ -103,16 +103,26 @@ def joined(*lists: str) -> str:
 
 def submitted(home: str | None = None) -> dict[str, str]:
     """The settings of this process's options and of Spark's file of defaults. home: Spark's, if it is known."""
-    return {**of_file(home), **settings_of(split(_words())[0])}
+    return {**of_file(home), **of_process()}
 
 
-def of_file(home: str | None) -> dict[str, str]:
+def of_process() -> dict[str, str]:
+    """The settings of this process's options."""
+    return settings_of(split(_words())[0])
+
+
+def of_file(home: str | None = None) -> dict[str, str]:
     """The settings that Spark reads itself, from its file of defaults."""
     options, _ = split(_words())
     folder = os.environ.get("SPARK_CONF_DIR") or (home and Path(home, "conf"))
     file = dict(_pairs(options)).get(_FILE) or (folder and Path(folder, "spark-defaults.conf"))
     lines = Path(file).read_text(encoding="utf-8").splitlines() if file and Path(file).is_file() else []
     return {match[1]: match[2] for match in map(_LINE.fullmatch, lines) if match is not None}
+
+
+def is_local(settings: Mapping[str, str]) -> bool:
+    """True if Spark's master is in this machine's JVM, as it is by default."""
+    return settings.get("spark.master", "local").startswith("local")
 
 
 def submitting(settings: Mapping[str, str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.console import DEBUG
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.spark.connect import REMOTE, connect, is_connect, server_of
-from pgoutput_etl.spark.options import MODULES, joined, of_file, submitted
+from pgoutput_etl.spark.options import MODULES, is_local, joined, of_file, of_process
 from pgoutput_etl.spark.packages import with_delta, write_modules
 from pgoutput_etl.spark.platform import SUBSTITUTE, active_session, is_platform_session, is_set, value_of
 
@@ -87,16 +87,18 @@ def start_session(
     _hide_python_log()
     if is_platform_session() and REMOTE not in settings:
         return active_session({**_DEFAULTS, **settings, **_REQUIRED})
-    if server := server_of({**submitted(), **settings}):
+    own, options = of_file(), of_process()
+    if server := server_of({**own, **options, **settings}):
         return connect(server, app_name, {**_DEFAULTS, **settings, **_REQUIRED}, [*settings, *_REQUIRED])
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         from pgoutput_etl.spark.jvm import start_jvm  # not in a client of Spark Connect only
 
         home = _find_spark_home()
-        given = {**_WITHOUT_BARS, **submitted(home), **settings}
+        own = own or of_file(home)  # unless SPARK_CONF_DIR or --properties-file names another file
+        given = {**_WITHOUT_BARS, **own, **options, **settings}
         _choose_python(given)
         given = with_delta({**given, **_modules(given)}, home)
-        start_jvm({key: value for key, value in given.items() if key not in secrets}, is_light, of_file(home))
+        start_jvm({key: value for key, value in given.items() if key not in secrets}, is_light, own)
     defaults = {**_DEFAULTS, _CHECKSUM_WRITER: _checksum_writer()}
     chosen = {**defaults, **_set_by_user(defaults), "spark.redaction.regex": _REDACTED, **settings, **_SESSION}
     if secrets:
@@ -120,7 +122,7 @@ def _keeps_rows_in_tmp(settings: Mapping[str, str]) -> bool:
 
     given = {**dict(SparkConf().getAll()), **settings}
     is_new = SparkContext._active_spark_context is None
-    return is_new and _is_local(given) and _LOCAL_FOLDER not in given and "SPARK_LOCAL_DIRS" not in os.environ
+    return is_new and is_local(given) and _LOCAL_FOLDER not in given and "SPARK_LOCAL_DIRS" not in os.environ
 
 
 def _hide_python_log() -> None:
@@ -180,14 +182,10 @@ def _set_by_user(defaults: Collection[str]) -> dict[str, str]:
     return {key: user[key] for key in defaults if key in user}
 
 
-def _is_local(settings: Mapping[str, str]) -> bool:
-    return settings.get("spark.master", "local").startswith("local")
-
-
 def _choose_python(settings: Mapping[str, str]) -> None:
     """The workers' Python: on this machine the driver's, elsewhere that of Spark's configuration."""
     chosen = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
-    if chosen or _is_local(settings):
+    if chosen or is_local(settings):
         os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
 
 
@@ -197,7 +195,7 @@ _SENT: list[TemporaryDirectory[str]] = []
 
 def _modules(settings: Mapping[str, str]) -> dict[str, str]:
     """This package for executors on other machines."""
-    if _is_local(settings):
+    if is_local(settings):
         return {}
     _SENT.append(TemporaryDirectory(prefix="pgoutput-etl."))
     return {MODULES: joined(str(write_modules(Path(_SENT[-1].name))), settings.get(MODULES, ""))}

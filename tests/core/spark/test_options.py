@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.spark.options import keep, settings_of, split, submitted, submitting
+from pgoutput_etl.spark.options import is_local, keep, settings_of, split, submitted, submitting
 
 VARIABLE = "PYSPARK_SUBMIT_ARGS"
 
@@ -53,3 +53,9 @@ def test_the_file_of_defaults_is_read_as_spark_reads_it(tmp_path: Path, monkeypa
     own.write_text("spark.c 6\n")
     keep(["--properties-file", str(own), "--conf", "spark.g=7"])
     assert submitted(str(tmp_path)) == {"spark.c": "6", "spark.g": "7"}
+
+
+def test_a_master_is_local_by_default_and_with_any_number_of_cores() -> None:
+    masters = ("local", "local[2]", "", "yarn", "spark://h:7077")
+    assert [is_local({"spark.master": master}) for master in masters] == [True, True, False, False, False]
+    assert is_local({})
