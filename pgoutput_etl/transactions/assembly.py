@@ -18,16 +18,23 @@ from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol import messages
 from pgoutput_etl.protocol.decoder import decode
-from pgoutput_etl.scan.file_summary import FileBeginning, FileScan, FragmentKind
-from pgoutput_etl.scan.message_row import HEAD
+from pgoutput_etl.scan.file_summary import (
+    Damage,
+    FileBeginning,
+    FileScan,
+    FragmentKind,
+    InterruptedFragment,
+    OpenFragment,
+)
+from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
 from pgoutput_etl.schema.relation_history import RelationHistory
-from pgoutput_etl.transactions import damage, resends, streams
 from pgoutput_etl.transactions.open_transactions import (
     FileState,
     OpenAtEnd,
     OpenAtEndKind,
     OpenTransaction,
     OpenTransactions,
+    beginning_unreadable,
 )
 from pgoutput_etl.transactions.origin_filter import Origins
 from pgoutput_etl.transactions.outcome import (
@@ -37,6 +44,7 @@ from pgoutput_etl.transactions.outcome import (
     Outcome,
     StreamAborts,
     TransactionStatus,
+    UnreadableRange,
     Watermark,
 )
 from pgoutput_etl.xid import is_newer
@@ -108,20 +116,29 @@ class Assembly:
         self._assign_head(scan)
         self._add_controls(scan, controls)
         for fragment in scan.damaged:
-            damage.end_damaged(self._open, scan, fragment)
-        damage.end_orphans(self._open, scan)
+            _end_damaged(self._open, scan, fragment)
+        _end_orphans(self._open, scan)
         self._update_tail(scan)
-        resends.check_sent_again(self._open, scan)
+        self._open.check_sent_again(scan)
         for interrupted in scan.interrupted:
-            damage.end_interrupted(self._open, scan, interrupted)
+            _end_interrupted(self._open, scan, interrupted)
         for interrupted in scan.interrupted:
-            resends.forget_streams(self._open, (scan.file, interrupted.fragment))
+            self._open.forget_streams((scan.file, interrupted.fragment))
         if len(scan.epochs) > 1:
-            resends.forget_streams(self._open, (scan.file, HEAD))
+            self._open.forget_streams((scan.file, HEAD))
 
     def add_unread_file(self, number: int, relations: frozenset[int] | None) -> None:
-        """Adds the next file, which is not read. relations: as in damage.add_unread_file."""
-        damage.add_unread_file(self._open, number, self.last_commit_lsn, relations)
+        """Adds the next file, which is not read. It may have rows of these relations. If they are not known (None), it
+        may have rows of any, and parts of all open transactions."""
+        if relations is not None and not relations:
+            return
+        self._open.was_damaged = True
+        reason = f"file {number}: it was set aside"
+        if relations is None:
+            tail = () if self._open.tail is None else (self._open.tail.transaction,)
+            for transaction in (*self._open.streams.values(), *self._open.prepared.values(), *tail):
+                transaction.record_damage(reason, None)
+        self.unreadable_ranges.append(UnreadableRange(self.last_commit_lsn + 1, relations, reason))
 
     def record_commit(self, lsn: int, time: int | None) -> None:
         """Records the commit's time if no commit was later. time: microseconds since 2000-01-01 UTC."""
@@ -129,7 +146,7 @@ class Assembly:
             self.last_commit_ts = time
 
     def end_replaced_stream(self, xid: int) -> None:
-        resends.end_replaced_stream(self._open, xid)
+        self._open.end_replaced_stream(xid)
 
     def replace_streams(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
         """Must be called after the last file. ends: xid and fragment of each ordinary transaction that ends in the file
@@ -172,7 +189,7 @@ class Assembly:
             if tail is not None and scan.head_may_have_owner:
                 tail.transaction.fragments.append((scan.file, HEAD))
             if scan.head_ended and not scan.head_prepared:
-                resends.cut_off_tail(self._open)
+                self._open.cut_off_tail()
             return
         inside = scan.begins == FileBeginning.INSIDE.value
         if tail is None or inside != (tail.kind is OpenAtEndKind.SEGMENT):
@@ -188,14 +205,14 @@ class Assembly:
         damages = list(scan.damages)
         for row in sorted(controls, key=lambda r: r.ordinal):
             while damages and damages[0].ordinal <= row.ordinal:
-                damage.add_damage(self._open, scan, damages.pop(0))
+                _add_damage(self._open, scan, damages.pop(0))
             if isinstance(row, StreamAborts):
-                resends.cut_off_tail(self._open)
-                streams.abort_streams(self._open, row)
+                self._open.cut_off_tail()
+                self._open.abort_streams(row)
             else:
                 self._control(row)
         for remaining in damages:
-            damage.add_damage(self._open, scan, remaining)
+            _add_damage(self._open, scan, remaining)
 
     def _control(self, row: ControlRow) -> None:
         transactions, file = self._open, self._open.file
@@ -212,30 +229,30 @@ class Assembly:
                 if row.fragment in file.owners:
                     file.owners[row.fragment].record_origin(message)
             case messages.StreamStop():
-                streams.stop_segment(transactions, row.ordinal)
+                transactions.stop_segment(row.ordinal)
             case messages.Prepare():
-                streams.prepare(transactions, message, row)
+                transactions.prepare(message, row)
             case messages.Commit():
                 self._commit(self._commit_head(message, row), message, row)
             case _:
-                resends.cut_off_tail(transactions)
+                transactions.cut_off_tail()
                 self._control_between_fragments(message, row)
 
     def _control_between_fragments(self, message: messages.PgoutputMessage, row: ControlRow) -> None:
         transactions = self._open
         match message:
             case messages.StreamStart():
-                streams.start_segment(transactions, message, row)
+                transactions.start_segment(message, row)
             case messages.StreamCommit():
-                self._commit(streams.commit_stream(transactions, message, row), message, row)
+                self._commit(transactions.commit_stream(message, row), message, row)
             case messages.BeginPrepare():
-                streams.begin_prepare(transactions, message, row)
+                transactions.begin_prepare(message, row)
             case messages.StreamPrepare():
-                streams.prepare_stream(transactions, message, row)
+                transactions.prepare_stream(message, row)
             case messages.CommitPrepared():
-                self._commit(streams.commit_prepared(transactions, message, row), message, row)
+                self._commit(transactions.commit_prepared(message, row), message, row)
             case messages.RollbackPrepared():
-                streams.rollback_prepared(transactions, message)
+                transactions.rollback_prepared(message)
             case _:
                 raise SequenceError(f"{type(message).__name__} is no control message")
 
@@ -273,7 +290,7 @@ class Assembly:
         self.record_commit(lsn, time)
         status = TransactionStatus.COMMITTED if self.origins.accepts(transaction.origin) else TransactionStatus.REFUSED
         status = status if transaction.damage is None else TransactionStatus.QUARANTINED
-        if not resends.is_resent(self._open, row.epoch, lsn):
+        if not self._open.is_resent(row.epoch, lsn):
             self._open.end(status, transaction, lsn, time)
         elif transaction.has_content:
             self._open.end(TransactionStatus.RESENT, transaction, lsn, time)
@@ -291,16 +308,16 @@ class Assembly:
         if last is not None and last.fragment == HEAD:
             return  # the head continues in the next file, and the tail stays
         if last is None:
-            resends.cut_off_tail(self._open)
+            self._open.cut_off_tail()
         elif last.kind == FragmentKind.TRANSACTION.value:
-            resends.cut_off_tail(self._open)
+            self._open.cut_off_tail()
             transaction = OpenTransaction(last.xid, [(scan.file, last.fragment)], lsn=last.commit_lsn)
             transaction.origin, transaction.origin_lsn = last.origin, last.origin_lsn
             if last.is_damaged:
-                damage.damage_transaction(self._open, scan, transaction)
+                _damage_transaction(self._open, scan, transaction)
             self._open.tail = OpenAtEnd(OpenAtEndKind.TRANSACTION, transaction)
         elif last.fragment in scan.orphans:
-            streams.stop_segment(self._open)
+            self._open.stop_segment()
         elif tail is None or tail.transaction.fragments[-1] != (scan.file, last.fragment):
             raise SequenceError(f"fragment {last.fragment} is open where the file ends, but nothing began it")
 
@@ -335,3 +352,111 @@ NOTHING_OPEN: dict[str, Any] = {"streams": [], "prepared": []}  # in the form of
 def open_scopes(state: Mapping[str, Any]) -> list[int]:
     """The scopes of streamed transactions that have not ended. state: as returned by Assembly.state."""
     return [transaction["scope"] for transaction in (*state["streams"], *state["prepared"]) if transaction["scope"]]
+
+
+def _add_damage(transactions: OpenTransactions, scan: FileScan, damage: Damage) -> None:
+    """Marks the transactions that may lack a message, so that they are quarantined if they commit."""
+    tail, last = transactions.tail, scan.open_fragment
+    nothing_open = damage.fragment == NO_FRAGMENT or (damage.fragment == HEAD and tail is None)
+    if damage.is_torn and (nothing_open or not damage.reaches(scan.size)):
+        return  # the server sends it again, which is checked where something was cut off
+    ends_in = None if last is None else (last.fragment, last.kind)
+    if damage.is_torn and ends_in == (damage.fragment, FragmentKind.TRANSACTION.value):
+        return  # decided by the next file; the tail keeps the damage
+    transactions.was_damaged = True
+    relations = _possible_relations(transactions, damage)
+    owner = transactions.file.owners.get(damage.fragment)
+    if owner is not None:
+        owner.record_damage(_describe_damage(scan, damage), relations)
+    elif damage.fragment in (NO_FRAGMENT, HEAD) or damage.fragment in scan.orphans:
+        for transaction in (*transactions.streams.values(), *transactions.prepared.values()):
+            transaction.record_damage(_describe_damage(scan, damage), relations)
+    if not damage.is_torn and (relations is None or (owner is None and relations)):
+        before = max(damage.commit_lsn, transactions.file.watermarks[0])
+        transactions.unreadable_ranges.append(UnreadableRange(before + 1, relations, _describe_damage(scan, damage)))
+
+
+def _damage_transaction(transactions: OpenTransactions, scan: FileScan, transaction: OpenTransaction) -> None:
+    """Marks an ordinary transaction with the damage in its last fragment."""
+    fragment = transaction.fragments[-1][1]
+    _record_damages(transactions, scan, transaction, [damage for damage in scan.damages if damage.fragment == fragment])
+    if transaction.damage is None:  # an orphan: the damage is before it
+        transaction.damage = beginning_unreadable(scan.file)
+
+
+def _end_damaged(transactions: OpenTransactions, scan: FileScan, fragment: OpenFragment) -> None:
+    """Ends a damaged ordinary transaction that begins and commits in this file."""
+    assert fragment.commit_lsn is not None
+    transaction = OpenTransaction(fragment.xid, [(scan.file, fragment.fragment)])
+    _damage_transaction(transactions, scan, transaction)
+    is_new = not transactions.is_resent(fragment.epoch, fragment.commit_lsn)
+    status = TransactionStatus.QUARANTINED if is_new else TransactionStatus.RESENT
+    transactions.end(status, transaction, fragment.commit_lsn, fragment.commit_ts)
+
+
+def _end_orphans(transactions: OpenTransactions, scan: FileScan) -> None:
+    """Quarantines the orphans that nothing else accounts for."""
+    known = set(transactions.file.owners)
+    known.update(ended.fragment for ended in scan.damaged)
+    known.update(interrupted.fragment for interrupted in scan.interrupted)
+    if scan.open_fragment is not None and scan.open_fragment.kind != FragmentKind.SEGMENT.value:
+        known.add(scan.open_fragment.fragment)
+    for fragment in scan.orphans:
+        if fragment not in known:
+            _end_orphan(transactions, scan, fragment)
+
+
+def _end_orphan(transactions: OpenTransactions, scan: FileScan, fragment: int) -> None:
+    """Quarantines rows whose transaction is unreadable at both ends. It committed after the last commit before them."""
+    before = min((damage.commit_lsn for damage in scan.damages), default=0)
+    reason = f"file {scan.file}: neither end of the transaction can be read"
+    transaction = OpenTransaction(None, [(scan.file, fragment)], damage=reason)
+    lsn = max(before, transactions.file.watermarks[0]) + 1
+    transactions.end(TransactionStatus.QUARANTINED, transaction, lsn)
+
+
+def _end_interrupted(transactions: OpenTransactions, scan: FileScan, fragment: InterruptedFragment) -> None:
+    """Ends an ordinary transaction that another one cut off.
+
+    The server sends it again, whole, before any later commit. Otherwise bytes are missing: raises SequenceError.
+    """
+    if fragment.fragment in scan.orphans:
+        _end_orphan(transactions, scan, fragment.fragment)
+        return
+    lsn, next_lsn = fragment.commit_lsn, fragment.next_lsn
+    transaction = OpenTransaction(fragment.xid, [(scan.file, fragment.fragment)])
+    damages = [damage for damage in scan.damages if damage.fragment == fragment.fragment and not damage.is_torn]
+    is_new = lsn is not None and not transactions.is_resent(fragment.epoch, lsn)
+    if lsn is None or not is_new or (next_lsn is not None and next_lsn <= lsn):
+        transactions.end(TransactionStatus.RESENT, transaction)
+    elif damages:
+        _record_damages(transactions, scan, transaction, damages)
+        transactions.end(TransactionStatus.QUARANTINED, transaction, lsn)
+    elif next_lsn is None:
+        transactions.cut_off_lsn = lsn
+        transactions.end(TransactionStatus.RESENT, transaction)
+    else:
+        raise SequenceError(
+            f"continues with the commit at {format_lsn(next_lsn)}, but the transaction that commits at "
+            f"{format_lsn(lsn)} is incomplete: bytes are missing between them"
+        )
+
+
+def _record_damages(
+    transactions: OpenTransactions, scan: FileScan, transaction: OpenTransaction, damages: Iterable[Damage]
+) -> None:
+    for damage in damages:
+        transaction.record_damage(_describe_damage(scan, damage), _possible_relations(transactions, damage))
+
+
+def _possible_relations(transactions: OpenTransactions, damage: Damage) -> frozenset[int] | None:
+    """The relations that the unreadable bytes may be about. None if they may be about any relation."""
+    if damage.oids is None:
+        return None
+    known = frozenset(damage.oids) & transactions.relations.oids()
+    return None if not known and damage.may_hold_rows else known
+
+
+def _describe_damage(scan: FileScan, damage: Damage) -> str:
+    """Names the file by its number; `cutoff.with_paths` puts in the path."""
+    return f"file {scan.file}, offset {damage.offset}: {damage.reason}"

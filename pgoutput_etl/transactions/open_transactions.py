@@ -1,4 +1,15 @@
-"""The state of transactions whose end has not been read yet."""
+"""The state of transactions whose end has not been read yet, and what each message of streamed and prepared ones does.
+
+See "Logical Replication Message Formats" and "Logical Streaming Replication Protocol" in PostgreSQL's documentation.
+
+A server sends again whatever its client had not confirmed, so an archive may hold a transaction several times, the last
+time whole. One sending counts; the others end as `resent`:
+
+- An ordinary transaction is resent if its commit LSN is not past its epoch's watermark: the last commit LSN of the
+  files before. On executors, `status_lookup` applies the same rule.
+- A transaction that a new connection cut off is sent again from its start. Until then, no later commit may arrive.
+- A stream that began before a new connection is replaced by a new stream, or by an ordinary transaction.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +19,20 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from pgoutput_etl.protocol.messages import Origin
+import numpy as np
+
+from pgoutput_etl.errors import SequenceError
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.protocol import messages
+from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.fragment import stored_origin_lsn
+from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.outcome import (
+    ControlRow,
     FragmentId,
     Outcome,
+    StreamAborts,
     TransactionStatus,
     UnknownPrepared,
     UnreadableRange,
@@ -63,9 +82,16 @@ class OpenTransaction:
         else:
             self.unreadable_relations = sorted({*self.unreadable_relations, *relations})
 
-    def record_origin(self, message: Origin) -> None:
+    def record_origin(self, message: messages.Origin) -> None:
         if self.origin is None:
             self.origin, self.origin_lsn = message.name, stored_origin_lsn(message.commit_lsn)
+
+    def check_not_cut_off(self, message: str, row: ControlRow) -> None:
+        if self.cut_off and self.damage is None:
+            raise SequenceError(
+                f"message {row.ordinal}: {message} of transaction {self.xid}, the last segment of which is cut off: "
+                "a file is missing"
+            )
 
     def outcome(self, status: TransactionStatus, lsn: int | None = None, time: int | None = None) -> Outcome:
         return Outcome(
@@ -118,7 +144,7 @@ class FileState:
 class OpenTransactions:
     """The open transactions of an archive, and the outcomes of those that have ended.
 
-    Shared by `Assembly` and the handlers in `streams` and `damage`. `to_state` is the part that the ledger stores.
+    `to_state` is the part that the ledger stores.
     """
 
     relations: RelationHistory
@@ -151,6 +177,200 @@ class OpenTransactions:
         if earlier is not None:
             self.end(TransactionStatus.RESENT, earlier)
         self.prepared[transaction.xid] = transaction
+
+    def is_resent(self, epoch: int, commit_lsn: int) -> bool:
+        return commit_lsn <= self.file.watermarks[epoch]
+
+    def end_replaced_stream(self, xid: int) -> None:
+        """Ends a stream whose transaction was sent again as an ordinary one."""
+        self.end(TransactionStatus.RESENT, self.streams.pop(xid))
+        tail = self.tail
+        if tail is not None and tail.kind is OpenAtEndKind.SEGMENT and tail.transaction.xid == xid:
+            self.tail = None
+
+    def cut_off_tail(self) -> None:
+        """Ends the tail at a new connection: the server sends again whatever it had sent only in part."""
+        tail, self.tail = self.tail, None
+        if tail is None:
+            return
+        self.forget_streams((self.file.number + 1, HEAD))
+        transaction = tail.transaction
+        if tail.kind is OpenAtEndKind.SEGMENT:
+            transaction.cut_off = True
+            return
+        if tail.kind is OpenAtEndKind.PREPARED and transaction.gid is not None:
+            self.cut_off_gids.add(transaction.gid)
+        elif transaction.lsn is not None and not self.is_resent(0, transaction.lsn):
+            self.cut_off_lsn = transaction.lsn
+        self.end(TransactionStatus.RESENT, transaction)
+
+    def forget_streams(self, before: FragmentId) -> None:
+        """Ends streams begun before a new connection: the server streams them from the start again, and never mentions
+        one that was rolled back meanwhile. After damage, a new connection is only a guess, so nothing is forgotten."""
+        for xid, stream in list(self.streams.items()):
+            is_tail = self.tail is not None and self.tail.transaction is stream
+            if stream.fragments[0] < before and not is_tail and not self.was_damaged:
+                self.end(TransactionStatus.RESENT, self.streams.pop(xid))
+
+    def check_sent_again(self, scan: FileScan) -> None:
+        """Raises SequenceError if the commits continue past the transaction that was cut off."""
+        commits = [epoch[0] for epoch in scan.epochs if epoch is not None]
+        if scan.open_fragment is not None and scan.open_fragment.commit_lsn is not None:
+            commits.append(scan.open_fragment.commit_lsn)
+        cut_off_lsn = self.cut_off_lsn
+        if cut_off_lsn is None or not commits:
+            return
+        if commits[0] > cut_off_lsn:
+            raise SequenceError(
+                f"continues with the commit at {format_lsn(commits[0])}, but the transaction that commits at "
+                f"{format_lsn(cut_off_lsn)} is incomplete: a file is missing"
+            )
+        self.cut_off_lsn = None
+
+    def start_segment(self, message: messages.StreamStart, row: ControlRow) -> None:
+        stream = self.streams.get(message.xid)
+        if message.first_segment and stream is not None:
+            self.end(TransactionStatus.RESENT, stream)
+        if message.first_segment or (stream is None and self.was_damaged):
+            damage = None if message.first_segment else "the beginning of the stream can't be read"
+            stream = OpenTransaction(message.xid, [], scope=self.next_scope, damage=damage, has_content=False)
+            self.next_scope += 1
+            self.streams[message.xid] = stream
+        elif stream is None:
+            raise SequenceError(
+                f"message {row.ordinal}: Stream Start continues transaction {message.xid}, whose first segment is not "
+                "in the archive: an earlier file is missing"
+            )
+        stream.check_not_cut_off("Stream Start", row)
+        file = self.file
+        file.segment_start = row.ordinal
+        stream.fragments.append((file.number, row.fragment))
+        file.segments[row.fragment] = file.owners[row.fragment] = stream
+        self.tail = OpenAtEnd(OpenAtEndKind.SEGMENT, stream)
+
+    def stop_segment(self, ordinal: int | None = None) -> None:
+        """Also ends the tail if the segment's Stream Start is unreadable and the tail was open before it. ordinal: the
+        position of the Stream Stop; None if the segment has none."""
+        tail = self.tail
+        if tail is not None and ordinal != self.file.segment_start + 1:
+            tail.transaction.has_content = True
+        if tail is not None and tail.kind is OpenAtEndKind.PREPARED and tail.transaction.damage is not None:
+            self.add_prepared(tail.transaction)  # its Prepare is among the unreadable bytes
+        elif tail is not None and tail.kind is not OpenAtEndKind.SEGMENT:
+            self.cut_off_tail()
+        self.tail = None
+
+    def commit_stream(self, message: messages.StreamCommit, row: ControlRow) -> OpenTransaction | None:
+        """The transaction to commit. None: it was sent before, or its beginning is unreadable."""
+        stream = self.streams.pop(message.xid, None)
+        if stream is None:
+            if not self.is_resent(row.epoch, message.commit_lsn) and not self.was_damaged:
+                raise SequenceError(
+                    f"message {row.ordinal}: Stream Commit at {format_lsn(message.commit_lsn)} of transaction "
+                    f"{message.xid}, which is not whole in the archive: an earlier file is missing"
+                )
+            return None
+        self._end_stream(stream, "Stream Commit", row)
+        return stream
+
+    def abort_streams(self, aborts: StreamAborts) -> None:
+        """Each abort drops the transaction, or the changes of one of its subtransactions.
+
+        PostgreSQL 18 also sends Stream Abort for transactions that it never streamed.
+        """
+        for xid in np.unique(aborts.xids).tolist():
+            stream = self.streams.get(xid)
+            if stream is None:
+                continue
+            subxids = aborts.subxids[aborts.xids == xid]
+            is_whole = subxids == xid
+            stream.aborted_subxids.extend(subxids[~is_whole].tolist())
+            if is_whole.any():
+                del self.streams[xid]
+                self.end(TransactionStatus.ABORTED, stream)
+
+    def prepare_stream(self, message: messages.StreamPrepare, row: ControlRow) -> None:
+        stream = self.streams.pop(message.xid, None)
+        if stream is None and self.was_damaged:
+            return
+        if stream is None:
+            raise SequenceError(
+                f"message {row.ordinal}: Stream Prepare of transaction {message.xid}, which is not whole: "
+                "an earlier file is missing"
+            )
+        self._end_stream(stream, "Stream Prepare", row)
+        stream.gid = message.gid
+        self.add_prepared(stream)
+
+    def begin_prepare(self, message: messages.BeginPrepare, row: ControlRow) -> None:
+        streamed = self.streams.pop(message.xid, None)
+        if streamed is not None:  # after a new connection the server sends it in one piece
+            self.end(TransactionStatus.RESENT, streamed)
+        fragments = [(self.file.number, row.fragment)]
+        transaction = OpenTransaction(message.xid, fragments, gid=message.gid, lsn=message.prepare_lsn)
+        self.file.owners[row.fragment] = transaction
+        self.tail = OpenAtEnd(OpenAtEndKind.PREPARED, transaction)
+
+    def prepare(self, message: messages.Prepare, row: ControlRow) -> None:
+        """Without a Begin Prepare, the transaction is empty: PostgreSQL 18 sends a lone Prepare for one that has an xid
+        and nothing to decode, earlier versions for one that is rolled back while it is decoded."""
+        tail, file = self.tail, self.file
+        begun = tail.transaction if tail is not None and tail.kind is OpenAtEndKind.PREPARED else None
+        if row.fragment in file.orphans:
+            damage, fragments = beginning_unreadable(file.number), [(file.number, row.fragment)]
+            begun = OpenTransaction(message.xid, fragments, gid=message.gid, damage=damage)
+            file.owners[row.fragment] = begun
+        if begun is not None and (begun.xid, begun.gid) == (message.xid, message.gid):
+            self.tail = None
+            self.add_prepared(begun)
+        elif row.fragment == NO_FRAGMENT or (row.fragment == HEAD and not file.head_has_changes):
+            self.cut_off_tail()
+            self.empty_prepared.add(message.gid)
+        else:
+            raise SequenceError(
+                f"message {row.ordinal}: Prepare of transaction {message.xid} ends what another one's Begin Prepare "
+                "began: a file between them is missing"
+            )
+
+    def commit_prepared(self, message: messages.CommitPrepared, row: ControlRow) -> OpenTransaction | None:
+        """The transaction to commit. None: its Prepare is not in the archive.
+
+        Before PostgreSQL 18 the server does not send empty transactions, so there is nothing to commit. A Prepare in a
+        missing file looks the same.
+        """
+        transaction = self._pop_prepared(message.xid, message.gid)
+        is_new = not self.is_resent(row.epoch, message.commit_lsn)
+        if transaction is not None:
+            return transaction
+        if is_new and message.gid in self.cut_off_gids:
+            raise SequenceError(
+                f"message {row.ordinal}: Commit Prepared of transaction {message.xid}, which was cut off before its "
+                "Prepare: a file is missing"
+            )
+        if message.gid in self.empty_prepared:
+            self.empty_prepared.discard(message.gid)
+        elif is_new:
+            self.unknown_prepared.append(UnknownPrepared(message.xid, message.gid, message.commit_lsn))
+        return None
+
+    def rollback_prepared(self, message: messages.RollbackPrepared) -> None:
+        transaction = self._pop_prepared(message.xid, message.gid)
+        self.cut_off_gids.discard(message.gid)
+        self.empty_prepared.discard(message.gid)
+        if transaction is not None:
+            self.end(TransactionStatus.ABORTED, transaction)
+
+    def _pop_prepared(self, xid: int, gid: str) -> OpenTransaction | None:
+        transaction = self.prepared.get(xid)
+        if transaction is None or transaction.gid != gid:
+            return None
+        return self.prepared.pop(xid)
+
+    def _end_stream(self, stream: OpenTransaction, message: str, row: ControlRow) -> None:
+        """From Stream Commit or Stream Prepare on, the stream's Relation messages hold for all transactions."""
+        stream.check_not_cut_off(message, row)
+        assert stream.scope is not None
+        self.relations.promote(stream.scope, (self.file.number, row.ordinal))
 
     def to_state(self) -> dict[str, Any]:
         tail = self.tail
