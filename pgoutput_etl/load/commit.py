@@ -27,6 +27,7 @@ from pgoutput_etl.schema.layout import NO_LAYOUT, Layout, Readers, with_feed
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
 from pgoutput_etl.spark.delta_history import application_of, is_as_recorded, operations_since
 from pgoutput_etl.spark.delta_log import DeltaCommit, metrics_of, newest_commit
+from pgoutput_etl.spark.platform import marks_commits
 from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.targets.mismatches import Mismatches, added
 from pgoutput_etl.targets.plan import TableTask
@@ -194,8 +195,9 @@ def empty(spark: SparkSession, path: Place, commit: DeltaTransaction) -> None:
 
 
 def restore(spark: SparkSession, path: Place, version: int | None, commit: DeltaTransaction) -> None:
-    """Restores the table to a version, or empties it if the version is None. commit: of the application whose commits
-    are undone; other applications' rows of a shared table stay."""
+    """Undoes the application's commits after a version, or empties the table if the version is None. commit: of the
+    application whose commits are undone. Other programs' commits before them stay, and other applications' rows of a
+    shared table."""
     if not is_delta_table(spark, path):
         return
     if path.tag:
@@ -208,8 +210,21 @@ def restore(spark: SparkSession, path: Place, version: int | None, commit: Delta
         stored = delta_table(session, path)
         if version is None:
             stored.delete()
-        elif stored.history(1).collect()[0]["version"] > version:
-            stored.restoreToVersion(version)
+            return
+        start = _start_of_own(spark, path, version, commit.application)
+        if start is not None:
+            stored.restoreToVersion(start)
+
+
+def _start_of_own(spark: SparkSession, path: Place, version: int, application: str) -> int | None:
+    """The version before the application's first commit after a version and after its last restore; None without one.
+    On a platform that marks no commits, all may be the application's."""
+    later = list(takewhile(lambda commit: commit.version > version, _history(spark, path)))
+    if not marks_commits(spark):
+        return version if later else None
+    own = (commit for commit in later if commit.application == application)
+    written = list(takewhile(lambda commit: commit.operation != "RESTORE", own))
+    return written[-1].version - 1 if written else None
 
 
 def written(table: TableCommit) -> WriteResult:

@@ -76,6 +76,29 @@ def test_the_spans_before_the_one_that_fails_are_undone(nights: Nights, dies: bo
     assert nights.values("t") == [("1", "a", None), ("2", "b", None), ("3", "c", "d")]
 
 
+def test_what_others_set_in_a_table_outlasts_its_hold(nights: Nights) -> None:
+    """The first hold has written nothing, the second has written a span, which alone is undone."""
+    nights.night(transaction(1, 0x100, table("id", "v"), table("id", oid=U, name="u"), insert("1", "a")))
+    nights.land(transaction(2, 0x200, insert("1", oid=U)))
+    nights.job.run()
+    for name in "tu":
+        place = f"delta.`{nights.job.folder}/tables/public/{name}`"
+        nights.job.spark.sql(f"ALTER TABLE {place} ADD CONSTRAINT short CHECK (length(id) < 3)")
+        nights.job.spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('team' = 'somebody')")
+        nights.job.spark.sql(f"ALTER TABLE {place} ALTER COLUMN id COMMENT 'theirs'")
+    nights.land(
+        transaction(3, 0x300, insert("2", "b"), insert("1000", oid=U)),
+        transaction(4, 0x400, table("id", "v", "w"), insert("1000", "c", "d")),
+    )
+    assert held(nights.job.run()).keys() == {"t", "u"}
+    assert (nights.values("t"), nights.values("u")) == ([("1", "a")], [("1",)])
+    for name in "tu":
+        place = f"delta.`{nights.job.folder}/tables/public/{name}`"
+        stored = nights.job.spark.sql(f"DESCRIBE DETAIL {place}").collect()[0]["properties"]
+        assert (stored.get("delta.constraints.short"), stored.get("team")) == ("length(id) < 3", "somebody")
+        assert nights.job.spark.table(place).schema["id"].metadata.get("comment") == "theirs"
+
+
 @pytest.mark.soak
 @DIES
 def test_a_new_table_that_fails_leaves_its_name_free(nights: Nights, dies: bool) -> None:
