@@ -95,7 +95,7 @@ def test_what_others_set_in_a_table_outlasts_its_hold(nights: Nights) -> None:
     for name in "tu":
         place = f"delta.`{nights.job.folder}/tables/public/{name}`"
         stored = nights.job.spark.sql(f"DESCRIBE DETAIL {place}").collect()[0]["properties"]
-        assert (stored.get("delta.constraints.short"), stored.get("team")) == ("length(id) < 3", "somebody")
+        assert (stored.get("delta.constraints.short"), stored.get("team")) == ("length ( id ) < 3", "somebody")
         assert nights.job.spark.table(place).schema["id"].metadata.get("comment") == "theirs"
 
 

@@ -56,12 +56,12 @@ def test_a_commit_just_before_the_rewrite_is_not_lost(nights: Nights, monkeypatc
     nights.night(transaction(1, 100, table(), insert("1", "a"), insert("2", "b")))
     path = str(nights.job.path("public", "t"))
 
-    def save_late(writer: object, place: str) -> None:
+    def save_late(writer: object, place: Place) -> None:
         other: SparkSession = nights.job.spark.newSession()
         read_table(other, Place(path)).where("id = 2").selectExpr("'9' AS id", "* EXCEPT (id)").write.format(
             "delta"
         ).mode("append").save(path)
-        save(writer, Place(place))
+        save(writer, place)
 
     monkeypatch.setattr(rewrite, "save", save_late)
     nights.night(transaction(2, 200, update("1", "c")))
