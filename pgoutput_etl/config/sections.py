@@ -131,9 +131,9 @@ Flag: TypeAlias = Annotated[bool, BeforeValidator(_boolean, json_schema_input_ty
 
 Positive: TypeAlias = Annotated[int, BeforeValidator(_positive, json_schema_input_type=PositiveInt | _Variable)]
 
-Setting: TypeAlias = Annotated[str, BeforeValidator(setting, json_schema_input_type=str | int | float | bool)]
+_Setting: TypeAlias = Annotated[str, BeforeValidator(setting, json_schema_input_type=str | int | float | bool)]
 
-Settings: TypeAlias = Annotated[Mapping[str, Setting], BeforeValidator(as_mapping)]
+Settings: TypeAlias = Annotated[Mapping[str, _Setting], BeforeValidator(as_mapping)]
 
 
 @section(frozen=True, config=SETTINGS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -396,6 +396,13 @@ class Config(Section):
     secrets: SkipJsonSchema[frozenset[str]] = frozenset()
     options: SkipJsonSchema[tuple[str, ...]] = field(default=(), compare=False)
 
+    @classmethod
+    def computed_from(cls, given: dict[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
+        spark = given.get("spark")
+        settings = spark.items() if isinstance(spark, Mapping) else ()
+        secrets = frozenset(name for name, value in settings if isinstance(value, FromEnvironment))
+        return {**given, "secrets": secrets, "options": context["options"]}
+
     @field_validator("state", mode="before")
     @classmethod
     def _beside_tables(cls, given: Any, info: ValidationInfo) -> Any:
@@ -441,9 +448,9 @@ def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, 
     written = document.values.get("spark") if isinstance(document.values, Mapping) else None
     spark = written if isinstance(written, Mapping) else {}
     absolute = not spark.get("spark.remote") and document.environ.keys().isdisjoint(_REMOTE)
-    config: Config = checked(Config, document, {"absolute": absolute, "environ": document.environ})
-    secrets = frozenset(name for name, value in spark.items() if isinstance(value, FromEnvironment))
-    return replace(config, secrets=secrets, options=_options(path, overrides))
+    context = {"absolute": absolute, "environ": document.environ, "options": _options(path, overrides)}
+    config: Config = checked(Config, document, context)
+    return config
 
 
 def _options(path: str, overrides: Sequence[str]) -> tuple[str, ...]:

@@ -185,7 +185,7 @@ class DeltaArchive(LedgerArchive):
         empty = SparkRows(frame(self.spark, schema.empty_table()))
         if not is_delta_table(self.spark, Place(place)):  # no table that is repaired differs
             return empty
-        rows = self.spark.read.format("delta").load(place).where(F.col("relation").isin(*oids))
+        rows = read_table(self.spark, Place(place)).where(F.col("relation").isin(*oids))
         return empty.plus(SparkRows(rows.withColumns(columns)))
 
     def discard(self, place: str) -> None:
