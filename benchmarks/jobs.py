@@ -15,9 +15,9 @@ from benchmarks.corpora import Corpus
 from benchmarks.floor import append_all, merge_all
 from benchmarks.sessions import copied, fresh, linked
 from pgoutput_etl.config.settings import Config, load_config
-from pgoutput_etl.jobs.apply.pipeline import apply
-from pgoutput_etl.jobs.apply.recorder import StageTimer
-from pgoutput_etl.jobs.apply.report import RunSummary
+from pgoutput_etl.work.files.pipeline import apply
+from pgoutput_etl.work.files.recorder import StageTimer
+from pgoutput_etl.work.files.report import RunSummary
 
 Progress = Callable[[str], None]
 # The stages that apply enters, as the figures name them.

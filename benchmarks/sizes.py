@@ -25,8 +25,8 @@ from benchmarks.scenarios import scaled
 from benchmarks.sessions import WORK, fresh, linked, session
 from benchmarks.tables_corpus import many_tables
 from benchmarks.wide_corpus import wide
-from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain
+from pgoutput_etl.work.upkeep.request import MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain
 
 Progress = Callable[[str], None]
 _MB = 1e6

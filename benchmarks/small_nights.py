@@ -21,8 +21,8 @@ from benchmarks.jobs import configured, run_job
 from benchmarks.processes import cpu_seconds
 from benchmarks.sessions import WORK, fresh, session
 from pgoutput_etl.console import no_progress
-from pgoutput_etl.jobs.apply.follow import Follower
 from pgoutput_etl.work.batch import Watch, World
+from pgoutput_etl.work.files.follow import Follower
 from tests.support.small_archives import copydata, insert, table, transaction, update
 
 Progress = Callable[[str], None]

@@ -21,8 +21,6 @@ from pgoutput_etl.changes.window import Window
 from pgoutput_etl.console import no_progress
 from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks
 from pgoutput_etl.ingest.landed_files import new_files, read_files
-from pgoutput_etl.jobs.backlog import find_backlog
-from pgoutput_etl.jobs.batch_plan import plan_batch
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.scan.blocks import BlockKind
@@ -32,6 +30,8 @@ from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import control_rows
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from pgoutput_etl.work.batch import World
+from pgoutput_etl.work.files.backlog import find_backlog
+from pgoutput_etl.work.files.batch_plan import plan_batch
 
 Progress = Callable[[str], None]
 

@@ -9,37 +9,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pgoutput_etl.answers.moment.bisect import FirstCommit as FirstCommit
+    from pgoutput_etl.answers.moment.bisect import bisect as bisect
+    from pgoutput_etl.answers.moment.read import read_at as read_at
+    from pgoutput_etl.answers.undo.report import UndoSummary as UndoSummary
+    from pgoutput_etl.answers.undo.report import print_undo as print_undo
+    from pgoutput_etl.answers.undo.request import UndoRequest as UndoRequest
+    from pgoutput_etl.answers.undo.run import undo as undo
+    from pgoutput_etl.answers.verify.report import VerifySummary as VerifySummary
+    from pgoutput_etl.answers.verify.report import print_verification as print_verification
+    from pgoutput_etl.answers.verify.request import VerifyRequest as VerifyRequest
+    from pgoutput_etl.answers.verify.run import verify as verify
     from pgoutput_etl.compression import decompress as decompress
     from pgoutput_etl.config.settings import Config as Config
     from pgoutput_etl.config.settings import load_config as load_config
     from pgoutput_etl.errors import PgoutputEtlError as PgoutputEtlError
     from pgoutput_etl.explore.archive import read_archive as read_archive
-    from pgoutput_etl.jobs.apply.pipeline import apply as apply
-    from pgoutput_etl.jobs.apply.report import RunSummary as RunSummary
-    from pgoutput_etl.jobs.apply.report import print_summary as print_summary
-    from pgoutput_etl.jobs.backfill.report import BackfillSummary as BackfillSummary
-    from pgoutput_etl.jobs.backfill.report import print_backfill as print_backfill
-    from pgoutput_etl.jobs.backfill.request import BackfillRequest as BackfillRequest
-    from pgoutput_etl.jobs.backfill.run import backfill as backfill
-    from pgoutput_etl.jobs.forget.report import ForgetSummary as ForgetSummary
-    from pgoutput_etl.jobs.forget.report import ProofSummary as ProofSummary
-    from pgoutput_etl.jobs.forget.report import print_forget as print_forget
-    from pgoutput_etl.jobs.forget.request import ForgetRequest as ForgetRequest
-    from pgoutput_etl.jobs.forget.run import forget as forget
-    from pgoutput_etl.jobs.moment.bisect import FirstCommit as FirstCommit
-    from pgoutput_etl.jobs.moment.bisect import bisect as bisect
-    from pgoutput_etl.jobs.moment.read import read_at as read_at
-    from pgoutput_etl.jobs.plan.report import PlanSummary as PlanSummary
-    from pgoutput_etl.jobs.plan.report import print_plan as print_plan
-    from pgoutput_etl.jobs.plan.run import plan as plan
-    from pgoutput_etl.jobs.undo.report import UndoSummary as UndoSummary
-    from pgoutput_etl.jobs.undo.report import print_undo as print_undo
-    from pgoutput_etl.jobs.undo.request import UndoRequest as UndoRequest
-    from pgoutput_etl.jobs.undo.run import undo as undo
-    from pgoutput_etl.jobs.verify.report import VerifySummary as VerifySummary
-    from pgoutput_etl.jobs.verify.report import print_verification as print_verification
-    from pgoutput_etl.jobs.verify.request import VerifyRequest as VerifyRequest
-    from pgoutput_etl.jobs.verify.run import verify as verify
     from pgoutput_etl.ledger.as_of import consistent_points as consistent_points
     from pgoutput_etl.ledger.as_of import tables_at as tables_at
     from pgoutput_etl.lsn import format_lsn as format_lsn
@@ -52,32 +37,37 @@ if TYPE_CHECKING:
     from pgoutput_etl.spark.session import start_session as start_session
     from pgoutput_etl.types import column_type as column_type
     from pgoutput_etl.types import load_text as load_text
+    from pgoutput_etl.work.backfill.report import BackfillSummary as BackfillSummary
+    from pgoutput_etl.work.backfill.report import print_backfill as print_backfill
+    from pgoutput_etl.work.backfill.request import BackfillRequest as BackfillRequest
+    from pgoutput_etl.work.backfill.run import backfill as backfill
+    from pgoutput_etl.work.erasure.report import ForgetSummary as ForgetSummary
+    from pgoutput_etl.work.erasure.report import ProofSummary as ProofSummary
+    from pgoutput_etl.work.erasure.report import print_forget as print_forget
+    from pgoutput_etl.work.erasure.request import ForgetRequest as ForgetRequest
+    from pgoutput_etl.work.erasure.run import forget as forget
+    from pgoutput_etl.work.files.pipeline import apply as apply
+    from pgoutput_etl.work.files.report import RunSummary as RunSummary
+    from pgoutput_etl.work.files.report import print_summary as print_summary
+    from pgoutput_etl.work.plan.report import PlanSummary as PlanSummary
+    from pgoutput_etl.work.plan.report import print_plan as print_plan
+    from pgoutput_etl.work.plan.run import plan as plan
 
 __version__ = "0.1.0"
 
 _NAMES = {
+    "answers.moment.bisect": ["FirstCommit", "bisect"],
+    "answers.moment.read": ["read_at"],
+    "answers.undo.report": ["UndoSummary", "print_undo"],
+    "answers.undo.request": ["UndoRequest"],
+    "answers.undo.run": ["undo"],
+    "answers.verify.report": ["VerifySummary", "print_verification"],
+    "answers.verify.request": ["VerifyRequest"],
+    "answers.verify.run": ["verify"],
     "compression": ["decompress"],
     "config.settings": ["Config", "load_config"],
     "errors": ["PgoutputEtlError"],
     "explore.archive": ["read_archive"],
-    "jobs.apply.pipeline": ["apply"],
-    "jobs.apply.report": ["RunSummary", "print_summary"],
-    "jobs.backfill.report": ["BackfillSummary", "print_backfill"],
-    "jobs.backfill.request": ["BackfillRequest"],
-    "jobs.backfill.run": ["backfill"],
-    "jobs.forget.report": ["ForgetSummary", "ProofSummary", "print_forget"],
-    "jobs.forget.request": ["ForgetRequest"],
-    "jobs.forget.run": ["forget"],
-    "jobs.moment.bisect": ["FirstCommit", "bisect"],
-    "jobs.moment.read": ["read_at"],
-    "jobs.plan.report": ["PlanSummary", "print_plan"],
-    "jobs.plan.run": ["plan"],
-    "jobs.undo.report": ["UndoSummary", "print_undo"],
-    "jobs.undo.request": ["UndoRequest"],
-    "jobs.undo.run": ["undo"],
-    "jobs.verify.report": ["VerifySummary", "print_verification"],
-    "jobs.verify.request": ["VerifyRequest"],
-    "jobs.verify.run": ["verify"],
     "ledger.as_of": ["consistent_points", "tables_at"],
     "lsn": ["format_lsn", "parse_lsn"],
     "protocol.decoder": ["decode"],
@@ -85,6 +75,16 @@ _NAMES = {
     "replay.mirror": ["Replay"],
     "spark.session": ["start_session"],
     "types": ["column_type", "load_text"],
+    "work.backfill.report": ["BackfillSummary", "print_backfill"],
+    "work.backfill.request": ["BackfillRequest"],
+    "work.backfill.run": ["backfill"],
+    "work.erasure.report": ["ForgetSummary", "ProofSummary", "print_forget"],
+    "work.erasure.request": ["ForgetRequest"],
+    "work.erasure.run": ["forget"],
+    "work.files.pipeline": ["apply"],
+    "work.files.report": ["RunSummary", "print_summary"],
+    "work.plan.report": ["PlanSummary", "print_plan"],
+    "work.plan.run": ["plan"],
 }
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

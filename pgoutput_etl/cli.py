@@ -29,7 +29,7 @@ JOBS = {
 
 
 def command(job: str) -> Command:
-    job_command = import_module(f"pgoutput_etl.jobs.{job}.command").COMMAND
+    job_command = import_module(f"pgoutput_etl.jobs.{job}").COMMAND
     assert isinstance(job_command, Command)
     return job_command
 

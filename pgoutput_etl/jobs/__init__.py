@@ -1,1 +1,1 @@
-"""One folder per job: its command line, its request, the run and its report."""
+"""One module per job: its options, the call of what it does, and the print of its report."""

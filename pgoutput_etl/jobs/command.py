@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
 
+from pgoutput_etl.answers.command_line import example_line, next_line
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.console import (
     DEBUG,
@@ -21,10 +22,8 @@ from pgoutput_etl.console import (
     print_stopped,
     print_unexpected,
 )
-from pgoutput_etl.errors import ConfigError, PgoutputEtlError
+from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_STOPPED, exit_code_of
-from pgoutput_etl.identifiers import is_chosen, unmatched
-from pgoutput_etl.jobs.command_line import example_line, next_line
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.spark.options import keep, split
 from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
@@ -216,11 +215,3 @@ interval: Callable[[str], timedelta] = argument(parse_duration)
 
 def words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def matching_names(patterns: Sequence[str], names: Collection[str], where: str) -> set[str]:
-    """The names that patterns choose. Raises ConfigError for a pattern without a match. where: the place that has the
-    names, for the error."""
-    for pattern in unmatched(patterns, names):
-        raise ConfigError(f"--tables: {where} has no table {pattern!r}")
-    return {name for name in names if is_chosen(name, patterns)}

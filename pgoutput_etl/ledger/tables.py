@@ -196,7 +196,7 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> tuple[RelationColumn, ...]:
 
 
 def erasure_of(backfill: str | None) -> Mapping[str, Any] | None:
-    """What a batch that erases rows records (jobs/forget/order.py); None for another batch. backfill: its column."""
+    """What a batch that erases rows records (work/erasure/order.py); None for another batch. backfill: its column."""
     order: Mapping[str, Any] | None = json.loads(backfill or "{}").get("erasure")
     return order
 

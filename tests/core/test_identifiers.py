@@ -26,8 +26,8 @@ from pgoutput_etl.identifiers import (
     printable,
     quoted,
 )
-from pgoutput_etl.jobs.apply.report import RunSummary, print_summary
 from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.work.files.report import RunSummary, print_summary
 
 names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=63)
 

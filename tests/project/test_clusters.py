@@ -95,7 +95,7 @@ def test_a_machine_with_python_and_spark_needs_only_the_archive(tmp_path: Path) 
         return done.stdout
 
     code = (
-        "import pgoutput_etl.jobs.apply.pipeline as ours, pyspark, sys; "
+        "import pgoutput_etl.work.files.pipeline as ours, pyspark, sys; "
         "print(ours.__file__, pyspark.__file__, sys.prefix)"
     )
     ours, spark, prefix = output("-c", code).split()

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.answers.export.request import ExportFormat, ExportRequest
+from pgoutput_etl.answers.export.run import export
+from pgoutput_etl.answers.moment.request import Moment
+from pgoutput_etl.answers.undo.request import UndoRequest
+from pgoutput_etl.answers.undo.run import undo
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.export.request import ExportFormat, ExportRequest
-from pgoutput_etl.jobs.export.run import export
-from pgoutput_etl.jobs.moment.request import Moment
-from pgoutput_etl.jobs.undo.request import UndoRequest
-from pgoutput_etl.jobs.undo.run import undo
 from tests.spark.load.test_type_matrix import create, fill
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server

@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
-from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.catalog import QUERY as CATALOG
 from pgoutput_etl.postgres.source_server import QUERY, SourceServer
+from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
+from pgoutput_etl.work.snapshot.run import snapshot
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.support.jobs import Job
 from tests.support.servers.live_writers import psql_with_snapshot

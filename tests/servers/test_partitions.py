@@ -12,16 +12,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import load_config
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.snapshot.check_report import check_server
-from pgoutput_etl.jobs.snapshot.checks import PROBLEM, Check, Coverage
-from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
-from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.catalog import QUERY as CATALOG
 from pgoutput_etl.postgres.catalog import read_catalog
 from pgoutput_etl.postgres.source_server import QUERY, SourceServer
 from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.snapshot.check_report import check_server
+from pgoutput_etl.work.snapshot.checks import PROBLEM, Check, Coverage
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.run import snapshot
 from tests.support.jobs import Job
 from tests.support.judged_targets import JobTarget, MemoryTarget, in_memory
 from tests.support.servers.judged_database import judged_database

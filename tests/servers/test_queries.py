@@ -11,8 +11,8 @@ from urllib.parse import parse_qs
 import psycopg
 import pytest
 
-from pgoutput_etl.jobs.verify.key_ranges import BUCKETS, Digest, Ranges, merge_digests
-from pgoutput_etl.jobs.verify.server_digest import ServerTable
+from pgoutput_etl.answers.verify.key_ranges import BUCKETS, Digest, Ranges, merge_digests
+from pgoutput_etl.answers.verify.server_digest import ServerTable
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.connection import guarded
 from pgoutput_etl.postgres.copy_format import records

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from pgoutput_etl.answers.undo.script import UndoneTable, script
+from pgoutput_etl.answers.undo.steps import Row, Step
+from pgoutput_etl.answers.verify.key_ranges import BUCKETS, Ranges
+from pgoutput_etl.answers.verify.server_digest import ServerTable
 from pgoutput_etl.config.settings import load_config
-from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
-from pgoutput_etl.jobs.snapshot.steps import Commands
-from pgoutput_etl.jobs.undo.script import UndoneTable, script
-from pgoutput_etl.jobs.undo.steps import Row, Step
-from pgoutput_etl.jobs.verify.key_ranges import BUCKETS, Ranges
-from pgoutput_etl.jobs.verify.server_digest import ServerTable
 from pgoutput_etl.postgres import catalog, queries, source_server
 from pgoutput_etl.types import column_type
 from pgoutput_etl.types.canonical_text import ComparedColumn
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.steps import Commands
 from tests.spark.jobs.test_apply_job import run
 from tests.support.servers.landing_machine import CONF, ROOT, Machine
 from tests.support.servers.postgres import Server

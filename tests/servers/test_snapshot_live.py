@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.jobs.forget.report import ForgetSummary, ProofSummary
-from pgoutput_etl.jobs.forget.request import ForgetRequest
-from pgoutput_etl.jobs.forget.run import forget
-from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
-from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
-from pgoutput_etl.jobs.snapshot.run import snapshot
-from pgoutput_etl.jobs.verify.request import VerifyRequest
-from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.catalog import QUERY
 from pgoutput_etl.targets.plan import Since
+from pgoutput_etl.work.erasure.report import ForgetSummary, ProofSummary
+from pgoutput_etl.work.erasure.request import ForgetRequest
+from pgoutput_etl.work.erasure.run import forget
+from pgoutput_etl.work.files.report import RunSummary
+from pgoutput_etl.work.snapshot.report import SnapshotSummary
+from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
+from pgoutput_etl.work.snapshot.run import snapshot
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.support.jobs import Job
 from tests.support.servers.live_writers import SETUP, TABLES, psql_with_snapshot, writers
@@ -262,9 +262,9 @@ import sys
 from pathlib import Path
 from unittest.mock import patch
 
-from pgoutput_etl.jobs.apply.pipeline import apply
-from pgoutput_etl.jobs.snapshot import run
-from pgoutput_etl.jobs.snapshot.command import COMMAND
+from pgoutput_etl.work.files.pipeline import apply
+from pgoutput_etl.work.kinds.snapshot_load import run
+from pgoutput_etl.jobs.snapshot import COMMAND
 
 late, landing = Path(sys.argv.pop(1)), Path(sys.argv.pop(1))
 staged, looks = run.Staging.run, []
@@ -287,7 +287,7 @@ import os
 import sys
 from unittest.mock import patch
 
-from pgoutput_etl.jobs.snapshot.command import COMMAND
+from pgoutput_etl.jobs.snapshot import COMMAND
 from pgoutput_etl.ledger.ledger import DeltaLedger
 
 with patch.object(DeltaLedger, "close_backfill", lambda *_: os._exit(137)):

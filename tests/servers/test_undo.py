@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.jobs.moment.read import archive_of
-from pgoutput_etl.jobs.undo.request import UndoRequest
-from pgoutput_etl.jobs.undo.run import undo, undone_tables
+from pgoutput_etl.answers.moment.read import archive_of
+from pgoutput_etl.answers.undo.request import UndoRequest
+from pgoutput_etl.answers.undo.run import undo, undone_tables
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server
 

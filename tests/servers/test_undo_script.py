@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.jobs.undo.script import UndoneTable, script
-from pgoutput_etl.jobs.undo.steps import Row, Step, Text
+from pgoutput_etl.answers.undo.script import UndoneTable, script
+from pgoutput_etl.answers.undo.steps import Row, Step, Text
 from pgoutput_etl.types import column_type
 from pgoutput_etl.types.canonical_text import ComparedColumn
 from tests.support.servers.postgres import Server

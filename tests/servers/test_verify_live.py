@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.jobs.verify.report import VerifiedTable
-from pgoutput_etl.jobs.verify.request import VerifyRequest
-from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.answers.verify.report import VerifiedTable
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.lsn import parse_lsn
 from tests.servers.test_live import FIRST, SECOND, SETUP, TABLES
 from tests.spark.jobs.test_apply_job import ROOT, run

@@ -12,17 +12,17 @@ from typing import Any
 from pgoutput_etl.config.settings import Config, Merge, Source, State, Target
 from pgoutput_etl.console import no_progress
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.jobs.apply.pipeline import apply_run
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.backfill.run import backfill_tables
-from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain_tables
 from pgoutput_etl.ledger.as_of import batch_at, tables_in
 from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.ledger.ledger import Ledger
-from pgoutput_etl.work.backfill import BackfillOrder
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.backfill.run import backfill_tables
 from pgoutput_etl.work.batch import Watch, World, run
-from pgoutput_etl.work.redrive import Redrive
+from pgoutput_etl.work.files.pipeline import apply_run
+from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
+from pgoutput_etl.work.kinds.redrive import Redrive
+from pgoutput_etl.work.upkeep.request import MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain_tables
 from tests.simulation.archive import SimArchive
 from tests.simulation.landing import Folder, SimLandingFolder
 from tests.simulation.ledger import ROOT, SOURCE, SimStore, sim_ledger

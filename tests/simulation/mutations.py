@@ -12,13 +12,6 @@ from unittest.mock import patch
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest import landed_files
 from pgoutput_etl.ingest.landed_files import read_files
-from pgoutput_etl.jobs.apply import pipeline
-from pgoutput_etl.jobs.apply.pipeline import PreparedFiles
-from pgoutput_etl.jobs.backfill import run as backfill
-from pgoutput_etl.jobs.backlog import find_backlog
-from pgoutput_etl.jobs.maintain import run as maintenance
-from pgoutput_etl.jobs.maintain.retention import RetentionRule
-from pgoutput_etl.jobs.maintain.run import _Maintenance
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
 from pgoutput_etl.ledger.batches import LedgerBatches, LedgerFiles
 from pgoutput_etl.ledger.claims import Claims, HeldClaim
@@ -27,8 +20,15 @@ from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransact
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.writer import TableResult, Writer
+from pgoutput_etl.work.backfill import run as backfill
 from pgoutput_etl.work.batch import Nothing, run
-from pgoutput_etl.work.in_place import InPlaceBackfill
+from pgoutput_etl.work.files import pipeline
+from pgoutput_etl.work.files.backlog import find_backlog
+from pgoutput_etl.work.files.pipeline import PreparedFiles
+from pgoutput_etl.work.kinds.in_place import InPlaceBackfill
+from pgoutput_etl.work.upkeep import run as maintenance
+from pgoutput_etl.work.upkeep.retention import RetentionRule
+from pgoutput_etl.work.upkeep.run import _Maintenance
 from tests.simulation import jobs
 from tests.simulation.ledger import SimPending
 from tests.simulation.targets import SimTargets

@@ -12,7 +12,7 @@ from pgoutput_etl.ledger.claims import LEASE, RENEWAL
 from pgoutput_etl.replay.mirror import target_row
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.transactions.outcome import ACCOUNTS
-from pgoutput_etl.work.backfill import BackfillOrder
+from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
 from tests.simulation.archives import Archive, Rows
 from tests.simulation.landing import Receiver
 from tests.simulation.ledger import ROOT, Chunk

@@ -10,9 +10,9 @@ from unittest.mock import patch
 
 import pytest
 
-from pgoutput_etl.jobs.backfill import run as backfill
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.work.backfill import run as backfill
+from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.simulation.jobs import Jobs
 from tests.simulation.landing import compressed
 from tests.simulation.promises import BrokenPromiseError, Holders

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from pgoutput_etl.console import Progress
-from pgoutput_etl.jobs.maintain.retention import LEAST_SMALL_FILES, FileCounts, RetentionRule
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta_history import changes_files
 from pgoutput_etl.spark.table_pool import TablePool
 from pgoutput_etl.transactions.outcome import TRIMMED, TransactionStatus
+from pgoutput_etl.work.upkeep.retention import LEAST_SMALL_FILES, FileCounts, RetentionRule
 from tests.simulation.ledger import ROOT, SimStore
 from tests.simulation.scheduler import SimMachine
 from tests.simulation.storage import Commit, ConflictError, Kind, Writer

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from pgoutput_etl.errors import PgoutputEtlError
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.machine import Process
+from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.simulation.archives import ARCHIVES, Archive, archive
 from tests.simulation.jobs import Jobs
 from tests.simulation.landing import Folder, Receiver

@@ -18,8 +18,8 @@ from typing import Any
 from pyspark.accumulators import _start_update_server
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.work.files.report import RunSummary
 from tests.conftest import SETTINGS
 from tests.support.faults import Fault
 from tests.support.jobs import Job

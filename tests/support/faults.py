@@ -31,7 +31,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrameWriter, SparkSession
 
 import pgoutput_etl.spark.session
-from pgoutput_etl.jobs.apply.command import COMMAND
+from pgoutput_etl.jobs.apply import COMMAND
 from pgoutput_etl.ledger import claims, local_append
 
 BEFORE, AFTER = "before", "after"

@@ -16,14 +16,14 @@ from rich.console import Console
 
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.identifiers import path_segment
-from pgoutput_etl.jobs.apply.pipeline import apply
-from pgoutput_etl.jobs.apply.report import RunSummary, print_summary
-from pgoutput_etl.jobs.backfill.report import BackfillSummary
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.backfill.run import backfill
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.targets.mismatches import Mismatches
+from pgoutput_etl.work.backfill.report import BackfillSummary
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.backfill.run import backfill
+from pgoutput_etl.work.files.pipeline import apply
+from pgoutput_etl.work.files.report import RunSummary, print_summary
 from tests.support.captures import NEVER_SENT_VALUES, Table, ignored_columns
 from tests.support.small_archives import copydata
 from tests.support.truth import assert_equals_truth

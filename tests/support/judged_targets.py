@@ -12,11 +12,10 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
+from pgoutput_etl.answers.verify.row_text import delta_texts, text_names
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE, exit_code_of
-from pgoutput_etl.jobs.apply.report import RunReport
-from pgoutput_etl.jobs.verify.row_text import delta_texts, text_names
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.shared_table import tagged_target
@@ -28,6 +27,7 @@ from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.swaps import swap_remarks
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn, texts_of
+from pgoutput_etl.work.files.report import RunReport
 from tests.support.jobs import Job
 from tests.support.nights import Nights
 from tests.support.verdicts import AppliedNight, AppliedTable, Text

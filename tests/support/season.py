@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.work.files.report import RunSummary
 from tests.support.jobs import Nights
 from tests.support.small_archives import (
     Messages,

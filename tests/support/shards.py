@@ -10,10 +10,10 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.spark.delta import read_table
+from pgoutput_etl.work.files.report import RunSummary
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import T, replayed
 

@@ -40,7 +40,7 @@ def share_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
         yield spark
 
     monkeypatch.setattr("pgoutput_etl.jobs.command.session", session)
-    monkeypatch.setattr("pgoutput_etl.jobs.apply.command.session", session)
+    monkeypatch.setattr("pgoutput_etl.jobs.apply.session", session)
 
 
 def type_command(command: str) -> Outcome:

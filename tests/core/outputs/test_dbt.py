@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from pgoutput_etl.answers.status.request import StatusRequest
 from pgoutput_etl.cli import main
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.ledger.tables import relation_row
 from pgoutput_etl.outputs.dbt import LedgerTables, sources_text, write_sources
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity

@@ -12,9 +12,9 @@ import fastavro
 import pytest
 from jsonschema import Draft202012Validator
 
+from pgoutput_etl.answers.status.request import StatusRequest
 from pgoutput_etl.cli import main
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.status.request import StatusRequest
 from pgoutput_etl.ledger.tables import table_row
 from pgoutput_etl.outputs.documents import avro_schema, json_schema
 from pgoutput_etl.places import Place

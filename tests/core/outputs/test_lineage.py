@@ -18,8 +18,6 @@ import pytest
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.config.settings import Metrics, SourceDatabase
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.jobs.apply.recorder import RunRecorder, written_tables
-from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.outputs.openlineage import dataset_name
 from pgoutput_etl.outputs.publish import RunPublisher
@@ -27,6 +25,8 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.columns import TargetColumn, target_columns
 from pgoutput_etl.types import column_type
+from pgoutput_etl.work.files.recorder import RunRecorder, written_tables
+from pgoutput_etl.work.files.report import RunReport, RunSummary
 from tests.support.lineage import events_of, send_to_file
 
 SERVER = "postgres://db.example:5432"

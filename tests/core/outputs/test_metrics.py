@@ -17,8 +17,6 @@ import pytest
 from pgoutput_etl.config.settings import Metrics
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.jobs.apply.recorder import RunRecorder, StageTimer, failure_metrics, run_metrics
-from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.outputs.ended_run import EndedRun, RunMetrics
 from pgoutput_etl.outputs.files import prometheus_text
@@ -26,6 +24,8 @@ from pgoutput_etl.outputs.gauges import gauges
 from pgoutput_etl.outputs.publish import RunPublisher
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.mismatches import Mismatches
+from pgoutput_etl.work.files.recorder import RunRecorder, StageTimer, failure_metrics, run_metrics
+from pgoutput_etl.work.files.report import RunReport, RunSummary
 
 NOW = datetime(2026, 3, 1, 2, 13, tzinfo=timezone.utc)
 COMMIT = (NOW - timedelta(minutes=2) - datetime(2000, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)

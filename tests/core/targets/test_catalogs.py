@@ -10,13 +10,13 @@ import pytest
 from pgoutput_etl.config.rules import TableRule
 from pgoutput_etl.config.settings import Config, Source, State, Target
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.plan import TableChanges, TablePlan, TableState
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import UserTypes
+from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.core.targets.test_planner import state_of
 from tests.support.small_archives import table
 

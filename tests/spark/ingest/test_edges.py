@@ -6,9 +6,9 @@ import pytest
 
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.load import writer
 from pgoutput_etl.protocol.messages import Prepare
+from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.support.jobs import Nights, held, summary_text
 from tests.support.small_archives import (
     commit_prepared,

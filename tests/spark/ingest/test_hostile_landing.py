@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from pgoutput_etl.answers.status.request import StatusRequest
+from pgoutput_etl.answers.status.run import status
 from pgoutput_etl.errors import ArchiveError, PgoutputEtlError, RunError, SequenceError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.ingest.listing import MAX_LENGTH
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.status.request import StatusRequest
-from pgoutput_etl.jobs.status.run import status
 from pgoutput_etl.ledger.batches import LedgerFiles
 from pgoutput_etl.protocol.messages import PgoutputMessage, Relation
+from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.support.jobs import Nights, dying, held
 from tests.support.mutations import compress
 from tests.support.small_archives import T, copydata, insert, table, transaction, truncate

@@ -14,10 +14,10 @@ import pytest
 
 from pgoutput_etl.errors import FramingError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.plan.report import PlanSummary
-from pgoutput_etl.jobs.plan.run import plan
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.files.report import RunReport, RunSummary
+from pgoutput_etl.work.plan.report import PlanSummary
+from pgoutput_etl.work.plan.run import plan
 from tests.core.landing.test_selection import landed
 from tests.support import jobs
 from tests.support.jobs import Nights, held

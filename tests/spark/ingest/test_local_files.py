@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest import binary_files, scanned_blocks
-from pgoutput_etl.jobs.apply.pipeline import PreparedFiles
 from pgoutput_etl.load import change_source
+from pgoutput_etl.work.files.pipeline import PreparedFiles
 from tests.support.captures import CAPTURES, files_of, truth_tables
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import in_subtransaction, insert, segment, stream_commit, table, transaction, update

@@ -14,8 +14,8 @@ import pytest
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest import scanned_blocks
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
-from pgoutput_etl.jobs.apply import pipeline
 from pgoutput_etl.load.writer import Writer
+from pgoutput_etl.work.files import pipeline
 from tests.support.jobs import Nights
 from tests.support.small_archives import copydata, insert, table, transaction
 

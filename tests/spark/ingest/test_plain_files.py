@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from pgoutput_etl.answers.status.request import StatusRequest
+from pgoutput_etl.answers.status.run import status
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.ingest import landing_folder
 from pgoutput_etl.ingest.binary_files import scan_files
-from pgoutput_etl.jobs.plan.run import plan
-from pgoutput_etl.jobs.status.request import StatusRequest
-from pgoutput_etl.jobs.status.run import status
+from pgoutput_etl.work.plan.run import plan
 from tests.support.jobs import Nights, summary_text
 from tests.support.small_archives import copydata, insert, table, transaction
 

@@ -16,12 +16,12 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.jobs.backfill.report import BackfillSummary
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.load import commit, merge
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.work.backfill.report import BackfillSummary
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.plan.run import plan
 from tests.spark.load.test_net_effect import random_history
 from tests.support.captures import CAPTURES, files_of
 from tests.support.cut_replay import CutReplay, assert_equal_rows

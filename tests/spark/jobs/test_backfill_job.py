@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.jobs.backfill.command import COMMAND
+from pgoutput_etl.jobs.backfill import COMMAND
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.support.command_line import refusal
 from tests.support.small_archives import copydata, insert, table, transaction, update

@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import AnalysisException
 
 import pgoutput_etl as pg
+from pgoutput_etl.answers.moment.question import Question
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.jobs.moment.question import Question
 from tests.support.jobs import Nights
 from tests.support.small_archives import delete, insert, table, transaction, update
 

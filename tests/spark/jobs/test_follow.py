@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.config.settings import Metrics
-from pgoutput_etl.jobs.apply import follow as follow_module
-from pgoutput_etl.jobs.apply import pipeline
-from pgoutput_etl.jobs.apply.follow import Follower, FollowReport, batch_json, batch_line, follow, stop_signal
-from pgoutput_etl.jobs.apply.report import RunSummary
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.work.batch import Watch, World
+from pgoutput_etl.work.files import follow as follow_module
+from pgoutput_etl.work.files import pipeline
+from pgoutput_etl.work.files.follow import Follower, FollowReport, batch_json, batch_line, follow, stop_signal
+from pgoutput_etl.work.files.report import RunSummary
 from tests.spark.jobs.test_apply_job import ROOT
 from tests.support.jobs import Nights
 from tests.support.small_archives import copydata, insert, table, transaction

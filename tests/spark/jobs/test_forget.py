@@ -13,30 +13,30 @@ from unittest.mock import patch
 import pyarrow.parquet as pq
 import pytest
 
+from pgoutput_etl.answers.moment.read import archive_of, read_at
 from pgoutput_etl.changes.row_search import RowSearch
 from pgoutput_etl.errors import AnotherRunError, ArchiveError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.forget import erase as erasing
-from pgoutput_etl.jobs.forget import landing as files
-from pgoutput_etl.jobs.forget import purge as purging
-from pgoutput_etl.jobs.forget.find import find_changes
-from pgoutput_etl.jobs.forget.landing import FileErasure, plan_files, rewrite
-from pgoutput_etl.jobs.forget.ledger_rows import LedgerCopies
-from pgoutput_etl.jobs.forget.report import ForgetSummary, OtherKeys, ProofSummary
-from pgoutput_etl.jobs.forget.request import ForgetRequest
-from pgoutput_etl.jobs.forget.run import forget
-from pgoutput_etl.jobs.forget.snapshot_files import CutFile
-from pgoutput_etl.jobs.forget.targets import TargetSearch
-from pgoutput_etl.jobs.moment.read import archive_of, read_at
-from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
-from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 from pgoutput_etl.protocol.messages import Message, ReplicaIdentity
 from pgoutput_etl.spark.delta import delta_table
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.erasure import erase as erasing
+from pgoutput_etl.work.erasure import landing as files
+from pgoutput_etl.work.erasure import purge as purging
+from pgoutput_etl.work.erasure.find import find_changes
+from pgoutput_etl.work.erasure.landing import FileErasure, plan_files, rewrite
+from pgoutput_etl.work.erasure.ledger_rows import LedgerCopies
+from pgoutput_etl.work.erasure.report import ForgetSummary, OtherKeys, ProofSummary
+from pgoutput_etl.work.erasure.request import ForgetRequest
+from pgoutput_etl.work.erasure.run import forget
+from pgoutput_etl.work.erasure.snapshot_files import CutFile
+from pgoutput_etl.work.erasure.targets import TargetSearch
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.run import snapshot
 from tests.support.jobs import Nights, dying
 from tests.support.small_archives import (
     copydata,

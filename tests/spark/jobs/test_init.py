@@ -12,8 +12,8 @@ from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import load_config
-from pgoutput_etl.jobs.apply.pipeline import apply
-from pgoutput_etl.jobs.init.command import COMMAND
+from pgoutput_etl.jobs.init import COMMAND
+from pgoutput_etl.work.files.pipeline import apply
 from tests.support.captures import DATA, truth_tables
 from tests.support.jobs import Job
 

@@ -8,9 +8,9 @@ import pytest
 from deltalake import DeltaTable
 
 from pgoutput_etl.config.column_rules import SALT_VARIABLE
-from pgoutput_etl.jobs.apply.pipeline import apply
-from pgoutput_etl.jobs.apply.recorder import RunRecorder
 from pgoutput_etl.outputs.dbt import LedgerTables
+from pgoutput_etl.work.files.pipeline import apply
+from pgoutput_etl.work.files.recorder import RunRecorder
 from tests.support.jobs import Nights
 from tests.support.lineage import events_of, send_to_file
 from tests.support.small_archives import insert, table, transaction, truncate

@@ -15,18 +15,18 @@ from delta.tables import DeltaTable
 
 import pgoutput_etl as pg
 from pgoutput_etl.errors import ConfigError, RunError, SequenceError
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.maintain import retention
-from pgoutput_etl.jobs.maintain import run as maintain_run
-from pgoutput_etl.jobs.maintain.report import MaintainedTable, MaintainSummary
-from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain
 from pgoutput_etl.ledger.as_of import tables_at
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.protocol.messages import Begin, Commit, Relation, StreamCommit
 from pgoutput_etl.spark.session import session_settings
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.upkeep import retention
+from pgoutput_etl.work.upkeep import run as maintain_run
+from pgoutput_etl.work.upkeep.report import MaintainedTable, MaintainSummary
+from pgoutput_etl.work.upkeep.request import MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.spark.jobs.test_plan import tree
 from tests.support.jobs import Job, Nights

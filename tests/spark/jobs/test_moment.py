@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 
 import pgoutput_etl as pg
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.show import command as show
-from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
-from pgoutput_etl.jobs.snapshot.run import snapshot
+from pgoutput_etl.jobs import show
 from pgoutput_etl.ledger.as_of import Tables
 from pgoutput_etl.protocol.messages import Begin, Commit, PgoutputMessage, ReplicaIdentity
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.run import snapshot
 from tests.spark.load.test_net_effect import random_history
 from tests.support.captures import CAPTURES, files_of
 from tests.support.cut_replay import CutReplay, assert_equal_rows

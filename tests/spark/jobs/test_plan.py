@@ -20,13 +20,13 @@ from pgoutput_etl.inspection.local_runner import LocalRunner, list_local
 from pgoutput_etl.inspection.message_lines import MessageFilter
 from pgoutput_etl.inspection.report import report_on
 from pgoutput_etl.inspection.report_model import ArchiveReport
-from pgoutput_etl.jobs.apply.pipeline import apply
-from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.jobs.plan.report import PlannedTable, PlanSummary
-from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.protocol.messages import ReplicaIdentity, Type
+from pgoutput_etl.work.files.pipeline import apply
+from pgoutput_etl.work.files.report import RunSummary
+from pgoutput_etl.work.plan.report import PlannedTable, PlanSummary
+from pgoutput_etl.work.plan.run import plan
 from tests.support.captures import CAPTURES, DATA, files_of
 from tests.support.jobs import Job, Nights, summary_text
 from tests.support.small_archives import (

@@ -19,8 +19,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import load_config
-from pgoutput_etl.jobs.apply.pipeline import apply
 from pgoutput_etl.spark.jvm_output import WITHHELD
+from pgoutput_etl.work.files.pipeline import apply
 from tests.support.small_archives import copydata, insert, table, transaction, update
 
 pytestmark = pytest.mark.spark

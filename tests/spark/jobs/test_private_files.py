@@ -11,18 +11,18 @@ from stat import S_IMODE
 import pytest
 from pyspark import StorageLevel
 
+from pgoutput_etl.answers.export.request import ExportRequest
+from pgoutput_etl.answers.export.run import export
+from pgoutput_etl.answers.undo.request import UndoRequest
+from pgoutput_etl.answers.undo.run import undo
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PUBLIC
-from pgoutput_etl.jobs.export.request import ExportRequest
-from pgoutput_etl.jobs.export.run import export
-from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
-from pgoutput_etl.jobs.snapshot.run import snapshot
-from pgoutput_etl.jobs.undo.request import UndoRequest
-from pgoutput_etl.jobs.undo.run import undo
 from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.ledger.private_folders import TABLES
 from pgoutput_etl.protocol.messages import Begin, Message
 from pgoutput_etl.replace_file import replace_file
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.run import snapshot
 from tests.support.encoder import Row, copydata, encode
 from tests.support.jobs import Nights, dying
 from tests.support.small_archives import insert, table, transaction, update

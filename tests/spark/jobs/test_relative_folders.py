@@ -9,16 +9,16 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.answers.moment.read import read_at
+from pgoutput_etl.answers.status.request import StatusRequest
+from pgoutput_etl.answers.status.run import status
 from pgoutput_etl.config import settings
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.forget.request import ForgetRequest
-from pgoutput_etl.jobs.forget.run import forget
-from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain
-from pgoutput_etl.jobs.moment.read import read_at
-from pgoutput_etl.jobs.plan.run import plan
-from pgoutput_etl.jobs.status.request import StatusRequest
-from pgoutput_etl.jobs.status.run import status
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.erasure.request import ForgetRequest
+from pgoutput_etl.work.erasure.run import forget
+from pgoutput_etl.work.plan.run import plan
+from pgoutput_etl.work.upkeep.request import MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import insert, table, transaction, update
 

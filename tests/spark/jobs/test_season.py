@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from pgoutput_etl.answers.status.report import WaitingFiles
+from pgoutput_etl.answers.status.request import StatusRequest
+from pgoutput_etl.answers.status.run import status
+from pgoutput_etl.answers.verify.report import VerifySummary
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain
-from pgoutput_etl.jobs.status.report import WaitingFiles
-from pgoutput_etl.jobs.status.request import StatusRequest
-from pgoutput_etl.jobs.status.run import status
-from pgoutput_etl.jobs.verify.report import VerifySummary
-from pgoutput_etl.jobs.verify.request import VerifyRequest
-from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.work.upkeep.request import MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain
 from tests.spark.jobs.test_plan import inspected, planned, tree
 from tests.support.jobs import held
 from tests.support.season import SIXTH, Season

@@ -15,18 +15,18 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.snapshot.report import SnapshotSummary
-from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
-from pgoutput_etl.jobs.snapshot.run import snapshot
-from pgoutput_etl.jobs.snapshot.sources import as_tuples
 from pgoutput_etl.ledger.as_of import tables_at
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, ReplicaIdentity
 from pgoutput_etl.targets.plan import KeyRanges
-from pgoutput_etl.work.snapshot_order import Repair, SnapshotOrder
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder
+from pgoutput_etl.work.snapshot.report import SnapshotSummary
+from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
+from pgoutput_etl.work.snapshot.run import snapshot
+from pgoutput_etl.work.snapshot.sources import as_tuples
 from tests.support.dumps import Toc
 from tests.support.jobs import Nights, summary_text
 from tests.support.kept_rows import as_of

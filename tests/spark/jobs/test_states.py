@@ -14,13 +14,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.jobs.apply.summary import found_nothing
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.ledger.tables import SCHEMAS, table_row, table_state
 from pgoutput_etl.targets.condition import ConditionKind
 from pgoutput_etl.targets.mismatches import Mismatches
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.files.report import RunSummary
+from pgoutput_etl.work.files.summary import found_nothing
+from pgoutput_etl.work.plan.run import plan
 from tests.spark.jobs.test_snapshot import begin_repair, load
 from tests.support.jobs import Nights, held, summary_text
 from tests.support.small_archives import T, delete, insert, table, transaction, truncate, update

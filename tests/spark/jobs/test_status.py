@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.status.report import Night, Status, WaitingFiles
-from pgoutput_etl.jobs.status.request import StatusRequest
-from pgoutput_etl.jobs.status.run import status
+from pgoutput_etl.answers.status.report import Night, Status, WaitingFiles
+from pgoutput_etl.answers.status.request import StatusRequest
+from pgoutput_etl.answers.status.run import status
 from pgoutput_etl.load.summary import ROW_OPERATIONS
+from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.support.jobs import Job, Nights, held
 from tests.support.small_archives import T, copydata, delete, insert, segment, stream_commit, table, transaction, update
 

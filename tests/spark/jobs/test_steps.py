@@ -10,10 +10,10 @@ import pytest
 
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ingest.landed_files import FileBatch
-from pgoutput_etl.jobs.apply import pipeline
-from pgoutput_etl.jobs.apply.pipeline import apply
-from pgoutput_etl.jobs.apply.report import RunReport, RunSummary
-from pgoutput_etl.jobs.plan.run import plan
+from pgoutput_etl.work.files import pipeline
+from pgoutput_etl.work.files.pipeline import apply
+from pgoutput_etl.work.files.report import RunReport, RunSummary
+from pgoutput_etl.work.plan.run import plan
 from tests.core.landing.test_batching import BACKLOG
 from tests.support.captures import CAPTURES, files_of, truth_tables
 from tests.support.jobs import Job, Nights

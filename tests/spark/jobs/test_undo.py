@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.answers.moment.read import archive_of
+from pgoutput_etl.answers.undo.request import UndoRequest
+from pgoutput_etl.answers.undo.run import undo, undone_tables
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.moment.read import archive_of
-from pgoutput_etl.jobs.undo.request import UndoRequest
-from pgoutput_etl.jobs.undo.run import undo, undone_tables
 from pgoutput_etl.protocol.messages import Origin, ReplicaIdentity
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import delete, insert, table, transaction, truncate, update

@@ -8,11 +8,11 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
+from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
-from pgoutput_etl.jobs.verify.command import COMMAND
-from pgoutput_etl.jobs.verify.report import VerifiedTable, VerifySummary
-from pgoutput_etl.jobs.verify.request import VerifyRequest
-from pgoutput_etl.jobs.verify.run import verify
+from pgoutput_etl.jobs.verify import COMMAND
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.support.command_line import refusal
 from tests.support.jobs import Job, Nights

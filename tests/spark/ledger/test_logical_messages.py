@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.ledger.store import LedgerStore
 from pgoutput_etl.protocol.messages import Message, Origin
+from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.core.transactions.test_logical_messages import counted_in_blocks
 from tests.support.captures import DATA, files_of
 from tests.support.jobs import Nights, held, summary_text

@@ -12,15 +12,15 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.maintain import retention
-from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain
-from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.ledger.publish import DeltaPublisher
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.shared_file import ObjectFile
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.plan.run import plan
+from pgoutput_etl.work.upkeep import retention
+from pgoutput_etl.work.upkeep.request import MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain
 from tests.spark.targets.test_catalog import in_catalog
 from tests.support.jobs import Nights, summary_text
 from tests.support.small_archives import insert, table, transaction, truncate, update

@@ -12,9 +12,9 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.ledger.as_of import Tables, consistent_points, tables_at
 from pgoutput_etl.load import commit, merge
+from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import Change, insert, table, transaction, update
 

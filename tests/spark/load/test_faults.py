@@ -22,14 +22,9 @@ from deltalake import DeltaTable as OtherTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.changes.events import HEAP_PER_BYTE
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.maintain import retention
-from pgoutput_etl.jobs.maintain import run as maintain_run
-from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain
-from pgoutput_etl.jobs.verify.request import VerifyRequest
-from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.load import targets, writer
 from pgoutput_etl.load.faults import SPARK_ERRORS, spark_fault
 from pgoutput_etl.load.rebuild import Rebuild
@@ -37,6 +32,11 @@ from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.spark import retries
 from pgoutput_etl.spark.session import is_running
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.upkeep import retention
+from pgoutput_etl.work.upkeep import run as maintain_run
+from pgoutput_etl.work.upkeep.request import MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain
 from tests.support.jobs import Nights, held
 from tests.support.small_archives import TOAST, insert, table, transaction, update
 

@@ -10,14 +10,14 @@ from unittest.mock import patch
 import pytest
 
 from pgoutput_etl.errors import RunError, TableError
-from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.targets import DeltaChanges, SpanWrite
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.files.report import RunSummary
 from tests.support.jobs import Nights, dying, held
 from tests.support.small_archives import T, insert, table, transaction, update
 

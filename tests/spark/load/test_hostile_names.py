@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from pgoutput_etl.identifiers import path_segment
-from pgoutput_etl.jobs.apply.report import print_summary
+from pgoutput_etl.work.files.report import print_summary
 from tests.support.jobs import Job
 from tests.support.small_archives import Messages, copydata, insert, table, transaction, update
 

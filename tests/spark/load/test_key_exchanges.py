@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pgoutput_etl as pg
+from pgoutput_etl.answers.moment.read import archive_of
+from pgoutput_etl.answers.undo.request import UndoRequest
+from pgoutput_etl.answers.undo.run import undone_tables
 from pgoutput_etl.config.rules import Mode
-from pgoutput_etl.jobs.moment.read import archive_of
-from pgoutput_etl.jobs.undo.request import UndoRequest
-from pgoutput_etl.jobs.undo.run import undone_tables
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
 from tests.spark.jobs.test_plan import assert_as_planned, effects, planned

@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.maintain.report import MaintainedTable
-from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain
-from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.files.report import RunSummary
+from pgoutput_etl.work.plan.run import plan
+from pgoutput_etl.work.upkeep.report import MaintainedTable
+from pgoutput_etl.work.upkeep.request import MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain
 from tests.support.jobs import Job, Nights, held
 from tests.support.small_archives import T, delete_full, insert, table, transaction, truncate, update
 

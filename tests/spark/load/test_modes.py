@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 import pgoutput_etl as pg
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.protocol.messages import PgoutputMessage, ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.targets.modes import METADATA_COLUMNS
+from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.spark.load.test_net_effect import random_history
 from tests.support.captures import CAPTURES, files_of
 from tests.support.fault_runs import FaultyJob

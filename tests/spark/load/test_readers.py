@@ -19,8 +19,6 @@ from deltalake import DeltaTable, QueryBuilder
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.identifiers import quoted, text_literal
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.load.commit import overwrite
 from pgoutput_etl.load.evolve import committed_steps
 from pgoutput_etl.load.layout import allow_names, has_column_mapping
@@ -29,6 +27,8 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.spark.session import session_settings
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.plan.run import plan
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import Change, T, delete_full, insert, table, transaction, truncate, update
 

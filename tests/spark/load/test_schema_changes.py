@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.rules import Mode
-from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
 from pgoutput_etl.load import evolve, merge
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity, Type
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.files.report import RunSummary
 from tests.support.jobs import Job
 from tests.support.small_archives import (
     TOAST,

@@ -8,14 +8,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.plan.run import plan
-from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
-from pgoutput_etl.jobs.snapshot.run import snapshot
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.spark.session import session_settings
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.plan.run import plan
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.run import snapshot
 from tests.support.jobs import Job, Nights
 from tests.support.shards import FLOAT4, INT4, INT8, Shard
 from tests.support.small_archives import T, delete_full, insert, table, transaction, update

@@ -13,22 +13,22 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.maintain import run as maintain_run
-from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain
-from pgoutput_etl.jobs.plan.run import plan
-from pgoutput_etl.jobs.snapshot.request import SnapshotRequest
-from pgoutput_etl.jobs.snapshot.run import snapshot
-from pgoutput_etl.jobs.verify.request import VerifyRequest
-from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load import targets
 from pgoutput_etl.load.targets import DeltaChanges
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.spark.delta import delta_table, read_table
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.plan.run import plan
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.run import snapshot
+from pgoutput_etl.work.upkeep import run as maintain_run
+from pgoutput_etl.work.upkeep.request import MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain
 from tests.support.jobs import Job, Nights, dying, held
 from tests.support.shards import FLOAT4, FLOAT8, INT4, INT8, Row, Shard, row_text
 from tests.support.small_archives import (

@@ -9,13 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.jobs.maintain.request import MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain
-from pgoutput_etl.jobs.plan.run import plan
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.spark.platform import SUBSTITUTE
 from pgoutput_etl.spark.session import session_for_few_rows, session_settings
+from pgoutput_etl.work.plan.run import plan
+from pgoutput_etl.work.upkeep.request import MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import insert, table, transaction, update
 

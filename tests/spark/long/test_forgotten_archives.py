@@ -13,20 +13,20 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.answers.moment.read import archive_of
 from pgoutput_etl.changes.row_search import RowKey, RowSearch
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.forget import erase as erasing
-from pgoutput_etl.jobs.forget import landing as files
-from pgoutput_etl.jobs.forget.ledger_rows import LedgerCopies
-from pgoutput_etl.jobs.forget.report import ForgetSummary, ProofSummary
-from pgoutput_etl.jobs.forget.request import ForgetRequest
-from pgoutput_etl.jobs.forget.run import forget
-from pgoutput_etl.jobs.forget.targets import TargetSearch
-from pgoutput_etl.jobs.moment.read import archive_of
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.spark.delta import read_table
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.erasure import erase as erasing
+from pgoutput_etl.work.erasure import landing as files
+from pgoutput_etl.work.erasure.ledger_rows import LedgerCopies
+from pgoutput_etl.work.erasure.report import ForgetSummary, ProofSummary
+from pgoutput_etl.work.erasure.request import ForgetRequest
+from pgoutput_etl.work.erasure.run import forget
+from pgoutput_etl.work.erasure.targets import TargetSearch
 from tests.support.captures import CAPTURES, files_of
 from tests.support.erased_changes import keys_of
 from tests.support.jobs import Job, dying

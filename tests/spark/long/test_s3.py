@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.jobs.status.request import StatusRequest
-from pgoutput_etl.jobs.status.run import status
+from pgoutput_etl.answers.status.request import StatusRequest
+from pgoutput_etl.answers.status.run import status
 from tests.support.captures import CAPTURES, files_of, truth_tables
 from tests.support.s3_lake import BUCKET, CLAIMS, KEY, LANDING, SECRET, TABLES, Lake, lake
 from tests.support.small_archives import copydata, insert, table, transaction, update

@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_QUARANTINE
 from pgoutput_etl.ingest.binary_files import scan_files
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.plan.run import plan
-from pgoutput_etl.jobs.verify.request import VerifyRequest
-from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.protocol.messages import Begin, Commit, ReplicaIdentity
 from pgoutput_etl.spark.workers import first_scan
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.plan.run import plan
 from tests.spark.jobs.test_secrets import CELL, left_behind
 from tests.support.jobs import Nights, held
 from tests.support.small_archives import (

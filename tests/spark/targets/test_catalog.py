@@ -14,21 +14,21 @@ from pyspark.sql import SparkSession
 from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.conf import RuntimeConfig
 
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.jobs.apply.report import RunSummary
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.maintain import table_upkeep
-from pgoutput_etl.jobs.maintain.request import STEPS, MaintainRequest
-from pgoutput_etl.jobs.maintain.run import maintain
-from pgoutput_etl.jobs.plan.run import plan
-from pgoutput_etl.jobs.verify.request import VerifyRequest
-from pgoutput_etl.jobs.verify.run import verify
 from pgoutput_etl.ledger.as_of import tables_at
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.spark.delta import is_delta_table
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.files.report import RunSummary
+from pgoutput_etl.work.plan.run import plan
+from pgoutput_etl.work.upkeep import table_upkeep
+from pgoutput_etl.work.upkeep.request import STEPS, MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.spark.jobs.test_snapshot import TABLES, Row, as_csv, load, server_catalog
 from tests.support.captures import CAPTURES, NEVER_SENT_VALUES, files_of, ignored_columns, truth_tables

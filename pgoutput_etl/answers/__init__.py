@@ -1,0 +1,1 @@
+"""What only reads: a source's state, its rows at a moment, how they differ from the server's, and SQL made of them."""

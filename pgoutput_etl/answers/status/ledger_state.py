@@ -1,0 +1,111 @@
+"""The state of a source as its ledger has it: batches, claims, open transactions and quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.answers.status.report import (
+    ActiveRun,
+    Quarantine,
+    TableOnHold,
+    UnfinishedBatch,
+    UnfinishedTransactions,
+)
+from pgoutput_etl.ledger.claims import CLAIM_COLUMNS, newest
+from pgoutput_etl.ledger.reader import LedgerReader
+from pgoutput_etl.ledger.recent_batches import iso, state_of, utc
+from pgoutput_etl.ledger.tables import erasure_of, table_state
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.reasons import ReasonKind, kind_of, with_reason
+from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.targets.condition import ConditionKind, TableCondition
+from pgoutput_etl.targets.plan import SKIPPED, TableState
+from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.cutoff import Leftovers
+
+_SET_ASIDE = ("relation", "file", "path", "offset", "length", "lsn", "xid", "reason", "reason_kind", "redriven")
+
+
+def claim_at_work(reader: LedgerReader, now: datetime, last_done: int) -> ActiveRun | None:
+    """The claim of a run that is at work, judged as another run would. last_done: the last finished batch."""
+    rows = [{**row, "at": utc(row["at"])} for row in reader.rows("claims", CLAIM_COLUMNS, last_done)]
+    claim = newest(rows)
+    if claim is None or not claim.is_alive(now):
+        return None
+    since = min(row["at"] for row in rows if row["run"] == claim.run)
+    return ActiveRun(claim.batch, str(claim.process), iso(since), iso(claim.at))
+
+
+def unfinished(begun: Mapping[str, Any] | None, claim: ActiveRun | None) -> UnfinishedBatch | None:
+    if begun is None:
+        return None
+    is_dead = claim is None or claim.batch != begun["batch"]
+    is_backfill = begun["backfill"] is not None
+    erasure = (erasure_of(begun["backfill"]) or {}).get("reference")
+    return UnfinishedBatch(begun["batch"], iso(begun["at"]), len(begun["files"] or ()), is_backfill, is_dead, erasure)
+
+
+def table_states(last: Mapping[str, Any] | None) -> dict[int, TableState]:
+    """The tables after a batch, by OID."""
+    return {row["oid"]: table_state(row) for row in (last or {}).get("tables") or ()}
+
+
+def held_tables(conditions: Iterable[TableCondition]) -> tuple[TableOnHold, ...]:
+    held = (condition for condition in conditions if condition.state is ConditionKind.HELD)
+    return tuple(TableOnHold(table.schema, table.table, table.lsn, table.reason) for table in held)
+
+
+def complete_since(last: Mapping[str, Any] | None) -> dict[str, str]:
+    """By table, the value of `Status.complete_since`. Tables that an older version wrote are left out."""
+    tables = [t for t in (last or {}).get("tables") or () if t.get("complete_by") and t["status"] != SKIPPED]
+    since = {f"{t['schema']}.{t['table']}": f"{t['complete_by']} at {format_lsn(t['complete_lsn'])}" for t in tables}
+    return dict(sorted(since.items()))
+
+
+def table_count(last: Mapping[str, Any] | None) -> int:
+    """The number of tables that the configuration does not skip."""
+    return sum(table["status"] != SKIPPED for table in (last or {}).get("tables") or ())
+
+
+def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, since: int) -> UnfinishedTransactions:
+    """The ledger may still have rows of transactions that have ended. since: see `RecentBatches.since`."""
+    state = state_of(last)
+    outcomes = [] if state is None else Assembly.from_state(state, RelationHistory.of(()), {}).open_outcomes()
+    fragments = {fragment for outcome in outcomes for fragment in outcome.fragments}
+    if not fragments:
+        return UnfinishedTransactions(len(outcomes))
+    stored = reader.columns("open_transactions", ("file", "unit", "begin", "end"), since)
+    size = pc.subtract(stored.column("end"), stored.column("begin"))
+    sizes = pa.table({"file": stored.column("file"), "unit": stored.column("unit"), "size": size})
+    totals = sizes.group_by(["file", "unit"]).aggregate([("size", "sum")]).to_pylist()
+    return UnfinishedTransactions(
+        len(outcomes), sum(t["size_sum"] for t in totals if (t["file"], t["unit"]) in fragments)
+    )
+
+
+def quarantine(reader: LedgerReader) -> Quarantine:
+    """Unreadable bytes and transactions. Files that were refused are not among the rows that count: they may have been
+    put right since."""
+    rows = [
+        with_reason(r) for r in reader.rows("quarantine", _SET_ASIDE) if r["redriven"] is None and r["relation"] is None
+    ]
+    ranges = [row for row in rows if row["offset"] is not None]
+    resent = [row for row in ranges if kind_of(row["reason"]) is ReasonKind.TORN]
+    left = [row for row in ranges if kind_of(row["reason"]) is not ReasonKind.TORN]
+    leftovers = Leftovers.of(left)
+    return Quarantine(_covered(left), leftovers.transactions, leftovers.damages, resent_bytes=_covered(resent))
+
+
+def _covered(ranges: Iterable[Mapping[str, Any]]) -> int:
+    """The number of bytes in any of these ranges: a transaction's range contains its unreadable bytes."""
+    total, end = 0, (-1, 0)
+    for row in sorted(ranges, key=lambda row: (row["file"], row["offset"])):
+        first, last = (row["file"], row["offset"]), (row["file"], row["offset"] + row["length"])
+        total += max(0, last[1] - (max(first, end)[1] if end[0] == first[0] else first[1]))
+        end = max(end, last)
+    return total

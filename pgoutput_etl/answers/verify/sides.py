@@ -1,0 +1,132 @@
+"""The sides that Delta is compared with: a PostgreSQL server, CSV written by one, or another Delta table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType
+
+from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges, merge_digests
+from pgoutput_etl.answers.verify.row_text import csv_header, csv_texts, delta_texts, digests_of, rows_in_ranges
+from pgoutput_etl.answers.verify.server_digest import ServerTable
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.load.target_columns import delta_type
+from pgoutput_etl.places import Place
+from pgoutput_etl.postgres.jdbc import Server
+from pgoutput_etl.spark.delta import is_delta_table, read_table
+from pgoutput_etl.types.canonical_text import ComparedColumn
+
+
+class OtherTable(Protocol):
+    @property
+    def names(self) -> list[str]:
+        """The names of all columns."""
+
+    def why_not(self, column: ComparedColumn) -> str | None:
+        """The reason why a column can't be compared, or None."""
+
+    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]: ...
+
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
+        """Canonical t… of the given ranges' rows, with `unknown` and `xmin` if the side has them."""
+
+
+@dataclass(frozen=True)
+class CsvRows:
+    spark: SparkSession
+    path: str
+
+    @cached_property
+    def names(self) -> list[str]:
+        return csv_header(self.spark, self.path)
+
+    def why_not(self, column: ComparedColumn) -> str | None:
+        return None if column.name in self.names else "the CSV has no such column"
+
+    def _texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
+        return csv_texts(self.spark, self.path, [self.names.index(column.name) for column in columns])
+
+    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
+        return digests_of(self._texts(columns), len(columns), ranges)
+
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
+        return rows_in_ranges(self._texts(columns), columns, ranges, numbers)
+
+
+@dataclass(frozen=True)
+class OtherDelta:
+    """Raises ConfigError if the path holds no Delta table."""
+
+    spark: SparkSession
+    path: str
+
+    def __post_init__(self) -> None:
+        if not is_delta_table(self.spark, Place.parse(self.path)):
+            raise ConfigError(f"--delta: {self.path} is not a Delta table")
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        return read_table(self.spark, Place.parse(self.path))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in self.frame.columns if not name.startswith("_pg_")]
+
+    def why_not(self, column: ComparedColumn) -> str | None:
+        """A string column is read as PostgreSQL's text."""
+        if column.name not in self.frame.columns:
+            return "the other table has no such column"
+        actual, expected = self.frame.schema[column.name].dataType, delta_type(column.type)
+        if actual == expected or isinstance(actual, StringType):
+            return None
+        return (
+            f"expected {expected.simpleString()}, or PostgreSQL's text as a string, in the other table; "
+            f"found {actual.simpleString()}"
+        )
+
+    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
+        return digests_of(delta_texts(self.frame, columns), len(columns), ranges)
+
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
+        return rows_in_ranges(delta_texts(self.frame, columns).drop("lsn", "ts", "xid"), columns, ranges, numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRows:
+    server: Server
+    schema: str
+    table: str
+    not_null: Mapping[str, bool]
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.not_null)
+
+    def why_not(self, column: ComparedColumn) -> str | None:
+        return None if column.name in self.not_null else "the server's table has no such column"
+
+    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
+        query = self._table(columns, ranges).digests(ranges)
+        return merge_digests(self.server.ask(query, self._shares(range(ranges.count), ranges)).toArrow().to_pylist())
+
+    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
+        query = self._table(columns, ranges).rows(ranges, numbers)
+        rows = self.server.ask(query, self._shares(numbers, ranges)).drop("range")
+        return rows_in_ranges(rows, columns, ranges, numbers)
+
+    def _table(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> ServerTable:
+        names = tuple(column.name for column in columns)
+        is_never_null = all(self.not_null[names[i]] for i in ranges.columns)
+        return ServerTable(self.schema, self.table, names, not is_never_null)
+
+    def _shares(self, numbers: Sequence[int], ranges: Ranges) -> list[str]:
+        """A condition per connection. Buckets take one connection, as computing them reads the whole table."""
+        if ranges.starts is None:
+            return ["true"]
+        connections = min(self.server.connections, len(numbers))
+        shares = [numbers[i::connections] for i in range(connections)]
+        return [f"range IN ({', '.join(str(number) for number in share)})" for share in shares]

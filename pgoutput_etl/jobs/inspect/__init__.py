@@ -1,1 +1,0 @@
-"""Reports what landed files contain; reads files only."""

@@ -1,1 +1,0 @@
-"""Prints rows of a Delta table."""

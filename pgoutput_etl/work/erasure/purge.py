@@ -1,0 +1,70 @@
+"""Removes everything of a Delta table but its newest version: older versions with their files, deletion vectors, change
+feed, and the statistics and file names in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.identifiers import text_literal
+from pgoutput_etl.load.layout import alter
+from pgoutput_etl.places import Place
+from pgoutput_etl.spark.delta import delta_table, folder_of
+from pgoutput_etl.spark.object_folder import ObjectFolder
+from pgoutput_etl.spark.session import session_settings
+from pgoutput_etl.work.upkeep.table_upkeep import DeltaFolder
+
+_AT_ONCE = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
+
+_AT_ONCE_IN_WORDS = "interval 0 hours"
+
+# How long a checkpoint names files that were removed
+_KEEPS_NAMES = "delta.deletedFileRetentionDuration"
+
+
+def refuse_what_stays(spark: SparkSession, places: Iterable[Place]) -> None:
+    """Raises RunError if a table's older versions can't be removed."""
+    for place in places:
+        if DeltaFolder(spark, place).commits_since_checkpoint() is None:
+            raise RunError(
+                f"older versions of {place} can't be removed: this Spark has no access to Delta's log. Nothing was "
+                "erased"
+            )
+
+
+def purge(spark: SparkSession, place: Place) -> int:
+    """Returns the version that is left. Nobody else may write to the table meanwhile: files of a commit that is not
+    finished are removed as well.
+
+    The last commits only set a property, so the entries that are left in the log have no statistics of removed rows.
+    """
+    table = DeltaFolder(spark, place)
+    before = delta_table(spark, table.path).detail().select("properties").collect()[0][0].get(_KEEPS_NAMES)
+    with session_settings(spark, _AT_ONCE) as session:
+        session.sql(f"REORG TABLE {table.path.identifier} APPLY (PURGE)").collect()
+        alter(session, table.path, f"SET TBLPROPERTIES ('{_KEEPS_NAMES}' = '{_AT_ONCE_IN_WORDS}')")
+        table = DeltaFolder(session, place)
+        table.vacuum(0)
+        table.checkpoint()
+        _delete_log(session, table.path)
+        if before in (None, _AT_ONCE_IN_WORDS):  # that of a run that died
+            alter(session, table.path, f"UNSET TBLPROPERTIES ('{_KEEPS_NAMES}')")
+        else:
+            alter(session, table.path, f"SET TBLPROPERTIES ('{_KEEPS_NAMES}' = {text_literal(before)})")
+    return newest_version(spark, table.path)
+
+
+def newest_version(spark: SparkSession, path: Place) -> int:
+    return int(delta_table(spark, path).history(1).select("version").collect()[0][0])
+
+
+def _delete_log(spark: SparkSession, path: Place) -> None:
+    """Deletes the log's files of versions before the newest checkpoint."""
+    log = ObjectFolder(spark, f"{folder_of(spark, path)}/_delta_log")
+    versions = {name: int(number) for name in log.names("") if (number := name.lstrip(".").split(".", 1)[0]).isdigit()}
+    newest = max(version for name, version in versions.items() if ".checkpoint." in name)
+    for name, version in versions.items():
+        if version < newest:
+            log.delete(name)

@@ -1,0 +1,24 @@
+"""Erases rows, or proves that they are gone."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress, no_progress
+from pgoutput_etl.work.erasure.erase import erase
+from pgoutput_etl.work.erasure.prove import prove
+from pgoutput_etl.work.erasure.report import ForgetSummary, ProofSummary
+from pgoutput_etl.work.erasure.request import ForgetRequest, read_erasure
+
+
+def forget(
+    spark: SparkSession, config: Config, request: ForgetRequest, progress: Progress = no_progress
+) -> ForgetSummary | ProofSummary:
+    """A proof if the request says so, else what is erased, or would be. Raises PgoutputEtlError: then nothing was
+    changed, or a run with the same request finishes the erasure."""
+    request.check()
+    erasure = read_erasure(request.request)
+    if request.prove:
+        return prove(spark, config, erasure, progress)
+    return erase(spark, config, erasure, request.execute, progress)

@@ -1,0 +1,191 @@
+"""Erases rows from the files that snapshots were loaded from, which the request names.
+
+Like a landed file, each is planned before anything changes: the plan has the places of the rows, and no value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from pgoutput_etl.answers.verify.row_text import copied_files, csv_header
+from pgoutput_etl.changes.row_search import RowImage, RowSearch, Text, meets_any
+from pgoutput_etl.compression import compress_like, decompress
+from pgoutput_etl.errors import ArchiveError, ConfigError
+from pgoutput_etl.ingest.binary_files import map_files
+from pgoutput_etl.ingest.listing import reading_files
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.postgres.copy_format import binary_spans, record_spans, text_spans
+from pgoutput_etl.types import ColumnType
+from pgoutput_etl.work.erasure.find import STORED_KEYS, stored_keys
+from pgoutput_etl.work.erasure.landing import digest, read_file, write_file
+from pgoutput_etl.work.erasure.request import SnapshotErasure
+from pgoutput_etl.work.erasure.row_images import Columns, row_images
+from pgoutput_etl.work.snapshot.request import RowFormat
+from pgoutput_etl.work.snapshot.sources import Dump
+
+_AT_ONCE = 10_000  # rows
+
+_PLAN = pa.schema(
+    [
+        *((name, pa.string()) for name in ("path", "before", "after")),
+        ("rows", pa.list_(pa.list_(pa.int64()))),
+    ]
+)
+
+Span = tuple[int, int, Sequence[Any]]  # where a row begins and ends, and its fields
+
+
+@dataclass(frozen=True, slots=True)
+class CutFile:
+    """before, after: SHA-256 of the file as it is stored. rows: where they begin and end in the decompressed file."""
+
+    path: str
+    before: str
+    after: str
+    rows: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> CutFile:
+        rows = tuple((begin, end) for begin, end in fields["rows"])
+        return cls(fields["path"], fields["before"], fields["after"], rows)
+
+    def cut(self, archive: DeltaArchive) -> None:
+        """Rewrites the file unless that is done. Raises ArchiveError for other content."""
+        stored = read_file(archive, self.path)
+        if digest(stored) == self.before:
+            write_file(archive, self.path, _without(stored, decompress(stored, self.path), self.path, self.rows))
+        elif digest(stored) != self.after:
+            raise ArchiveError(f"{self.path}: expected the file as it was when the erasure began, found other content")
+
+
+@dataclass(frozen=True, slots=True)
+class _Format:
+    """spans: the rows of a file's content, with fields as `columns` says."""
+
+    spans: Callable[[bytes, str], Iterator[Span]]
+    columns: Columns
+    is_binary: bool
+
+    def rows(self, content: bytes, path: str) -> Iterator[tuple[RowImage, tuple[int, int]]]:
+        spans = self.spans(content, path)
+        while some := list(islice(spans, _AT_ONCE)):
+            texts = [
+                [self._text(fields[n], own_type) for _, _, fields in some]
+                for n, (_, own_type) in enumerate(self.columns)
+            ]
+            for image, (begin, end, _) in zip(row_images(texts, self.columns), some, strict=True):
+                yield image, (begin, end)
+
+    def _text(self, field: str | bytes | None, own_type: ColumnType) -> Text:
+        if not isinstance(field, bytes):
+            return field
+        return (own_type.binary_text(field) if self.is_binary else field).decode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True)
+class SnapshotFiles:
+    """The files of a table."""
+
+    archive: DeltaArchive
+    search: RowSearch
+    sizes: Mapping[str, int]
+    format: _Format
+
+    @classmethod
+    def of(cls, archive: DeltaArchive, searches: Mapping[int, RowSearch], wanted: SnapshotErasure) -> SnapshotFiles:
+        """Raises ConfigError if there are no such files, their columns are not those of the table, or nobody knows
+        which table of this name they are of."""
+        own = {oid: searches[oid] for oid in archive.oids_by_name()[wanted.table]}
+        oid = _loaded_table(archive, own, wanted)
+        names, sizes, spans = _opened(archive.spark, wanted, own[oid])
+        for number, relation in reversed(list(enumerate(own[oid].versions.relations))):
+            if {column.name for column in relation.columns} == set(names):
+                typed = {name: (column_id, own_type) for name, column_id, own_type in own[oid].columns_of(number)}
+                columns = tuple(typed[name] for name in names)
+                is_binary = wanted.format is RowFormat.BINARY
+                return cls(archive, own[oid], sizes, _Format(spans, columns, is_binary))
+        raise ConfigError(f"snapshots: {wanted.path} has other columns than {wanted.table} in the archive")
+
+    def other_keys(self) -> DataFrame:
+        """Of the rows that meet a condition, in STORED_KEYS."""
+        search, own_format, oid = self.search, self.format, self.search.versions.oid
+
+        def identify(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+            for path, stored in files:
+                images = (image for image, _ in own_format.rows(decompress(stored, path), path))
+                chosen = (image for image in images if meets_any(image, search.wanted))
+                yield stored_keys(oid, {key for image in chosen for key in search.other_keys(image)})
+
+        with reading_files(self.sizes):
+            return map_files(self.archive.spark, self.sizes, identify, STORED_KEYS, self.sizes).localCheckpoint()
+
+    def planned(self) -> list[CutFile]:
+        """The files with rows that meet a condition."""
+        search, own_format = self.search, self.format
+
+        def plan(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+            for path, stored in files:
+                content = decompress(stored, path)
+                rows = [span for row, span in own_format.rows(content, path) if meets_any(row, search.wanted)]
+                if rows:
+                    new = _without(stored, content, path, rows)
+                    planned = {"path": path, "before": digest(stored), "after": digest(new), "rows": rows}
+                    yield pa.RecordBatch.from_pylist([planned], _PLAN)
+
+        with reading_files(self.sizes):
+            files = map_files(self.archive.spark, self.sizes, plan, _PLAN, self.sizes).toArrow().to_pylist()
+        return [CutFile.from_json(file) for file in sorted(files, key=lambda file: str(file["path"]))]
+
+
+def _loaded_table(archive: DeltaArchive, oids: Iterable[int], wanted: SnapshotErasure) -> int:
+    """The OID of the table that was loaded from the files."""
+    known = [(oid, lsn) for oid in sorted(oids) for lsn in sorted(archive.ledger.batches.snapshots_of(oid))]
+    fitting = {oid for oid, lsn in known if wanted.lsn in (None, lsn)}
+    if len(fitting) != 1:
+        lsns = ", ".join(format_lsn(lsn) for _, lsn in known) or "none"
+        raise ConfigError(
+            f"snapshots: expected the lsn of the snapshot that {wanted.path} is of. Those of {wanted.table}: {lsns}"
+        )
+    return fitting.pop()
+
+
+def _opened(
+    spark: SparkSession, wanted: SnapshotErasure, search: RowSearch
+) -> tuple[Sequence[str], Mapping[str, int], Callable[[bytes, str], Iterator[Span]]]:
+    """The names of the columns, the files' sizes by path, and how their rows are read."""
+    path = wanted.path
+    match wanted.format:
+        case RowFormat.CSV:
+            return csv_header(spark, path), copied_files(spark, "--csv", path), _after_header
+        case RowFormat.DUMP:
+            dump = Dump(spark, path)
+            if wanted.table not in dump.tables:
+                raise ConfigError(f"snapshots: {path} has no rows of {wanted.table}")
+            names = dump.tables[wanted.table].columns
+            file, size = dump.file(wanted.table)
+            return names, {file: size}, partial(text_spans, width=len(names))
+        case RowFormat.BINARY:
+            latest = [column.name for column in search.versions.relations[-1].columns]
+            columns = wanted.columns or latest
+            return columns, copied_files(spark, "--copy", path), partial(binary_spans, width=len(columns))
+
+
+def _after_header(content: bytes, path: str) -> Iterator[Span]:
+    return islice(record_spans(content, path), 1, None)
+
+
+def _without(stored: bytes, content: bytes, path: str, rows: Iterable[tuple[int, int]]) -> bytes:
+    """The new file. stored, content: the old one as it is, and decompressed."""
+    parts, position = [], 0
+    for begin, end in rows:
+        parts.append(content[position:begin])
+        position = end
+    return compress_like(stored, path, b"".join([*parts, content[position:]]))

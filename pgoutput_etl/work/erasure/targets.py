@@ -1,0 +1,174 @@
+"""Finds and deletes erased rows in targets, whatever their mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.answers.verify.row_text import delta_texts
+from pgoutput_etl.changes.event_log import position_of
+from pgoutput_etl.changes.row_search import ColumnId, RowImage, RowSearch, Text, Wanted, meets_any
+from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
+from pgoutput_etl.errors import TableError
+from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.load.net_effect import all_of, target_content, target_key_parts
+from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.lsn import MAX_STORED_LSN
+from pgoutput_etl.masking.mask_rows import masked_relation
+from pgoutput_etl.schema.relation_history import CommitPosition
+from pgoutput_etl.schema.table_shape import TableShape, table_columns
+from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.spark.delta import delta_table
+from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, SEQ_COLUMN, table_mode
+from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.types import ColumnType
+from pgoutput_etl.types.canonical_text import ComparedColumn, canonical_texts
+from pgoutput_etl.work.erasure.find import STORED_KEYS, stored_keys
+from pgoutput_etl.work.erasure.pending import KeyPeriod
+from pgoutput_etl.work.erasure.row_images import Columns, row_images
+
+
+@dataclass(frozen=True)
+class TargetSearch:
+    """A target's rows, and the search for those to erase. ids: of the columns whose values can be compared, by name.
+    hashed: the salts of hashed ones."""
+
+    spark: SparkSession
+    state: TableState
+    search: RowSearch
+    shape: TableShape
+    ids: Mapping[str, ColumnId]
+    hashed: Mapping[ColumnId, Salt]
+
+    @classmethod
+    def of(cls, archive: DeltaArchive, state: TableState, search: RowSearch) -> TargetSearch:
+        """Raises TableError if the rows can't be identified."""
+        policy, relation = archive.masking_policy, state.relation
+        rules = {} if policy is None or state.oid not in policy.tables else policy.tables[state.oid].rules
+        versions = [n for n, r in enumerate(search.versions.relations) if masked_relation(r, rules) == relation]
+        if not versions:
+            raise TableError(
+                "its columns are not those that the archive describes, so its rows can't be found. Rebuild it with "
+                "jobs/backfill.py --tables first"
+            )
+        all_ids = zip(search.versions.relations[versions[-1]].columns, search.columns[versions[-1]], strict=True)
+        ids = {column.name: column_id for column, column_id in all_ids if _is_comparable(rules.get(column.name))}
+        hashed = {ids[n]: rule.salt for n, rule in rules.items() if n in ids and rule.salt is not None}
+        ids = {n: c for n, c in ids.items() if c not in hashed or c not in search.spelled_in_several_ways}
+        columns = table_columns(relation, state.retired, archive.user_types)
+        if not (search.can_use(ids.values()) or {*(state.key or (c.name for c in columns))} <= ids.keys()):
+            raise TableError("masked or dropped columns identify its rows, which can't be found in the target")
+        names = [column.name for column in columns]
+        shape = TableShape(relation, columns, tuple(map(names.index, state.key)), search.versions)
+        return cls(archive.spark, state, search, shape, ids, hashed)
+
+    def other_keys(self) -> DataFrame:
+        """Of the rows that meet a condition, in STORED_KEYS, without hashed values."""
+        search, wanted, hashed, oid = self.search, self._wanted, self.hashed, self.state.oid
+        texts, images_of = self._texts(self._rows()), self._images()
+
+        def identify(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                chosen = (images for images in images_of(batch) if any(meets_any(image, wanted) for image in images))
+                plain = [{c: text for c, text in image.items() if c not in hashed} for own in chosen for image in own]
+                yield stored_keys(oid, {key for image in plain for key in search.other_keys(image)})
+
+        return texts.mapInArrow(identify, spark_schema(STORED_KEYS)).distinct()
+
+    def erased(self, periods: Collection[KeyPeriod] = ()) -> DataFrame:
+        """The stored rows that meet a condition, or had a key in one of the periods."""
+        rows, wanted, images_of = self._rows(), self._wanted, self._images()
+        texts = self._texts(rows, {"row": F.struct(*map(quoted, rows.columns))})
+        held = [replace(p, key=tuple((i, self._masked(i, text)) for i, text in p.key)) for p in periods]
+
+        def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                written = map(_written_at, *(batch.column(name).to_pylist() for name in ("lsn", "seq")))
+                kept = [
+                    any(meets_any(image, wanted) for image in images) or any(p.holds(images[0], at) for p in held)
+                    for images, at in zip(images_of(batch), written, strict=True)
+                ]
+                yield batch.filter(pa.array(kept, pa.bool_()))
+
+        return texts.mapInArrow(keep, texts.schema).select("row.*")
+
+    def delete(self, session: SparkSession, erased: DataFrame) -> int:
+        """Deletes rows that `erased` returned, and returns their number. Makes one Delta commit, or none. session: with
+        the commit's settings."""
+        parts = self._identifying("")
+        keys = erased.select(*(part.alias(f"k{n}") for n, part in enumerate(parts)))
+        counted = keys.localCheckpoint()
+        count = counted.count()
+        if count:
+            same = [F.col(f"s.k{n}").eqNullSafe(part) for n, part in enumerate(self._identifying("t."))]
+            target = delta_table(session, self.state.path).alias("t")
+            target.merge(counted.distinct().alias("s"), all_of(same)).whenMatchedDelete().execute()
+        return count
+
+    def _identifying(self, alias: str) -> list[Column]:
+        """Equal for a row and its equals alone."""
+        mode = table_mode(self.state.mode)
+        own = [F.col(alias + name) for name in mode.identity]
+        if not mode.has_rows:
+            return own
+        parts = target_key_parts(self.shape, alias) if self.shape.key else [target_content(self.shape, alias)]
+        return [F.to_json(F.struct(part.alias("part")), {"ignoreNullFields": "false"}) for part in (*parts, *own)]
+
+    def _rows(self) -> DataFrame:
+        return tagged_target(self.spark, self.state.path, self.shape.columns)
+
+    def _texts(self, rows: DataFrame, others: Mapping[str, Column] = MappingProxyType({})) -> DataFrame:
+        columns = [ComparedColumn(name, own_type) for name, own_type in self._types.items()]
+        own = {"seq": F.lit(None).cast("long"), "old_key": F.lit(None).cast("map<string, string>")}
+        if not table_mode(self.state.mode).has_rows:
+            own = {"seq": F.col(SEQ_COLUMN), "old_key": F.col(OLD_KEY_COLUMN)}
+        return delta_texts(rows, columns, {**others, **own})
+
+    def _images(self) -> Callable[[pa.RecordBatch], Iterator[list[RowImage]]]:
+        """The images of each row of `_texts`: its values, and its old key if an UPDATE in mode append changed it."""
+        columns, ids, types = self._columns, self.ids, self._types
+
+        def images_of(batch: pa.RecordBatch) -> Iterator[list[RowImage]]:
+            texts = [batch.column(f"t{n}").to_pylist() for n in range(len(columns))]
+            for image, old in zip(row_images(texts, columns), batch.column("old_key").to_pylist(), strict=True):
+                old_key = {ids[n]: canonical_texts(types[n], [text])[0] for n, text in old or () if n in types}
+                yield [image, old_key] if old_key else [image]
+
+        return images_of
+
+    @property
+    def _types(self) -> dict[str, ColumnType]:
+        return {c.name: c.type for c in self.shape.columns if c.name in self.ids and not c.retired}
+
+    @property
+    def _columns(self) -> Columns:
+        return tuple((self.ids[name], own_type) for name, own_type in self._types.items())
+
+    @property
+    def _wanted(self) -> list[Wanted]:
+        """The conditions with masked texts, as the target has them."""
+        return [
+            [frozenset((i, self._masked(i, text)) for i, text in pairs) for pairs in condition]
+            for condition in self.search.wanted
+        ]
+
+    def _masked(self, column: ColumnId, text: Text) -> Text:
+        salt = self.hashed.get(column)
+        if salt is None or text is None:
+            return text
+        return salt.hashed([text.encode("utf-8", "surrogateescape")])[0].decode()
+
+
+def _written_at(lsn: int | None, sequence: int | None) -> CommitPosition:
+    latest = MAX_STORED_LSN
+    return (latest if lsn is None else lsn, *((latest, latest) if sequence is None else position_of(sequence)))
+
+
+def _is_comparable(rule: ColumnRule | None) -> bool:
+    return rule is None or rule.action is ColumnAction.HASH

@@ -1,0 +1,191 @@
+"""Applies new files again and again, in one session that stays warm: `apply --follow`.
+
+Each look is a run of its own: it claims each batch, and between two looks any other run may work on the source. A look
+that meets another run leaves the rest to it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import partial
+from types import FrameType
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress, counted, duration, no_progress
+from pgoutput_etl.errors import AnotherRunError
+from pgoutput_etl.landing.file_index import Listing
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.targets.condition import consistency_line
+from pgoutput_etl.work.batch import Watch, World
+from pgoutput_etl.work.files.missing_rows import load_missing_rows
+from pgoutput_etl.work.files.pipeline import apply_run
+from pgoutput_etl.work.files.recorder import RunRecorder
+from pgoutput_etl.work.files.report import RunSummary
+from pgoutput_etl.work.files.summary import found_nothing
+from pgoutput_etl.work.upkeep.request import MaintainRequest
+from pgoutput_etl.work.upkeep.run import maintain
+
+MOST_TRANSACTIONS = 100_000  # the most in a batch of several files, unless the configuration has a limit
+
+BATCHES_PER_UPKEEP = 100  # each one adds a small file to most of the ledger's tables, and a look reads them all
+
+_LEDGER_INTERVAL = 600  # seconds between looks at the ledger while nothing lands: a run may have died in a batch
+
+_NAP = 0.1  # seconds; a signal does not cut a sleep short
+
+
+@contextmanager
+def stop_signal(progress: Progress) -> Iterator[Callable[[], bool]]:
+    """Within the context, the first SIGTERM only makes the yielded function return True; the second one ends the
+    process."""
+    received: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        received.append(number)
+        signal.signal(signal.SIGTERM, before)
+        progress("SIGTERM: stopping after the current batch")
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield lambda: bool(received)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True, slots=True)
+class FollowReport:
+    """batches: applied by this process. last: the last look's summary; None before the first look."""
+
+    batches: int
+    last: RunSummary | None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.last is None else self.last.exit_code
+
+    def to_json(self) -> str:
+        """One line, the last of several: `batch_json` has one for each batch."""
+        last = {} if self.last is None else {"batch": self.last.batch, "lsn": format_lsn(self.last.last_commit_lsn)}
+        return json.dumps({"stopped": True, "batches": self.batches, **last, "exit_code": self.exit_code})
+
+    def line(self) -> str:
+        stopped = f"Stopped after {counted(self.batches, 'batch', 'batches')}."
+        if self.last is None:
+            return stopped
+        return f"{stopped} {consistency_line(self.last.last_commit_lsn, self.last.excepted)}"
+
+
+@dataclass(slots=True)
+class Follower:
+    """seconds: from the beginning of one look to the beginning of the next. report: called with each applied batch.
+    keep_up: compacts the ledger. load_missing: loads the rows of tables that appeared without them, if configured."""
+
+    world: World
+    watch: Watch
+    seconds: float
+    report: Callable[[RunSummary], None]
+    keep_up: Callable[[], object]
+    load_missing: Callable[[], object] = lambda: None
+    last: RunSummary | None = None
+    listing: Listing | None = None
+    looked_at: float = 0.0
+    batches: int = 0
+
+    def follow(self) -> FollowReport:
+        """Looks again and again until the watch stops it. Raises PgoutputEtlError, except if another run is at work."""
+        while not self.watch.is_stopping():
+            began = time.monotonic()
+            self.look()
+            while not self.watch.is_stopping() and (left := began + self.seconds - time.monotonic()) > 0:
+                time.sleep(min(left, _NAP))
+        return FollowReport(self.batches, self.last)
+
+    def look(self) -> None:
+        """Applies new files once. If another run is at work on them, leaves them to it."""
+        config = self.world.config
+        with RunRecorder(config.source.name, config.metrics, is_look=True) as recorder:
+            try:
+                summaries = self._summaries(replace(self.watch, enter=recorder.stages.start, lap=recorder.stages.lap))
+            except AnotherRunError as error:
+                self.listing = None
+                self.watch.progress(f"waiting: {error}")
+                return
+            recorder.done(summaries)
+        self.last = summaries[-1]
+        for summary in summaries:
+            if summary.files:
+                self.report(summary)
+                self.batches += 1
+                if self.batches % BATCHES_PER_UPKEEP == 0:
+                    self._keep_up()
+
+    def _summaries(self, watch: Watch) -> Sequence[RunSummary]:
+        listing = self.world.landing.listing()
+        is_due = time.monotonic() - self.looked_at >= _LEDGER_INTERVAL
+        if (
+            self.last is not None
+            and self.listing is not None
+            and not is_due
+            and listing.table.equals(self.listing.table)
+            and listing.not_plain == self.listing.not_plain
+        ):
+            return [found_nothing(self.last)]
+        self.load_missing()
+        summaries = apply_run(self.world, watch, leaves_to_others=True)
+        is_done = summaries[-1].unpublished is None
+        self.listing, self.looked_at = listing if is_done else None, time.monotonic()
+        return summaries
+
+    def _keep_up(self) -> None:
+        self.watch.progress("compacting the ledger")
+        try:
+            self.keep_up()
+        except AnotherRunError as error:
+            self.watch.progress(f"the ledger is compacted later: {error}")
+
+
+def follow(
+    spark: SparkSession,
+    config: Config,
+    seconds: float,
+    is_stopping: Callable[[], bool],
+    report: Callable[[RunSummary], None],
+    progress: Progress = no_progress,
+) -> FollowReport:
+    """Applies new files every `seconds` seconds, until `is_stopping`. report: called with each batch. Raises
+    PgoutputEtlError, except if another run is at work."""
+    limit = config.merge.max_transactions or MOST_TRANSACTIONS
+    config = replace(config, merge=replace(config.merge, max_transactions=limit))
+    watch = Watch(progress, is_stopping=is_stopping)
+    keep_up = partial(
+        maintain, spark, config, MaintainRequest((), ("optimize", "checkpoint"), execute=True), no_progress
+    )
+    load_missing = partial(load_missing_rows, spark, config, progress)
+    return Follower(World.of(spark, config), watch, seconds, report, keep_up, load_missing).follow()
+
+
+def batch_line(summary: RunSummary) -> str:
+    """An applied batch in one line."""
+    changed = [table for table in summary.tables if table.changed_rows]
+    rows = sum(table.changed_rows for table in changed)
+    lag = summary.lag(datetime.now(timezone.utc))
+    line = (
+        f"Batch {summary.batch}: {counted(summary.files, 'file')}, "
+        f"{counted(summary.committed_transactions, 'transaction')}, {counted(rows, 'changed row')} in "
+        f"{counted(len(changed), 'table')}; through LSN {format_lsn(summary.last_commit_lsn)}"
+    )
+    return f"{line}." if lag is None else f"{line}, {duration(lag)} behind."
+
+
+def batch_json(summary: RunSummary) -> str:
+    """An applied batch in one line. lag_seconds: time from its last commit until now."""
+    now = datetime.now(timezone.utc)
+    return json.dumps({**summary.values(), "at": now.isoformat(), "lag_seconds": summary.lag(now)})

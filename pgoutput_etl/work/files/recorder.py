@@ -1,0 +1,167 @@
+"""Measures a run, and publishes what it did."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+
+from pgoutput_etl.config.settings import Metrics
+from pgoutput_etl.exit_codes import exit_code_of
+from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
+from pgoutput_etl.outputs.ended_run import ConditionMetrics, EndedRun, RunMetrics, TableMetrics, WrittenTable
+from pgoutput_etl.outputs.publish import RunPublisher
+from pgoutput_etl.places import Place
+from pgoutput_etl.targets.columns import TargetColumn
+from pgoutput_etl.targets.condition import TableCondition
+from pgoutput_etl.timestamps import time_of
+from pgoutput_etl.work.files.report import RunReport, RunSummary
+
+
+@dataclass(slots=True)
+class StageTimer:
+    """Seconds by stage. A stage ends where the next one begins."""
+
+    clock: Callable[[], float] = time.monotonic
+    seconds: dict[str, float] = field(default_factory=dict)
+    _stage: str | None = None
+    _since: float = 0.0
+    _lap: dict[str, float] = field(default_factory=dict)
+
+    def start(self, stage: str | None) -> None:
+        """stage: None if the following time belongs to no stage."""
+        now = self.clock()
+        if self._stage is not None:
+            self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._since
+        self._stage, self._since = stage, now
+
+    def lap(self) -> dict[str, float]:
+        """Seconds by stage since the last lap, with the current stage so far."""
+        self.start(self._stage)
+        lap = {stage: seconds - self._lap.get(stage, 0.0) for stage, seconds in self.seconds.items()}
+        self._lap = dict(self.seconds)
+        return {stage: seconds for stage, seconds in lap.items() if seconds > 0}
+
+
+@dataclass(slots=True)
+class RunRecorder:
+    """Measures a run from this object's creation on, and publishes its metrics and its lineage.
+
+    is_look: the run is one of many looks. A look that finds nothing is not part of the lineage.
+    """
+
+    source: str
+    metrics: Metrics
+    is_look: bool = False
+    stages: StageTimer = field(default_factory=StageTimer)
+    began: float = field(default_factory=time.monotonic)
+    publisher: RunPublisher = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.publisher = RunPublisher.of(self.source, self.metrics)
+
+    def __enter__(self) -> RunRecorder:
+        if not self.is_look:
+            self.publisher.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception):
+            metrics = failure_metrics(self.source, error, exit_code_of(error), *self._measured())
+            self.publisher.end(EndedRun(metrics, error=error))
+        elif error is not None:
+            self.publisher.abort()
+
+    def done(self, summaries: Sequence[RunSummary]) -> None:
+        found_files = any(summary.files for summary in summaries)
+        metrics = run_metrics(summaries, *self._measured())
+        written = tuple(written_tables(summaries))
+        self.publisher.end(EndedRun(metrics, written, found_nothing=self.is_look and not found_files))
+
+    def _measured(self) -> tuple[dict[str, float], float, datetime]:
+        self.stages.start(None)
+        return self.stages.seconds, time.monotonic() - self.began, datetime.now(timezone.utc)
+
+
+def run_metrics(
+    summaries: Sequence[RunSummary], stages: Mapping[str, float], seconds: float, now: datetime
+) -> RunMetrics:
+    """The metrics of a finished run."""
+    last = summaries[-1]
+    batches = [summary for summary in summaries if summary.files]
+    tables = _tables(summaries)
+    commit = None if last.last_commit_time is None else time_of(last.last_commit_time)
+    statuses = ("committed", "aborted", "resent", "refused", "quarantined")
+    transactions = {status: sum(getattr(batch, f"{status}_transactions") for batch in batches) for status in statuses}
+    return RunMetrics(
+        last.source,
+        now.isoformat(),
+        now.timestamp(),
+        RunReport(summaries).exit_code,
+        seconds,
+        dict(stages),
+        batches=len(batches),
+        files=sum(batch.files for batch in batches),
+        bytes=sum(batch.bytes for batch in batches),
+        content_bytes=_sums(batch.accounts for batch in batches),
+        messages=_sums(batch.messages for batch in batches),
+        logical_messages=_sums(batch.logical_messages for batch in batches),
+        transactions={**transactions, "open": last.open_transactions},
+        rows={operation: sum(getattr(table, operation) for table in tables) for operation in ROW_OPERATIONS},
+        tables=tables,
+        conditions=tuple(map(_condition, last.conditions)),
+        last_commit_lsn=last.last_commit_lsn or None,
+        last_commit_timestamp=None if commit is None else commit.timestamp(),
+        lag_seconds=last.lag(now),
+    )
+
+
+def failure_metrics(
+    source: str, error: Exception, exit_code: int, stages: Mapping[str, float], seconds: float, now: datetime
+) -> RunMetrics:
+    """Only the error's class, as its text is for people and may be long."""
+    name = type(error).__name__
+    return RunMetrics(source, now.isoformat(), now.timestamp(), exit_code, seconds, dict(stages), name)
+
+
+def _condition(table: TableCondition) -> ConditionMetrics:
+    mismatches = 0 if table.mismatches is None else table.mismatches.total
+    return ConditionMetrics(table.schema, table.table, table.state.value, mismatches)
+
+
+def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for batch_counts in counts:
+        total.update(batch_counts)
+    return dict(total)
+
+
+def _tables(summaries: Sequence[RunSummary]) -> tuple[TableMetrics, ...]:
+    """One entry per name, also for a table that several batches wrote."""
+    by_name: dict[tuple[str, str], list[TableSummary]] = {}
+    for summary in summaries:
+        for table in summary.tables:
+            by_name.setdefault((table.schema, table.table), []).append(table)
+    metrics = []
+    for (schema, table_name), tables in sorted(by_name.items()):
+        held, rows = tables[-1].held is not None, tables[-1].rows
+        inserted, updated, deleted = (sum(getattr(table, name) for table in tables) for name in ROW_OPERATIONS)
+        metrics.append(TableMetrics(schema, table_name, None if held else rows, inserted, updated, deleted, held))
+    return tuple(metrics)
+
+
+def written_tables(summaries: Sequence[RunSummary]) -> list[WrittenTable]:
+    """One per name, also for a table that several batches wrote."""
+    last: dict[str, tuple[TableSummary, tuple[TargetColumn, ...]]] = {}
+    rows: dict[str, int] = {}
+    for summary in summaries:
+        for table in summary.tables:
+            if table.name in summary.columns:
+                last[table.name] = table, summary.columns[table.name]
+                rows[table.name] = rows.get(table.name, 0) + table.inserted + table.updated
+    return [
+        WrittenTable(table.schema, table.table, Place.parse(table.path), table.version, rows[name], columns)
+        for name, (table, columns) in sorted(last.items())
+    ]

@@ -1,0 +1,65 @@
+"""The kinds of work that a batch may do beside landed files, by the key that a stored order has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from pgoutput_etl.console import Progress
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.ledger.archive import LedgerArchive
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.load.targets import Targets
+from pgoutput_etl.targets.target_plan import names_of, refuse_other_settings
+from pgoutput_etl.work.batch import Work, World
+from pgoutput_etl.work.kinds.backfill_order import BackfillOrder, BackfillResult
+from pgoutput_etl.work.kinds.in_place import InPlaceBackfill
+from pgoutput_etl.work.kinds.redrive import Redrive
+from pgoutput_etl.work.kinds.snapshot_load import SnapshotLoad
+from pgoutput_etl.work.kinds.snapshot_order import SnapshotOrder
+
+
+def unfinished_work(world: World, batch: Batch, progress: Progress) -> Work[object]:
+    """The work of a batch that a run that died has begun. Raises RunError if this run can't finish it: it erases rows,
+    which needs the request, or was begun under another configuration."""
+    order = json.loads(batch.work or "")
+    return _KINDS[next(key for key in _KINDS if key in order)](world, batch, progress)
+
+
+def backfill_work(
+    archive: LedgerArchive, targets: Targets, order: BackfillOrder, progress: Progress
+) -> Work[BackfillResult]:
+    return (Redrive if order.anew else InPlaceBackfill)(archive, targets, order, progress)
+
+
+def _unfinished_backfill(world: World, batch: Batch, progress: Progress) -> Work[object]:
+    archive, order = world.archive_of(batch), BackfillOrder.from_json(batch.work or "")
+    oids = {*batch.tables, *archive.relations.oids()} if order.anew else {*order.oids}
+    names = names_of(archive.relations, batch.tables, oids)
+    refuse_other_settings(batch.settings, world.config, names, batch.number, may_skip=False)
+    return backfill_work(archive, world.targets, order, progress)
+
+
+def _unfinished_snapshot(world: World, batch: Batch, progress: Progress) -> Work[object]:
+    order = SnapshotOrder.from_json(batch.work or "")
+    names = [(relation.namespace, relation.name) for relation in order.relations]
+    refuse_other_settings(batch.settings, world.config, names, batch.number, may_skip=False)
+    return SnapshotLoad(world, world.archive_of(batch), order, progress)
+
+
+def unfinished_erasure(batch: Batch) -> RunError:
+    return RunError(
+        f"batch {batch.number} was begun by a run of jobs/forget.py that died: finish the erasure {batch.erasure!r} "
+        "first, with its request and --execute"
+    )
+
+
+def _refuse_erasure(world: World, batch: Batch, progress: Progress) -> Work[object]:  # noqa: ARG001
+    raise unfinished_erasure(batch)
+
+
+_KINDS: dict[str, Callable[[World, Batch, Progress], Work[object]]] = {
+    "oids": _unfinished_backfill,  # also a redrive
+    "snapshot": _unfinished_snapshot,
+    "erasure": _refuse_erasure,
+}

@@ -1,0 +1,73 @@
+"""Finds the rows in which tables differ from a server's snapshot, so that only these are read and written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.answers.verify.key_ranges import differing_ranges, plan_ranges
+from pgoutput_etl.answers.verify.row_text import delta_texts, digests_of, key_size
+from pgoutput_etl.answers.verify.sides import ServerRows
+from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.postgres.catalog import CatalogTable
+from pgoutput_etl.postgres.jdbc import Server
+from pgoutput_etl.schema.table_shape import table_columns
+from pgoutput_etl.spark.delta import is_delta_table
+from pgoutput_etl.targets.modes import table_mode
+from pgoutput_etl.targets.plan import KeyRanges, TableState
+from pgoutput_etl.types import UserTypes
+from pgoutput_etl.types.canonical_text import ComparedColumn
+from pgoutput_etl.work.kinds.snapshot_order import Repair
+
+_EVERYTHING = None
+
+
+def why_not_repaired(spark: SparkSession, state: TableState | None) -> str | None:
+    """The reason why a table can't be repaired, or None."""
+    if state is None or state.version < 0:
+        return "no run has written the table: load it without --repair"
+    if not state.is_complete:
+        return f"the table is {state.status}: {state.reason}"
+    if state.is_displaced:
+        return "another table has its name now"
+    if not table_mode(state.mode).is_copy:
+        return f"mode {state.mode.value} keeps more than the server's rows: only mirrors can be repaired"
+    if state.masks:
+        return "columns that the configuration masks can't be compared: load it without --repair"
+    if not is_delta_table(spark, state.path):
+        return f"there is no table at {state.path} any more: load it without --repair"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class TableComparison:
+    """server: reads through the exported snapshot."""
+
+    spark: SparkSession
+    server: Server
+    user_types: UserTypes
+
+    def repair(self, table: CatalogTable, state: TableState) -> Repair:
+        """Compares digests of key ranges, each computed where the rows are. Ranges are of use if the key begins with an
+        integer; another table is read in full if any digest differs."""
+        return Repair(state.version, self._differing(table, state))
+
+    def _differing(self, table: CatalogTable, state: TableState) -> KeyRanges:
+        relation = table.relation
+        if relation.columns != state.relation.columns or table.filter is not None:
+            return _EVERYTHING  # digests would differ in every range
+        described = table_columns(relation, (), self.user_types)
+        columns = [ComparedColumn(column.name, column.type) for column in described]
+        names = [column.name for column in columns]
+        key = [names.index(name) for name in state.key]
+        stored = table_columns(relation, state.retired, self.user_types)
+        rows = tagged_target(self.spark, state.path, stored)  # with whatever other programs have changed
+        ranges = plan_ranges(columns, key, *key_size(rows, columns, key))
+        not_null = {name: name in table.not_null for name in names}
+        server = ServerRows(self.server, relation.namespace, relation.name, not_null)
+        ours = digests_of(delta_texts(rows, columns), len(columns), ranges)
+        numbers = differing_ranges(ours, server.digests(columns, ranges))
+        if ranges.starts is None or state.key[0] not in table.not_null:
+            return _EVERYTHING if numbers else ()
+        return tuple(ranges.bounds[number] for number in numbers)

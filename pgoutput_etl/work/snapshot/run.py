@@ -1,0 +1,181 @@
+"""Loads a snapshot's rows: stages them, and then replaces or repairs tables with them (work/kinds/snapshot_load.py)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.answers.command_line import jdbc_job_line, job_line
+from pgoutput_etl.answers.next_commands import Findings, next_commands
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress
+from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
+from pgoutput_etl.ledger.archive import LedgerArchive
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.postgres.connection import credentials
+from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
+from pgoutput_etl.postgres.source_server import QUERY, SourceServer
+from pgoutput_etl.targets.condition import conditions_of
+from pgoutput_etl.work.batch import Nothing, Watch, World, run
+from pgoutput_etl.work.kinds.snapshot_load import SnapshotLoad, SnapshotResult
+from pgoutput_etl.work.kinds.snapshot_order import SnapshotOrder
+from pgoutput_etl.work.kinds.unfinished import unfinished_work
+from pgoutput_etl.work.snapshot.check_report import CheckReport, check_server
+from pgoutput_etl.work.snapshot.checks import OK, Coverage, order_problem
+from pgoutput_etl.work.snapshot.report import LoadedTable, SnapshotSummary
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+from pgoutput_etl.work.snapshot.staging import StagedTables, Staging
+
+_NO_BATCH = Batch("", 0, {}, False, None, {}, 0)
+
+
+def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, progress: Progress) -> SnapshotSummary:
+    """Raises PgoutputEtlError. Then nothing was changed, or the next run of any job finishes the batch."""
+    request.check()
+    world = World.of(spark, config)
+    ledger = world.ledger
+    _finish_pending(world, progress)
+    archive = _reliable_archive(world, ledger.batches.last())
+    remarks = _refuse_lost_rows(spark, archive, request)
+    work = _StagedLoad(world, archive, partial(Staging, spark, config, request=request, progress=progress), progress)
+    work.stage()
+    try:
+        last = ledger.batches.last()  # another job may have run while the rows were staged
+        if last is not None and last.resumed:
+            raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
+        work.archive = _reliable_archive(world, last)
+        done = run(ledger, work, last, Watch(progress))
+    finally:
+        if work.load is None or not work.load.begun:
+            archive.discard(work.staged.order.staged)
+    return _summary(config, done, work.staged, remarks)
+
+
+@dataclass(slots=True)
+class _StagedLoad:
+    """Loads staged rows. Stages them again if another run has changed the tables meanwhile."""
+
+    world: World
+    archive: LedgerArchive
+    staging: Callable[..., Staging]
+    progress: Progress
+    staged: StagedTables = field(init=False)
+    load: SnapshotLoad | None = None
+
+    def stage(self) -> None:
+        self.staged = self.staging(archive=self.archive).run()
+
+    @contextmanager
+    def prepare(
+        self, batch: Batch, check_claim: Callable[[], None]
+    ) -> Iterator[SnapshotLoad | Nothing[SnapshotResult]]:
+        if _is_overtaken(self.staged.order, batch):
+            self.progress("comparing again: another run has changed the tables meanwhile, and the next one waits")
+            self.archive.discard(self.staged.order.staged)
+            self.stage()
+        self.load = SnapshotLoad(self.world, self.archive, self.staged.order, self.progress)
+        with self.load.prepare(batch, check_claim) as prepared:
+            yield prepared
+
+
+def _reliable_archive(world: World, last: Batch | None) -> LedgerArchive:
+    archive = world.archive_of(last or _NO_BATCH)
+    unreliable_from = archive.assembly.unreliable_from
+    if unreliable_from is not None:
+        raise RunError(
+            f"from LSN {format_lsn(unreliable_from[0])} on, the archive has unreadable bytes that may concern any "
+            "table, so loaded tables could not be updated either. Repair the files, then run jobs/backfill.py "
+            "--from-quarantine first"
+        )
+    return archive
+
+
+def _summary(config: Config, done: SnapshotResult, staged: StagedTables, remarks: tuple[str, ...]) -> SnapshotSummary:
+    order, tables = done.order, []
+    for result in sorted(done.tables, key=lambda r: (r.summary.schema, r.summary.table)):
+        oid = result.state.oid
+        rows = done.loaded.get(oid, 0)
+        later_changes = done.changes[oid].total - rows if oid in done.changes else 0
+        tables.append(LoadedTable(result.summary, rows, later_changes))
+    tables += [LoadedTable(table, 0, 0) for table in staged.unread]
+    conditions = conditions_of(done.states, config)
+    held = {loaded.table.name: loaded.table.held for loaded in tables if loaded.table.held is not None}
+    return SnapshotSummary(
+        config.source.name,
+        done.batch,
+        order.lsn,
+        done.lsn,
+        done.lsn < order.through,
+        tuple(tables),
+        (*staged.skipped, *done.skipped),
+        remarks,
+        repaired=order.repairs is not None,
+        conditions=conditions,
+        next=next_commands(config, Findings(held, conditions=conditions)),
+    )
+
+
+def _is_overtaken(order: SnapshotOrder, batch: Batch) -> bool:
+    """True if a table has changed since it was compared. Rows without a difference may then be behind the snapshot."""
+    for oid, repair in (order.repairs or {}).items():
+        state = batch.tables.get(oid)
+        if state is None or state.version != repair.version:
+            return True
+    return False
+
+
+def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> CheckReport:
+    """Compares the server with the order of an initial load. Changes nothing. Raises PgoutputEtlError."""
+    request.check()
+    world = World.of(spark, config)
+    return _checks(spark, world.archive_of(world.ledger.batches.last() or _NO_BATCH), request)
+
+
+def _checks(spark: SparkSession, archive: LedgerArchive, request: SnapshotRequest) -> CheckReport:
+    config, url = archive.config, request.jdbc or ""
+    server = Server(spark, url, credentials(url, os.environ), 1)
+    with jdbc_errors():
+        [row] = server.ask(QUERY).toArrow().to_pylist()
+    return check_server(SourceServer.of(row["server"]), config, request, _coverage(archive))
+
+
+def _coverage(archive: LedgerArchive) -> Coverage:
+    commits = archive.commits
+    return Coverage(None, None) if commits is None else Coverage(commits.first, commits.last)
+
+
+def _refuse_lost_rows(spark: SparkSession, archive: LedgerArchive, request: SnapshotRequest) -> tuple[str, ...]:
+    """Returns remarks on the server. Raises ConfigError if rows and archive don't fit together."""
+    if request.jdbc is None:
+        apply = job_line(archive.config, "apply")
+        problem = order_problem(request.lsn or 0, request.slot_lsn, None, _coverage(archive).first, apply)
+        if problem is not None:
+            raise ConfigError(f"--lsn: loading now would lose rows: {problem}")
+        return ()
+    report = _checks(spark, archive, request)
+    losses = [f"{check.subject}: {check.text}" for check in report.checks if check.loses_rows]
+    if losses:
+        options = ("--tables", ",".join(request.tables), "--jdbc", request.jdbc, "--check")
+        raise ConfigError(
+            f"loading now would lose rows: {'; '.join(losses)}. For the commands that solve this, run "
+            f"{jdbc_job_line(archive.config, 'snapshot', *options)}"
+        )
+    return tuple(
+        f"Check {check.status}: {check.subject}: {check.text}" for check in report.checks if check.status != OK
+    )
+
+
+def _finish_pending(world: World, progress: Progress) -> None:
+    last = world.ledger.batches.last()
+    if last is None or not last.resumed:
+        return
+    if last.work is None:
+        raise RunError(f"batch {last.number} was begun by a run that died. Run jobs/apply.py first, which finishes it")
+    progress(f"batch {last.number}: finishing the work of a run that died")
+    run(world.ledger, unfinished_work(world, last, progress), last, Watch(progress))

@@ -1,0 +1,300 @@
+"""Reads a snapshot's rows and stages them in a Delta table of their own, before any target is changed.
+
+Any later run can continue from the staged rows, whereas a server's snapshot ends with the run that exported it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.config.chosen_tables import matching_names
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress
+from pgoutput_etl.errors import ArchiveError, ConfigError, TableError, brief
+from pgoutput_etl.identifiers import patterns_of
+from pgoutput_etl.ingest.listing import reading_files
+from pgoutput_etl.ledger.archive import LedgerArchive
+from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
+from pgoutput_etl.load.faults import FAULTS, held_reason
+from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
+from pgoutput_etl.masking.policy import masking_policy
+from pgoutput_etl.postgres.catalog import Catalog, CatalogTable, read_catalog
+from pgoutput_etl.postgres.connection import credentials
+from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
+from pgoutput_etl.postgres.snapshot import ExportedSnapshot, export_snapshot, given_snapshot
+from pgoutput_etl.protocol.messages import Relation, Type
+from pgoutput_etl.spark.session import is_running
+from pgoutput_etl.timestamps import microseconds_of
+from pgoutput_etl.types import UserTypes
+from pgoutput_etl.work.kinds.snapshot_load import with_snapshot
+from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder
+from pgoutput_etl.work.snapshot.repair import TableComparison, why_not_repaired
+from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
+from pgoutput_etl.work.snapshot.sources import BinaryFiles, CsvFiles, Dump, RowFiles, SnapshotServer, masked
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedTables:
+    """order: for the staged rows. skipped: names of tables that the configuration skips. unread: those that can't be
+    read, with the reason."""
+
+    order: SnapshotOrder
+    skipped: tuple[str, ...]
+    unread: tuple[TableSummary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Reads the requested rows. archive: describes tables where neither a server nor a catalog file does."""
+
+    spark: SparkSession
+    config: Config
+    archive: LedgerArchive
+    request: SnapshotRequest
+    progress: Progress
+
+    def run(self) -> StagedTables:
+        """A table that can't be read is left out. Raises PgoutputEtlError."""
+        state = self.config.state
+        path = f"{state.root.rstrip('/')}/staged/{uuid4().hex}"
+        try:
+            with private_folders(self.spark, state.root, FOLDERS, state.access()):
+                return self._stage_server(path) if self.request.jdbc is not None else self._stage_files(path)
+        except BaseException:
+            self.archive.discard(path)
+            raise
+
+    def _stage_server(self, path: str) -> StagedTables:
+        request = self.request
+        login = credentials(request.jdbc or "", os.environ)
+        server = Server(self.spark, request.jdbc or "", login, request.connections)
+        with jdbc_errors(), self._exported(login) as snapshot:
+            source = SnapshotServer(replace(server, snapshot=snapshot.name), request)
+            catalog = source.catalog
+            names = [table.full_name for table in catalog.tables]
+            if not request.allows_missing:
+                matching_names(request.tables, names, "no publication of the server")
+            skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
+            tables = [t for t in catalog.tables if not self._is_skipped(t.relation)]
+            time = source.time() if request.time is None else microseconds_of(request.time)
+            policy = self._masking_policy([table.relation for table in tables], catalog.types)
+            repairs: dict[int, Repair] | None = {} if request.repair else None
+            comparison = TableComparison(self.spark, source.server, self._user_types(catalog.types))
+
+            def stage(table: CatalogTable) -> None:
+                if repairs is None:
+                    self.progress(f"reading {table.full_name}")
+                    self._stage(path, table.relation, source.rows(table), policy)
+                else:
+                    repair = repairs[table.relation.oid] = self._compared(comparison, table)
+                    self._stage_repair(path, table, repair, source, policy)
+
+            unread = self._one_by_one([(table.relation, table) for table in tables], stage)
+            unread |= source.rewritten([table for table in tables if table.relation.oid not in unread])
+        relations = tuple(table.relation for table in tables)
+        described = (relations, catalog.types, catalog.known, repairs, catalog.partitions)
+        order = SnapshotOrder(snapshot.lsn, time, path, *described)
+        return self._staged(order, skipped, unread)
+
+    def _compared(self, comparison: TableComparison, table: CatalogTable) -> Repair:
+        """Raises TableError if the table can't be repaired."""
+        state = self.archive.last.tables.get(table.relation.oid)
+        why = why_not_repaired(self.spark, state)
+        if state is None or why is not None:
+            raise TableError(f"--repair: not possible: {why}")
+        self.progress(f"comparing {table.full_name}")
+        return comparison.repair(table, state)
+
+    def _stage_repair(
+        self, path: str, table: CatalogTable, repair: Repair, source: SnapshotServer, policy: MaskingPolicy | None
+    ) -> None:
+        if repair.ranges == ():
+            return
+        self.progress(f"reading the rows of {table.full_name} that differ")
+        key = self.archive.last.tables[table.relation.oid].key
+        self._stage(path, table.relation, source.rows(table, repair.ranges, key[0] if key else ""), policy)
+
+    def _one_by_one(self, tables: Iterable[tuple[Relation, T]], stage: Callable[[T], None]) -> dict[int, str]:
+        """Stages tables. Returns the reasons why some can't be read, by OID."""
+        unread: dict[int, str] = {}
+        for relation, table in tables:
+            try:
+                with jdbc_errors(of_table=True):
+                    stage(table)
+            except FAULTS as error:
+                step = f"reading {relation.namespace}.{relation.name}"
+                unread[relation.oid] = held_reason(error, step, str, partial(is_running, self.spark))
+        return unread
+
+    def _staged(self, order: SnapshotOrder, skipped: Sequence[str], unread: Mapping[int, str]) -> StagedTables:
+        states, summaries = self.archive.last.tables, []
+        for relation in order.relations:
+            if relation.oid in unread:
+                state = states.get(relation.oid)
+                place = ("", -1) if state is None else (str(state.path), state.version)
+                summaries.append(TableSummary(relation.namespace, relation.name, *place, held=unread[relation.oid]))
+        relations = tuple(relation for relation in order.relations if relation.oid not in unread)
+        repairs = order.repairs
+        if repairs is not None:
+            repairs = {oid: repair for oid, repair in repairs.items() if oid not in unread}
+        return StagedTables(replace(order, relations=relations, repairs=repairs), tuple(skipped), tuple(summaries))
+
+    def _is_skipped(self, relation: Relation) -> bool:
+        return self.config.rule_for(relation.namespace, relation.name).skip
+
+    def _exported(self, login: dict[str, str]) -> AbstractContextManager[ExportedSnapshot]:
+        request = self.request
+        if request.snapshot is not None and request.lsn is not None:
+            return nullcontext(given_snapshot(request.snapshot, request.lsn))
+        return export_snapshot(self.spark, request.jdbc or "", login, self.progress)
+
+    def _stage_files(self, path: str) -> StagedTables:
+        request, files = self.request, self._files()
+        catalog = self._catalog()
+        names = self._names(files, catalog)
+        left_out: tuple[TableSummary, ...] = ()
+        if isinstance(files, Dump):
+            names, left_out = self._without_partitions(files, names, catalog)
+        elif catalog is None and (of_root := [name for name in names if name in self.archive.roots]):
+            raise ConfigError(f"--tables: no other tables: {_of_root(of_root[0], self.archive.roots[of_root[0]])}")
+        if not isinstance(files, Dump) and len(names) > 1:
+            raise ConfigError("--tables: --csv and --copy hold the rows of one table: expected its schema.table")
+        by_name, undescribed = self._described(files, names, catalog)
+        skipped = [name for name, relation in by_name.items() if self._is_skipped(relation)]
+        relations = [relation for name, relation in by_name.items() if name not in skipped]
+        types = () if catalog is None else catalog.types
+        policy = self._masking_policy(relations, types)
+
+        def stage(relation: Relation) -> None:
+            self.progress(f"reading {relation.namespace}.{relation.name}")
+            try:
+                with jdbc_errors(), reading_files():
+                    self._stage(path, relation, files.rows(relation), policy)
+            except (ArchiveError, ConfigError) as error:
+                if len(relations) == 1:
+                    raise
+                raise TableError(str(error), error.kind) from None
+
+        unread = self._one_by_one([(relation, relation) for relation in relations], stage)
+        time = None if request.time is None else microseconds_of(request.time)
+        known = None if catalog is None else catalog.known
+        described = {} if catalog is None else catalog.partitions
+        order = SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types, known, partitions=described)
+        staged = self._staged(order, skipped, unread)
+        return replace(staged, unread=(*staged.unread, *left_out, *undescribed))
+
+    def _described(
+        self, files: RowFiles, names: Sequence[str], catalog: Catalog | None
+    ) -> tuple[dict[str, Relation], tuple[TableSummary, ...]]:
+        """The tables by name, and those of several that nothing describes. Raises ConfigError if all are of these."""
+        found: dict[str, Relation] = {}
+        undescribed: list[TableSummary] = []
+        for name in names:
+            try:
+                found[name] = self._relation(name, files.names(name), catalog)
+            except ConfigError as error:
+                if len(undescribed) == len(names) - 1:
+                    raise
+                schema, _, table = name.partition(".")
+                undescribed.append(TableSummary(schema, table, "", -1, held=str(error)))
+        return found, tuple(undescribed)
+
+    def _without_partitions(
+        self, dump: Dump, names: Sequence[str], catalog: Catalog | None
+    ) -> tuple[list[str], tuple[TableSummary, ...]]:
+        """The names of tables to load, and the partitions whose rows the archive has under their root's name. Raises
+        ConfigError if there are no others."""
+        published = {table.full_name for table in catalog.tables} if catalog is not None else set(self.archive.names)
+        known = {name: dump.tables[name].root or self.archive.roots.get(name) for name in names}
+        roots = {name: root for name, root in known.items() if root in published}
+        if roots and len(roots) == len(names):
+            error = ConfigError(f"--dump: no other tables: {'; '.join(map(_of_root, roots, roots.values()))}")
+            named = patterns_of(sorted({*roots.values()}))
+            error.next_job = ("snapshot", "--tables", named, "--jdbc", self.config.source.server)
+            raise error
+        tables = ((dump.tables[name], root) for name, root in roots.items())
+        left = (TableSummary(t.schema, t.name, "", -1, held=_of_root(t.name, root)) for t, root in tables)
+        return [name for name in names if name not in roots], tuple(left)
+
+    def _files(self) -> RowFiles:
+        path = self.request.files or ""
+        match self.request.format:
+            case RowFormat.CSV:
+                return CsvFiles(self.spark, path)
+            case RowFormat.BINARY:
+                return BinaryFiles(self.spark, path, self.request.columns)
+            case RowFormat.DUMP:
+                return Dump(self.spark, path)
+
+    def _catalog(self) -> Catalog | None:
+        path = self.request.catalog
+        if path is None:
+            return None
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--catalog: {path} can't be read: {brief(error)}") from None
+        return read_catalog(text, self.request.publications, self.request.wants)
+
+    def _names(self, files: RowFiles, catalog: Catalog | None) -> list[str]:
+        if isinstance(files, Dump):
+            names, where = list(files.tables), f"{self.request.files}/toc.dat"
+        elif catalog is not None:
+            names, where = [table.full_name for table in catalog.tables], "--catalog"
+        else:
+            names, where = list(self.archive.names), "the archive"
+        return sorted(matching_names(self.request.tables, names, where))
+
+    def _relation(self, name: str, columns: list[str] | None, catalog: Catalog | None) -> Relation:
+        """The table as the server described it when the rows were taken."""
+        if catalog is not None:
+            published = next((table.relation for table in catalog.tables if table.full_name == name), None)
+            if published is None:
+                raise ConfigError(f"--catalog: none of its publications has {name}")
+            missing = [c.name for c in published.columns if columns is not None and c.name not in columns]
+            if missing:
+                raise ConfigError(f"the rows of {name} have no column {missing[0]!r}, which is published")
+            return published
+        oid = self.archive.names.get(name)
+        versions = () if oid is None else self.archive.relations.unmasked(oid)[0].relations
+        for relation in reversed(versions):
+            if columns is None or {column.name for column in relation.columns} == set(columns):
+                return relation
+        problem = "is not in the archive" if oid is None else "has other columns in the archive"
+        raise ConfigError(f"{name} {problem}: describe it with --catalog, see docs/snapshot.md")
+
+    def _masking_policy(self, relations: Sequence[Relation], types: Iterable[Type]) -> MaskingPolicy | None:
+        history = with_snapshot(self.archive.relations, relations)
+        return masking_policy(self.config, history, self._user_types(types), {})
+
+    def _user_types(self, types: Iterable[Type]) -> UserTypes:
+        known = {**self.archive.assembly.types, **{t.oid: t for t in types}}
+        return UserTypes.of(known.values(), self.config.types)
+
+    def _stage(self, path: str, relation: Relation, rows: DataFrame, policy: MaskingPolicy | None) -> None:
+        """Masks the rows before anything is written."""
+        if policy is not None:
+            rows = masked(rows, policy.of_relation(relation))
+        oid = F.lit(relation.oid).cast("long").alias("relation")
+        staged = rows.select(oid, F.monotonically_increasing_id().alias("ordinal"), "new")
+        staged.write.format("delta").mode("append").save(path)
+
+
+def _of_root(name: str, root: str | None) -> str:
+    return (
+        f"{name} is a partition of {root}, which is published under its own name: load {root} with --jdbc, or with "
+        "--copy or --csv from COPY (SELECT …)"
+    )

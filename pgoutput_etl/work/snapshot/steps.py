@@ -1,0 +1,99 @@
+"""The commands of an initial load for one server and one configuration, ready for a shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from posixpath import join
+
+from pgoutput_etl.answers.command_line import jdbc_job_line, job_line
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.postgres.queries import RECEIVER_ENVIRONMENT, identifier, literal
+from pgoutput_etl.protocol.framing import Framing
+from pgoutput_etl.work.snapshot.request import SnapshotRequest
+
+_SPECIAL = re.compile(r'["$`\\!]')  # within double quotes
+
+DEFAULT_NAME = "etl"  # of slot and publication, as in conf/landing/setup.sql
+
+# pgoutput's protocol and streaming by the server's release, the newest first
+_PROTOCOLS = ((160_000, 4, "parallel"), (150_000, 3, "on"), (140_000, 2, "on"), (0, 1, None))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStep:
+    """text: what the command does."""
+
+    text: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """version: of the server, as server_version_num."""
+
+    config: Config
+    request: SnapshotRequest
+    version: int
+
+    @property
+    def _parts(self) -> tuple[str, str | None]:
+        """The JDBC URL as libpq's, and its user; other parameters are the driver's own."""
+        url, _, parameters = (self.request.jdbc or "").removeprefix("jdbc:").partition("?")
+        if not url.startswith("postgresql://"):
+            url = f"postgresql:///{url.removeprefix('postgresql:').lstrip('/')}"
+        user = re.search(r"(?:^|&)user=([^&]+)", parameters)
+        return url, None if user is None else user[1]
+
+    @property
+    def _server(self) -> str:
+        url, user = self._parts
+        return url if user is None else f"{url}?user={user}"
+
+    def as_superuser(self, statement: str) -> str:
+        return _line("psql", "-U", "postgres", self._parts[0], "-c", statement)
+
+    def _as_user(self, statement: str) -> str:
+        return _line("psql", self._server, "-c", statement)
+
+    def create_slot(self, name: str) -> str:
+        return self._as_user(f"SELECT pg_catalog.pg_create_logical_replication_slot({literal(name)}, 'pgoutput')")
+
+    def drop_slot(self, name: str) -> str:
+        return self._as_user(f"SELECT pg_catalog.pg_drop_replication_slot({literal(name)})")
+
+    def receive(self, slot: str, publications: Sequence[str]) -> LoadStep:
+        landing, source = self.config.source.landing, self.config.source.name
+        if self.config.source.framing is Framing.PGCOPY:
+            return LoadStep(
+                "land the slot's changes: docs/landing.md has the timer",
+                "sudo systemctl enable --now pg-landing-copy@shop.timer",
+            )
+        _, protocol, streaming = next(row for row in _PROTOCOLS if self.version >= row[0])
+        names = ",".join(identifier(name) for name in publications)
+        options = [f"proto_version={protocol}", f"publication_names={names}"]
+        options += [] if streaming is None else [f"streaming={streaming}"]
+        is_folder = "://" not in landing and not re.search(r"[*?\[{]", landing)
+        file = join(landing, f"{source}-0000001.bin") if is_folder else f"{source}-0000001.bin"
+        given = [word for option in options for word in ("-o", option)]
+        environment = (f"{name}={value}" for name, value in RECEIVER_ENVIRONMENT.items())
+        receiver = ("pg_recvlogical", "-d", self._server, "--slot", slot, *given, "--start", "-f", file)
+        line = _line("env", *environment, *receiver)
+        where = "" if is_folder else f" and copy its file to {landing}"
+        return LoadStep(f"start landing{where}; docs/landing.md makes it a service with rotation", line)
+
+    def snapshot(self, slot: str) -> LoadStep:
+        request = self.request
+        options = ["--tables", ",".join(request.tables), "--jdbc", request.jdbc or "", "--slot", slot]
+        options += ["--publication", ",".join(request.publications)] if request.publications else []
+        return LoadStep("load the rows from before the slot", jdbc_job_line(self.config, "snapshot", *options))
+
+    def apply(self) -> LoadStep:
+        return LoadStep("apply the changes since, now and every night", job_line(self.config, "apply"))
+
+
+def _line(*words: str) -> str:
+    """For a shell; SQL with apostrophes stays readable."""
+    return " ".join(f'"{word}"' if "'" in word and not _SPECIAL.search(word) else shlex.quote(word) for word in words)

@@ -1,0 +1,161 @@
+"""Measures, compacts, vacuums and checkpoints a Delta table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+from operator import and_
+from typing import Any, cast
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.ingest.binary_files import literal_paths
+from pgoutput_etl.places import Place
+from pgoutput_etl.spark.connect import is_connect
+from pgoutput_etl.spark.delta import delta_table, folder_of, is_delta_table, read_table, remove_table
+from pgoutput_etl.spark.delta_history import changes_files, own_operations
+from pgoutput_etl.spark.platform import is_platform_session
+from pgoutput_etl.spark.session import session_settings
+from pgoutput_etl.work.upkeep.retention import SMALL_FILE, FileCounts, StoredFile, count_files
+
+_SIZES = {
+    "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE),
+    "spark.databricks.delta.optimize.maxFileSize": str(SMALL_FILE),
+}
+
+# Without this, Delta 4.1 and later ignore the given hours and use the table's own retention, a week.
+_HONOR_HOURS = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
+
+
+@contextmanager
+def _without_console(spark: SparkSession) -> Iterator[None]:
+    """VACUUM prints its result to standard output, which is reserved for the report."""
+    jvm = cast(Any, spark)._jvm
+    console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
+    before = console.out()
+    console.setOutDirect(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+    try:
+        yield
+    finally:
+        console.setOutDirect(before)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaFolder:
+    """A Delta table. place: a path, a name in a catalog, or a tag's rows in a table that several sources share."""
+
+    spark: SparkSession
+    place: Place
+
+    @property
+    def path(self) -> Place:
+        """The place of the whole table."""
+        return self.place.table
+
+    def exists(self) -> bool:
+        return is_delta_table(self.spark, self.path)
+
+    def measure(self, expiry: datetime) -> FileCounts:
+        """Lists the stored files and reads the newest version's files from the log, but no data. Unity Catalog doesn't
+        allow listing the files of a managed table, so its counts come from the log alone. expiry: as in count_files."""
+        if self.path.is_in_catalog and is_platform_session():
+            [detail] = delta_table(self.spark, self.path).detail().select("numFiles", "sizeInBytes").collect()
+            return FileCounts(detail["numFiles"], detail["sizeInBytes"], None, None, None, None)
+        current = read_table(self.spark, self.path).inputFiles()
+        reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+        folder = folder_of(self.spark, self.path)
+        listed = reader.load(literal_paths([folder])).select("path", "length", "modificationTime").toArrow().to_pylist()
+        stored = [StoredFile(row["path"], row["length"], row["modificationTime"]) for row in listed]
+        return count_files(stored, current, expiry)
+
+    def commits_since(self, version: int) -> tuple[int, list[str]]:
+        """The newest version that may have changed files, and the operations of the commits after the given version,
+        without those of other sources that share the table."""
+        history = delta_table(self.spark, self.path).history().where(F.col("version") >= version)
+        rows = history.select("version", "operation", "userMetadata").collect()
+        newest = max((row["version"] for row in rows if changes_files(row["operation"])), default=version)
+        return newest, own_operations(self.place, (row for row in rows if row["version"] > version))
+
+    def is_unclustered(self) -> bool | None:
+        """True if a clustered table has changed since its last OPTIMIZE; None if the table is not clustered."""
+        table = delta_table(self.spark, self.path)
+        if not table.detail().select("clusteringColumns").collect()[0][0]:
+            return None
+        newest_first = (row[0] for row in table.history().select("operation").collect())
+        return next((o for o in newest_first if changes_files(o)), "") != "OPTIMIZE"
+
+    def optimize(self, order: Sequence[str] = ()) -> bool:
+        """Compacts small files, or orders rows by the Z-order of the given columns. Changes no row. Returns False if
+        Delta has no statistics for these columns and so can't order by them."""
+        try:
+            self._optimize(order)
+        except AnalysisException:
+            if not order:
+                raise
+            self._optimize(())
+            return False
+        return True
+
+    def _optimize(self, order: Sequence[str]) -> None:
+        with session_settings(self.spark, _SIZES) as session:
+            if is_connect(session):
+                by = f"ZORDER BY ({', '.join(quoted(name) for name in order)})" if order else ""
+                session.sql(f"OPTIMIZE {self.path.identifier} {by}").collect()
+                return
+            builder = delta_table(session, self.path).optimize()
+            (builder.executeZOrderBy(list(order)) if order else builder.executeCompaction()).collect()
+
+    def vacuum(self, hours: int) -> None:
+        """Removes files that no version of the last `hours` needs; Delta enforces its minimum."""
+        with session_settings(self.spark, _HONOR_HOURS) as session:
+            if is_connect(session):
+                session.sql(f"VACUUM {self.path.identifier} RETAIN {hours:d} HOURS").collect()
+                return
+            with _without_console(session):
+                delta_table(session, self.path).vacuum(hours)
+
+    def remove(self) -> str | None:
+        """Removes the table with all of its versions. Returns the reason if this Spark can't."""
+        is_removed = remove_table(self.spark, self.path)
+        return None if is_removed else f"this Spark can't remove a folder: remove {self.path} by other means"
+
+    def commits_since_checkpoint(self) -> int | None:
+        """Number of commits that a reader of the log replays; None if this Spark can't tell."""
+        log = self._log()
+        return None if log is None else int(log.unsafeVolatileSnapshot().logSegment().deltas().size())
+
+    def checkpoint(self) -> str | None:
+        """Writes a checkpoint, so that readers need not replay the log. Returns the reason if this Spark can't."""
+        log = self._log()
+        if log is None:
+            return "this Spark can't write a checkpoint on request; Delta writes one every few commits itself"
+        log.checkpoint()
+        return None
+
+    def _log(self) -> Any | None:
+        """Delta's DeltaLog; None without a JVM that has it."""
+        jvm = None if is_connect(self.spark) else cast(Any, self.spark)._jvm
+        try:
+            if jvm is None:
+                return None
+            session, folder = cast(Any, self.spark)._jsparkSession, folder_of(self.spark, self.path)
+            return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, folder)
+        except (AttributeError, TypeError):
+            return None
+
+    def delete(self, condition: Column) -> None:
+        """Deletes by a MERGE with one row, the only way in a Connect session. condition: refers to columns `t.…`."""
+        one = self.spark.range(1).toDF("_one").alias("s")
+        delta_table(self.spark, self.path).alias("t").merge(one, condition).whenMatchedDelete().execute()
+
+    def delete_others(self, condition: Column, remaining: DataFrame, key: Sequence[str]) -> None:
+        """Deletes rows that meet the condition on columns `t.…`, except those whose key is in `remaining`."""
+        same = reduce(and_, (F.col(f"t.{name}") == F.col(f"s.{name}") for name in key))
+        merge = delta_table(self.spark, self.path).alias("t").merge(remaining.alias("s"), same)
+        merge.whenNotMatchedBySourceDelete(condition).execute()

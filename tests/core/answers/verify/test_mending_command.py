@@ -1,0 +1,35 @@
+"""The command that mends tables in which verify has found differences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.run import mending_command
+from pgoutput_etl.config.rules import Mode
+from pgoutput_etl.postgres.connection import DRIVER_PACKAGE
+from tests.core.targets.test_planner import CONFIG, state_of
+from tests.support.small_archives import table
+
+URL = "jdbc:postgresql://db:5432/shop"
+MIRROR = state_of(table(name="orders"))
+HISTORY = replace(state_of(table(name="a,b", oid=2)), mode=Mode.HISTORY)
+
+
+def test_a_server_repairs_what_it_can_and_then_replaces_the_rest() -> None:
+    server = VerifyRequest(jdbc=URL)
+    assert mending_command([], server, CONFIG) is None
+    for differing in ([MIRROR], [HISTORY, MIRROR]):
+        command = mending_command(differing, server, CONFIG)
+        assert command is not None
+        assert command.endswith(f" snapshot --tables public.orders --jdbc {URL} --repair")
+    replaced = mending_command([HISTORY], server, CONFIG)
+    assert replaced is not None
+    assert replaced.endswith(f" snapshot --tables 'public.a?b' --jdbc {URL}")
+    assert DRIVER_PACKAGE not in replaced, "the installed command adds it"
+
+
+def test_without_a_server_tables_are_rebuilt() -> None:
+    command = mending_command([HISTORY, MIRROR], VerifyRequest(csv="rows.csv", table="public.orders"), CONFIG)
+    assert command is not None
+    assert command.endswith(" backfill --tables 'public.a?b,public.orders'")

@@ -1,0 +1,159 @@
+"""The checks of jobs/verify.py that need no Spark, and its report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from pgoutput_etl.answers.verify.report import Difference, LastWriter, VerifiedTable, VerifySummary, print_verification
+from pgoutput_etl.answers.verify.request import VerifyRequest, batch_at, refuse_commits_between
+from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.postgres.connection import credentials
+
+URL = "jdbc:postgresql://db:5432/shop"
+TABLE = VerifiedTable("public", "orders", rows=10, other_rows=11, ranges=4, ranges_differing=1)
+WRITER = LastWriter(77, 0x16_0000_0001, "2026-03-01T02:00:00.000000Z", 3)
+ROW = Difference("differs", 1, ("price",), 77, 0x16_0000_0001, "2026-03-01T02:00:00.000000Z", 99)
+
+
+def printed(summary: VerifySummary) -> str:
+    text = StringIO()
+    print_verification(summary, Console(file=text, width=200))
+    return text.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (VerifyRequest(), "one of --jdbc, --csv and --delta"),
+        (VerifyRequest(csv="a", delta="b"), "one of --jdbc, --csv and --delta"),
+        (VerifyRequest(csv="a"), "expected --table"),
+        (VerifyRequest(csv="a", table="a.b", tables=("*",)), "not --tables"),
+        (VerifyRequest(jdbc=URL, table="a.b"), "--table is for"),
+        (VerifyRequest(jdbc=URL, at_lsn=1), "--at-lsn is for"),
+        (VerifyRequest(jdbc="jdbc:mysql://db/x"), "expected jdbc:postgresql:"),
+        (VerifyRequest(jdbc=f"{URL}?user=etl&password=SECRET"), "PGPASSWORD"),
+        (VerifyRequest(jdbc="jdbc:postgresql://etl:SECRET@db/shop"), "PGPASSWORD"),
+        (VerifyRequest(jdbc=URL, connections=0), "--connections"),
+        (VerifyRequest(jdbc=URL, limit=-1), "--limit"),
+    ],
+)
+def test_arguments_that_do_not_go_together_are_refused(request_: VerifyRequest, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        request_.check()
+    assert "SECRET" not in str(error.value)
+
+
+def test_valid_requests_pass() -> None:
+    for request in (VerifyRequest(jdbc=f"{URL}?user=etl"), VerifyRequest(csv="a", table="a.b", at_lsn=1)):
+        request.check()
+    assert VerifyRequest(jdbc=f"{URL}?user=etl").against == URL
+
+
+def test_credentials_come_from_the_environment() -> None:
+    environ = {"PGUSER": "etl", "PGPASSWORD": "x"}
+    assert credentials(URL, environ) == {"user": "etl", "password": "x"}
+    assert credentials(f"{URL}?ssl=true&user=other", environ) == {"password": "x"}
+    assert credentials(URL, {}) == {}
+
+
+def test_batch_at_an_lsn() -> None:
+    points = [(1, 0x100), (2, 0x200), (3, 0x200), (4, 0x300)]
+    assert batch_at(points, 0x200) == (3, 0x200), "a backfill reads nothing new"
+    assert batch_at(points, 0x2FF) == (3, 0x200)
+    assert batch_at(points, 0x999) == (4, 0x300)
+    with pytest.raises(RunError, match="--at-lsn 0/FF: no batch ended at or before it; the first batch ended at 0/100"):
+        batch_at(points, 0xFF)
+    with pytest.raises(RunError, match="no batch is done yet"):
+        batch_at([], 0xFF)
+
+
+def test_an_lsn_in_the_middle_of_a_batch_is_refused() -> None:
+    refuse_commits_between(0x250, 0x200, None)
+    with pytest.raises(RunError, match=r"no batch ended there.* 0/200, and the next batch applied the commit at 0/210"):
+        refuse_commits_between(0x250, 0x200, 0x210)
+
+
+def test_a_summary_without_differences() -> None:
+    same = replace(TABLE, other_rows=10, ranges_differing=0)
+    summary = VerifySummary("shop", "rows.csv", 0x200, (same, replace(same, table="lines", rows=2300, other_rows=2300)))
+    assert summary.exit_code == 0
+    verdict, *lines = printed(summary).splitlines()
+    assert verdict == "Equal: 2 tables, 2,310 rows, as of LSN 0/200, compared with rows.csv."
+    assert [word.strip() for word in lines[1].strip("┃").split("┃")] == ["table", "rows"], "no column of zeros"
+    one = VerifySummary("shop", "rows.csv", 0x200, (replace(same, rows=1, other_rows=1),))
+    assert printed(one).startswith("Equal: 1 table, 1 row, as of LSN 0/200")
+
+
+def test_the_next_command_follows_the_differences() -> None:
+    command = (
+        "./spark-submit.sh jobs/backfill.py --config conf/a-configuration-with-a-long-name.yaml --tables public.orders"
+    )
+    differing = replace(TABLE, only_other=1)
+    summary = VerifySummary("shop", "rows.csv", 0x200, (differing,), next_command=command * 2)
+    assert f"  {command * 2}" in printed(summary).splitlines(), "in one line, whatever its length"
+    assert json.loads(summary.to_json())["next_command"] == command * 2
+
+
+def test_differences_name_columns_and_last_writers() -> None:
+    differing = replace(
+        TABLE,
+        only_other=1,
+        differs=3,
+        columns={"price": 3},
+        written_since=2,
+        unknown=5,
+        by_value=("f",),
+        not_compared={"g": "the archive has no such column"},
+        transactions=(WRITER,),
+        differences=(ROW,),
+    )
+    summary = VerifySummary("shop", URL, 0x200, (differing,), ("0/300", "0/308"))
+    text = printed(summary)
+    assert summary.exit_code == 3
+    for line in (
+        "ended at 0/300 before the comparison and at 0/308 after it. Rows written after 0/200 may appear",
+        "column g: not compared: the archive has no such column",
+        "compared by value, not by spelling: f",
+        "values never sent to the archive, not compared: 5",
+        "differing: price (3 rows)",
+        "2 differing rows written on the server by transactions newer",
+        "3 rows last touched by transaction 77, committed at 16/1, 2026-03-01T02:00:00.000000Z",
+        "differs; in price; last touched by transaction 77 at 16/1",
+        "written on the server by transaction 99",
+        "… and 3 more differing rows; --limit lists more",
+    ):
+        assert line in text
+    assert text.startswith(f"1 of 1 table differs, as of LSN 0/200, compared with {URL}: public.orders.")
+    assert json.loads(summary.to_json())["tables"][0]["differences"][0]["delta"] is None
+
+
+def test_values_are_printed_on_request_without_escape_sequences() -> None:
+    shown = replace(ROW, delta={"id": "1", "price": "\x1b[31m"}, other={"id": "1", "price": None})
+    text = printed(VerifySummary("shop", "x", 1, (replace(TABLE, differs=1, differences=(shown,)),)))
+    assert "Delta: id='1', price='\\x1b[31m'; other side: id='1', price=NULL" in text.replace(" \n", " ")
+    assert "\x1b" not in text
+
+
+def test_keys_are_printed_on_request() -> None:
+    shown = replace(ROW, key={"id": "1"})
+    text = printed(VerifySummary("shop", "x", 1, (replace(TABLE, differs=1, differences=(shown,)),)))
+    assert "key: id='1'" in text
+    assert "more differing row" not in text
+
+
+def test_a_held_table_counts_as_different() -> None:
+    held = VerifiedTable("public", "odd", why_not="the table is held: why", is_held=True)
+    other = VerifiedTable("public", "log", why_not="mode append")
+    assert VerifySummary("shop", "x", 1, (TABLE, held)).exit_code == 3
+    assert VerifySummary("shop", "x", 1, (TABLE, other)).exit_code == 0
+    assert "Not compared: public.odd: the table is held: why" in printed(VerifySummary("shop", "x", 1, (held,)))
+    text = printed(VerifySummary("shop", "x", 1, (TABLE, held)))
+    assert text.startswith(
+        "Equal: 1 table, 10 rows, as of LSN 0/1, compared with x. Held, missing, or unreadable: public.odd."
+    )
+    assert printed(VerifySummary("shop", "x", 1, (held,))).startswith("Nothing was compared")
