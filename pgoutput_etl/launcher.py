@@ -11,10 +11,10 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from pgoutput_etl.extras import installing
+from pgoutput_etl.extras import EXTRA_OF, installing
 
 # Dependencies that every job needs. Without numba, jobs are slow.
-_REQUIRED = ("pandas", "pyarrow", "pydantic", "rich", "yaml")
+_REQUIRED = ("pandas", "pyarrow", "pydantic", "rich", "yaml", "jinja2")
 
 _SPARK = ("pyspark", "delta")
 
@@ -43,8 +43,9 @@ def run_job(job: str) -> int:
     try:
         return command(job).main()
     except ModuleNotFoundError as error:
-        if error.name in without_spark:
-            return _refuse(error.name)
+        module = (error.name or "").partition(".")[0]
+        if module in EXTRA_OF:
+            return _refuse(module)
         raise
 
 
@@ -56,6 +57,7 @@ def _restart(python: str) -> None:
 
 def _refuse(module: str) -> int:
     sys.stderr.write(
-        f"{sys.argv[0]}: {sys.executable} has no module {module}: run make demo once, or {installing('spark')}\n"
+        f"{sys.argv[0]}: {sys.executable} has no module {module}: run make demo once, or "
+        f"{installing(EXTRA_OF.get(module, 'spark'))}\n"
     )
     return _EXIT_USAGE

@@ -113,7 +113,7 @@ def test_spark_submit_chooses_the_python(clone: Path, bare: Path) -> None:
 def test_a_missing_spark_is_one_line(clone: Path, bare: Path, tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()
-    for name in ("pandas", "pyarrow", "rich"):
+    for name in ("jinja2", "pandas", "pyarrow", "rich"):
         (packages / f"{name}.py").touch()
     for name in ("yaml", "pydantic", "pydantic_core", "annotated_types", "typing_inspection", "typing_extensions"):
         spec = find_spec(name)

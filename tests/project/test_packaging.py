@@ -18,6 +18,7 @@ from pgoutput_etl.spark.packages import SPARKS
 from tools import matrix
 
 ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "pgoutput_etl" / "answers" / "page"
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,7 @@ def test_the_wheel_has_the_package_and_nothing_else(packages: tuple[Path, Path])
         "pgoutput_etl/py.typed",
         "pgoutput_etl/config/schema.json",
         "pgoutput_etl/spark/log4j2.properties",
+        *(f"pgoutput_etl/answers/page/{path.name}" for path in PAGE.glob("*") if path.suffix in {".css", ".j2"}),
     }
     with tarfile.open(sdist) as archive:
         assert names <= {PurePosixPath(*PurePosixPath(name).parts[1:]).as_posix() for name in archive.getnames()}

@@ -1,200 +1,117 @@
-"""Charts as inline SVG: bars, stacked bars and a line over consecutive days, and sparklines for table rows.
-
-Colors are classes of the page's style sheet. Every figure is also text: a title for each mark, and a description.
-"""
+"""Charts of consecutive days as SVG, drawn by matplotlib. All their figures are also text, in the page's last table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from math import floor, log10
+from io import StringIO
 
-from pgoutput_etl.answers.page.parts import text
+import matplotlib as mpl
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-_WIDTH, _HEIGHT = 560, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 8, 12, 26
-_TICKS = 4
-_LABELED_DAYS = 7  # every seventh day has its date below the axis
-
-_SPARK_WIDTH, _SPARK_HEIGHT = 150, 26
-
-_DURATIONS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800)
+from pgoutput_etl.console import duration
 
 Values = Sequence[float | None]
 
+_COLORS = ("#2a78d6", "#1baf7a", "#eda100", "#7a4fc9", "#d64a7c")
+_INK = "#808b97"  # legible on the page's light and dark cards
 
-def byte_count(count: float) -> str:
-    return _scaled(count, 1000, ("bytes", "kB", "MB", "GB", "TB", "PB"))
+_LABELED_DAYS = 7  # every seventh day has its date below the axis
 
-
-def number(count: float) -> str:
-    return _scaled(count, 1000, ("", "k", "M", "G", "T"))
-
-
-def _scaled(count: float, base: int, units: Sequence[str]) -> str:
-    step = 0
-    while abs(count) >= base and step < len(units) - 1:
-        count, step = count / base, step + 1
-    digits = f"{count:.0f}" if step == 0 or count >= 100 else f"{count:.1f}".removesuffix(".0")
-    return f"{digits} {units[step]}".rstrip()
-
-
-def step_of(highest: float) -> float:
-    """A round distance between the axis' lines: 1, 2 or 5 times a power of ten."""
-    least = max(highest, 1e-9) / _TICKS
-    power = 10.0 ** floor(log10(least))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= least)
-
-
-def duration_step(highest: float) -> float:
-    """Like `step_of`, for seconds: whole minutes, hours or days."""
-    least = highest / _TICKS
-    longest = _DURATIONS[-1]
-    return next((float(step) for step in _DURATIONS if step >= least), -(-least // longest) * longest)
+_UNITS = (86_400, 3600, 60, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """The common parts of all charts. days: consecutive dates, ISO 8601. show: a value as text. step: for the axis'
-    lines."""
+    """described: for screen readers."""
 
     title: str
-    days: Sequence[str]
-    show: Callable[[float], str]
-    step: Callable[[float], float] = step_of
-
-    def bars(self, values: Values) -> str:
-        return self.stacked({"": values})
-
-    def stacked(self, series: Mapping[str, Values]) -> str:
-        """series: at most five, with a value or None for each day."""
-        totals = [
-            None if all(values[i] is None for values in series.values()) else sum(v[i] or 0 for v in series.values())
-            for i in range(len(self.days))
-        ]
-        scale = _Scale.of(totals, self.step)
-        marks = []
-        for i, day in enumerate(self.days):
-            base = 0.0
-            for kind, (name, values) in enumerate(series.items()):
-                value = values[i]
-                if value is None:
-                    continue
-                what = f"{name}: {self.show(value)}" if name else self.show(value)
-                marks.append(self._bar(i, scale, base, value, kind, f"{day}, {what}"))
-                base += value
-        legend = _legend(list(series)) if len(series) > 1 else ""
-        return self._svg(totals, scale, marks) + legend
-
-    def line(self, values: Values) -> str:
-        """Breaks where a day has no value."""
-        scale, marks = _Scale.of(values, self.step), []
-        points = [None if v is None else (self._center(i), scale.y(v)) for i, v in enumerate(values)]
-        for is_gap, run in groupby(points, key=lambda point: point is None):
-            if not is_gap:
-                path = " ".join(f"{point[0]:.1f},{point[1]:.1f}" for point in run if point is not None)
-                marks.append(f'<polyline class="line" points="{path}"/>')
-        for day, value, point in zip(self.days, values, points, strict=True):
-            if point is not None and value is not None:
-                place, title = f'cx="{point[0]:.1f}" cy="{point[1]:.1f}"', text(f"{day}, {self.show(value)}")
-                marks.append(f'<circle class="mark dot" {place} r="3.5"><title>{title}</title></circle>')
-        return self._svg(values, scale, marks)
-
-    def _slot(self) -> float:
-        return (_WIDTH - _LEFT - _RIGHT) / len(self.days)
-
-    def _center(self, i: int) -> float:
-        return _LEFT + (i + 0.5) * self._slot()
-
-    def _bar(self, i: int, scale: _Scale, base: float, value: float, kind: int, title: str) -> str:
-        width = self._slot() * 0.72
-        top, bottom = scale.y(base + value), scale.y(base)
-        if value > 0:
-            top = min(top, bottom - 1)  # a small value is still visible
-        place = f'x="{self._center(i) - width / 2:.1f}" y="{top:.1f}" width="{width:.1f}" height="{bottom - top:.1f}"'
-        return f'<rect class="mark s{kind}" {place} rx="1"><title>{text(title)}</title></rect>'
-
-    def _svg(self, values: Values, scale: _Scale, marks: Iterable[str]) -> str:
-        name = "".join(c if c.isalnum() else "-" for c in self.title.lower())
-        lines = []
-        for value in scale.ticks:
-            y = scale.y(value)
-            lines.append(f'<line class="rule" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            label = text(self.show(value))
-            lines.append(f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-        for i in range(len(self.days) - 1, -1, -_LABELED_DAYS):
-            day = text(self.days[i][5:])
-            x = min(self._center(i), _WIDTH - _RIGHT - 16)
-            lines.append(f'<text class="axis" x="{x:.1f}" y="{_HEIGHT - 6}" text-anchor="middle">{day}</text>')
-        return (
-            f'<svg class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="{name} {name}-text">'
-            f'<title id="{name}">{text(self.title)}</title>'
-            f'<desc id="{name}-text">{text(self._described(values))}</desc>'
-            f"{''.join(lines)}{''.join(marks)}</svg>"
-        )
-
-    def _described(self, values: Values) -> str:
-        known = [(value, day) for value, day in zip(values, self.days, strict=True) if value is not None]
-        span = f"{self.days[0]} to {self.days[-1]}"
-        if not known:
-            return f"{span}: no figures."
-        (highest, when), (latest, last) = max(known), known[-1]
-        return f"{span}: {self.show(latest)} on {last}; at most {self.show(highest)}, on {when}."
+    svg: Markup
+    described: str
+    note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Scale:
-    """The vertical axis. ticks: from 0 to the highest line."""
-
-    ticks: tuple[float, ...]
-
-    @classmethod
-    def of(cls, values: Values, step: Callable[[float], float]) -> _Scale:
-        highest = max((value for value in values if value is not None), default=0.0)
-        distance = step(highest) if highest > 0 else 1.0
-        count = max(-int(-highest // distance), 1)
-        return cls(tuple(distance * i for i in range(count + 1)))
-
-    def y(self, value: float) -> float:
-        return _HEIGHT - _BOTTOM - (_HEIGHT - _TOP - _BOTTOM) * max(value, 0.0) / self.ticks[-1]
+def byte_count(count: float) -> str:
+    return _scaled(count, ("bytes", "kB", "MB", "GB", "TB", "PB"))
 
 
-def _legend(names: Sequence[str]) -> str:
-    items = (f'<li><span class="key s{kind}"></span>{text(name)}</li>' for kind, name in enumerate(names))
-    return f'<ul class="legend">{"".join(items)}</ul>'
+def number(count: float) -> str:
+    return _scaled(count, ("", "k", "M", "G", "T"))
 
 
-def spark_bars(label: str, values: Values) -> str:
-    """A bar per day. label: the name of the counted things."""
-    highest = max((value for value in values if value is not None), default=0.0) or 1.0
-    slot, marks = _SPARK_WIDTH / len(values), []
-    for i, value in enumerate(values):
-        if value:
-            height = max((_SPARK_HEIGHT - 2) * value / highest, 1)
-            place = (
-                f'x="{i * slot:.1f}" y="{_SPARK_HEIGHT - height:.1f}" width="{slot * 0.72:.1f}" height="{height:.1f}"'
-            )
-            marks.append(f'<rect class="s0" {place}/>')
-    return _spark(label, marks)
+def _scaled(count: float, units: Sequence[str]) -> str:
+    step = 0
+    while abs(count) >= 1000 and step < len(units) - 1:
+        count, step = count / 1000, step + 1
+    digits = f"{count:.0f}" if step == 0 or count >= 100 else f"{count:.1f}".removesuffix(".0")
+    return f"{digits} {units[step]}".rstrip()
 
 
-def spark_line(label: str, values: Values) -> str:
-    known = [value for value in values if value is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
-    slot, height = _SPARK_WIDTH / len(values), _SPARK_HEIGHT - 6
-    points = [
-        f"{(i + 0.5) * slot:.1f},{3 + height * (1 - (value - low) / (high - low) if high > low else 0.5):.1f}"
-        for i, value in enumerate(values)
-        if value is not None
+def bars(
+    title: str, days: Sequence[str], series: Mapping[str, Values], show: Callable[[float], str], note: str = ""
+) -> Chart:
+    """Stacked bars. days: consecutive dates, ISO 8601. series: at most five, with a value or None for each day. show: a
+    value as text."""
+
+    def draw(axes: Axes) -> None:
+        base = [0.0] * len(days)
+        for color, (name, values) in zip(_COLORS, series.items(), strict=False):
+            heights = [value or 0.0 for value in values]
+            axes.bar(range(len(days)), heights, 0.72, base, color=color, label=name)
+            base = [low + height for low, height in zip(base, heights, strict=True)]
+        if len(series) > 1:
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, frameon=False, fontsize=8, labelcolor=_INK)
+        axes.set_ylim(0, 1.05 * max(base) or 1)
+
+    totals = [
+        None if all(values[i] is None for values in series.values()) else sum(v[i] or 0 for v in series.values())
+        for i in range(len(days))
     ]
-    marks = [f'<polyline class="line" points="{" ".join(points)}"/>'] if points else []
-    if points:
-        x, y = points[-1].split(",")
-        marks.append(f'<circle class="dot" cx="{x}" cy="{y}" r="2.5"/>')
-    return _spark(label, marks)
+    return Chart(title, _svg(title, days, draw, show), _described(days, totals, show), note)
 
 
-def _spark(label: str, marks: Iterable[str]) -> str:
-    box = f'viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" width="{_SPARK_WIDTH}" height="{_SPARK_HEIGHT}"'
-    return f'<svg class="spark" {box} role="img" aria-label="{text(label)}">{"".join(marks)}</svg>'
+def durations(title: str, days: Sequence[str], seconds: Values, note: str = "") -> Chart:
+    """A line that breaks where a day has no value. Its axis has whole seconds, minutes, hours, or days."""
+    highest = max((value for value in seconds if value is not None), default=0.0)
+    unit = next((unit for unit in _UNITS if unit <= highest), 1)
+
+    def draw(axes: Axes) -> None:
+        heights = [float("nan") if value is None else value / unit for value in seconds]
+        axes.plot(heights, "o-", color=_COLORS[0], markersize=3.5)
+        axes.set_ylim(0, 1.05 * highest / unit or 1)
+
+    svg = _svg(title, days, draw, lambda value: duration(value * unit))
+    return Chart(title, svg, _described(days, seconds, duration), note)
+
+
+def _svg(title: str, days: Sequence[str], draw: Callable[[Axes], None], show: Callable[[float], str]) -> Markup:
+    # Text stays text; equal figures make equal files.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.family": "sans-serif"}):
+        figure = Figure(figsize=(5.6, 1.9), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        axes.set_xlim(-0.6, len(days) - 0.4)
+        labeled = range(len(days) - 1, -1, -_LABELED_DAYS)
+        axes.set_xticks(labeled, [days[i][5:] for i in labeled])
+        axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10], integer=True))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: show(value)))
+        axes.tick_params(length=0, labelsize=8, labelcolor=_INK)
+        axes.spines[:].set_visible(False)
+        axes.grid(axis="y", color=_INK, alpha=0.25, linewidth=0.8)
+        axes.set_axisbelow(True)
+        file = StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+    return Markup(file.getvalue()[file.getvalue().index("<svg") :])
+
+
+def _described(days: Sequence[str], values: Values, show: Callable[[float], str]) -> str:
+    known = [(value, day) for value, day in zip(values, days, strict=True) if value is not None]
+    span = f"{days[0]} to {days[-1]}"
+    if not known:
+        return f"{span}: no figures."
+    (highest, when), (latest, last) = max(known), known[-1]
+    return f"{span}: {show(latest)} on {last}; at most {show(highest)}, on {when}."
