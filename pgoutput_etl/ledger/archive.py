@@ -265,17 +265,17 @@ class LedgerArchive(ABC):
         return [file for file in files if file.number in committed_later or file.overlaps(commits)]
 
     def landed(
-        self, paths: Iterable[str], others: Iterable[str] = (), may_be_repaired: bool = False
+        self, paths: Iterable[str], others: Iterable[str] = (), repairable: Collection[str] = ()
     ) -> dict[str, LandedFile]:
         """The landed files by their last known path. A file that was renamed or compressed since then now has another
         path.
 
-        others: files that may be gone. may_be_repaired: accept a file under its last known path whatever its content is
-        now. Raises ArchiveError if one of `paths` is gone.
+        others: files that may be gone. repairable: paths whose file is accepted whatever its content is now. Raises
+        ArchiveError if one of `paths` is gone.
         """
         needed, known = sorted(set(paths)), self.prior_state
         landed = {file.path: file for file in self.landing.listing().files()}
-        in_place = {path for path, file in landed.items() if may_be_repaired or is_unchanged(file, known)}
+        in_place = {path for path, file in landed.items() if path in repairable or is_unchanged(file, known)}
         moved = self._moved({*needed, *others} - in_place, landed)
         files = {path: landed[now] for path in (*needed, *others) if (now := moved.get(path, path)) in landed}
         refuse(f"{path} no longer exists, but must be read again, unchanged" for path in needed if path not in files)
@@ -305,6 +305,12 @@ class LedgerArchive(ABC):
         roots = self.prior_state.roots
         read = {roots[row["file"]] for row in self._files("file", "messages") if row["messages"]}
         return frozenset(self.prior_state.names) - read
+
+    @cached_property
+    def damaged_roots(self) -> frozenset[int]:
+        """Numbers of the first parts of files with quarantined bytes."""
+        roots = self.prior_state.roots
+        return frozenset(roots[row["file"]] for row in self._files("file", "quarantined") if row["quarantined"])
 
     def _statuses(self, files: Collection[int]) -> StatusLookup:
         """The status of every transaction with rows in these files, as the ledger recorded it."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.errors import ArchiveError, RunError
 from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks, positions_of, statistics_of
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import KnownContents, task_again
@@ -20,9 +20,10 @@ from pgoutput_etl.ledger.transactions import open_fragments
 from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BlockKind
+from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.schema.version_spans import RowPositions
-from pgoutput_etl.targets.plan import TableChanges, TableState
+from pgoutput_etl.targets.plan import BEFORE_FILES, TableChanges, TableState
 from pgoutput_etl.targets.target_plan import table_changes
 from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.transactions.cutoff import Cutoff
@@ -30,6 +31,7 @@ from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
 from pgoutput_etl.transactions.statistics import CommitWindow, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.simulation.landing import SimLandingFolder
+from tests.simulation.storage import FilesRemovedError
 from tests.support.nights import Block
 
 
@@ -53,8 +55,8 @@ class SimRows:
         last = min(self.commits.last, self.before.get(oid, MAX_STORED_LSN) - 1)
         return max(self.commits.first, self.since.get(oid, -1) + 1), last
 
-    def plus(self, *_: SimRows) -> SimRows:
-        raise AssertionError("no snapshots in this simulation")
+    def plus(self, later: SimRows) -> SimRows:
+        return replace(later, blocks=[*self.blocks, *later.blocks])
 
     def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
         ranges = {oid: self.range_of(oid) for oid in self.oids}
@@ -90,11 +92,16 @@ class SimArchive(LedgerArchive):
         before = {oid: cutoff.lsn for oid, cutoff in cutoffs.items()}
         yield SimRows(blocks, rows.statuses, oids, CommitRange(0, MAX_STORED_LSN), {}, before)
 
-    def staged(self, *_: Any) -> SimRows:
-        raise AssertionError("no snapshots in this simulation")
+    def staged(self, place: str, oids: Collection[int], lsn: int, time: int | None) -> SimRows:  # noqa: ARG002
+        storage, process = self.landing.storage, self.landing.process
+        content = storage.read(process, f"read {place}", lambda: storage.staged[place])
+        packed = iterate_blocks(pack_blocks(scan_file(place, BEFORE_FILES, content).batches, BlockKind.CHANGE))
+        blocks = [b for b in packed if b["kind"] == BlockKind.CHANGE.value and b["relation"] in oids]
+        return SimRows(blocks, StatusLookup.of((), ()), frozenset(oids), CommitRange(lsn, lsn), {})
 
-    def discard(self, *_: Any) -> None:
-        raise AssertionError("no snapshots in this simulation")
+    def discard(self, place: str) -> None:
+        storage, process = self.landing.storage, self.landing.process
+        storage.write(process, f"discard {place}", lambda: storage.staged.pop(place, None))
 
     def _blocks(self, files: Collection[ReadFile]) -> list[Block]:
         """Of changes. Raises ArchiveError."""
@@ -142,4 +149,8 @@ class SimArchive(LedgerArchive):
         return rows
 
     def _check_readable(self, state: TableState) -> None:
-        raise AssertionError(f"no snapshots in this simulation: {state.full_name}")
+        storage, table = self.landing.storage, self.landing.storage.table(str(state.path))
+        try:
+            storage.read(self.landing.process, f"read {state.path}", lambda: table.read(state.version))
+        except FilesRemovedError as error:
+            raise RunError(f"{state.full_name} can't be read as of version {state.version}") from error

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.protocol.messages import Insert, PgoutputMessage
+from pgoutput_etl.protocol.messages import Begin, Commit, Insert, PgoutputMessage, Relation, Type
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.targets.mismatches import Mismatches
 from tests.support import encoder
 from tests.support.model.history import random_history, random_options
-from tests.support.model.wal import Abort
+from tests.support.model.truth import Truth
+from tests.support.model.wal import Abort, RunningTransactions
 from tests.support.model.walsender import Walsender
 
 ARCHIVES = 400
@@ -39,6 +40,7 @@ class Archive:
 
     frames: list[bytes]
     breaks: frozenset[int]
+    truth: Truth | None = None
     _expected: dict[int, Expected] = field(default_factory=dict)
 
     def expected(self, count: int) -> Expected:
@@ -46,6 +48,41 @@ class Archive:
         if count not in self._expected:
             self._expected[count] = _expected(b"".join(self.frames[:count]))
         return self._expected[count]
+
+    def expected_at(self, lsn: int) -> Expected:
+        """After the commit at `lsn`."""
+        return next(e for e in map(self.expected, range(len(self.frames) + 1)) if e.lsn == lsn)
+
+    def snapshot(self, count: int) -> ServerSnapshot | None:
+        """Taken on the server right after the last commit in the first `count` messages. None if it has no table whose
+        rows the archive knows."""
+        expected = self.expected(count)
+        known = {} if self.truth is None else self.truth.as_sent_at(expected.lsn)
+        holders = {oid for oid, rows in expected.tables.items() if rows is not None} & {*expected.names.values()}
+        tables = {oid: known[oid] for oid in sorted(holders & known.keys())}
+        if not tables:
+            return None
+        messages: list[PgoutputMessage] = [Begin(expected.lsn + 1, 0, 1)]
+        for layout, rows in tables.values():
+            messages += [*layout.types, layout.relation]
+            messages += [Insert(None, layout.definition.oid, layout.tuple_of(row)) for row in rows]
+        messages.append(Commit(expected.lsn + 1, expected.lsn + 2, 0))
+        content = b"".join(encoder.encode(message) + b"\n" for message in messages)
+        relations = tuple(layout.relation for layout, _ in tables.values())
+        types = {t.oid: t for layout, _ in tables.values() for t in layout.types}
+        return ServerSnapshot(count, expected.lsn + 1, relations, (*types.values(),), content)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSnapshot:
+    """count: of the archive's messages before it. lsn: the rows include all commits before it. content: a file of one
+    transaction that inserts the rows."""
+
+    count: int
+    lsn: int
+    relations: tuple[Relation, ...]
+    types: tuple[Type, ...]
+    content: bytes
 
 
 def _expected(content: bytes) -> Expected:
@@ -89,4 +126,5 @@ def archive(number: int) -> Archive:
     else:
         rows = (encoder.Row(0x1000000 + i, 0, encoder.encode(m)) for i, m in enumerate(messages))
         frames = [encoder.copydata([row]) for row in rows]
-    return Archive(frames, frozenset(breaks))
+    is_whole = number % 4 != 0 and not any(isinstance(record, RunningTransactions) for record in history.server.wal)
+    return Archive(frames, frozenset(breaks), Truth(history.server.commits) if is_whole else None)

@@ -12,6 +12,7 @@ from typing import Any
 from pgoutput_etl.config.settings import Config, Merge, Source, State, Target
 from pgoutput_etl.console import no_progress
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import batch_at, tables_in
 from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.ledger.ledger import Ledger
@@ -21,9 +22,13 @@ from pgoutput_etl.work.batch import Watch, World, run
 from pgoutput_etl.work.files.pipeline import apply_run
 from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
 from pgoutput_etl.work.kinds.redrive import Redrive
+from pgoutput_etl.work.kinds.snapshot_order import SnapshotOrder
+from pgoutput_etl.work.snapshot.run import NO_BATCH, finish_pending, load_staged
+from pgoutput_etl.work.snapshot.staging import StagedTables
 from pgoutput_etl.work.upkeep.request import MaintainRequest
 from pgoutput_etl.work.upkeep.run import maintain_tables
 from tests.simulation.archive import SimArchive
+from tests.simulation.archives import ServerSnapshot
 from tests.simulation.landing import Folder, SimLandingFolder
 from tests.simulation.ledger import ROOT, SOURCE, SimStore, sim_ledger
 from tests.simulation.promises import Holders, Promises
@@ -85,7 +90,7 @@ class Jobs:
                 yield SimBackground(pool)
 
         def repair_changes(*_: Any) -> Any:
-            raise AssertionError("no snapshots in this simulation")
+            raise AssertionError("no repairs in this simulation")
 
         archive_of = partial(SimArchive, self.config, self.ledger, landing=self.landing)
         return World(self.config, self.ledger, self.landing, self.targets, background, archive_of, repair_changes)
@@ -104,6 +109,22 @@ class Jobs:
             raise RunError("finish the batch first")
         work = Redrive(world.archive_of(last), self.targets, REDRIVE, no_progress)
         return f"redrive {run(self.ledger, work, last, Watch()).batch}"
+
+    def snapshot(self, server: ServerSnapshot | None) -> str:
+        """Loads the server's tables."""
+        if server is None:
+            return "snapshot of nothing"
+        world, storage = self.world, self.storage
+        finish_pending(world, no_progress)
+        last = self.ledger.batches.last()
+        path = f"{ROOT}/staged/{self.process.name}"
+
+        def stage(_: LedgerArchive) -> StagedTables:
+            storage.write(self.process, f"stage {path}", partial(storage.staged.__setitem__, path, server.content))
+            return StagedTables(SnapshotOrder(server.lsn, None, path, server.relations, server.types), (), ())
+
+        archive = world.archive_of(applied(last, SOURCE) if last is not None else NO_BATCH)
+        return f"snapshot {load_staged(world, archive, stage, no_progress)[0].batch}"
 
     def some_backfill(self, chance: Random, last_lsn: int) -> str:
         """Of all tables, whole or within a range of commits."""

@@ -26,10 +26,12 @@ from pgoutput_etl.work.files import pipeline
 from pgoutput_etl.work.files.backlog import find_backlog
 from pgoutput_etl.work.files.pipeline import PreparedFiles
 from pgoutput_etl.work.kinds.in_place import InPlaceBackfill
+from pgoutput_etl.work.kinds.snapshot_load import SnapshotLoad
 from pgoutput_etl.work.upkeep import run as maintenance
 from pgoutput_etl.work.upkeep.retention import RetentionRule
 from pgoutput_etl.work.upkeep.run import _Maintenance
 from tests.simulation import jobs
+from tests.simulation.archive import SimRows
 from tests.simulation.ledger import SimPending
 from tests.simulation.targets import SimTargets
 
@@ -175,6 +177,35 @@ def _interrupted_backfills_count_as_done() -> Any:
     return patch.object(InPlaceBackfill, "prepare", prepare)
 
 
+def _staged_rows_discarded_first() -> Any:
+    close = SnapshotLoad.close
+
+    def discard_and_close(self: SnapshotLoad) -> None:
+        self.archive.discard(self.order.staged)
+        close(self)
+
+    return patch.object(SnapshotLoad, "close", discard_and_close)
+
+
+def _interrupted_snapshots_count_as_done() -> Any:
+    plan = SnapshotLoad.prepare
+
+    @contextmanager
+    def prepare(self: SnapshotLoad, batch: Any, check_claim: Any) -> Iterator[Any]:
+        if not batch.resumed:
+            with plan(self, batch, check_claim) as prepared:
+                yield prepared
+        else:
+            self.archive.ledger.close_backfill(batch, {}, [], [])
+            yield Nothing(None)
+
+    return patch.object(SnapshotLoad, "prepare", prepare)
+
+
+def _snapshots_lose_later_commits() -> Any:
+    return patch.object(SimRows, "plus", lambda self, _: self)
+
+
 def _no_look_at_the_ledger_by_a_backfill() -> Any:
     """Each process has a ledger of its own, whose part can be replaced."""
 
@@ -264,6 +295,9 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
         LedgerArchive, "_moved", lambda *_: {}
     ),
     "the repair of a range of commits applies only their changes": _only_changes_within_the_range,
+    "a snapshot's staged rows are discarded before its batch is done": _staged_rows_discarded_first,
+    "an interrupted snapshot counts as done": _interrupted_snapshots_count_as_done,
+    "a snapshot is loaded without the commits after it": _snapshots_lose_later_commits,
     "VACUUM runs before the new versions are recorded": _vacuum_before_the_versions_are_recorded,
     "maintenance goes on although a batch was interrupted": _interrupted_batches_do_not_stop_maintenance,
     "maintenance claims nothing": _maintenance_claims_nothing,

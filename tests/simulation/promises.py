@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +15,8 @@ from pgoutput_etl.replay.mirror import target_row
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.transactions.outcome import ACCOUNTS
 from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
-from tests.simulation.archives import Archive, Rows
+from pgoutput_etl.work.kinds.snapshot_order import SnapshotOrder
+from tests.simulation.archives import Archive, Expected, Rows
 from tests.simulation.landing import Receiver
 from tests.simulation.ledger import ROOT, Chunk
 from tests.simulation.scheduler import Scheduler, SimProcess
@@ -84,6 +87,7 @@ class Promises:
     tables: dict[tuple[str, int], Content] = field(default_factory=dict)
     at_begin: dict[int, dict[str, int]] = field(default_factory=dict)
     removed: set[int] = field(default_factory=set)
+    loaded: dict[int, int] = field(default_factory=dict)
 
     def after_step(self) -> None:
         if self.storage.changes == self.changes:
@@ -148,14 +152,22 @@ class Promises:
             self.at_begin[number] = self._versions()
         for number in range(self.done + 1, len(done) + 1):
             self._check_batch(done[number], begun.get(number), done.get(number - 1))
+        for number in begun.keys() - done.keys():
+            work = begun[number]["backfill"]
+            if work is not None and "snapshot" in json.loads(work):
+                staged = SnapshotOrder.from_json(work).staged
+                if staged not in self.storage.staged:
+                    raise BrokenPromiseError(f"batch {number} has begun, and its staged rows are gone")
         self.done = len(done)
         self.newest, self.is_interrupted = done.get(self.done), max(begun, default=0) > self.done
 
     def _check_batch(self, row: dict[str, Any], begun: dict[str, Any] | None, before: dict[str, Any] | None) -> None:
         number = row["batch"]
         files = [file for file in self.rows("files") if file["batch"] == number]
-        order = None if begun is None or begun["backfill"] is None else BackfillOrder.from_json(begun["backfill"])
-        if begun is None or (order is not None and not order.anew):
+        work = None if begun is None else begun["backfill"]
+        is_snapshot = work is not None and "snapshot" in json.loads(work)
+        order = BackfillOrder.from_json(work) if work is not None and not is_snapshot else None
+        if begun is None or is_snapshot or (order is not None and not order.anew):
             if files:
                 raise BrokenPromiseError(f"batch {number} has files")
         else:
@@ -163,11 +175,15 @@ class Promises:
         if begun is None:
             self._check_same_rows(row, before)
         expected = self.archive.expected(self._reached(number))
-        if row["last_commit_lsn"] != expected.lsn:
-            raise BrokenPromiseError(f"batch {number}: LSN {row['last_commit_lsn']}, expected {expected.lsn}")
+        if work is not None and is_snapshot:
+            self._record_loaded(work)
+        has_read = row["state"] not in (None, "null")
+        lsn = expected.lsn if has_read else min(self.loaded.values(), default=1) - 1  # the snapshots' without files
+        if row["last_commit_lsn"] != lsn:
+            raise BrokenPromiseError(f"batch {number}: LSN {row['last_commit_lsn']}, expected {lsn}")
         self._record_removed(row, before)
         states = {state["oid"]: state for state in row["tables"]}
-        for oid, rows in expected.tables.items():
+        for oid, rows in self._tables_at(expected).items():
             state = states.get(oid)
             if rows is None or oid in self.removed:
                 continue
@@ -175,11 +191,25 @@ class Promises:
                 raise BrokenPromiseError(f"batch {number}: table {oid} is not applied: {state and state['reason']}")
             self._check_rows(f"batch {number}", state, rows)
             mismatches = state["mismatches"] and Mismatches(*state["mismatches"])
-            if mismatches != expected.mismatches[oid] and not self._was_foreign(state):
-                found = f"found {mismatches}, expected {expected.mismatches[oid]}"
+            known = expected.mismatches.get(oid)
+            if mismatches != known and oid not in self.loaded and not self._was_foreign(state):
+                found = f"found {mismatches}, expected {known}"
                 raise BrokenPromiseError(f"batch {number}: {state['path']}: {found}")
         if order is not None:
             self._check_rebuilt(number, order, states)
+
+    def _record_loaded(self, work: str) -> None:
+        order = SnapshotOrder.from_json(work)
+        self.loaded |= dict.fromkeys(order.oids, order.lsn)
+        self.removed -= {*order.oids}
+
+    def _tables_at(self, expected: Expected) -> dict[int, Rows | None]:
+        """As of a commit. Loaded tables may be ahead of it."""
+        tables = dict(expected.tables)
+        for oid, lsn in self.loaded.items():
+            if lsn - 1 > expected.lsn:
+                tables[oid] = self.archive.expected_at(lsn - 1).tables[oid]
+        return tables
 
     def _record_removed(self, row: dict[str, Any], before: dict[str, Any] | None) -> None:
         """Only displaced tables are removed: from storage first, and then from the ledger."""
@@ -224,20 +254,26 @@ class Promises:
 
     def check_read(self, who: str, state: Mapping[str, Any], batch: int, content: Content) -> None:
         """Of a reader that reads while other processes work."""
-        rows = self.archive.expected(self._reached(batch)).tables.get(state["oid"])
+        rows = self._tables_at(self.archive.expected(self._reached(batch))).get(state["oid"])
         if (
             rows is not None
             and state["oid"] not in self.removed
             and not content.is_foreign
-            and _rows_of(content) != rows
+            and self._differ(state["oid"], _rows_of(content), rows)
         ):
             raise BrokenPromiseError(f"{who}: other rows")
 
     def _check_rows(self, who: str, state: dict[str, Any], rows: Rows) -> None:
         content = self._content(state["path"], state["version"])
-        if not content.is_foreign and _rows_of(content) != rows:
+        if not content.is_foreign and self._differ(state["oid"], _rows_of(content), rows):
             raise BrokenPromiseError(f"{who}: {state['path']}, version {state['version']}, has other rows")
         self.tables[state["path"], state["version"]] = content
+
+    def _differ(self, oid: int, rows: Rows, expected: Rows) -> bool:
+        """The rows of a snapshot have its commit, not their own."""
+        if oid not in self.loaded:
+            return rows != expected
+        return sorted(map(_without_commit, rows)) != sorted(map(_without_commit, expected))
 
     def _was_foreign(self, state: dict[str, Any]) -> bool:
         """Another program changed rows, which the batches since then were compared with."""
@@ -268,6 +304,10 @@ class Promises:
 
 def _is_displaced(state: Mapping[str, Any]) -> bool:
     return "/displaced/" in state["path"]
+
+
+def _without_commit(row: str) -> str:
+    return re.sub(r"'_pg_commit_lsn': .*(?='_pg_unrepresentable')", "", row)
 
 
 def _rows_of(content: Content) -> Rows:

@@ -77,6 +77,7 @@ class Storage:
     is_atomic: bool
     tables: dict[str, DeltaTable] = field(default_factory=dict)
     objects: dict[str, str] = field(default_factory=dict)
+    staged: dict[str, bytes] = field(default_factory=dict)
     effects: int = 0
     changes: int = 0  # attempts to put a commit
 

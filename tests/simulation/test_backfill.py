@@ -14,7 +14,7 @@ from pgoutput_etl.ledger.ledger import Ledger
 from pgoutput_etl.work.backfill import run as backfill
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.simulation.jobs import Jobs
-from tests.simulation.landing import compressed
+from tests.simulation.landing import CURRENT, compressed
 from tests.simulation.promises import BrokenPromiseError, Holders
 from tests.simulation.runner import planted
 from tests.simulation.scheduler import Scheduler, SimProcess
@@ -28,12 +28,9 @@ def rebuild(jobs: Jobs) -> str:
     return jobs.backfill(BackfillRequest(("*",)))
 
 
-def quiet_world() -> World:
-    return World(
-        replace(
-            Scenario.of(0), archive=242, renames=False, tears=0.0, max_transactions=None, chances=Chances(switch=0.0)
-        )
-    )
+def quiet_world(renames: bool = False) -> World:
+    quiet = replace(Scenario.of(0), tears=0.0, max_transactions=None, chances=Chances(switch=0.0))
+    return World(replace(quiet, archive=242, renames=renames))
 
 
 @pytest.fixture
@@ -109,6 +106,21 @@ def test_a_backfill_stops_if_another_run_has_finished_a_batch_since_it_read_the_
             else:
                 world._go_on(world.scheduler.now + 1e6, Random(0))
                 assert "another run" in world.results[process.name]
+
+
+def test_a_redrive_follows_a_file_whose_name_the_receiver_uses_for_the_next_one() -> None:
+    """It took the next file for the first one, whose commits then came too late (seed 381)."""
+    world = World(
+        replace(
+            Scenario.of(0), archive=242, renames=True, tears=0.0, max_transactions=None, chances=Chances(switch=0.0)
+        )
+    )
+    world.receiver.grow(5)
+    assert world.run_alone() == "done: 1"
+    world.receiver.rotate()
+    assert {*world.folder.contents} == {CURRENT, READ}
+    assert world.run_alone(Jobs.redrive) == "done: redrive 2"
+    world._come_to_rest()
 
 
 def test_a_file_that_is_gone_is_named(world: World) -> None:

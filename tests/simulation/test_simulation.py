@@ -34,6 +34,8 @@ FOUND_LATE = {
     "an interrupted backfill counts as done",
     "a backfill reads files under the names that they had",
     "the repair of a range of commits applies only their changes",
+    "a snapshot's staged rows are discarded before its batch is done",
+    "a snapshot is loaded without the commits after it",
     "VACUUM runs before the new versions are recorded",
     "maintenance claims nothing",
     "claims that count are deleted",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -117,7 +117,8 @@ class World:
                 self.receiver.act()
                 scheduler.now += chance.random() * 60
             self._between_runs(chance)
-            self.start(chance, Jobs.apply if number == 0 else self._job(chance))
+            job = Jobs.apply if number == 0 else self._job(chance)
+            self.start(chance, self._snapshot_instead(number) or job)
             lasts = chance.choice((1.0, 3.0, 30.0, 200.0, 300.0, 3000.0))
             self._go_on(scheduler.now + lasts, chance)
             if number == 0 and self.scenario.set_back:
@@ -168,6 +169,14 @@ class World:
         if kind < 0.82:
             return Jobs.maintain
         return Jobs.redrive if kind < 0.93 else Jobs.read
+
+    def _snapshot_instead(self, number: int) -> Callable[[Jobs], str] | None:
+        """Has a draw of its own, so that seeds without a snapshot stay as they were."""
+        chance = Random(f"snapshot {self.scenario.seed} {number}")
+        if number == 0 or chance.random() >= 0.4:
+            return None
+        server = self.archive.snapshot(chance.randrange(len(self.archive.frames)) + 1)
+        return lambda jobs: jobs.snapshot(server)
 
     def run_alone(self, job: Callable[[Jobs], str] = Jobs.apply) -> str:
         """One run, to its end; its result."""
@@ -240,13 +249,22 @@ class World:
         self._finish(Jobs.apply)
         foreign = self.promises.foreign_tables()
         if foreign:
-            self._finish(lambda jobs: jobs.backfill(BackfillRequest(tuple(foreign))))
+            self._rebuild(foreign)
             left = self.promises.foreign_tables()
             if left:
                 raise BrokenPromiseError(f"after a backfill, {', '.join(left)} has rows of another program")
         if self.scenario.seed % 4 == 0:
             self._finish(Jobs.maintain)
         self.promises.at_rest()
+
+    def _rebuild(self, names: Sequence[str]) -> None:
+        """From the archive; or from the server, if the table was loaded and its first version is no longer there."""
+        result = self.run_alone(lambda jobs: jobs.backfill(BackfillRequest(tuple(names))))
+        if "can't be read as of version" in result:
+            server = self.archive.snapshot(len(self.archive.frames))
+            self._finish(lambda jobs: jobs.snapshot(server))
+        elif not result.startswith("done"):
+            raise BrokenPromiseError(f"a run after everything failed: {result}")
 
     def _finish(self, job: Callable[[Jobs], str]) -> None:
         result = self.run_alone(job)

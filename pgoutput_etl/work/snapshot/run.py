@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -32,29 +31,39 @@ from pgoutput_etl.work.snapshot.report import LoadedTable, SnapshotSummary
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.staging import StagedTables, Staging
 
-_NO_BATCH = Batch("", 0, {}, False, None, {}, 0)
+NO_BATCH = Batch("", 0, {}, False, None, {}, 0)
 
 
 def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, progress: Progress) -> SnapshotSummary:
     """Raises PgoutputEtlError. Then nothing was changed, or the next run of any job finishes the batch."""
     request.check()
     world = World.of(spark, config)
-    ledger = world.ledger
-    _finish_pending(world, progress)
-    archive = _reliable_archive(world, ledger.batches.last())
+    finish_pending(world, progress)
+    archive = _reliable_archive(world, world.ledger.batches.last())
     remarks = _refuse_lost_rows(spark, archive, request)
-    work = _StagedLoad(world, archive, partial(Staging, spark, config, request=request, progress=progress), progress)
+
+    def stage(archive: LedgerArchive) -> StagedTables:
+        return Staging(spark, config, archive, request, progress).run()
+
+    done, staged = load_staged(world, archive, stage, progress)
+    return _summary(config, done, staged, remarks)
+
+
+def load_staged(
+    world: World, archive: LedgerArchive, stage: Callable[[LedgerArchive], StagedTables], progress: Progress
+) -> tuple[SnapshotResult, StagedTables]:
+    """Stages rows while other runs may continue, and loads them in a batch. Raises PgoutputEtlError, as `snapshot`."""
+    work = _StagedLoad(world, archive, stage, progress)
     work.stage()
     try:
-        last = ledger.batches.last()  # another job may have run while the rows were staged
+        last = world.ledger.batches.last()  # another job may have run while the rows were staged
         if last is not None and last.resumed:
             raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
         work.archive = _reliable_archive(world, last)
-        done = run(ledger, work, last, Watch(progress))
+        return run(world.ledger, work, last, Watch(progress)), work.staged
     finally:
         if work.load is None or not work.load.begun:
             archive.discard(work.staged.order.staged)
-    return _summary(config, done, work.staged, remarks)
 
 
 @dataclass(slots=True)
@@ -63,13 +72,13 @@ class _StagedLoad:
 
     world: World
     archive: LedgerArchive
-    staging: Callable[..., Staging]
+    staging: Callable[[LedgerArchive], StagedTables]
     progress: Progress
     staged: StagedTables = field(init=False)
     load: SnapshotLoad | None = None
 
     def stage(self) -> None:
-        self.staged = self.staging(archive=self.archive).run()
+        self.staged = self.staging(self.archive)
 
     @contextmanager
     def prepare(
@@ -85,7 +94,7 @@ class _StagedLoad:
 
 
 def _reliable_archive(world: World, last: Batch | None) -> LedgerArchive:
-    archive = world.archive_of(last or _NO_BATCH)
+    archive = world.archive_of(last or NO_BATCH)
     unreliable_from = archive.assembly.unreliable_from
     if unreliable_from is not None:
         raise RunError(
@@ -134,7 +143,7 @@ def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> Chec
     """Compares the server with the order of an initial load. Changes nothing. Raises PgoutputEtlError."""
     request.check()
     world = World.of(spark, config)
-    return _checks(spark, world.archive_of(world.ledger.batches.last() or _NO_BATCH), request)
+    return _checks(spark, world.archive_of(world.ledger.batches.last() or NO_BATCH), request)
 
 
 def _checks(spark: SparkSession, archive: LedgerArchive, request: SnapshotRequest) -> CheckReport:
@@ -171,7 +180,8 @@ def _refuse_lost_rows(spark: SparkSession, archive: LedgerArchive, request: Snap
     )
 
 
-def _finish_pending(world: World, progress: Progress) -> None:
+def finish_pending(world: World, progress: Progress) -> None:
+    """Finishes the batch of a run that died. Raises PgoutputEtlError."""
     last = world.ledger.batches.last()
     if last is None or not last.resumed:
         return

@@ -162,7 +162,7 @@ class Layout:
         before, after, assigned = operation
         if before is None:
             assert after is not None
-            return Insert(None, self.definition.oid, self._tuple(after)) if INSERT in self.operations else None
+            return Insert(None, self.definition.oid, self.tuple_of(after)) if INSERT in self.operations else None
         if after is None:
             is_sent = DELETE in self.operations and self.identity_places  # pgoutput skips a DELETE without old tuple
             return self._delete(before) if is_sent else None
@@ -170,20 +170,20 @@ class Layout:
 
     def _update(self, before: Row, after: Row, assigned: frozenset[int]) -> Update:
         """A TOASTed value is not sent unless the statement sets its column."""
-        new = self._tuple(after, assigned)
+        new = self.tuple_of(after, assigned)
         oid = self.definition.oid
         if self.is_full:
-            return Update(None, oid, OldTupleKind.OLD, self._tuple(before), new)
+            return Update(None, oid, OldTupleKind.OLD, self.tuple_of(before), new)
         # The old key is logged if it changed, or if a part of it is TOASTed: the new tuple lacks that part then.
         if all(before[place] == after[place] and not is_toasted(before[place]) for place in self.identity_places):
             return Update(None, oid, None, None, new)
         return Update(None, oid, OldTupleKind.KEY, self._key_tuple(before), new)
 
     def _delete(self, row: Row) -> Delete:
-        kind, old = (OldTupleKind.OLD, self._tuple(row)) if self.is_full else (OldTupleKind.KEY, self._key_tuple(row))
+        kind, old = (OldTupleKind.OLD, self.tuple_of(row)) if self.is_full else (OldTupleKind.KEY, self._key_tuple(row))
         return Delete(None, self.definition.oid, kind, old)
 
-    def _tuple(self, row: Row, assigned: frozenset[int] | None = None) -> TupleData:
+    def tuple_of(self, row: Row, assigned: frozenset[int] | None = None) -> TupleData:
         values = []
         kinds = bytearray()
         for place in self.places:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.support.model.catalog import Column, Definition, Layout, Name, Row
+from tests.support.model.catalog import Column, Definition, Layout, Name, Publication, Row
 from tests.support.model.transaction import DefinitionChange, Entry, NotPublished, PublicationChange, RowChange, RowSent
 
 TextRow = tuple[str | None, ...]
@@ -96,6 +96,7 @@ class Truth:
     def _begin(self) -> None:
         self._tables: dict[int, _State] = {}
         self._names: dict[int, Name] = {}  # in the order of the last published rows
+        self._publication: Publication | None = None  # None until it is altered
         self._read, self._lsn = 0, 0
 
     def tables_at(self, lsn: int) -> dict[int, Table]:
@@ -114,6 +115,18 @@ class Truth:
             oid: state.as_table(sent.definition, sent.columns, state.rows if state.frozen is None else state.frozen)
             for oid, state in self._tables.items()
             if (sent := state.sent) is not None
+        }
+
+    def as_sent_at(self, lsn: int) -> dict[int, tuple[Layout, list[Row]]]:
+        """Layouts and rows of the tables that an archive knows as the server holds them, by OID."""
+        self._read_to(lsn)
+        return {
+            oid: (sent, [*state.rows.values()])
+            for oid, state in self._tables.items()
+            if (sent := state.sent) is not None
+            and state.definition is sent.definition
+            and state.unknowable is None
+            and self._publication in (None, sent.publication)
         }
 
     def names_at(self, lsn: int) -> dict[int, Name]:
@@ -155,5 +168,5 @@ class Truth:
                 state.definition = after
             case NotPublished(oid, reason):
                 self._tables.setdefault(oid, _State()).unknowable = reason
-            case PublicationChange():
-                pass
+            case PublicationChange(_, after):
+                self._publication = after
