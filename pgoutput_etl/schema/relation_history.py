@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Protocol
 
 from pgoutput_etl.protocol.messages import Relation
@@ -172,14 +173,12 @@ class RelationHistory:
         return {e.relation: self._newest_unmasked(e.root) for e in newest if e.root in self._by_oid}
 
     def attached(self, root: int, since: Position) -> tuple[RelationEntry, ...]:
-        """The first description of each partition of a root after `since`, and of one that returned."""
+        """The description of each partition of a root with which it became one after `since`. A partition without an
+        earlier description was created as one."""
         found = []
         for oid in sorted(self._partitions.get(root, ())):
-            before: int | None = None
-            for entry in sorted(self._by_oid[oid], key=lambda e: e.position):
-                if entry.root == root != before and entry.position > since:
-                    found.append(entry)
-                before = entry.root
+            entries = sorted(self._by_oid[oid], key=lambda e: e.position)
+            found += [e for before, e in pairwise(entries) if e.root == root != before.root and e.position > since]
         return tuple(found)
 
     def oids(self) -> frozenset[int]:

@@ -488,12 +488,14 @@ def test_the_next_run_finishes_an_interrupted_snapshot(nights: Nights, monkeypat
         patched.setattr(Ledger, "close_backfill", dies)
         with pytest.raises(KeyboardInterrupt):
             load(nights, 0x180, [("0", "from before"), ("1", "a")])
+    staged = nights.job.folder / "tables/_pgoutput_etl/staged"
+    assert list(staged.iterdir())
     (nights.job.folder / "t.csv").unlink()
     summary = nights.night(transaction(2, 0x200, update("0", "then")))
 
     assert summary.batch == 3
     assert nights.values("t") == [("0", "then"), ("1", "a")]
-    assert not list((nights.job.folder / "tables/_pgoutput_etl/staged").iterdir())
+    assert not staged.exists()
 
 
 @pytest.mark.soak
