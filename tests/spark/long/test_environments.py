@@ -276,8 +276,8 @@ def chunks(content: bytes, size: int) -> Iterator[bytes]:
 @pytest.mark.skipif(shutil.which("faketime") is None, reason="there is no faketime")
 @pytest.mark.parametrize("times", [("+0", "-2h"), ("+3y", "+0"), ("2038-01-19 03:14:00", "1999-12-31 23:59:50")])
 def test_clocks_that_are_wrong(times: tuple[str, str], shop: Shop) -> None:
-    """The second night's clock is behind the first one's."""
+    """The second night's clock is behind the first one's. Java's waits spin or hang if only some clocks are faked."""
     for night, at in enumerate(times):
         shop.land(night)
-        done = shop.apply("faketime", "-f" if at[0] in "+-" else "--", at, FAKETIME_DONT_FAKE_MONOTONIC="1")
+        done = shop.apply("faketime", *(["-f"] if at[0] in "+-" else []), at)
         shop.assert_right(done, night + 1)
