@@ -98,6 +98,13 @@ class TableError(PgoutputEtlError):
         self.kind = kind
 
 
+class ServerTableError(TableError):
+    """A TableError of a Python worker about values that only the server has. As with RowError, its class tells so."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, ReasonKind.ON_SERVER)
+
+
 class RowError(ArchiveError):
     """A row that can't be read or applied, which holds its table. Each kind is a class of its own, because Spark
     reports an error of a Python worker as text, in which the class's name is all that no value can imitate."""

@@ -9,7 +9,15 @@ from collections.abc import Callable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from pgoutput_etl.errors import ArchiveError, RowError, TableError, brief, own_lines, texts_of_storage
+from pgoutput_etl.errors import (
+    ArchiveError,
+    RowError,
+    ServerTableError,
+    TableError,
+    brief,
+    own_lines,
+    texts_of_storage,
+)
 from pgoutput_etl.reasons import Reason
 from pgoutput_etl.spark.retries import CONFLICTS, was_lost
 
@@ -20,7 +28,10 @@ FAULTS = (ArchiveError, TableError, *SPARK_ERRORS)  # may be about one table
 
 # An error of a Spark worker about a file, whose path the worker doesn't know, or about rows.
 _ROW_ERRORS = "|".join(("ArchiveError", "RowError", *RowError.classes))
-_WORKER_ERROR = re.compile(rf"(?:(?P<name>{_ROW_ERRORS}): file (?P<file>-?\d+), |TableError: )(?P<reason>.*)")
+_TABLE_ERRORS = {kind.__name__: kind for kind in (TableError, ServerTableError)}
+_WORKER_ERROR = re.compile(
+    rf"(?:(?P<row>{_ROW_ERRORS}): file (?P<file>-?\d+), |(?P<table>{'|'.join(_TABLE_ERRORS)}): )(?P<reason>.*)"
+)
 
 # Classes and conditions that other tables meet, too: of the JVM, the network, a Connect server, and a run that is being
 # stopped.
@@ -42,8 +53,10 @@ def table_fault(error: Exception, path_of: Callable[[int], str]) -> Reason | Non
     match = next(filter(None, map(_WORKER_ERROR.match, own_lines(error))), None)
     if match is None:
         return None
-    where = f"{path_of(int(match['file']))}: " if match["file"] else ""
-    return Reason(where + match["reason"], RowError.classes.get(match["name"], RowError).kind)
+    if match["table"]:
+        return _TABLE_ERRORS[match["table"]](match["reason"]).reason
+    text = f"{path_of(int(match['file']))}: {match['reason']}"
+    return Reason(text, RowError.classes.get(match["row"], RowError).kind)
 
 
 def spark_fault(error: Exception, is_running: Callable[[], bool]) -> TableError | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.errors import TableError
+from pgoutput_etl.errors import ServerTableError, TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
 from pgoutput_etl.reasons import ReasonKind
 from pgoutput_etl.schema.declarations import Declarations
@@ -172,9 +172,8 @@ def _column(
                 texts[i] = None if text is None or i in unknown else text.encode()
             loaded, uncertain = convert(old, new, texts, migration.declared.get(place))
             if place in migration.key and (uncertain or unknown):
-                raise TableError(
+                raise ServerTableError(
                     f"the type of key column {migration.after[place].name!r} changed from {old.name} to {new.name}, "
-                    "and the new form of its values is not certain",
-                    ReasonKind.ON_SERVER,
+                    "and the new form of its values is not certain"
                 )
             return loaded.array, {**loaded.unrepresentable, **unknown}

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.errors import RowError, TableError
+from pgoutput_etl.errors import RowError, ServerTableError, TableError
 from pgoutput_etl.ledger.tables import SCHEMAS, table_row, table_state
 from pgoutput_etl.load.faults import table_fault
 from pgoutput_etl.reasons import TORN, Reason, ReasonKind, kind_of, to_json, with_reason
@@ -61,3 +61,10 @@ def test_a_worker_sends_the_kind_as_the_error_class(kind: ReasonKind | None) -> 
         fault = table_fault(found, "/landing/{}".format)
         assert fault == "/landing/7: offset 12: why"
         assert kind_of(fault) is kind
+
+
+@pytest.mark.parametrize("error", [TableError("why"), ServerTableError("why")])
+def test_a_worker_sends_the_kind_of_a_reason_without_a_file(error: TableError) -> None:
+    fault = table_fault(RuntimeError(f"Traceback:\npgoutput_etl.errors.{type(error).__name__}: why\n"), str)
+    assert (fault, kind_of(fault)) == ("why", error.kind)
+    assert kind_of(ServerTableError("why").reason) is ReasonKind.ON_SERVER
