@@ -75,6 +75,7 @@ class Season:
         self.change_targets([(r, r.spoil) for r in self.remedies])
         self.configure(later=True)
         self.apply(*(r.sql(r.then) for r in self.remedies))
+        self.configure()
         return self.apply(*(r.sql(r.last) for r in self.remedies))
 
     def mend_causes(self) -> Outcome:

@@ -200,12 +200,13 @@ def test_a_file_whose_commits_do_not_fit(nights: Nights) -> None:
     nights.land(one(2))
     hostile = nights.land(transaction(99, 10**17, insert("forged", "x")))
     nights.land(one(3))
+    nights.land(one(4))  # without it, the third file might be the wrong one
     summary = nights.job.run()
     assert (summary.exit_code, set(held(summary))) == (EXIT_QUARANTINE, {"t"})
     [step] = summary.next
     hostile.unlink()
     assert run(step.command) == EXIT_DONE
-    assert nights.values("t") == [("1", "a"), ("2", "a"), ("3", "a")]
+    assert nights.values("t") == [("1", "a"), ("2", "a"), ("3", "a"), ("4", "a")]
     assert nights.job.run().next == ()
 
 
@@ -216,13 +217,14 @@ def test_a_file_that_stands_in_the_way_of_all(nights: Nights) -> None:
     junk = nights.job.landing / "0005.txt"
     junk.write_text("not an archive " * 100)
     nights.land(one(2))
-    summary = nights.job.run()
-    assert summary.exit_code == EXIT_QUARANTINE
-    junk.unlink()
-    for step in summary.next:
-        assert run(step.command) == EXIT_DONE
+    options = shlex.join(nights.job.loaded().options)
+    command = refuse(type_command(f"pgoutput-etl apply {options}"), "No file is applied meanwhile")
+    for _ in range(2):
+        assert run(command) == EXIT_QUARANTINE
     assert nights.values("t") == [("1", "a"), ("2", "a")]
-    assert nights.job.run().next == ()
+    junk.unlink()
+    again = nights.job.run()
+    assert (again.exit_code, again.next) == (EXIT_DONE, ())
 
 
 @pytest.mark.soak
@@ -259,7 +261,8 @@ def test_a_commit_without_its_prepare(nights: Nights) -> None:
 @pytest.mark.parametrize("rule", ["mode: history", "columns: {v: redact}", "mode: soft_delete"])
 def test_settings_that_a_table_was_not_written_with(rule: str, nights: Nights) -> None:
     """The error of apply, of plan, and of a snapshot print the command that builds the table anew."""
-    nights.night(one(1), one(2))
+    nights.night(one(1))
+    nights.land(one(2))
     config = nights.job.config
     config.write_text(f"{config.read_text()}tables: [{{match: public.t, {rule}}}]\n")
     applied, planned = (type_command(f"pgoutput-etl {job} --config {config}") for job in ("apply", "plan"))
@@ -268,4 +271,4 @@ def test_settings_that_a_table_was_not_written_with(rule: str, nights: Nights) -
     assert run(command) == EXIT_DONE
     again = type_command(f"pgoutput-etl apply --config {config}")
     assert (again.code, again.next) == (EXIT_DONE, [])
-    assert [row["id"] for row in nights.job.rows("public", "t")] == ["1", "2"]
+    assert sorted(row["id"] for row in nights.job.rows("public", "t")) == ["1", "2"]

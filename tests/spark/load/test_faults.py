@@ -139,6 +139,11 @@ def layout(_: dict[int, str]) -> str:
     return "tables=[{match: '*', cluster_by: [id], comment: ours}]"
 
 
+def layout_of_altered(_: dict[int, str]) -> str:
+    """The archive leaves it open whether `v` was renamed to one of the new columns."""
+    return "tables=[{match: '*', cluster_by: [id], comment: ours, columns: {w: added, u: added}}]"
+
+
 def other_places(tables: dict[int, str]) -> str:
     return f"tables=[{', '.join(f'{{match: public.{name}, rename: other.{name}}}' for name in tables.values())}]"
 
@@ -155,7 +160,7 @@ ALL = BackfillRequest(("*",))
     [
         pytest.param(14, layout, create, id="create", marks=pytest.mark.soak),
         pytest.param(10, no_rules, change, id="write"),
-        pytest.param(14, layout, alter, id="evolve, lay out, and write", marks=pytest.mark.soak),
+        pytest.param(16, layout_of_altered, alter, id="evolve, lay out, and write", marks=pytest.mark.soak),
         pytest.param(20, other_places, change, id="move", marks=pytest.mark.soak),
         pytest.param(16, layout, None, id="rebuild", marks=pytest.mark.soak),
     ],

@@ -20,8 +20,9 @@ class Remedy:
     """A table's way into a state and out of it. `<t>` stands for its name in SQL.
 
     before: SQL before the slot exists. first, then, last: SQL of three nights. spoil, restore: SQL that another program
-    runs on the Delta table after the first night, and before the commands are typed. rule, mended: the table's rule
-    until the commands are typed, and from then on; None if it has no rule. server: SQL on the server before the
+    runs on the Delta table after the first night, and before the commands are typed. rule, later, mended: the table's
+    rule until the commands are typed, in the second night if it is another one then, and once they are typed; None if
+    it has no rule. server: SQL on the server before the
     commands. state, reason: what a run says, a part of it. command: the one that is printed for the table. differs:
     why the mended table differs from the server's, if it does.
     """
