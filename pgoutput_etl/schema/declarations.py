@@ -5,11 +5,13 @@ Later steps look alike, but may be about another column. A name may have several
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise, product
 
 from pgoutput_etl.errors import TableError
+from pgoutput_etl.reasons import ReasonKind
 from pgoutput_etl.schema.identification import (
     Columns,
     Declared,
@@ -17,24 +19,35 @@ from pgoutput_etl.schema.identification import (
     Doubt,
     Identification,
     UndecidedError,
+    Versions,
+    declaration,
     facts_of,
     identify,
 )
 
 Used = Mapping[str, tuple[str | None, ...]]
 
-_MOST_TRIED, _MOST_SEARCHED = 64, 1000  # combinations of declarations for a step, and for a history
+_MOST_TRIED, _MOST_SEARCHED = 64, 1000  # combinations of declarations that are tried for a step, and for a history
+
+_MOST_PARTS, _MOST_OF_NAME = 4096, 3  # combinations that are compared for a step, with so many of each name's next ones
+
+_TWO_ORDERS = (
+    "its declarations fit its changes in two orders, under which columns differ: {}. Declare a column that kept its "
+    "name between others, too ({{renamed_from: its own name}}), or load a snapshot"
+)
+
+_History = tuple[tuple[tuple[int, int], ...], ...]  # old positions by new one, of each step
 
 
 @dataclass(slots=True)
 class Declarations:
     """declared: of the configuration. used: those that earlier steps have used. taken: the readings of later steps that
-    none has decided. planned: the declarations of the steps to come, if they were foreseen."""
+    none has decided. planned: the declarations of the steps to come, if they were foreseen; None if two fit."""
 
     declared: Declared
     used: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
     taken: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
-    planned: list[DeclaredStep] = field(default_factory=list)
+    planned: list[DeclaredStep | None] = field(default_factory=list)
 
     def foresee(self, history: Sequence[Columns]) -> None:
         """Decides which declarations the steps of a history get: a step that does not need one may look like the later
@@ -43,13 +56,18 @@ class Declarations:
         if self.declared and len(steps) > 1:
             search = _Search(steps, sum(map(len, self.left().values())))
             search.follow(self, [], _Cost())
-            self.planned = search.best
+            ways = [*search.best.values()][: 1 if search.cost.doubts else None]  # doubts are reported
+            steps_used = zip(*ways, strict=True)
+            self.planned = [used[0] if all(other == used[0] for other in used) else None for used in steps_used]
 
     def identify(self, before: Columns, after: Columns) -> Identification:
         """Identifies a step's columns by the declarations that are left, and uses those that it needs. Raises
         TableError."""
         if self.planned and before != after:
-            return self._identify(before, after, [self.planned.pop(0)])
+            planned = self.planned.pop(0)
+            if planned is None:
+                raise TableError(_TWO_ORDERS.format(declaration(self.declared)), ReasonKind.ON_SERVER)
+            return self._identify(before, after, [planned])
         left = self.left()
         return self._identify(before, after, _offers(_of_columns(left, after)))
 
@@ -168,28 +186,33 @@ class _Cost:
 
 @dataclass(slots=True)
 class _Search:
-    """Searches declarations for the steps of a history under which none is undecided. declared: their number."""
+    """Searches declarations for the steps of a history under which none is undecided. declared: their number. best: the
+    ways with the least cost, one for each that gives other columns."""
 
     steps: Sequence[tuple[Columns, Columns]]
     declared: int
-    best: list[DeclaredStep] = field(default_factory=list)
-    cost: _Cost | None = None
+    best: dict[_History, list[DeclaredStep]] = field(default_factory=dict)
+    cost: _Cost = field(default_factory=lambda: _Cost(unused=sys.maxsize))
     tries: int = _MOST_SEARCHED
 
-    def follow(self, declarations: Declarations, used: list[DeclaredStep], cost: _Cost) -> None:
-        """Completes the declarations of the first steps in all ways."""
-        if len(used) == len(self.steps):
-            cost = replace(cost, unused=self.declared - sum(map(len, used)))
-            if self.cost is None or cost < self.cost:
-                self.best, self.cost = used, cost
+    def follow(self, declarations: Declarations, way: Sequence[Identification], cost: _Cost) -> None:
+        """Completes the identification of the first steps in all ways."""
+        if len(way) == len(self.steps):
+            self._add(way, replace(cost, unused=self.declared - sum(len(step.used) for step in way)))
             return
-        ways = self._ways(declarations, *self.steps[len(used)])
-        fewest = min((len(found.used) for found, doubts, _ in ways if not doubts), default=0)
-        certain = [found.origins for found, doubts, _ in ways if not doubts and len(found.used) == fewest]
+        ways = self._ways(declarations, *self.steps[len(way)])
+        certain = [found for found, doubts, _ in ways if not doubts]
         for found, doubts, following in ways:
-            overruled = 0 if found.origins in certain else max(len(found.used) - fewest, 0)
-            total = replace(cost, doubts=cost.doubts + doubts, overruled=cost.overruled + overruled)
-            self.follow(following, [*used, found.used], total)
+            overruled = cost.overruled + _overruled(found, certain)
+            total = replace(cost, doubts=cost.doubts + doubts, overruled=overruled)
+            if total <= self.cost:
+                self.follow(following, [*way, found], total)
+
+    def _add(self, way: Sequence[Identification], cost: _Cost) -> None:
+        if cost < self.cost:
+            self.best, self.cost = {}, cost
+        if cost == self.cost:
+            self.best.setdefault(tuple(tuple(sorted(step.origins.items())) for step in way), [s.used for s in way])
 
     def _ways(
         self, declarations: Declarations, before: Columns, after: Columns
@@ -197,9 +220,9 @@ class _Search:
         """The ways to identify a step, each with the doubts that are left and what later steps have."""
         left = declarations.left()
         ways: list[tuple[Identification, int, Declarations]] = []
-        for offer in _parts(_of_columns(left, after)):
+        for offer in _meant(_parts(_of_columns(left, after)), Versions(before, after)):
             self.tries -= 1
-            if self.tries < 0 or self.cost == _Cost():
+            if self.tries < 0 or (self.cost == _Cost() and len(self.best) > 1):
                 break
             following = declarations.copy()
             try:
@@ -212,9 +235,34 @@ class _Search:
         return ways
 
 
+def _overruled(found: Identification, certain: Iterable[Identification]) -> int:
+    """The number of declarations without which the step is certain, and has other columns."""
+    parts = (other for other in certain if other.used.items() < found.used.items() and other.origins != found.origins)
+    return max((len(found.used) - len(other.used) for other in parts), default=0)
+
+
 def _parts(left: Used) -> Iterable[DeclaredStep]:
-    """A declaration or none per name, those with many first."""
-    places = product(*(range(len(facts) + 1) for facts in left.values()))
-    for chosen in sorted(islice(places, _MOST_TRIED), key=sum):
-        pairs = zip(left.items(), chosen, strict=True)
-        yield {name: facts[place] for (name, facts), place in pairs if place < len(facts)}
+    """A declaration or none per name. First those that pass over none, because that leaves it unused; of these, those
+    with many first."""
+    facts = [[*islice(own, _MOST_OF_NAME)] for own in left.values()]
+
+    def cost(chosen: tuple[int, ...]) -> tuple[int, int]:
+        pairs = [*zip(chosen, facts, strict=True)]
+        return sum(place for place, own in pairs if place < len(own)), sum(place == len(own) for place, own in pairs)
+
+    for chosen in sorted(islice(product(*(range(len(own) + 1) for own in facts)), _MOST_PARTS), key=cost):
+        pairs = zip(left, facts, chosen, strict=True)
+        yield {name: own[place] for name, own, place in pairs if place < len(own)}
+
+
+def _meant(offers: Iterable[DeclaredStep], versions: Versions) -> Iterator[DeclaredStep]:
+    """One of the offers that say the same of a step."""
+    known: list[Mapping[int, int | None]] = []
+    for offer in offers:
+        try:
+            origins = versions.declared_origins(offer)
+        except TableError:
+            continue
+        if origins not in known:
+            known.append(origins)
+            yield offer

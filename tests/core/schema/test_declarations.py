@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
+from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import RelationColumn
 from pgoutput_etl.schema.declarations import Declarations
-from pgoutput_etl.schema.identification import Columns, Doubt, UndecidedError
+from pgoutput_etl.schema.identification import Columns, Doubt, Identification, UndecidedError
 
 INT, BIGINT = 23, 20
 
@@ -111,8 +112,24 @@ def night_by_night(history: list[Columns]) -> tuple[dict[str, tuple[str | None, 
     return declared, origins
 
 
+def identified(declarations: Declarations, history: list[Columns]) -> list[Identification]:
+    return [declarations.identify(before, after) for before, after in pairwise(history)]
+
+
+def test_declarations_that_fit_in_two_orders_are_not_guessed() -> None:
+    """`a` or `b` may have gone first. The declaration of a column that kept its name decides it."""
+    history = [columns("a", "b"), columns("b", "a"), columns("a", "b")]
+    declarations = Declarations({"a": None, "b": None})
+    declarations.foresee(history)
+    with pytest.raises(TableError, match=r"fit its changes in two orders, .* differ: columns: {a: added, b: added}"):
+        identified(declarations, history)
+    declarations = Declarations({"a": ("a", None), "b": (None, "b")})
+    declarations.foresee(history)
+    assert [step.origins for step in identified(declarations, history)] == [{1: 0}, {1: 0}]
+
+
 SEEDS = [pytest.param(seed, marks=[pytest.mark.soak] * (seed >= 100)) for seed in range(300)]
-FITS_TWICE = {84, 260}  # seeds of histories that the same declarations explain in two ways
+FITS_TWICE = {40, 84, 211, 291}  # seeds of histories that the same declarations explain in two ways
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -124,8 +141,12 @@ def test_a_rebuild_takes_the_declarations_of_all_nights(seed: int) -> None:
     declared, origins = night_by_night(history)
     declarations = Declarations(declared)
     declarations.foresee(history)
-    steps = [declarations.identify(before, after) for before, after in pairwise(history)]
-    assert ([step.origins for step in steps] == origins) == (seed not in FITS_TWICE)
+    if seed in FITS_TWICE:
+        with pytest.raises(TableError, match="fit its changes in two orders"):
+            identified(declarations, history)
+        return
+    steps = identified(declarations, history)
+    assert [step.origins for step in steps] == origins
     assert [step.doubts for step in steps] == [[] for _ in steps]
 
 
@@ -137,5 +158,8 @@ def test_a_rebuild_takes_the_one_list_that_its_first_message_has(seed: int) -> N
         history.append(altered(random, history[-1]))
     declarations = Declarations(Declarations({}).likeliest(history))
     declarations.foresee(history)
-    for before, after in pairwise(history):
-        declarations.identify(before, after)
+    if seed in FITS_TWICE - {291}:
+        with pytest.raises(TableError, match="fit its changes in two orders"):
+            identified(declarations, history)
+    else:
+        identified(declarations, history)
