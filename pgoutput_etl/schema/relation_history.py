@@ -14,7 +14,7 @@ Positions are (number of the file, ordinal of the message), which orders message
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
@@ -175,11 +175,24 @@ class RelationHistory:
     def attached(self, root: int, since: Position) -> tuple[RelationEntry, ...]:
         """The description of each partition of a root with which it became one after `since`. A partition without an
         earlier description was created as one."""
-        found = []
-        for oid in sorted(self._partitions.get(root, ())):
-            entries = sorted(self._by_oid[oid], key=lambda e: e.position)
-            found += [e for before, e in pairwise(entries) if e.root == root != before.root and e.position > since]
-        return tuple(found)
+        moves = (move for oid in sorted(self._partitions.get(root, ())) for move in self._moves(oid, since))
+        return tuple(entry for _, entry in moves if entry.root == root)
+
+    def detached(self, root: int, since: Position) -> tuple[RelationEntry, ...]:
+        """The first description after `since` of each former partition of a root."""
+        moves = (move for oid in sorted(self._partitions.get(root, ())) for move in self._moves(oid, since))
+        return tuple(entry for former, entry in moves if former == root)
+
+    def former_roots(self, oid: int, since: Position) -> tuple[Relation, ...]:
+        """The roots whose partition a relation ceased to be after `since`, to have rows of its own."""
+        left = (former for former, entry in self._moves(oid, since) if entry.root is None)
+        return tuple(relation for former in left if former is not None and (relation := self.newest(former)))
+
+    def _moves(self, oid: int, since: Position) -> Iterator[tuple[int | None, RelationEntry]]:
+        """The descriptions of a relation after `since` with another root than before, and the root before."""
+        for before, entry in pairwise(sorted(self._by_oid.get(oid, ()), key=lambda e: e.position)):
+            if entry.root != before.root and entry.position > since:
+                yield before.root, entry
 
     def oids(self) -> frozenset[int]:
         return frozenset(self._by_oid)

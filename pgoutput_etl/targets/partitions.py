@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory
+from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.plan import BEFORE_FILES, Since, TableChanges, TableState
+
+
+@dataclass(frozen=True, slots=True)
+class RowLsns:
+    """The commit LSNs of a table's first and last own row, as far as they are known."""
+
+    first: int
+    last: int
+
+
+_NO_ROWS = RowLsns(-1, -1)
+
+
+def row_lsns(states: Iterable[TableState], changes: Iterable[TableChanges]) -> dict[int, RowLsns]:
+    """By OID. changes: later than the states."""
+    lsns = {
+        s.oid: RowLsns(s.complete_since.lsn if s.complete_since else 0, (s.last_row or (0,))[0])
+        for s in states
+        if s.version >= 0
+    }
+    for table in changes:
+        first = table.runs[0].start[0] if table.runs else 0
+        lsns[table.oid] = RowLsns(lsns.get(table.oid, RowLsns(first, 0)).first, (table.last_row or (0,))[0])
+    return lsns
 
 
 def partition_remarks(shapes: Iterable[TableShape]) -> tuple[str, ...]:
@@ -21,26 +46,41 @@ def partition_remarks(shapes: Iterable[TableShape]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def gained_tables(
-    history: RelationHistory, state: TableState | None, changes: TableChanges, last_rows: Mapping[int, CommitPosition]
-) -> tuple[str, ...]:
-    """The tables that became partitions of a root since its last row, if no truncate or snapshot came later.
+def with_other_partitions(
+    history: RelationHistory, state: TableState | None, changes: TableChanges, rows: Mapping[int, RowLsns]
+) -> TableChanges:
+    """A table's changes with the tables that became its partitions since its last row, or ceased to be, and with the
+    roots whose partition it was, if no truncate or snapshot came later.
 
-    state: the root's. last_rows: of each table that has had any.
+    state: the table's. rows: of each table that has had any of its own.
     """
     if not changes.runs or changes.runs[0].start[1] == BEFORE_FILES:
-        return ()
+        return changes
     since = max(row[1:] for row in (changes.truncated_at, state and state.last_row, (-1, -1, -1)) if row)
     complete = None if state is None else state.complete_since
     loaded_at = complete.lsn if complete is not None and complete.kind is Since.SNAPSHOT else -1
     attached = (entry.relation for entry in history.attached(changes.oid, since))
-    return tuple(r.full_name for r in attached if last_rows.get(r.oid, (-1, 0, 0))[0] > loaded_at)
+    detached = (entry.relation for entry in history.detached(changes.oid, since))
+    gained = tuple(r.full_name for r in attached if rows.get(r.oid, _NO_ROWS).last > loaded_at)
+    lost = tuple(r.full_name for r in detached if rows.get(r.oid, _NO_ROWS).first > loaded_at)
+    is_loaded = rows.get(changes.oid, _NO_ROWS).first <= loaded_at
+    left = () if is_loaded else tuple(r.full_name for r in history.former_roots(changes.oid, since))
+    return replace(changes, gained=gained, lost=lost, left=left)
 
 
-def gain_remarks(changes: TableChanges) -> tuple[str, ...]:
-    """One line per table that became a partition."""
-    return tuple(
+def partition_change_remarks(changes: TableChanges) -> tuple[str, ...]:
+    """One line per table that became a partition, or ceased to be one, and per former root."""
+    gained = (
         f"{name} became a partition: the rows that it had before belong to this table now, and were not sent again. "
         "Load a snapshot"
         for name in changes.gained
     )
+    lost = (
+        f"{name} is no longer a partition: the rows that it had before are left in this table. Load a snapshot"
+        for name in changes.lost
+    )
+    left = (
+        f"It was a partition of {name}, under which the rows that it had before were sent. Load a snapshot"
+        for name in changes.left
+    )
+    return (*gained, *lost, *left)

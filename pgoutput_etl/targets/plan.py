@@ -42,9 +42,10 @@ KeyRanges = tuple[tuple[int, int], ...] | None
 
 
 class Since(Enum):
-    """The proof that a table has all rows from a commit on. ATTACHMENT proves that earlier rows are missing, namely
-    those of a table that became a partition. FIRST_CHANGE proves nothing about earlier rows: they are
-    missing, if there were any."""
+    """The proof that a table has all rows from a commit on. ATTACHMENT proves that earlier rows are wrong: those of a
+    table that became a partition are missing, or those of one that is no partition any longer are left, or
+    missing in that one. FIRST_CHANGE
+    proves nothing about earlier rows: they are missing, if there were any."""
 
     SNAPSHOT = "snapshot"
     CREATION = "creation"  # after a snapshot of a server that publishes all tables, and did not have this one
@@ -160,7 +161,8 @@ class TableChanges:
     truncated_at: the last truncate. unchanged: positions of unchanged TOAST. moves_toast: a row whose key changed has
     some. size: bytes of their blocks, or None if unknown. runs: the relation's versions in commit order, as far as they
     are described. last_row: the last change. gained: tables that became partitions of the relation: their rows belong
-    to it now, and were not sent again.
+    to it now, and were not sent again. lost: former partitions, whose rows belong to it no longer. left: former roots,
+    under which its rows were sent.
     """
 
     oid: int
@@ -175,6 +177,8 @@ class TableChanges:
     runs: tuple[RelationSpan, ...] = ()
     last_row: CommitPosition | None = None
     gained: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -280,7 +284,7 @@ def complete_since(before: TableState | None, changes: TableChanges) -> Complete
     """The completeness of a table that this batch writes. before: its state in the ledger; changes: those that are
     written."""
     known = None if before is None else before.complete_since
-    if changes.gained:
+    if changes.gained or changes.lost or changes.left:
         return CompleteSince(Since.ATTACHMENT, changes.runs[0].start[0])
     if changes.truncated_at is not None and (known is None or known.kind in _UNPROVEN):
         return CompleteSince(Since.TRUNCATE, changes.truncated_at[0])
@@ -296,8 +300,8 @@ def mismatches_left(before: TableState | None, changes: TableChanges) -> Mismatc
 
 
 def may_lack_rows(state: TableState) -> bool:
-    """True if the table lacks rows from before its first change in the archive, if there were any, or those that a
-    table had before it became a partition."""
+    """True if the table lacks rows from before its first change in the archive, if there were any, or has
+    those of other partitions than it should."""
     return state.complete_since is not None and state.complete_since.kind in _UNPROVEN
 
 

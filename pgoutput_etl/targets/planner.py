@@ -27,7 +27,7 @@ from pgoutput_etl.schema.table_shape import table_columns, table_shape
 from pgoutput_etl.targets import location
 from pgoutput_etl.targets.layout import fitting
 from pgoutput_etl.targets.modes import table_mode
-from pgoutput_etl.targets.partitions import gain_remarks, gained_tables
+from pgoutput_etl.targets.partitions import RowLsns, partition_change_remarks, row_lsns, with_other_partitions
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
     WAS_SKIPPED,
@@ -102,9 +102,8 @@ def make_plan(
     changes = {oid: _described(history, table_changes) for oid, table_changes in changes.items()}
     holders = name_holders(states if named is None else named, changes)
     location.refuse_taken_names(config, holders)
-    last_rows = {oid: s.last_row or (0, 0, 0) for oid, s in (named or states).items() if s.version >= 0}
-    last_rows |= {oid: table_changes.last_row or (0, 0, 0) for oid, table_changes in changes.items()}
-    planner = _Planner(config, history, user_types, holders, accepts_changes, last_rows)
+    rows = row_lsns((named or states).values(), changes.values())
+    planner = _Planner(config, history, user_types, holders, accepts_changes, rows)
     plan = TablePlan()
     for oid in sorted({*changes, *states, *cutoffs}):
         case = _Case(oid, changes.get(oid), states.get(oid), cutoffs.get(oid), oid in ahead, oid in placed)
@@ -156,7 +155,7 @@ class _ColumnHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """holders: by name, the OID of the table that has it. last_rows: of each table that has had any. contradicting:
+    """holders: by name, the OID of the table that has it. rows: of each table that has had any. contradicting:
     tables that the configuration contradicts."""
 
     config: Config
@@ -164,7 +163,7 @@ class _Planner:
     user_types: UserTypes
     holders: Mapping[Name, int]
     accepts_changes: bool
-    last_rows: Mapping[int, CommitPosition]
+    rows: Mapping[int, RowLsns]
     contradicting: list[OtherSettings] = field(default_factory=list)
 
     def add(self, plan: TablePlan, case: _Case) -> None:
@@ -268,7 +267,7 @@ class _Planner:
         mode = None if state is None else other_mode(state, rule.mode, relation)
         if mode is not None:
             raise TableError(f"{mode}. {_NO_OTHER_MODE}")
-        changes = replace(changes, gained=gained_tables(self.history, state, changes, self.last_rows))
+        changes = with_other_partitions(self.history, state, changes, self.rows)
         if not table_mode(rule.mode).is_copy:  # other modes store a truncate like any other change
             changes = replace(changes, truncated_at=None)
         history = _ColumnHistory(Declarations(rule.lineage, {} if state is None else dict(state.used)))
@@ -290,7 +289,7 @@ class _Planner:
         schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
         masks = self.history.masks_of(case.oid)
         laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
-        remarks += gain_remarks(changes)
+        remarks += partition_change_remarks(changes)
         target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
         return TableTask(
             *target, case.cutoff, rule.mode, masks, remarks, doubts=history.doubts, used=history.declarations.used

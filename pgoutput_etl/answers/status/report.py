@@ -251,7 +251,7 @@ _SINCE = {
     "snapshot": "a snapshot",
     "creation": "their creation",
     "truncate": "a TRUNCATE",
-    "attachment": "the attachment of a partition (rows that it had before are missing)",
+    "attachment": "a change of partitions (rows that they had before are missing, or left)",
     "first change": "the first change (earlier rows are missing, if there were any)",
 }
 

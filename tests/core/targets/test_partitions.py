@@ -1,28 +1,81 @@
-"""Rows that a root gains unsent, from tables that become its partitions."""
+"""Partitions that a root gains and loses, as far as the archive shows it."""
 
 from __future__ import annotations
 
-from pgoutput_etl.schema.relation_history import RelationSpan
-from pgoutput_etl.targets.partitions import gained_tables
-from pgoutput_etl.targets.plan import TableChanges
-from tests.core.scan.test_partition_roots import KEYED, LEAF, ROOT, history_of
-from tests.support.small_archives import Change, T, insert, transaction
+from dataclasses import replace
 
-AS_PARTITION = (ROOT, KEYED, insert("1", "a"))
-AS_TABLE = (KEYED, insert("2", "b", oid=LEAF))
+import pytest
 
+from pgoutput_etl.config.settings import Snapshots
+from pgoutput_etl.ledger.tables import table_row
+from pgoutput_etl.protocol.messages import PgoutputMessage
+from pgoutput_etl.targets.condition import ConditionKind, condition_of
+from pgoutput_etl.targets.plan import CompleteSince, Since, TableChanges
+from pgoutput_etl.targets.target_plan import TargetPlan
+from tests.support.nights import CONFIG, Nights
+from tests.support.small_archives import Change, copydata, insert, table, transaction, truncate
 
-def gained(*changes: Change) -> tuple[str, ...]:
-    """By a root that is applied from the start of an archive with these changes."""
-    of_root = TableChanges(T, inserts=1, runs=(RelationSpan((0x100, 0, 1), ROOT),))
-    last_rows = {T: (0x100, 0, 1), LEAF: (0x100, 0, len(changes))}
-    return gained_tables(history_of(transaction(1, 0x100, *changes)), None, of_root, last_rows)
-
-
-def test_a_table_with_rows_of_its_own_becomes_a_partition() -> None:
-    assert gained(*AS_TABLE, *AS_PARTITION) == ("public.leaf",)
-    assert gained(*AS_PARTITION, *AS_TABLE, *AS_PARTITION) == ("public.leaf",)
+ROOT, LEAF = 100, 101
+THROUGH_ROOT = (table("id", "v", oid=ROOT, name="r"), table("id", "v", oid=LEAF, name="r_n"))
+ALONE = THROUGH_ROOT[1]
 
 
-def test_a_detached_partition_has_its_first_rows_later() -> None:
-    assert gained(*AS_PARTITION, *AS_TABLE) == ()
+def apply(nights: Nights, *changes: Change) -> TargetPlan:
+    number = nights.files + 1
+    messages: list[PgoutputMessage] = transaction(number, number * 0x100, *changes)
+    return nights.night([copydata(messages, 0x1000 * number)])
+
+
+def changes_of(plan: TargetPlan, oid: int) -> TableChanges:
+    [changes] = [task.changes for task in plan.tables.tasks if task.oid == oid]
+    return changes
+
+
+@pytest.fixture
+def nights() -> Nights:
+    """A root that is complete, with a row of its partition."""
+    nights = Nights()
+    apply(nights, THROUGH_ROOT[0], truncate(ROOT), *THROUGH_ROOT, insert("1", "a", oid=ROOT))
+    return nights
+
+
+def test_a_root_keeps_the_rows_of_a_partition_that_has_its_own_now(nights: Nights) -> None:
+    detached = apply(nights, ALONE, insert("2", "b", oid=LEAF))
+    assert detached.tables.tasks[0].remarks == (
+        "It was a partition of public.r, under which the rows that it had before were sent. Load a snapshot",
+    )
+    assert nights.states[LEAF].complete_since == CompleteSince(Since.ATTACHMENT, 0x200)
+    plan = apply(nights, THROUGH_ROOT[0], insert("3", "c", oid=ROOT))
+    assert changes_of(plan, ROOT).lost == ("public.r_n",)
+    [task] = plan.tables.tasks
+    assert task.remarks == (
+        "public.r_n is no longer a partition: the rows that it had before are left in this table. Load a snapshot",
+    )
+    state = nights.states[ROOT]
+    assert state.complete_since == CompleteSince(Since.ATTACHMENT, 0x300)
+    condition = condition_of(state, Snapshots.ACCEPT, CONFIG.rule_for("public", "r"))
+    assert condition is not None
+    assert condition.state is ConditionKind.INCOMPLETE
+    assert "its partitions changed, or it was one" in condition.reason
+    assert changes_of(apply(nights, insert("4", "d", oid=ROOT)), ROOT).lost == ()
+    apply(nights, truncate(ROOT))
+    assert nights.states[ROOT].complete_since == CompleteSince(Since.TRUNCATE, 0x500)
+
+
+def test_in_one_night(nights: Nights) -> None:
+    plan = apply(nights, ALONE, insert("2", "b", oid=LEAF), THROUGH_ROOT[0], insert("3", "c", oid=ROOT))
+    assert changes_of(plan, ROOT).lost == ("public.r_n",)
+
+
+def test_a_snapshot_after_the_detachment_has_no_such_rows(nights: Nights) -> None:
+    """Even if the partition's own rows go on, and the root's first row since then is later."""
+    apply(nights, ALONE, insert("2", "b", oid=LEAF))
+    loaded = replace(nights.states[ROOT], complete_since=CompleteSince(Since.SNAPSHOT, 0x280), last_row=None)
+    nights.tables = [table_row(state) for state in (nights.states | {ROOT: loaded}).values()]
+    apply(nights, ALONE, insert("3", "c", oid=LEAF))
+    assert changes_of(apply(nights, THROUGH_ROOT[0], insert("4", "d", oid=ROOT)), ROOT).lost == ()
+
+
+def test_a_partition_that_is_described_again_is_none(nights: Nights) -> None:
+    plan = apply(nights, *THROUGH_ROOT, insert("2", "b", oid=ROOT))
+    assert (changes_of(plan, ROOT).gained, changes_of(plan, ROOT).lost) == ((), ())
