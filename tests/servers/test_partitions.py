@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations_with_replacement, product
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import load_config
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.catalog import QUERY as CATALOG
 from pgoutput_etl.postgres.catalog import read_catalog
@@ -24,15 +26,25 @@ from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.run import snapshot
 from tests.support.jobs import Job
 from tests.support.judged_targets import JobTarget, MemoryTarget, in_memory
+from tests.support.kept_rows import applied
 from tests.support.servers.judged_database import judged_database
 from tests.support.servers.postgres import Server, Version
 from tests.support.verdicts import judge
 
 pytestmark = pytest.mark.e2e
 
-# A root's identity, and its key's columns; a partition's, with the columns that its old tuples have.
-ROOTS = {"nothing": "", "key": "id region", "full": "", "key and full": ""}
-PARTITIONS = {"root's key": "id region", "key": "id", "index": "code", "full": "id region code doc w"}
+# A root's identity, and its key's columns; a partition's, with the columns that its old tuples have. PostgreSQL rejects
+# UPDATE and DELETE of a partition's rows under NOTHING.
+ROOTS = {
+    "nothing": "",
+    "key": "id region",
+    "full": "",
+    "key and full": "",
+    "key and nothing": "",
+    "index": "region code",
+}
+EVERY = "id region code doc w"
+PARTITIONS = {"root's key": "id region", "key": "id", "index": "code", "full": EVERY, "nothing": EVERY}
 KEYS = ("", "id", "id region", "code")
 
 
@@ -49,6 +61,25 @@ NIGHTS = (
     ),
     "delete from t where id in (5, 100); update t set region = 'n' where id = 300; update t set code = code + 1",
 )
+IN_ONE_PARTITION = (
+    "update t set w = 'x' where region = 'n' and id = 1; delete from t where region = 'n' and id = 2",
+    (
+        "update t set id = 100 where region = 'n' and id = 1; update t set doc = 'd' where region = 'n' and id = 100;"
+        "insert into t values (6, 'm', 60)"
+    ),
+    "update t set code = code + 1 where region = 'n'; insert into t values (7, 'n', 70, 'e', 'f')",
+)
+
+
+def changes(partitions: tuple[str, str]) -> tuple[str, ...]:
+    """The nights after the first one."""
+    match partitions:
+        case ("nothing", "nothing"):
+            return ("insert into t values (6, 'n', 60, null, 'd'), (7, 'm', 70, '', null)",)
+        case (_, "nothing"):
+            return IN_ONE_PARTITION
+        case _:
+            return NIGHTS[1:]
 
 
 def definition(root: str, partitions: tuple[str, str]) -> str:
@@ -72,9 +103,13 @@ def definition(root: str, partitions: tuple[str, str]) -> str:
                 f"alter table l_{name} replica identity using index l_{name}_code",
             ],
             "full": [f"alter table l_{name} replica identity full"],
+            "nothing": [f"alter table l_{name} replica identity nothing"],
         }[identity]
-    if "full" in root:
-        statements.append("alter table t replica identity full")
+    if root == "index":
+        statements.append("create unique index t_code on t (region, code)")
+        statements.append("alter table t replica identity using index t_code")
+    elif (identity := root.rpartition(" ")[2]) in ("full", "nothing"):
+        statements.append(f"alter table t replica identity {identity}")
     return "; ".join(statements)
 
 
@@ -83,13 +118,15 @@ def mixes() -> Iterator[tuple[str, tuple[str, str], str]]:
         if ("key" in root and "key" in pair) or ("key" not in root and "root's key" in pair):
             continue  # PostgreSQL refuses a second primary key; there is none to inherit
         for key in KEYS:
+            if pair == ("nothing", "nothing") and not set(key.split()) <= set((ROOTS[root] or EVERY).split()):
+                continue  # held from its first row, as an ordinary table is: no old tuple has such a key
             yield root, pair, key
 
 
 def is_covered(root: str, partitions: tuple[str, str], key: str) -> bool:
     """True if the messages show which row of the root each of them is about."""
     used = set((key or ROOTS[root]).split())
-    return all(used <= set(PARTITIONS[p].split()) and (bool(used) or p == "full") for p in partitions)
+    return all(used <= set(PARTITIONS[p].split()) and (bool(used) or p in ("full", "nothing")) for p in partitions)
 
 
 IN_CI = [
@@ -101,6 +138,8 @@ IN_CI = [
     ("key", ("index", "full"), "code"),
     ("full", ("key", "full"), "id"),
     ("key and full", ("root's key", "full"), "id region"),
+    ("key and nothing", ("root's key", "nothing"), ""),
+    ("index", ("index", "full"), ""),
 ]
 
 
@@ -129,7 +168,7 @@ def test_a_root_has_the_servers_rows_or_is_held(
     covered = is_covered(root, partitions, key)
     with judged_database(server, "partitions", landing, publication=VIA_ROOT) as database:
         server.psql(definition(root, partitions))
-        for number, statements in enumerate(NIGHTS):
+        for number, statements in enumerate((NIGHTS[0], *changes(partitions))):
             server.psql(statements)
             database.land()
             [judgment] = judge(target.night(), database.tables()).values()
@@ -245,9 +284,60 @@ def test_every_mode_has_the_servers_rows(server: Server, tmp_path: Path, landing
             }
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_every_mix_in_one_archive(
+    is_whole: bool, server: Server, tmp_path: Path, landing: Path, spark: SparkSession
+) -> None:
+    """The job applies all nights at once, in two modes. A root that it holds names the partition and both remedies."""
+    names = {
+        f"t{n}_{mode}": (*mix, mode)
+        for (n, mix), mode in product(enumerate(mixes() if is_whole else IN_CI), ("mirror", "append"))
+    }
+    rules = [
+        f"{{match: public.{name}, mode: {mode}{f', key: [{comma_separated(key)}]' if key else ''}}}"
+        for name, (_, _, key, mode) in names.items()
+    ]
+    job = Job(spark, tmp_path, landing, [f"tables=[{', '.join(rules)}]"])
+    with judged_database(server, "partitions", landing, publication=VIA_ROOT) as database:
+        for name, (root, partitions, _, _) in names.items():
+            statements = "; ".join((definition(root, partitions), NIGHTS[0], *changes(partitions)))
+            server.psql(renamed(statements, name))
+        database.land()
+        judgments = judge(JobTarget(job).night(), database.tables())
+        with server.connect() as connection:
+            query = f"select {comma_separated(EVERY)} from "
+            theirs = {name: connection.execute((query + name).encode()).fetchall() for name in names}
+    batch = DeltaLedger.of(spark, job.loaded()).batches.last()
+    assert batch is not None
+    states, replay = {state.table: state for state in batch.tables.values()}, Replay()
+    for file in sorted(landing.iterdir()):
+        replay.add_file(file.name, file.read_bytes())
+    changed = replay.rows_by_relation()
+    for name, (root, partitions, key, mode) in names.items():
+        reason, oid, mix = states[name].reason or "", states[name].oid, (name, root, partitions, key)
+        assert (reason == "") == is_covered(root, partitions, key), (mix, reason)
+        if reason:
+            named = (f"rows of public.{name} can't", f"its partition public.{name}_l_", "replica identity (")
+            remedies = ("`key", "set REPLICA IDENTITY FULL for the partitions on the server, and load a snapshot")
+            assert all(text in reason for text in (*named, *remedies)), (mix, reason)
+        elif mode == "mirror":
+            assert judgments[f"public.{name}"].difference == "", mix
+        else:
+            shape = replay.table(oid, changed[oid], {f"public.{name}": tuple(key.split())} if key else None).shape
+            found = applied(job.rows("public", name), shape)
+            assert Counter(tuple(row[column] for column in EVERY.split()) for row in found) == Counter(theirs[name]), (
+                mix
+            )
+
+
+def comma_separated(names: str) -> str:
+    return ", ".join(names.split())
+
+
 def renamed(statements: str, name: str) -> str:
     """The statements, about another root and other partitions."""
-    return re.sub(r"\bl_[nm]", rf"{name}_\g<0>", re.sub(r"\bt(?=_[nm]|\b)", name, statements))
+    return re.sub(r"\bl_[nm]", rf"{name}_\g<0>", re.sub(r"\bt(?=_[nm]|_code|\b)", name, statements))
 
 
 WITH_KEY = "tables=[{match: public.k, key: [id]}]"
