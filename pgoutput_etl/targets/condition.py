@@ -133,7 +133,7 @@ def _divergence(found: Mismatches, since: CompleteSince | None) -> str:
 def _incompleteness(found: Mismatches | None, since: CompleteSince | None) -> str:
     if since is not None and since.kind is Since.ATTACHMENT:
         until = f"before LSN {format_lsn(since.lsn)}"
-        return f"its partitions changed, or it was one: rows from {until} are missing, or left of a former partition"
+        return f"a partition was attached or detached: rows from {until} are missing, or are left of a former partition"
     start = "the archive" if since is None else f"its first change at LSN {format_lsn(since.lsn)}"
     if found is None:
         return f"rows from before {start} are missing, if there were any"

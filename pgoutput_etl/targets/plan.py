@@ -42,10 +42,9 @@ KeyRanges = tuple[tuple[int, int], ...] | None
 
 
 class Since(Enum):
-    """The proof that a table has all rows from a commit on. ATTACHMENT proves that earlier rows are wrong: those of a
-    table that became a partition are missing, or those of one that is no partition any longer are left, or
-    missing in that one. FIRST_CHANGE
-    proves nothing about earlier rows: they are missing, if there were any."""
+    """The proof that a table has all rows from a commit on. ATTACHMENT proves that earlier rows are wrong: those of an
+    attached partition are missing, or those of a detached one are left, or missing in the detached table itself.
+    FIRST_CHANGE proves nothing about earlier rows: they are missing, if there were any."""
 
     SNAPSHOT = "snapshot"
     CREATION = "creation"  # after a snapshot of a server that publishes all tables, and did not have this one
