@@ -31,7 +31,7 @@ _KINDS = {
     ),
     "ExpansionError": "FramingError",
     "CommitOrderError": "SequenceError",
-    "UndecidedError": "TableError",
+    **dict.fromkeys(("ServerTableError", "UndecidedError"), "TableError"),
 }
 # Functions of the configuration's checks, whose mistakes become ConfigErrors, and which argument is the text.
 _MISTAKES = {"mistake": 0, "expected": 1, "text": 0, "items": 0}

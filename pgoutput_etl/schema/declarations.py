@@ -31,11 +31,6 @@ _MOST_TRIED, _MOST_SEARCHED = 64, 1000  # combinations of declarations that are 
 
 _MOST_PARTS, _MOST_OF_NAME = 4096, 3  # combinations that are compared for a step, with so many of each name's next ones
 
-_TWO_ORDERS = (
-    "its declarations fit its changes in two orders, under which columns differ: {}. Declare a column that kept its "
-    "name between others, too ({{renamed_from: its own name}}), or load a snapshot"
-)
-
 _History = tuple[tuple[tuple[int, int], ...], ...]  # old positions by new one, of each step
 
 
@@ -66,7 +61,12 @@ class Declarations:
         if self.planned and before != after:
             planned = self.planned.pop(0)
             if planned is None:
-                raise TableError(_TWO_ORDERS.format(declaration(self.declared)), ReasonKind.ON_SERVER)
+                raise TableError(
+                    "its declarations fit its changes in two orders, under which columns differ: "
+                    f"{declaration(self.declared)}. Declare a column that kept its name between others, too "
+                    "({renamed_from: its own name}), or load a snapshot",
+                    ReasonKind.ON_SERVER,
+                )
             return self._identify(before, after, [planned])
         left = self.left()
         return self._identify(before, after, _offers(_of_columns(left, after)))
