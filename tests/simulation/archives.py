@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Begin, Commit, Insert, PgoutputMessage, Relation, Type
@@ -25,12 +26,13 @@ Rows = tuple[str, ...]
 @dataclass(frozen=True, slots=True)
 class Expected:
     """After the commit at `lsn`. tables: sorted rows by OID; None for a table whose history can't be interpreted.
-    mismatches: of the other tables."""
+    mismatches: of the other tables. messages: sorted logical decoding Messages."""
 
     lsn: int
     tables: Mapping[int, Rows | None]
     mismatches: Mapping[int, Mismatches | None]
     names: Mapping[tuple[str, str], int]
+    messages: Rows
 
 
 @dataclass(eq=False, slots=True)
@@ -97,7 +99,13 @@ def _expected(content: bytes) -> Expected:
             mismatches[oid] = table.mismatches
         except TableError:
             tables[oid] = None
-    return Expected(replay.assembly.last_commit_lsn, tables, mismatches, replay.name_holders())
+    messages = tuple(sorted(map(message_text, replay.logical_messages())))
+    return Expected(replay.assembly.last_commit_lsn, tables, mismatches, replay.name_holders(), messages)
+
+
+def message_text(message: Mapping[str, Any]) -> str:
+    names = ("prefix", "content", "lsn", "transactional", "xid", "commit_lsn")
+    return repr([message[name] for name in names])
 
 
 def _without_inserts(messages: Iterable[PgoutputMessage], number: int) -> list[PgoutputMessage]:
@@ -109,7 +117,9 @@ def _without_inserts(messages: Iterable[PgoutputMessage], number: int) -> list[P
 @cache
 def archive(number: int) -> Archive:
     chance = random.Random(f"archive {number}")
-    options = replace(random_options(chance), messages=False, actions=chance.choice((6, 12, 20, 30)))
+    options = random_options(chance)
+    has_messages = options.server_version >= 14 and number % 3 == 0
+    options = replace(options, messages=has_messages, actions=chance.choice((6, 12, 20, 30)))
     history = random_history(chance, options)
     aborted = frozenset(r.top for r in history.server.wal if isinstance(r, Abort) and r.xid == r.top)
     messages: list[PgoutputMessage] = []

@@ -3,7 +3,7 @@ rows that Spark would join are joined here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,9 +24,11 @@ from pgoutput_etl.ledger.quarantine import LedgerQuarantine
 from pgoutput_etl.ledger.store import LedgerStore, Store
 from pgoutput_etl.ledger.tables import SCHEMAS, RowRange
 from pgoutput_etl.ledger.transactions import BatchHistory, LedgerTransactions, PendingTransactions, open_fragments
-from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, unpacked
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.logical_messages import COUNTED_BY, IDENTIFIED_BY, messages_that_count
 from pgoutput_etl.transactions.outcome import ONCE_COMMITTED, TRIMMED, FragmentId, TransactionStatus
 from tests.simulation.scheduler import SimMachine
 from tests.simulation.storage import Commit, ConflictError, Kind, Storage, Writer
@@ -194,8 +196,33 @@ class SimTransactions(LedgerTransactions):
     def history_of(self, batch: Batch, rows: MessageRows, commits: int) -> SimHistory:
         return SimHistory(self, batch, rows, commits)
 
-    def append_messages(self, batch: Batch, rows: MessageRows, counts: Any) -> None:  # noqa: ARG002
-        assert not any(counts.values()), "archives of the simulation have no Messages"
+    def append_messages(self, batch: Batch, rows: MessageRows, counts: Any) -> None:
+        if not any(counts.values()):
+            return
+        found = {_identity(message): message for message in reversed([*_messages(rows)])}
+        names = ("transactional", *IDENTIFIED_BY)
+        stored = {_identity(row) for row in self.store.rows("messages", names, before=batch.number)}
+        is_again = batch.since == batch.number
+        new = [
+            {**message, "commit_ts": None if message["commit_ts"] is None else time_of(message["commit_ts"])}
+            for identity, message in found.items()
+            if identity not in stored or (message["transactional"] and not is_again)
+        ]
+        self.store.append_rows("messages", new, batch.number)
+
+
+def _messages(rows: MessageRows) -> Iterator[dict[str, Any]]:
+    """In the order of the archive."""
+    kinds = (BlockKind.LOGICAL.value, BlockKind.WAITING_LOGICAL.value)
+    assert rows.blocks.local is not None
+    tables = [rows.blocks.local, *([] if rows.waiting is None else [cast(pa.Table, rows.waiting)])]
+    blocks = [b for table in tables for b in iterate_blocks(table.to_batches()) if b["kind"] in kinds]
+    counted = (messages_that_count(rows.statuses.of_batch(unpacked(b, COUNTED_BY)), rows.statuses) for b in blocks)
+    yield from sorted((m for batch in counted for m in batch.to_pylist()), key=lambda m: (m["file"], m["ordinal"]))
+
+
+def _identity(message: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(message[name] for name in ("transactional", *IDENTIFIED_BY))
 
 
 class SimPending(PendingTransactions):
@@ -288,7 +315,7 @@ class SimBatches(LedgerBatches):
     watch: Callable[[Claimed], Claimed]
 
     def known_tables(self) -> list[tuple[int, frozenset[int]]]:
-        """Histories have no snapshots, and reading that would change what every seed means."""
+        """No snapshot knows all tables, and reading that would change what every seed means."""
         return []
 
     @contextmanager

@@ -16,7 +16,7 @@ from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.transactions.outcome import ACCOUNTS
 from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
 from pgoutput_etl.work.kinds.snapshot_order import SnapshotOrder
-from tests.simulation.archives import Archive, Expected, Rows
+from tests.simulation.archives import Archive, Expected, Rows, message_text
 from tests.simulation.landing import Receiver
 from tests.simulation.ledger import ROOT, Chunk
 from tests.simulation.scheduler import Scheduler, SimProcess
@@ -181,6 +181,9 @@ class Promises:
         lsn = expected.lsn if has_read else min(self.loaded.values(), default=1) - 1  # the snapshots' without files
         if row["last_commit_lsn"] != lsn:
             raise BrokenPromiseError(f"batch {number}: LSN {row['last_commit_lsn']}, expected {lsn}")
+        messages = [message_text(m) for m in self.rows("messages") if m["batch"] <= number]
+        if tuple(sorted(messages)) != expected.messages:
+            raise BrokenPromiseError(f"batch {number}: {len(messages)} Messages, expected {len(expected.messages)}")
         self._record_removed(row, before)
         states = {state["oid"]: state for state in row["tables"]}
         for oid, rows in self._tables_at(expected).items():
