@@ -14,7 +14,7 @@ from pgoutput_etl.config.rules import OnInvalidText, TableRule
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import SequenceError, TableError
 from pgoutput_etl.places import Place
-from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.reasons import CONTRACT_KINDS, kind_of
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.declarations import Declarations
@@ -25,6 +25,7 @@ from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
 from pgoutput_etl.schema.table_shape import table_columns, table_shape
 from pgoutput_etl.targets import location
+from pgoutput_etl.targets.domains import check_key, domain_remarks, new_domains
 from pgoutput_etl.targets.layout import fitting
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.partitions import RowLsns, partition_change_remarks, row_lsns, with_other_partitions
@@ -133,11 +134,13 @@ class _Case:
 
 @dataclass(slots=True)
 class _ColumnHistory:
-    """What a table's changes leave undecided. open: doubts of earlier batches. new: of this one."""
+    """What a table's changes leave undecided. open: doubts of earlier batches. new: of this one. domains:
+    columns of existing rows whose type became one."""
 
     declarations: Declarations
     open: list[Doubt] = field(default_factory=list)
     new: list[Doubt] = field(default_factory=list)
+    domains: list[RelationColumn] = field(default_factory=list)
 
     def add(self, step: Lineage, before: Relation, begins_empty: bool) -> None:
         """before: the older version. begins_empty: no row has older columns, so nothing can be wrong."""
@@ -289,7 +292,7 @@ class _Planner:
         schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
         masks = self.history.masks_of(case.oid)
         laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
-        remarks += partition_change_remarks(changes)
+        remarks += (*partition_change_remarks(changes), *domain_remarks(history.domains))
         target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
         return TableTask(
             *target, case.cutoff, rule.mode, masks, remarks, doubts=history.doubts, used=history.declarations.used
@@ -323,6 +326,7 @@ class _Planner:
         types = replace(self.user_types, keeps_bytes=rule.on_invalid_text is OnInvalidText.KEEP)
         for run, end in zip(runs, [*(run.start for run in runs[1:]), None], strict=True):
             step: Lineage | None = None
+            domains: tuple[RelationColumn, ...] = ()
             begins_empty = truncated_at is not None and not spans
             if before is not None:
                 try:
@@ -331,6 +335,7 @@ class _Planner:
                     step, retired = next_version(before, retired, run.relation, declarations, keeps_dropped)
                     schema_changes += [(run.start, change) for change in step.changes]
                     history.add(step, before, begins_empty)
+                    domains = new_domains(before, run.relation, step.origins, self.user_types)
                     changed = {} if begins_empty else changed_at(changed, before, run.relation, step, run.start[0])
                 except TableError as error:
                     if not begins_empty:
@@ -348,6 +353,8 @@ class _Planner:
             migration = None
             if not begins_empty and columns is not None and step is not None:
                 migration = migration_to(columns, shape, step, rule.conversions)
+                check_key(domains, (shape.columns[i].name for i in shape.key))
+                history.domains += domains
             if migration is not None and migration.changes_nothing:
                 migration = None
             spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))

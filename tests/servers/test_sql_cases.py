@@ -28,6 +28,7 @@ _CAUSES = {
     "the server changes values without sending them": "composite_attribute generated_drop_expression regclass_rename",
     "a table takes another's name without a row": "staging_swap staging_swap_masked",
     "the sender rounds values": "float_digits",
+    "a domain's modifier is not sent, as the summary says": "domain_modifier",
 }
 _WRONG = {name: cause for cause, names in _CAUSES.items() for name in names.split()}
 WRONG_IN_MEMORY = {
