@@ -29,7 +29,7 @@ Used = Mapping[str, tuple[str | None, ...]]
 
 _MOST_TRIED, _MOST_SEARCHED = 64, 1000  # combinations of declarations that are tried for a step, and for a history
 
-_MOST_PARTS, _MOST_OF_NAME = 4096, 3  # combinations that are compared for a step, with so many of each name's next ones
+_MOST_PARTS, _MOST_OF_NAME = 1024, 2  # combinations that are compared for a step, with so many of each name's next ones
 
 _History = tuple[tuple[tuple[int, int], ...], ...]  # old positions by new one, of each step
 
