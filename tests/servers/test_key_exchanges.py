@@ -12,14 +12,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pgoutput_etl as pg
+from pgoutput_etl.answers.undo.request import UndoRequest
+from pgoutput_etl.answers.undo.run import undo
 from pgoutput_etl.config.rules import Mode
-from pgoutput_etl.jobs.backfill.request import BackfillRequest
-from pgoutput_etl.jobs.snapshot.request import RowFormat, SnapshotRequest
-from pgoutput_etl.jobs.snapshot.run import snapshot
-from pgoutput_etl.jobs.undo.request import UndoRequest
-from pgoutput_etl.jobs.undo.run import undo
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
+from pgoutput_etl.work.snapshot.run import snapshot
 from tests.spark.load.test_modes import assert_kept, in_modes
 from tests.support.jobs import Job
 from tests.support.kept_rows import applied
