@@ -6,6 +6,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+import click
+
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_USAGE
 from pgoutput_etl.extras import EXTRA_OF, installing
 from pgoutput_etl.jobs.command import Command
@@ -34,27 +36,43 @@ def command(job: str) -> Command:
     return job_command
 
 
-def usage() -> str:
-    width = max(map(len, JOBS))
-    lines = (f"  {job:{width}}  {description}" for job, description in JOBS.items())
-    return "\n".join(("usage: pgoutput-etl JOB …", "", *lines, "", "pgoutput-etl JOB --help lists its arguments.", ""))
+class _Jobs(click.Group):
+    """For help, completion, and errors."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        return list(JOBS)
+
+    def get_command(self, _: click.Context, name: str) -> click.Command | None:
+        return command(name).parser() if name in JOBS else None
+
+    def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Jobs"):
+            formatter.write_dl(list(JOBS.items()))
+
+
+@click.group(
+    cls=_Jobs,
+    subcommand_metavar="JOB …",
+    epilog="pgoutput-etl JOB --help lists its options.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(package_name="pgoutput_etl", message="%(version)s")
+def _jobs() -> None:
+    pass
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    job, *job_arguments = [*(sys.argv[1:] if arguments is None else arguments), ""]
-    if job in ("", "-h", "--help"):
-        (sys.stdout if job else sys.stderr).write(usage())
-        return EXIT_DONE if job else EXIT_USAGE
-    if job == "--version":
-        from importlib.metadata import version
-
-        print(version("pgoutput_etl"))
+    given = [*(sys.argv[1:] if arguments is None else arguments)]
+    if not given or given[0] not in JOBS:
+        try:
+            _jobs.main(given, "pgoutput-etl", standalone_mode=False)
+        except click.UsageError as error:
+            error.show()
+            return EXIT_USAGE
         return EXIT_DONE
-    if job not in JOBS:
-        sys.stderr.write(f"pgoutput-etl: unknown job {job!r}\n{usage()}")
-        return EXIT_USAGE
+    job, *options = given
     try:
-        return command(job).main(f"pgoutput-etl {job}", job_arguments[:-1])
+        return command(job).main(f"pgoutput-etl {job}", options)
     except ModuleNotFoundError as error:
         module = (error.name or "").partition(".")[0]
         if module not in EXTRA_OF:

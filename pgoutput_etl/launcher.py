@@ -14,7 +14,7 @@ from pathlib import Path
 from pgoutput_etl.extras import EXTRA_OF, installing
 
 # Dependencies that every job needs. Without numba, jobs are slow.
-_REQUIRED = ("pandas", "pyarrow", "pydantic", "rich", "yaml", "jinja2")
+_REQUIRED = ("pandas", "pyarrow", "pydantic", "rich", "yaml", "jinja2", "click")
 
 _SPARK = ("pyspark", "delta")
 

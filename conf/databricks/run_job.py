@@ -73,10 +73,7 @@ def run(argv: Sequence[str]) -> None:
         sys.path.insert(0, arguments.root)
     from pgoutput_etl.cli import main
 
-    try:
-        code = main([*job_arguments(arguments.job)])
-    except SystemExit as ended:  # argparse
-        code = ended.code if isinstance(ended.code, int) else 2
+    code = main([*job_arguments(arguments.job)])
     if arguments.tell:
         _dbutils().jobs.taskValues.set(key=arguments.tell, value=str(code))
     if code not in arguments.accept:

@@ -2,68 +2,67 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 from pgoutput_etl.config.settings import Config, Metrics
 from pgoutput_etl.console import ProgressPrinter
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.command import interval, job_command, session
+from pgoutput_etl.jobs.command import Outcome, Output, job_command, session
+from pgoutput_etl.options import INTERVAL, Option
 from pgoutput_etl.standard_output import StandardOutput
 
 if TYPE_CHECKING:
-    from pgoutput_etl.work.files.follow import FollowReport
     from pgoutput_etl.work.files.report import RunReport, RunSummary
 
-    Report: TypeAlias = RunReport | FollowReport
+
+@dataclass(frozen=True, slots=True)
+class ApplyRequest:
+    follow: Annotated[
+        timedelta | None,
+        Option("keep running, and apply what has landed every INTERVAL (60s, 5m), until SIGTERM", INTERVAL),
+    ] = None
+
+    def check(self) -> None:
+        if self.follow is not None and self.follow < timedelta(seconds=1):
+            raise ConfigError("--follow: expected 1s or more")
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--follow",
-        type=interval,
-        metavar="INTERVAL",
-        help="keep running, and apply what has landed every INTERVAL (60s, 5m), until SIGTERM",
-    )
-
-
-def _job(arguments: argparse.Namespace, config: Config) -> Callable[[], Report]:
-    if arguments.follow is not None and arguments.follow < timedelta(seconds=1):
-        raise ConfigError("--follow: expected 1s or more")
+def _work(request: ApplyRequest, config: Config, output: Output) -> Outcome:
     if config.metrics != Metrics():
         from pgoutput_etl.outputs.publish import RunPublisher
 
         RunPublisher.of(config.source.name, config.metrics).check()
-    return partial(_apply if arguments.follow is None else _follow, arguments, config)
+    return _apply(config, output) if request.follow is None else _follow(request.follow, config, output)
 
 
-def _apply(arguments: argparse.Namespace, config: Config) -> RunReport:
+def _apply(config: Config, output: Output) -> Outcome:
     from pgoutput_etl.answers.next_commands import inspected
+    from pgoutput_etl.work.files.light_work import is_light
     from pgoutput_etl.work.files.missing_rows import load_missing_rows
     from pgoutput_etl.work.files.pipeline import apply
     from pgoutput_etl.work.files.recorder import RunRecorder
     from pgoutput_etl.work.files.report import RunReport
 
     with RunRecorder(config.source.name, config.metrics) as recorder:
-        with session("apply", config, _is_light(arguments, config)) as spark, inspected(config):
-            progress = ProgressPrinter(arguments.quiet)
+        with session("apply", config, is_light(config)) as spark, inspected(config):
+            progress = ProgressPrinter(output.quiet)
             load_missing_rows(spark, config, progress)
             summaries = apply(spark, config, progress, recorder.stages)
         recorder.done(summaries)
-    return RunReport(summaries)
+    return Outcome.of(RunReport(summaries), _print_report)
 
 
-def _follow(arguments: argparse.Namespace, config: Config) -> FollowReport:
+def _follow(interval: timedelta, config: Config, output: Output) -> Outcome:
     from pgoutput_etl.answers.next_commands import inspected
     from pgoutput_etl.work.files.follow import follow, stop_signal
 
-    progress = ProgressPrinter(arguments.quiet)
+    progress = ProgressPrinter(output.quiet)
     with stop_signal(progress) as is_stopping, session("apply", config) as spark, inspected(config):
-        report = _print_json if arguments.json else _print_batch
-        return follow(spark, config, arguments.follow.total_seconds(), is_stopping, report, progress)
+        print_batch = _print_json if output.json else _print_batch
+        report = follow(spark, config, interval.total_seconds(), is_stopping, print_batch, progress)
+    return Outcome.of(report, lambda ended: print(ended.line()))
 
 
 def _print_json(batch: RunSummary) -> None:
@@ -83,22 +82,13 @@ def _print_batch(batch: RunSummary) -> None:
         print(batch_line(batch))
 
 
-def _print_report(report: Report) -> None:
-    from pgoutput_etl.work.files.report import RunReport, print_summary
+def _print_report(report: RunReport) -> None:
+    from pgoutput_etl.work.files.report import print_summary
 
-    if not isinstance(report, RunReport):
-        print(report.line())
-        return
     for batch in report.batches:
         print_summary(batch)
 
 
-def _is_light(arguments: argparse.Namespace, config: Config) -> bool:
-    from pgoutput_etl.work.files.light_work import is_light
-
-    return arguments.follow is None and is_light(config)
-
-
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"
 
-COMMAND = job_command("apply", __doc__, EXAMPLE, _job, _print_report, _add_options)
+COMMAND = job_command("apply", __doc__, EXAMPLE, ApplyRequest, _work)

@@ -1,15 +1,16 @@
-"""The jobs' common command line: arguments, and a report as text or JSON."""
+"""The jobs' common command line: options, and a report as text or JSON."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypeVar
+
+import click
 
 from pgoutput_etl.answers.command_line import example_line, next_line
 from pgoutput_etl.config.settings import Config, load_config
@@ -23,55 +24,79 @@ from pgoutput_etl.console import (
     print_unexpected,
 )
 from pgoutput_etl.errors import PgoutputEtlError
-from pgoutput_etl.exit_codes import EXIT_STOPPED, exit_code_of
-from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.spark.options import keep, split
+from pgoutput_etl.exit_codes import EXIT_STOPPED, EXIT_USAGE, exit_code_of
+from pgoutput_etl.jobs.parser import Parser
+from pgoutput_etl.options import FILE, Option, Value
 from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
-from pgoutput_etl.timestamps import parse_duration, parse_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Overrides: TypeAlias = Annotated[
+    tuple[str, ...], Option("override a key of the file", Value("KEY=VALUE"), "--set", is_list=True)
+]
+
+Quiet: TypeAlias = Annotated[bool, Option("print no progress to standard error")]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The options of a job with a configuration."""
+
+    config: Annotated[str, Option("the source's YAML file", FILE)]
+    overrides: Overrides = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    json: Annotated[bool, Option("print the report as JSON")] = False
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Debug:
+    debug: Annotated[bool, Option("print errors and Spark's log in full; they may contain rows' values")] = False
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
     """A job's command line. name: NAME of jobs/NAME.py; example: a command line for a clone after `make demo`.
 
-    run: returns the exit code. Modules of commands import no pyspark, pandas or rich, so that a mistake is answered
-    within milliseconds.
+    parts: dataclasses whose fields have the options; run: takes an instance of each, and returns the exit code. Modules
+    of commands import no pyspark, pandas or rich, so that a mistake is answered within milliseconds.
     """
 
     name: str
     description: str
     example: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], int]
+    parts: tuple[type[Any], ...]
+    run: Callable[..., int]
+    extra: tuple[click.Option, ...] = ()
 
-    def parser(self, prog: str) -> argparse.ArgumentParser:
-        parser = argparse.ArgumentParser(
-            prog=prog,
-            description=self.description,
-            allow_abbrev=False,
-            epilog=f"Spark's options, such as --master or --driver-memory, may stand among these.\n\n"
-            f"example: {example_line(self.example)}\n\nterms: docs/glossary.md",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+    def parser(self) -> Parser:
+        end = (
+            f"Spark's options, such as --master or --driver-memory, may stand among these.\n"
+            f"example: {example_line(self.example)}\nterms: docs/glossary.md"
         )
-        self.add_arguments(parser)
-        parser.add_argument(
-            "--debug", action="store_true", help="print errors and Spark's log in full; they may contain rows' values"
-        )
-        return parser
+        return Parser(self.name, self.description, end, (*self.parts, _Debug), self.extra)
 
     def main(self, prog: str | None = None, arguments: Sequence[str] | None = None) -> int:
         """prog: the program's name in messages; arguments: sys.argv's if None."""
         replace_closed_streams()
-        parsed = self._parsed(prog or f"jobs/{self.name}.py", sys.argv[1:] if arguments is None else arguments)
+        given = sys.argv[1:] if arguments is None else arguments
+        try:
+            *parts, debug = self.parser().parse(prog or f"jobs/{self.name}.py", given)
+        except click.UsageError as error:
+            error.show()
+            return EXIT_USAGE
+        except click.exceptions.Exit as ended:
+            return ended.exit_code
         os.environ.pop(DEBUG, None)
-        if parsed.debug:
+        if debug.debug:
             os.environ[DEBUG] = "1"
         keep_log_private()
         try:
-            return self.run(parsed)
+            return self.run(*parts)
         except PgoutputEtlError as error:
             print_error(error)
             return exit_code_of(error)
@@ -84,16 +109,6 @@ class Command:
             print_unexpected(error, self.name)
             return exit_code_of(error)
 
-    def _parsed(self, prog: str, arguments: Sequence[str]) -> argparse.Namespace:
-        """Without Spark's options, which are kept for the session."""
-        parser = self.parser(prog)
-        try:
-            options, own = split(arguments)
-        except ValueError as error:
-            parser.error(str(error))
-        keep(options)
-        return parser.parse_args(own)
-
 
 class JobReport(Protocol):
     @property
@@ -105,68 +120,80 @@ class JobReport(Protocol):
 class JobRequest(Protocol):
     """A job's options, as a dataclass."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
     def check(self) -> None:
         """Raises ConfigError for options that don't go together."""
 
 
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    def check(self) -> None:
+        pass
+
+
 R = TypeVar("R", bound=JobReport)
 Q = TypeVar("Q", bound=JobRequest)
+A = TypeVar("A")
 
-# Checks a job's options, and returns the work that is left to do.
-Job: TypeAlias = Callable[[argparse.Namespace, Config], Callable[[], R]]
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """print: the report as text."""
+
+    report: JobReport
+    print: Callable[[], None]
+
+    @classmethod
+    def of(cls, report: R, show: Callable[[R], None]) -> Outcome:
+        return cls(report, partial(show, report))
+
+
+Work: TypeAlias = Callable[[Q, Config, Output], Outcome]
+
+SparkWork: TypeAlias = "Callable[[SparkSession, Config, Q, Progress], Outcome]"
 
 
 def job_command(
-    name: str,
-    description: str,
-    example: str,
-    job: Job[R],
-    show: Callable[[R], None],
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+    name: str, description: str, example: str, request: type[Q], work: Work[Q], extra: tuple[click.Option, ...] = ()
 ) -> Command:
-    """The command of a job with a configuration. It prints the job's report or its error. show: prints text."""
+    """The command of a job with a configuration. It prints the job's report or its error."""
 
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--config", required=True, metavar="FILE", help="the source's YAML file")
-        add_options(parser)
-        parser.add_argument(
-            "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the file"
-        )
-        add_output(parser)
-
-    def run(arguments: argparse.Namespace) -> int:
-        config = load_config(arguments.config, arguments.set)
+    def run(source: Source, request: Q, output: Output) -> int:
+        config = load_config(source.config, source.overrides)
+        request.check()
         try:
-            report = job(arguments, config)()
+            outcome = work(request, config, output)
         except PgoutputEtlError as error:
             print_error(error, next_line(config, error.next_job) if error.next_job else None)
             return exit_code_of(error)
         with StandardOutput():
-            if arguments.json:
-                print(report.to_json())
+            if output.json:
+                print(outcome.report.to_json())
             else:
-                show(report)
-        return report.exit_code
+                outcome.print()
+        return outcome.report.exit_code
 
-    return Command(name, description, example, add_arguments, run)
+    return Command(name, description, example, (Source, request, Output), run, extra)
 
 
-def request_job(name: str, request_type: type[Q], do: Callable[[SparkSession, Config, Q, Progress], R]) -> Job[R]:
-    """A job whose options are the fields of a request, which is checked before Spark starts."""
+def spark_command(
+    name: str,
+    description: str,
+    example: str,
+    request: type[Q],
+    imported: Callable[[], SparkWork[Q]],
+    extra: tuple[click.Option, ...] = (),
+) -> Command:
+    """The command of a job that runs in a Spark session. imported: imports the job's work and returns it."""
 
-    def job(arguments: argparse.Namespace, config: Config) -> Callable[[], R]:
-        request = request_type(**{field.name: getattr(arguments, field.name) for field in fields(request_type)})
-        request.check()
+    def work(request: Q, config: Config, output: Output) -> Outcome:
+        with session(name, config) as spark:
+            return imported()(spark, config, request, ProgressPrinter(output.quiet))
 
-        def work() -> R:
-            with session(name, config) as spark:
-                return do(spark, config, request, ProgressPrinter(arguments.quiet))
+    return job_command(name, description, example, request, work, extra)
 
-        return work
 
-    return job
+def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable[[R], None]) -> SparkWork[Q]:
+    return lambda *arguments: Outcome.of(do(*arguments), show)
 
 
 @contextmanager
@@ -184,34 +211,3 @@ def session(job: str, config: Config, is_light: bool = False) -> Iterator[SparkS
             end_session(spark)
         raise
     end_session(spark)
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument("--quiet", action="store_true", help="print no progress to standard error")
-
-
-T = TypeVar("T")
-
-
-def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Reports a ValueError of `parse` as argparse's own errors."""
-
-    def parse_argument(text: str) -> T:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return parse_argument
-
-
-lsn: Callable[[str], int] = argument(parse_lsn)
-
-time: Callable[[str], datetime] = argument(parse_time)
-
-interval: Callable[[str], timedelta] = argument(parse_duration)
-
-
-def words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())

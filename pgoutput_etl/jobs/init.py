@@ -6,19 +6,20 @@ archive does not say, such as the key of a table with REPLICA IDENTITY FULL, is 
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pgoutput_etl.answers.command_line import job_words
 from pgoutput_etl.console import ProgressPrinter, counted
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import quarantine_code
-from pgoutput_etl.jobs.command import Command
+from pgoutput_etl.jobs.command import Command, Quiet
+from pgoutput_etl.options import FILE, Option, Value
 from pgoutput_etl.standard_output import StandardOutput
 
 if TYPE_CHECKING:
@@ -27,28 +28,28 @@ if TYPE_CHECKING:
 SAMPLED_BYTES = 1 << 27  # a local machine inspects these in seconds
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("landing", metavar="LANDING", help="a local folder or glob with one slot's archive")
-    add("--out", metavar="FILE", help="the file to write (default: standard output)")
-    add("--force", action="store_true", help="replace the file if it exists")
-    add("--quiet", action="store_true", help="print no progress to standard error")
+@dataclass(frozen=True, slots=True)
+class InitRequest:
+    landing: Annotated[str, Option("a local folder or glob with one slot's archive", Value("LANDING"), "LANDING")]
+    out: Annotated[str | None, Option("the file to write (default: standard output)", FILE)] = None
+    force: Annotated[bool, Option("replace the file if it exists")] = False
+    quiet: Quiet = False
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(request: InitRequest) -> int:
     from pgoutput_etl.answers.init.configuration import configuration, source_name
 
-    out = None if arguments.out is None else Path(arguments.out)
-    if out is not None and not arguments.force:
+    out = None if request.out is None else Path(request.out)
+    if out is not None and not request.force:
         _refuse_existing(out)
-    findings = _findings(arguments.landing, ProgressPrinter(arguments.quiet))
-    name = source_name(arguments.landing)
-    text = configuration(arguments.landing, name, findings)
+    findings = _findings(request.landing, ProgressPrinter(request.quiet))
+    name = source_name(request.landing)
+    text = configuration(request.landing, name, findings)
     if out is None:
         with StandardOutput():
             sys.stdout.write(text)
     else:
-        _write(out, text, arguments.force)
+        _write(out, text, request.force)
         plan = shlex.join((*job_words("plan"), "--config", str(out)))
         print(f"Wrote {out}: {counted(len(findings.tables), 'table')}. To see what the first run would do:\n  {plan}")
     return quarantine_code(*findings.unreadable)
@@ -91,4 +92,4 @@ def _write(out: Path, text: str, replaces: bool) -> None:
 
 EXAMPLE = "python jobs/init.py tests/data/random16/v2 --out shop.yaml"
 
-COMMAND = Command("init", __doc__, EXAMPLE, add_arguments, run)
+COMMAND = Command("init", __doc__, EXAMPLE, (InitRequest,), run)

@@ -2,59 +2,65 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from pgoutput_etl.answers.moment.request import AsOf, Moment
 from pgoutput_etl.config.settings import load_config
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_FAILED
 from pgoutput_etl.identifiers import pattern_of, printable
-from pgoutput_etl.jobs.command import Command, session
-from pgoutput_etl.jobs.moment_options import add_moment
+from pgoutput_etl.jobs.command import Command, Overrides, session
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.options import FILE, NUMBER, Option, Value
 from pgoutput_etl.standard_output import StandardOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "table",
-        metavar="TABLE",
-        help="a folder or a name in a catalog, as in a run's summary; with --config, schema.table",
-    )
-    add("--rows", type=int, default=20, metavar="N", help="number of rows (default: %(default)s)")
-    add("--version", type=int, metavar="N", help="the Delta version to read (default: the newest)")
-    add("--config", metavar="FILE", help="the source's YAML file: read the table as of a commit")
-    add_moment(parser)
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the file")
+@dataclass(frozen=True, slots=True)
+class ShowRequest:
+    table: Annotated[
+        str,
+        Option(
+            "a folder or a name in a catalog, as in a run's summary; with --config, schema.table",
+            Value("TABLE"),
+            "TABLE",
+        ),
+    ]
+    rows: Annotated[int, Option("number of rows", NUMBER)] = 20
+    version: Annotated[int | None, Option("the Delta version to read (default: the newest)", NUMBER)] = None
+    config: Annotated[str | None, Option("the source's YAML file: read the table as of a commit", FILE)] = None
+    moment: AsOf = None
+    overrides: Overrides = ()
+
+    def check(self) -> None:
+        """Raises ConfigError."""
+        if (self.config is None) != (self.moment is None):
+            raise ConfigError("expected --config together with --at, --at-xid or --before-xid")
+        if self.moment is not None and self.version is not None:
+            raise ConfigError("expected either --version or a commit")
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    """Raises ConfigError."""
-    if (arguments.config is None) != (arguments.moment is None):
-        raise ConfigError("expected --config together with --at, --at-xid or --before-xid")
-    if arguments.moment is not None and arguments.version is not None:
-        raise ConfigError("expected either --version or a commit")
-
-
-def run(arguments: argparse.Namespace) -> int:
-    _check(arguments)
+def run(request: ShowRequest) -> int:
+    request.check()
     from pyspark.errors import PySparkException
 
+    config, moment = request.config, request.moment
     try:
-        with (_rows_of_version if arguments.moment is None else _rows_at)(arguments) as rows:
+        with (
+            _rows_of_version(request) if config is None or moment is None else _rows_at(request, config, moment) as rows
+        ):
             output = StringIO()
             with redirect_stdout(output):
-                rows.show(arguments.rows, truncate=40)
+                rows.show(request.rows, truncate=40)
     except PySparkException as error:
-        print(f"can't read {arguments.table}: {error.getCondition()}", file=sys.stderr)
+        print(f"can't read {request.table}: {error.getCondition()}", file=sys.stderr)
         return EXIT_FAILED
     with StandardOutput():
         for line in output.getvalue().splitlines():
@@ -63,26 +69,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _rows_of_version(arguments: argparse.Namespace) -> Iterator[DataFrame]:
+def _rows_of_version(request: ShowRequest) -> Iterator[DataFrame]:
     from pgoutput_etl.places import Place
     from pgoutput_etl.spark.delta import read_table
     from pgoutput_etl.spark.session import end_session, start_session
 
     spark = start_session("pgoutput_etl show", {})
     try:
-        yield read_table(spark, Place.parse(arguments.table), arguments.version)
+        yield read_table(spark, Place.parse(request.table), request.version)
     finally:
         end_session(spark)
 
 
 @contextmanager
-def _rows_at(arguments: argparse.Namespace) -> Iterator[DataFrame]:
+def _rows_at(request: ShowRequest, file: str, moment: Moment) -> Iterator[DataFrame]:
     from pgoutput_etl.answers.moment.read import MomentReader, archive_of, commit_of
 
-    config, table = load_config(arguments.config, arguments.set), arguments.table
+    config, table = load_config(file, request.overrides), request.table
     with session("show", config) as spark:
         archive = archive_of(spark, config)
-        lsn = commit_of(archive, arguments.moment)
+        lsn = commit_of(archive, moment)
         tables = MomentReader(archive).read(lsn, [pattern_of(table)])
         if table in tables.held:
             print(
@@ -100,4 +106,4 @@ def _rows_at(arguments: argparse.Namespace) -> Iterator[DataFrame]:
 
 EXAMPLE = "./spark-submit.sh jobs/show.py build/demo/tables/public/acct --rows 5"
 
-COMMAND = Command("show", __doc__, EXAMPLE, add_arguments, run)
+COMMAND = Command("show", __doc__, EXAMPLE, (ShowRequest,), run)

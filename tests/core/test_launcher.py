@@ -59,7 +59,7 @@ def test_a_job_runs_with_the_clones_environment(clone: Path, bare: Path, job: st
     (clone / ".venv").symlink_to(sys.prefix)
     done = run(clone, bare, f"jobs/{job}.py", "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: jobs/{job}.py")
+    assert done.stdout.startswith(f"Usage: jobs/{job}.py")
 
 
 def test_files_are_inspected_from_any_folder(clone: Path, bare: Path, tmp_path: Path) -> None:
@@ -115,7 +115,15 @@ def test_a_missing_spark_is_one_line(clone: Path, bare: Path, tmp_path: Path) ->
     packages.mkdir()
     for name in ("jinja2", "pandas", "pyarrow", "rich"):
         (packages / f"{name}.py").touch()
-    for name in ("yaml", "pydantic", "pydantic_core", "annotated_types", "typing_inspection", "typing_extensions"):
+    for name in (
+        "click",
+        "yaml",
+        "pydantic",
+        "pydantic_core",
+        "annotated_types",
+        "typing_inspection",
+        "typing_extensions",
+    ):
         spec = find_spec(name)
         assert spec is not None
         assert spec.origin is not None

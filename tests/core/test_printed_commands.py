@@ -13,6 +13,7 @@ import pytest
 from pgoutput_etl.answers.command_line import next_line
 from pgoutput_etl.cli import command
 from pgoutput_etl.config.settings import load_config
+from tests.support.command_line import help_of
 from tools.error_sites import ROOT
 
 # Within texts: a job, and the options that follow it directly.
@@ -75,7 +76,7 @@ def test_the_search_finds_commands() -> None:
 
 @pytest.mark.parametrize(("name", "job", "options"), IN_TEXTS)
 def test_a_command_within_a_text_names_a_job_and_its_options(name: str, job: str, options: str) -> None:
-    usage = command(job).parser(job).format_help()
+    usage = help_of(command(job))
     for option in re.findall(r"--[a-z][a-z-]*", options):
         if option not in ("--master", "--packages", "--driver-memory"):  # of spark-submit.sh
             assert re.search(rf"{option}\b", usage), f"{name}: jobs/{job}.py has no option {option}"
@@ -90,6 +91,6 @@ def test_a_command_after_an_error_is_taken_by_its_job(name: str, words: tuple[st
     config = load_config(str(path))
     assert f" {job} " in f"{next_line(config, words)} ", name
     given = [] if job == "inspect" else ["--config", str(path)]
-    parsed = command(job).parser(job).parse_args([*given, *options])
+    source, *_ = command(job).parser().parse(job, [*given, *options])
     if given:
-        load_config(parsed.config, parsed.set)
+        load_config(source.config, source.overrides)

@@ -159,14 +159,14 @@ def test_the_cron_job_has_valid_arguments_and_a_valid_configuration(tmp_path: Pa
     assert [*map(Path, driver["command"])] == [Path(dockerfile()[-2]["value"]) / "spark-submit.sh"]
     at = next(n for n, argument in enumerate(driver["args"]) if argument.startswith("jobs/"))
     assert (ROOT / driver["args"][at]).is_file()
-    options = command(Path(driver["args"][at]).stem).parser("apply").parse_args(driver["args"][at + 1 :])
+    source, *_ = command(Path(driver["args"][at]).stem).parser().parse("apply", driver["args"][at + 1 :])
 
     mounted = {volume["name"]: volume["mountPath"] for volume in driver["volumeMounts"]}
-    name = Path(options.config).name
+    name = Path(source.config).name
     text = by_kind["ConfigMap"]["data"][name]
-    assert options.config == f"{mounted['config']}/{name}"
+    assert source.config == f"{mounted['config']}/{name}"
     (tmp_path / name).write_text(text)
-    config = load_config(str(tmp_path / name), options.set, {"S3_ACCESS_KEY": "a", "S3_SECRET_KEY": "b"})
+    config = load_config(str(tmp_path / name), source.overrides, {"S3_ACCESS_KEY": "a", "S3_SECRET_KEY": "b"})
     assert config.secrets == {"spark.hadoop.fs.s3a.access.key", "spark.hadoop.fs.s3a.secret.key"}
 
     variables = {variable["name"] for variable in driver["env"] if "valueFrom" in variable}
@@ -227,7 +227,8 @@ def test_the_unit_runs_apply_and_does_not_retry_recurring_failures() -> None:
     script, *arguments = service["Service"]["ExecStart"].split()
     assert script == f"{folder}/spark-submit.sh"
     at = arguments.index("jobs/apply.py")
-    assert command("apply").parser("apply").parse_args(arguments[at + 1 :]).config == "/etc/pgoutput_etl/%i.yaml"
+    source, *_ = command("apply").parser().parse("apply", arguments[at + 1 :])
+    assert source.config == "/etc/pgoutput_etl/%i.yaml"
     assert service["Service"]["RestartPreventExitStatus"] == "2 3"
     assert (FILES / service["Unit"]["OnFailure"].replace("@%i", "@")).is_file()
     timer = unit(FILES / "pgoutput-etl@.timer")
@@ -237,8 +238,9 @@ def test_the_unit_runs_apply_and_does_not_retry_recurring_failures() -> None:
 def test_the_following_unit_lets_its_driver_finish_a_batch() -> None:
     service = unit(FILES / "pgoutput-etl-follow@.service")["Service"]
     _, *arguments = service["ExecStart"].split()
-    options = command("apply").parser("apply").parse_args(arguments[arguments.index("jobs/apply.py") + 1 :])
-    assert options.follow.total_seconds() == 60
+    at = arguments.index("jobs/apply.py")
+    _, request, *_ = command("apply").parser().parse("apply", arguments[at + 1 :])
+    assert request.follow.total_seconds() == 60
     assert service["KillMode"] == "mixed", "SIGTERM must not reach the JVM before the batch has ended"
     assert service["SuccessExitStatus"] == "3"
 
@@ -343,7 +345,7 @@ def test_the_dag_runs_jobs_in_order_with_valid_arguments(
         arguments = recorded.read_text().splitlines()
         at = next(n for n, argument in enumerate(arguments) if argument.startswith("jobs/"))
         assert (ROOT / arguments[at]).is_file()
-        command(name).parser(name).parse_args(arguments[at + 1 :])
+        command(name).parser().parse(name, arguments[at + 1 :])
 
     monkeypatch.setenv("CODE", "3")
     code = tasks["apply"].function()

@@ -126,9 +126,9 @@ def test_every_task_has_its_file_and_valid_parameters(
     assert Path(arguments.root, "pgoutput_etl", "__init__.py").is_file()
     name, *job_arguments = run_job.job_arguments(arguments.job)
     assert name == task["task_key"]
-    options = command(name).parser(name).parse_args(job_arguments)
+    source, *_ = command(name).parser().parse(name, job_arguments)
     environ = dict(pair.split("=", 1) for pair in arguments.env)
-    config = load_config(options.config, options.set, environ)
+    config = load_config(source.config, source.overrides, environ)
     volumes = {
         f"/Volumes/{environ['CATALOG']}/{MAIN['variables']['schema']['default']}/{volume['name']}/"
         for group in RESOURCES.values()

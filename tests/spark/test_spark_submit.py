@@ -170,7 +170,7 @@ def job(name: str) -> Path:
         ("apply", ["--set", "types.a=b"], 2, "types.a: expected"),
         ("apply", ["--set", "metrics.json=/nowhere/a"], 2, "metrics.json: expected a file in an existing folder"),
         ("plan", ["--conf"], 2, "spark-submit.sh: --conf needs a value"),
-        ("plan", ["--no"], 2, "unrecognized arguments: --no"),
+        ("plan", ["--no"], 2, "No such option '--no'"),
         ("backfill", ["--tables", "a", "--into", "b", "--from-lsn", "0/1"], 2, "--into: builds tables from their"),
         ("maintain", ["--keep-days", "1"], 2, "--keep-days: expected 7 or more"),
         ("snapshot", ["--tables", "a", "--jdbc", "a"], 2, "expected jdbc:postgresql"),

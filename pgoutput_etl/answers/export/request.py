@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Annotated
 
-from pgoutput_etl.answers.moment.request import Moment
+from pgoutput_etl.answers.moment.request import AsOf
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.options import FOLDER, PATTERNS, Option, one_of
 from pgoutput_etl.places import Place
 
 SCRIPT = "load.sql"  # loads the tables with psql
@@ -19,12 +21,14 @@ class ExportFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """tables: shell patterns of schema.table. moment: None for the last applied commit. into: a new folder."""
+    """moment: None for the last applied commit."""
 
-    tables: tuple[str, ...]
-    into: str
-    moment: Moment | None = None
-    format: ExportFormat = ExportFormat.COPY
+    tables: Annotated[tuple[str, ...], Option("tables to write, as schema.table", PATTERNS)]
+    into: Annotated[str, Option("a new folder", FOLDER)]
+    moment: AsOf = None
+    format: Annotated[
+        ExportFormat, Option("copy: COPY's text (default); sql: INSERT statements", one_of(ExportFormat))
+    ] = ExportFormat.COPY
 
     def check(self) -> None:
         if Place.parse(self.into).is_in_catalog:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated, TypeAlias
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.lsn import format_lsn, parse_lsn
+from pgoutput_etl.options import Option, Value, number
+from pgoutput_etl.timestamps import parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,26 @@ class Moment:
             raise ConfigError(f"expected one of lsn, time and xid, not {' and '.join(given) or 'none'}")
         if self.time is not None and self.time.tzinfo is None:
             raise ConfigError("time: expected a time with a zone, as 2026-11-20T03:57:00+01:00")
+
+
+def _lsn_or_time(text: str) -> Moment:
+    return Moment(lsn=parse_lsn(text)) if "/" in text else Moment(time=parse_time(text))
+
+
+AsOf: TypeAlias = Annotated[
+    Moment | None,
+    Option(
+        "as of a commit, by its LSN, or by a time (ISO 8601, UTC unless it names a zone): the last one before it",
+        Value("LSN|TIME", _lsn_or_time),
+        "--at",
+    ),
+    Option("as of the commit of a transaction", Value("XID", lambda text: Moment(xid=number(text))), "--at-xid"),
+    Option(
+        "as of the commit before that of a transaction",
+        Value("XID", lambda text: Moment(xid=number(text), before=True)),
+        "--before-xid",
+    ),
+]
 
 
 def only_commit(xid: int, commits: Sequence[int]) -> int:

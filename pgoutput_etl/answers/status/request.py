@@ -5,19 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Annotated
 
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.options import FILE, FOLDER, Option, Value
+from pgoutput_etl.timestamps import parse_duration
 
 
 @dataclass(frozen=True, slots=True)
 class StatusRequest:
-    """max_age: the age of the last applied commit from which the tables count as stale. html, dbt: the files to write
-    the page and dbt's sources to. schemas: the folder to write every version of the tables' columns to."""
+    """html, dbt, schemas: files to write, and a folder."""
 
-    max_age: timedelta | None = None
-    html: str | None = None
-    schemas: str | None = None
-    dbt: str | None = None
+    max_age: Annotated[
+        timedelta | None,
+        Option("exit with 3 if the last commit is older: 90m, 36h or 2d", Value("AGE", parse_duration)),
+    ] = None
+    html: Annotated[str | None, Option("also write a page with the status and charts of the last 30 days", FILE)] = None
+    schemas: Annotated[
+        str | None, Option("also write every version of the tables' columns as JSON Schema and Avro", FOLDER)
+    ] = None
+    dbt: Annotated[
+        str | None, Option("also write the tables as dbt sources, with --max-age as their freshness", FILE)
+    ] = None
 
     def check(self) -> None:
         """Raises ConfigError if a file or folder can't be written."""

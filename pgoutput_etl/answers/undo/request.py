@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.options import FOLDER, LSN, NAME, PATTERNS, XID, Option
 from pgoutput_etl.places import Place
 
 SCRIPT, PAGE = "undo.sql", "undo.html"
@@ -12,15 +14,14 @@ SCRIPT, PAGE = "undo.sql", "undo.html"
 
 @dataclass(frozen=True, slots=True)
 class UndoRequest:
-    """into: a folder for the script and the page. xid: of one transaction; or the range of commits from_lsn to to_lsn;
-    origin: only transactions from it. tables: shell patterns of schema.table."""
+    """Either one transaction, or those of a range, of an origin, or both."""
 
-    into: str
-    xid: int | None = None
-    from_lsn: int | None = None
-    to_lsn: int | None = None
-    origin: str | None = None
-    tables: tuple[str, ...] = ("*",)
+    into: Annotated[str, Option("a folder for the script and the page", FOLDER)]
+    xid: Annotated[int | None, Option("the transaction to undo", XID)] = None
+    from_lsn: Annotated[int | None, Option("undo the commits from this one on", LSN)] = None
+    to_lsn: Annotated[int | None, Option("undo the commits up to this one", LSN)] = None
+    origin: Annotated[str | None, Option("undo only transactions from this replication origin", NAME)] = None
+    tables: Annotated[tuple[str, ...], Option("only these tables, as schema.table", PATTERNS)] = ("*",)
 
     def check(self) -> None:
         is_range = self.from_lsn is not None or self.to_lsn is not None

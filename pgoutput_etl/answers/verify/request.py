@@ -4,30 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.options import LSN, NUMBER, PATH, PATTERNS, URL, Option, Value
 from pgoutput_etl.postgres.connection import check_url
-
-DEFAULT_LIMIT = 3
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Exactly one of jdbc (a URL), csv (a file, folder or glob) and delta (a table's folder) is the other side. table:
-    the "schema.table" that csv or delta holds. tables: shell patterns. at_lsn: the LSN of csv's or delta's rows. limit:
-    differing rows to list per table, with their keys or with all values."""
+    """Exactly one of jdbc, csv (a file, folder, or glob), and delta is the other side."""
 
-    tables: tuple[str, ...] | None = None
-    jdbc: str | None = None
-    csv: str | None = None
-    delta: str | None = None
-    table: str | None = None
-    at_lsn: int | None = None
-    keys: bool = False
-    values: bool = False
-    limit: int = DEFAULT_LIMIT
-    connections: int = 4
+    tables: Annotated[tuple[str, ...] | None, Option("with --jdbc: tables to compare", PATTERNS)] = None
+    jdbc: Annotated[str | None, Option("a live server; user and password come from PGUSER and PGPASSWORD", URL)] = None
+    csv: Annotated[str | None, Option("output of COPY … TO … WITH (FORMAT csv, HEADER)", PATH)] = None
+    delta: Annotated[
+        str | None,
+        Option("another Delta table's current version: a folder, or `catalog`.`schema`.`table`", PATH),
+    ] = None
+    table: Annotated[str | None, Option("with --csv and --delta: the table to compare", Value("SCHEMA.TABLE"))] = None
+    at_lsn: Annotated[int | None, Option("the LSN at which --csv or --delta was taken", LSN)] = None
+    keys: Annotated[bool, Option("print the keys of the listed rows")] = False
+    values: Annotated[bool, Option("print all values of the listed rows")] = False
+    limit: Annotated[int, Option("differing rows to list per table", NUMBER)] = 3
+    connections: Annotated[int, Option("parallel connections", NUMBER)] = 4
 
     def check(self) -> None:
         """Raises ConfigError for options that don't go together."""

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated
 
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.options import LSN, NUMBER, PATTERNS, TIME, Option, Value
 from pgoutput_etl.places import Place
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """tables: shell patterns of schema.table; None for all held tables.
+    """The range is inclusive: from the archive's beginning to the last applied commit, by default."""
 
-    first_lsn, last_lsn: inclusive commit LSNs; None for the archive's beginning and for the last applied commit.
-    first_time, last_time: the same as commit times with a zone. into: a folder to build in, instead of the target.
-    since_version: the Delta version to start from, instead of the archive's beginning.
-    """
-
-    tables: tuple[str, ...] | None
-    first_lsn: int | None = None
-    last_lsn: int | None = None
-    first_time: datetime | None = None
-    last_time: datetime | None = None
-    into: str | None = None
-    since_version: int | None = None
+    tables: Annotated[
+        tuple[str, ...] | None,
+        Option("schema.table, as shell patterns; !PATTERN leaves out", PATTERNS),
+        Option("rebuild all held tables", name="--from-quarantine", means=None),
+    ]
+    first_lsn: Annotated[int | None, Option("the range's first commit, such as 16/B374D848", LSN, "--from-lsn")] = None
+    last_lsn: Annotated[int | None, Option("the range's last commit", LSN, "--to-lsn")] = None
+    first_time: Annotated[
+        datetime | None, Option("the first commit by time: ISO 8601, UTC if no zone", TIME, "--from-time")
+    ] = None
+    last_time: Annotated[datetime | None, Option("the last commit by time", TIME, "--to-time")] = None
+    into: Annotated[str | None, Option("only build ROOT/schema/table, as of the range's end", Value("ROOT"))] = None
+    since_version: Annotated[int | None, Option("start from the table's Delta version N, not from nothing", NUMBER)] = (
+        None
+    )
 
     def check(self) -> None:
         """Raises ConfigError for options that exclude each other."""

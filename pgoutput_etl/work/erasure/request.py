@@ -13,6 +13,7 @@ from pgoutput_etl.config.sections import SETTINGS, Section, as_mapping, checked,
 from pgoutput_etl.config.yaml_file import read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.lsn import parse_lsn
+from pgoutput_etl.options import FILE, Option
 from pgoutput_etl.protocol.messages import Message
 from pgoutput_etl.work.snapshot.request import RowFormat
 
@@ -21,12 +22,11 @@ _LEAST_TEXT = 4  # characters; shorter texts are in almost every file
 
 @dataclass(frozen=True, slots=True)
 class ForgetRequest:
-    """request: a YAML file, see `read_erasure`. execute: erase, instead of reporting what would be erased. prove: look
-    for what should be erased, and compare the tables with the archive."""
+    """request: see `read_erasure`. prove: also compares the tables with the archive."""
 
-    request: str
-    execute: bool = False
-    prove: bool = False
+    request: Annotated[str, Option("what to erase, as YAML: see docs/forget.md", FILE)]
+    execute: Annotated[bool, Option("erase; without it nothing is changed")] = False
+    prove: Annotated[bool, Option("look for what should be gone, in all bytes")] = False
 
     def check(self) -> None:
         """Raises ConfigError."""

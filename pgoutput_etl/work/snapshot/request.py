@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import is_chosen
+from pgoutput_etl.options import FILE, FOLDER, LSN, NAME, NAMES, NUMBER, PATH, PATTERNS, TIME, URL, Option
 from pgoutput_etl.postgres.connection import check_url
 
 
@@ -20,32 +21,35 @@ class RowFormat(Enum):
     DUMP = "dump"
 
 
+_CSV, _BINARY, _DUMP = (("format", own) for own in RowFormat)
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """tables: shell patterns of schema.table, as for identifiers.is_chosen.
+    """snapshot: without it the job exports one. files, format: the rows as of `lsn`, whose time is `time`."""
 
-    jdbc: a server's URL. snapshot: the name of an exported snapshot as of `lsn`; without it the job exports one.
-    files, format: files with the rows as of `lsn`. columns: of binary files. time: of `lsn`. catalog: a file with the
-    result of postgres.catalog.QUERY. publications: the slot's; empty for all. connections: parallel ones to the server.
-    slot: the receiver's. slot_lsn: the LSN that its creation returned. checks_only: print the checklist, load nothing.
-    repair: write only the rows that differ.
-    """
-
-    tables: tuple[str, ...]
-    lsn: int | None = None
-    jdbc: str | None = None
-    snapshot: str | None = None
-    files: str | None = None
+    tables: Annotated[tuple[str, ...], Option("schema.table, as shell patterns; !PATTERN leaves out", PATTERNS)]
+    lsn: Annotated[int | None, Option("the LSN of the rows; not needed with --jdbc alone", LSN)] = None
+    jdbc: Annotated[str | None, Option("a server; PGUSER and PGPASSWORD hold the credentials", URL)] = None
+    snapshot: Annotated[str | None, Option("with --jdbc: an exported snapshot as of --lsn", NAME)] = None
+    files: Annotated[
+        str | None,
+        Option("one table from COPY … TO … WITH (FORMAT csv, HEADER)", PATH, "--csv", also=(_CSV,)),
+        Option("one table from COPY … TO … WITH (FORMAT binary)", PATH, "--copy", also=(_BINARY,)),
+        Option("the output of pg_dump -Fd", FOLDER, "--dump", also=(_DUMP,)),
+    ] = None
     format: RowFormat = RowFormat.CSV
-    columns: tuple[str, ...] = ()
-    time: datetime | None = None
-    catalog: str | None = None
-    publications: tuple[str, ...] = ()
-    connections: int = 4
-    slot: str | None = None
-    slot_lsn: int | None = None
-    checks_only: bool = False
-    repair: bool = False
+    columns: Annotated[tuple[str, ...], Option("with --copy: the files' columns, if not all", NAMES)] = ()
+    time: Annotated[datetime | None, Option("the time of that LSN: ISO 8601, UTC if no zone", TIME)] = None
+    catalog: Annotated[str | None, Option("with files: the output of --catalog-query", FILE)] = None
+    publications: Annotated[
+        tuple[str, ...], Option("the slot's publications (default: all)", NAMES, "--publication")
+    ] = ()
+    connections: Annotated[int, Option("parallel connections", NUMBER)] = 4
+    slot: Annotated[str | None, Option("with --jdbc: the receiver's slot, if the database has several", NAME)] = None
+    slot_lsn: Annotated[int | None, Option("with --lsn: the LSN that the slot's creation returned", LSN)] = None
+    checks_only: Annotated[bool, Option("with --jdbc: print a checklist; load nothing", name="--check")] = False
+    repair: Annotated[bool, Option("with --jdbc: write only the rows that differ, while other runs continue")] = False
     allows_missing: ClassVar[bool] = False
 
     def check(self) -> None:

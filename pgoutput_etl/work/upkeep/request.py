@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.options import NUMBER, PATTERNS, Option, Value, words
 
 STEPS = ("retention", "displaced", "optimize", "vacuum", "checkpoint")
 
@@ -13,15 +15,18 @@ MIN_KEEP_DAYS = 7  # Delta's own limit, which stays in force
 
 @dataclass(frozen=True, slots=True)
 class MaintainRequest:
-    """only: some of STEPS. keep_days: age at which VACUUM removes unused files. ledger_keep_days: age at which obsolete
-    ledger rows are deleted, and displaced tables removed, but not before keep_days."""
+    """ledger_keep_days: displaced tables are not removed before keep_days."""
 
-    tables: tuple[str, ...] = ("*",)
-    only: tuple[str, ...] = STEPS
-    zorder: bool = False
-    keep_days: int = MIN_KEEP_DAYS
-    ledger_keep_days: int = 30
-    execute: bool = False
+    tables: Annotated[tuple[str, ...], Option("targets to maintain", PATTERNS)] = ("*",)
+    only: Annotated[tuple[str, ...], Option(f"some of {', '.join(STEPS)} (default: all)", Value("STEP,…", words))] = (
+        STEPS
+    )
+    zorder: Annotated[bool, Option("order targets' rows by their key; rewrites them")] = False
+    keep_days: Annotated[
+        int, Option("VACUUM keeps files needed by versions of the last N days, the minimum or more", NUMBER)
+    ] = MIN_KEEP_DAYS
+    ledger_keep_days: Annotated[int, Option("keep obsolete ledger rows and displaced tables for N days", NUMBER)] = 30
+    execute: Annotated[bool, Option("run the steps; without it, only list them")] = False
 
     def check(self) -> None:
         """Raises ConfigError for invalid values."""

@@ -81,8 +81,8 @@ def test_every_state_has_a_command_that_its_job_takes(state: str, config: Config
         assert f"{step.command.replace(options, '')} ".startswith(f"pgoutput-etl {begin}")
     for step in commands:
         _, job, *arguments = shlex.split(step.command)
-        parsed = command(job).parser(job).parse_args(arguments)
-        assert parsed.config == config.options[1]
+        source, *_ = command(job).parser().parse(job, arguments)
+        assert source.config == config.options[1]
         assert step.reason.endswith(":")
 
 

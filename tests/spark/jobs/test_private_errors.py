@@ -92,14 +92,14 @@ def exhaust(spark):
 CASES = dict(die=in_worker(die), fail=in_worker(fail), refuse=in_worker(refuse), null=null, exhaust=exhaust)
 
 def run(case):
-    def run_case(_):
+    def run_case():
         spark = start_session("a job", {{"spark.ui.enabled": "false", "spark.master": "local[2]"}})
         try:
             CASES[case](spark)
         finally:
             end_session(spark)
         return 0
-    return Command(case, "a job", "", lambda _: None, run_case).main(case, [])
+    return Command(case, "a job", "", (), run_case).main(case, [])
 
 for case in sys.argv[1].split(","):
     code = run(case) if case in CASES else main(["apply", "--json", "--config", case, *sys.argv[2:]])

@@ -1,0 +1,135 @@
+"""Options at the fields of a dataclass, as they are typed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Annotated, Any, get_type_hints
+
+import click
+import pytest
+
+from pgoutput_etl.cli import JOBS, command, main
+from pgoutput_etl.jobs.parser import Parser
+from pgoutput_etl.options import LSN, NAME, NUMBER, PATH, PATTERNS, Option, one_of
+from pgoutput_etl.spark import options as spark_options
+from tests.support.command_line import help_of
+
+
+class Color(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    paths: Annotated[tuple[str, ...], Option("files", PATH, "PATHS", is_list=True)]
+    tables: Annotated[
+        tuple[str, ...] | None, Option("tables", PATTERNS), Option("held ones", name="--held", means=None)
+    ]
+    first_lsn: Annotated[int | None, Option("the first", LSN, "--from-lsn")] = None
+    color: Annotated[Color, Option("a color", one_of(Color))] = Color.RED
+    files: Annotated[
+        str | None,
+        Option("red files", PATH, "--red"),
+        Option("blue files", PATH, "--blue", also=(("color", Color.BLUE),)),
+    ] = None
+    notes: Annotated[tuple[str, ...], Option("a note", NAME, "--note", is_list=True)] = ()
+    rows: Annotated[int, Option("rows", NUMBER)] = 20
+    execute: Annotated[bool, Option("do it")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    json: Annotated[bool, Option("as JSON")] = False
+
+
+PARSER = Parser("job", "Does it.", "example: job", (Request, Output))
+
+
+def parsed(*words: str) -> list[Any]:
+    return list(PARSER.parse("job", words))
+
+
+def test_options_fill_the_fields_that_declare_them() -> None:
+    assert parsed("a", "b", "--held") == [Request(("a", "b"), None), Output()]
+    request, output = parsed(
+        "a", "--tables", "x.*, !x.y", "--from-lsn", "1/2", "--blue=b", "--note", "n", "--note", "o", "--rows", "3",
+        "--execute", "--json",
+    )  # fmt: skip
+    assert request == Request(("a",), ("x.*", "!x.y"), (1 << 32) + 2, Color.BLUE, "b", ("n", "o"), 3, execute=True)
+    assert output == Output(json=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Missing argument 'PATHS'"),
+        (["a"], "expected one of --tables, --held"),
+        (["a", "--tables", "b", "--held"], "expected one of --tables, --held"),
+        (["a", "--held", "--red", "b", "--blue", "c"], "expected one of --red, --blue"),
+        (["a", "--held", "--from-lsn", "x"], "Invalid value for '--from-lsn': not an LSN: 'x'"),
+        (["a", "--held", "--color", "green"], "Invalid value for '--color': expected red|blue"),
+        (["a", "--held", "--rows", "many"], "Invalid value for '--rows': expected a whole number"),
+        (["a", "--held", "--exec"], "No such option '--exec'"),
+        (["a", "--held", "--rows"], "Option '--rows' requires an argument"),
+        (["a", "--held", "--master"], "--master needs a value"),
+    ],
+)
+def test_a_mistake_is_named_below_the_usage(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(click.UsageError) as mistake:
+        parsed(*words)
+    mistake.value.show()
+    printed = capsys.readouterr().err
+    assert printed.startswith("Usage: job [OPTIONS] PATHS\n")
+    assert message in printed
+
+
+def test_sparks_options_stand_among_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    assert parsed("--master", "local[1]", "a", "--conf=b=c", "--held") == [Request(("a",), None), Output()]
+    assert spark_options.of_process() == {"spark.master": "local[1]", "b": "c"}
+
+
+@pytest.mark.parametrize("job", sorted(JOBS))
+def test_help_has_every_option_with_its_text_within_80_columns(job: str) -> None:
+    shown = command(job)
+    text = help_of(shown)
+    words = " ".join(text.split())
+    declared = {
+        (option.name or f"--{field.name.replace('_', '-')}", option)
+        for part in shown.parts
+        for field in fields(part)
+        for option in getattr(get_type_hints(part, include_extras=True)[field.name], "__metadata__", ())
+    }
+    assert len(declared) >= 4
+    for name, option in declared:
+        assert f"{name} " in words
+        assert option.help in words
+    assert max(len(line) for line in text.partition("example:")[0].splitlines()) <= 80
+
+
+def test_command_lines_import_neither_spark_nor_pandas() -> None:
+    """A mistake is answered before they would be loaded."""
+    script = (
+        "import sys; from pgoutput_etl.cli import JOBS, command; [command(job).parser() for job in JOBS];"
+        "print({'pyspark', 'pandas', 'delta', 'deltalake', 'rich'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+@pytest.mark.parametrize(("words", "completed"), [("ba", "backfill"), ("backfill --from-l", "--from-lsn")])
+def test_the_shell_completes_jobs_and_options(
+    words: str, completed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = f"pgoutput-etl {words}"
+    for name, value in {
+        "_PGOUTPUT_ETL_COMPLETE": "bash_complete", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")),
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        main([])
+    assert capsys.readouterr().out == f"plain,{completed}\n"
