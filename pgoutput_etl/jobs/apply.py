@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from pgoutput_etl.config.settings import Config, Metrics
 from pgoutput_etl.console import ProgressPrinter
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.jobs.command import Outcome, Output, job_command, session
+from pgoutput_etl.jobs.command import OutputOptions, PrintedReport, job_command, session
 from pgoutput_etl.options import INTERVAL, Option
 from pgoutput_etl.standard_output import StandardOutput
 
@@ -29,7 +29,7 @@ class ApplyRequest:
             raise ConfigError("--follow: expected 1s or more")
 
 
-def _work(request: ApplyRequest, config: Config, output: Output) -> Outcome:
+def _job(request: ApplyRequest, config: Config, output: OutputOptions) -> PrintedReport:
     if config.metrics != Metrics():
         from pgoutput_etl.outputs.publish import RunPublisher
 
@@ -37,7 +37,7 @@ def _work(request: ApplyRequest, config: Config, output: Output) -> Outcome:
     return _apply(config, output) if request.follow is None else _follow(request.follow, config, output)
 
 
-def _apply(config: Config, output: Output) -> Outcome:
+def _apply(config: Config, output: OutputOptions) -> PrintedReport:
     from pgoutput_etl.answers.next_commands import inspected
     from pgoutput_etl.work.files.light_work import is_light
     from pgoutput_etl.work.files.missing_rows import load_missing_rows
@@ -51,10 +51,10 @@ def _apply(config: Config, output: Output) -> Outcome:
             load_missing_rows(spark, config, progress)
             summaries = apply(spark, config, progress, recorder.stages)
         recorder.done(summaries)
-    return Outcome.of(RunReport(summaries), _print_report)
+    return PrintedReport.of(RunReport(summaries), _print_report)
 
 
-def _follow(interval: timedelta, config: Config, output: Output) -> Outcome:
+def _follow(interval: timedelta, config: Config, output: OutputOptions) -> PrintedReport:
     from pgoutput_etl.answers.next_commands import inspected
     from pgoutput_etl.work.files.follow import follow, stop_signal
 
@@ -62,7 +62,7 @@ def _follow(interval: timedelta, config: Config, output: Output) -> Outcome:
     with stop_signal(progress) as is_stopping, session("apply", config) as spark, inspected(config):
         print_batch = _print_json if output.json else _print_batch
         report = follow(spark, config, interval.total_seconds(), is_stopping, print_batch, progress)
-    return Outcome.of(report, lambda ended: print(ended.line()))
+    return PrintedReport.of(report, lambda ended: print(ended.line()))
 
 
 def _print_json(batch: RunSummary) -> None:
@@ -91,4 +91,4 @@ def _print_report(report: RunReport) -> None:
 
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"
 
-COMMAND = job_command("apply", __doc__, EXAMPLE, ApplyRequest, _work)
+COMMAND = job_command("apply", __doc__, EXAMPLE, ApplyRequest, _job)

@@ -40,7 +40,7 @@ Quiet: TypeAlias = Annotated[bool, Option("print no progress to standard error")
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceOptions:
     """The options of a job with a configuration."""
 
     config: Annotated[str, Option("the source's YAML file", FILE)]
@@ -48,7 +48,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputOptions:
     json: Annotated[bool, Option("print the report as JSON")] = False
     quiet: Quiet = False
 
@@ -136,28 +136,28 @@ A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PrintedReport:
     """print: the report as text."""
 
     report: JobReport
     print: Callable[[], None]
 
     @classmethod
-    def of(cls, report: R, show: Callable[[R], None]) -> Outcome:
+    def of(cls, report: R, show: Callable[[R], None]) -> PrintedReport:
         return cls(report, partial(show, report))
 
 
-Work: TypeAlias = Callable[[Q, Config, Output], Outcome]
+Job: TypeAlias = Callable[[Q, Config, OutputOptions], PrintedReport]
 
-SparkWork: TypeAlias = "Callable[[SparkSession, Config, Q, Progress], Outcome]"
+SparkJob: TypeAlias = "Callable[[SparkSession, Config, Q, Progress], PrintedReport]"
 
 
 def job_command(
-    name: str, description: str, example: str, request: type[Q], work: Work[Q], extra: tuple[click.Option, ...] = ()
+    name: str, description: str, example: str, request: type[Q], work: Job[Q], extra: tuple[click.Option, ...] = ()
 ) -> Command:
     """The command of a job with a configuration. It prints the job's report or its error."""
 
-    def run(source: Source, request: Q, output: Output) -> int:
+    def run(source: SourceOptions, request: Q, output: OutputOptions) -> int:
         config = load_config(source.config, source.overrides)
         request.check()
         try:
@@ -172,7 +172,7 @@ def job_command(
                 outcome.print()
         return outcome.report.exit_code
 
-    return Command(name, description, example, (Source, request, Output), run, extra)
+    return Command(name, description, example, (SourceOptions, request, OutputOptions), run, extra)
 
 
 def spark_command(
@@ -180,20 +180,20 @@ def spark_command(
     description: str,
     example: str,
     request: type[Q],
-    imported: Callable[[], SparkWork[Q]],
+    imported: Callable[[], SparkJob[Q]],
     extra: tuple[click.Option, ...] = (),
 ) -> Command:
     """The command of a job that runs in a Spark session. imported: imports the job's work and returns it."""
 
-    def work(request: Q, config: Config, output: Output) -> Outcome:
+    def work(request: Q, config: Config, output: OutputOptions) -> PrintedReport:
         with session(name, config) as spark:
             return imported()(spark, config, request, ProgressPrinter(output.quiet))
 
     return job_command(name, description, example, request, work, extra)
 
 
-def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable[[R], None]) -> SparkWork[Q]:
-    return lambda *arguments: Outcome.of(do(*arguments), show)
+def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable[[R], None]) -> SparkJob[Q]:
+    return lambda *arguments: PrintedReport.of(do(*arguments), show)
 
 
 @contextmanager

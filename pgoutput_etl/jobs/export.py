@@ -7,16 +7,16 @@ transaction.
 from __future__ import annotations
 
 from pgoutput_etl.answers.export.request import ExportRequest
-from pgoutput_etl.jobs.command import SparkWork, printed, spark_command
+from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
 
 EXAMPLE = "./spark-submit.sh jobs/export.py --config conf/demo.yaml --tables public.acct --into ./acct"
 
 
-def _work() -> SparkWork[ExportRequest]:
+def _job() -> SparkJob[ExportRequest]:
     from pgoutput_etl.answers.export.report import print_export
     from pgoutput_etl.answers.export.run import export
 
     return printed(export, print_export)
 
 
-COMMAND = spark_command("export", __doc__, EXAMPLE, ExportRequest, _work)
+COMMAND = spark_command("export", __doc__, EXAMPLE, ExportRequest, _job)

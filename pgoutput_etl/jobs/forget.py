@@ -5,17 +5,17 @@ Without --execute the job only reports what it would erase. Afterwards --prove l
 
 from __future__ import annotations
 
-from pgoutput_etl.jobs.command import SparkWork, printed, spark_command
+from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
 from pgoutput_etl.work.erasure.request import ForgetRequest
 
 EXAMPLE = "./spark-submit.sh jobs/forget.py --config conf/demo.yaml --request erasure.yaml"
 
 
-def _work() -> SparkWork[ForgetRequest]:
+def _job() -> SparkJob[ForgetRequest]:
     from pgoutput_etl.work.erasure.report import print_forget
     from pgoutput_etl.work.erasure.run import forget
 
     return printed(forget, print_forget)
 
 
-COMMAND = spark_command("forget", __doc__, EXAMPLE, ForgetRequest, _work)
+COMMAND = spark_command("forget", __doc__, EXAMPLE, ForgetRequest, _job)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 from pgoutput_etl.console import ProgressPrinter
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_FAILED
-from pgoutput_etl.jobs.command import Command, Output
+from pgoutput_etl.jobs.command import Command, OutputOptions
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.options import PATH, TIME, XID, Option, Value, one_of
 from pgoutput_etl.protocol.framing import Framing
@@ -111,7 +111,7 @@ def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
 
 
-def _inspect(request: InspectRequest, output: Output) -> int:
+def _inspect(request: InspectRequest, output: OutputOptions) -> int:
     from pgoutput_etl.answers.inspection_report import exit_code, print_report, report_json
     from pgoutput_etl.inspection.archive import inspect_archive, inspection_contexts
     from pgoutput_etl.inspection.report import report_on
@@ -133,7 +133,7 @@ def _inspect(request: InspectRequest, output: Output) -> int:
         return exit_code(report)
 
 
-def run(request: InspectRequest, output: Output) -> int:
+def run(request: InspectRequest, output: OutputOptions) -> int:
     request.check()
     with StandardOutput():
         return _inspect(request, output)
@@ -144,6 +144,6 @@ COMMAND = Command(
     "inspect",
     __doc__,
     "python jobs/inspect.py tests/data/random16/v2 --messages --table public.acct --lsn 0/1A00000..",
-    (InspectRequest, Output),
+    (InspectRequest, OutputOptions),
     run,
 )

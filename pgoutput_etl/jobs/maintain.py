@@ -7,17 +7,17 @@ would not be safe then are skipped and reported.
 
 from __future__ import annotations
 
-from pgoutput_etl.jobs.command import SparkWork, printed, spark_command
+from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
 from pgoutput_etl.work.upkeep.request import MaintainRequest
 
 EXAMPLE = "./spark-submit.sh jobs/maintain.py --config conf/local.yaml --keep-days 30 --execute"
 
 
-def _work() -> SparkWork[MaintainRequest]:
+def _job() -> SparkJob[MaintainRequest]:
     from pgoutput_etl.work.upkeep.report import print_maintenance
     from pgoutput_etl.work.upkeep.run import maintain
 
     return printed(maintain, print_maintenance)
 
 
-COMMAND = spark_command("maintain", __doc__, EXAMPLE, MaintainRequest, _work)
+COMMAND = spark_command("maintain", __doc__, EXAMPLE, MaintainRequest, _job)

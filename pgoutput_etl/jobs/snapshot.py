@@ -10,7 +10,7 @@ that COPY or pg_dump wrote (--csv, --copy, --dump) as of --lsn. Loaded tables ar
 
 from __future__ import annotations
 
-from pgoutput_etl.jobs.command import Outcome, SparkWork, spark_command
+from pgoutput_etl.jobs.command import PrintedReport, SparkJob, spark_command
 from pgoutput_etl.jobs.parser import printing
 from pgoutput_etl.postgres.catalog import QUERY
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
@@ -27,16 +27,16 @@ CATALOG_QUERY = printing(
 )
 
 
-def _work() -> SparkWork[SnapshotRequest]:
+def _job() -> SparkJob[SnapshotRequest]:
     from pgoutput_etl.work.snapshot.check_report import print_checks
     from pgoutput_etl.work.snapshot.report import print_snapshot
     from pgoutput_etl.work.snapshot.run import check, snapshot
 
     return lambda spark, config, request, progress: (
-        Outcome.of(check(spark, config, request), print_checks)
+        PrintedReport.of(check(spark, config, request), print_checks)
         if request.checks_only
-        else Outcome.of(snapshot(spark, config, request, progress), print_snapshot)
+        else PrintedReport.of(snapshot(spark, config, request, progress), print_snapshot)
     )
 
 
-COMMAND = spark_command("snapshot", __doc__, EXAMPLE, SnapshotRequest, _work, (CATALOG_QUERY,))
+COMMAND = spark_command("snapshot", __doc__, EXAMPLE, SnapshotRequest, _job, (CATALOG_QUERY,))

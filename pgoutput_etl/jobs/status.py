@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from pgoutput_etl.answers.status.request import StatusRequest
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.jobs.command import Outcome, Output, job_command
+from pgoutput_etl.jobs.command import OutputOptions, PrintedReport, job_command
 
 EXAMPLE = "python jobs/status.py --config conf/local.yaml --max-age 36h --html status.html"
 
 
-def _status(request: StatusRequest, config: Config, _: Output) -> Outcome:
+def _status(request: StatusRequest, config: Config, _: OutputOptions) -> PrintedReport:
     from pgoutput_etl.answers.status.page import write_page
     from pgoutput_etl.answers.status.report import print_status
     from pgoutput_etl.answers.status.run import status
@@ -30,7 +30,7 @@ def _status(request: StatusRequest, config: Config, _: Output) -> Outcome:
         write_schemas(config, request.schemas)
     if request.dbt is not None:
         write_sources(config, request.dbt, request.max_age)
-    return Outcome.of(report, print_status)
+    return PrintedReport.of(report, print_status)
 
 
 COMMAND = job_command("status", __doc__, EXAMPLE, StatusRequest, _status)

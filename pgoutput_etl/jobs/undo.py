@@ -7,16 +7,16 @@ and a page about it into a folder, and connects to no server.
 from __future__ import annotations
 
 from pgoutput_etl.answers.undo.request import UndoRequest
-from pgoutput_etl.jobs.command import SparkWork, printed, spark_command
+from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
 
 EXAMPLE = "./spark-submit.sh jobs/undo.py --config conf/demo.yaml --xid 751 --into ./undo"
 
 
-def _work() -> SparkWork[UndoRequest]:
+def _job() -> SparkJob[UndoRequest]:
     from pgoutput_etl.answers.undo.report import print_undo
     from pgoutput_etl.answers.undo.run import undo
 
     return printed(undo, print_undo)
 
 
-COMMAND = spark_command("undo", __doc__, EXAMPLE, UndoRequest, _work)
+COMMAND = spark_command("undo", __doc__, EXAMPLE, UndoRequest, _job)

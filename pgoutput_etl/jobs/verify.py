@@ -8,7 +8,7 @@ with --values.
 from __future__ import annotations
 
 from pgoutput_etl.answers.verify.request import VerifyRequest
-from pgoutput_etl.jobs.command import SparkWork, printed, spark_command
+from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
 
 EXAMPLE = (
     "PGPASSWORD=… ./spark-submit.sh --packages org.postgresql:postgresql:42.7.7 jobs/verify.py "
@@ -16,11 +16,11 @@ EXAMPLE = (
 )
 
 
-def _work() -> SparkWork[VerifyRequest]:
+def _job() -> SparkJob[VerifyRequest]:
     from pgoutput_etl.answers.verify.report import print_verification
     from pgoutput_etl.answers.verify.run import verify
 
     return printed(verify, print_verification)
 
 
-COMMAND = spark_command("verify", __doc__, EXAMPLE, VerifyRequest, _work)
+COMMAND = spark_command("verify", __doc__, EXAMPLE, VerifyRequest, _job)
