@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 from pydantic.fields import FieldInfo
 
-from pgoutput_etl.config import schema
+from pgoutput_etl.config import json_schema
 from pgoutput_etl.config.rules import TableRule
 from pgoutput_etl.config.sections import Section
 from pgoutput_etl.config.settings import Config, Merge, Metrics, Source, SourceDatabase, State, Target, load_config
@@ -150,7 +150,7 @@ def page(text: str) -> str:
 
 
 def schema_text() -> str:
-    return json.dumps(schema.json_schema(), indent=1) + "\n"
+    return json.dumps(json_schema.json_schema(), indent=1) + "\n"
 
 
 if __name__ == "__main__":

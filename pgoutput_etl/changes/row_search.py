@@ -15,9 +15,9 @@ from typing import Any
 from pgoutput_etl.errors import ArchiveError, TableError
 from pgoutput_etl.protocol.decoder import read_tuple
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.schema.column_matching import Declared
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import lineage
-from pgoutput_etl.schema.identification import Declared
 from pgoutput_etl.schema.relation_history import Position, RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
 from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value, printed_text
@@ -55,7 +55,7 @@ class FoundChange:
 @dataclass(frozen=True)
 class RowSearch:
     """conditions: a row is chosen if it meets any of them; a column has any name that it ever had. key: of a table with
-    a configured key. declared: as in schema/identification.py."""
+    a configured key. declared: as in schema/column_matching.py."""
 
     versions: RelationVersions
     conditions: tuple[Condition, ...]

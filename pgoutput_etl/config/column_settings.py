@@ -15,7 +15,7 @@ from pgoutput_etl.config.sections import SETTINGS, Section, below, expected, mis
 from pgoutput_etl.config.yaml_file import FromEnvironment
 from pgoutput_etl.time_zones import TIMESTAMP, TIMESTAMPTZ
 
-# Values in `columns` that declare a column's origin where the archive leaves it open (schema/identification.py)
+# Values in `columns` that declare a column's origin where the archive leaves it open (schema/column_matching.py)
 ADDED, RENAMED_FROM = "added", "renamed_from"
 
 # The declaration of a conversion between timestamp and timestamptz, which depends on the altering session's time zone

@@ -16,7 +16,7 @@ from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIden
 from pgoutput_etl.reasons import columns_of, with_reason
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.schema.identification import Doubt
+from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since, TableState
 from pgoutput_etl.timestamps import time_of

@@ -21,9 +21,9 @@ from pgoutput_etl.load.bag_deletes import settled
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
 from pgoutput_etl.load.layout import has_change_feed
+from pgoutput_etl.load.merge import RowMerge
 from pgoutput_etl.load.mismatches import mismatches_in_log
 from pgoutput_etl.load.net_effect import event_content, rows_with_content, with_sequence
-from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, next_truncate, row_states, truncates_of
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.table_writer import TableCommit

@@ -1,178 +1,68 @@
-"""Mode mirror: writes a table's net changes as one Delta commit.
-
-Each commit carries Delta's transaction identifier (application: ledger, table and step; version: batch), so a batch
-that is run again after it died doesn't repeat its commits.
-"""
+"""A MERGE as a value: Delta carries it out, or it is computed while a table is read."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pgoutput_etl.load import bag
-from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, written
-from pgoutput_etl.load.key_match import keys_are_absent, net_facts
-from pgoutput_etl.load.mismatches import (
-    Presumptions,
-    chains_of,
-    counted,
-    counted_in,
-    mismatches_with,
-    missing_in_bag,
-    net_deletes,
-)
-from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
-from pgoutput_etl.load.rewrite import SMALL_ROWS, awaited, net_merge, rewrite, small_table
-from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.table_writer import DeltaTransaction, TableCommit, committing
-from pgoutput_etl.load.target_columns import net_values, selected
-from pgoutput_etl.places import Place
-from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.session import FOR_FEW_ROWS, NO_BROADCAST, temporarily
-from pgoutput_etl.targets.mismatches import Mismatches
-from pgoutput_etl.targets.write_method import (
-    WriteFacts,
-    WriteMethod,
-    absence_matters,
-    need_reduction,
-    size_matters,
-    write_method,
-)
+from pgoutput_etl.identifiers import quoted
+from pgoutput_etl.load.table_writer import TableCommit
+from pgoutput_etl.load.target_columns import quoted_names
+from pgoutput_etl.spark.delta import delta_table
 
-_PARTITIONS = "spark.sql.shuffle.partitions"
-
-_PARTITION_BYTES = 1 << 25
-
-_ALWAYS = {"spark.databricks.delta.merge.materializeSource": "none"}  # the source is materialized here
+KEPT, INSERTED, UPDATED, DELETED = "kept", "inserted", "updated", "deleted"
 
 
-def write(
-    spark: SparkSession,
-    path: Place,
-    shape: TableShape,
-    events: TableEvents,
-    before: TargetRows,
-    commit: DeltaTransaction,
-    rows: int | None = None,
-) -> WriteResult:
-    """events: all of the table's since its last truncate in the batch. rows: target row count, or None if unknown."""
-    is_few = rows is not None and rows <= SMALL_ROWS
-    is_quick = events.is_local and (is_few or before is TargetRows.NOTHING)
-    sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_quick else for_size(spark, events.size)
-    with committing(spark, path, commit, sizes) as table:
-        if shape.is_bag:
-            return bag.write(table, shape, events, before)
-        facts = _facts(table, shape, events, before, rows)
-        net = _net(table, shape, events, before) if need_reduction(facts) else as_net_rows(events.frame, shape)
-        small = small_table(table.spark, path, shape, rows) if size_matters(facts) else None
-        if small is not None:
-            few = net if events.is_local else _on_driver(table.spark, net)
-            net, facts = net if few is None else few, replace(facts, is_small=few is not None)
-        match write_method(facts):
-            case WriteMethod.OVERWRITE:
-                return _overwrite(table, shape, net, is_checked=not events.are_plain)
-            case WriteMethod.APPEND:
-                result = append(table, selected(net, net_values(shape)))
-                return result if events.are_plain else replace(result, mismatches=chains_of(net, shape).own)
-            case WriteMethod.REWRITE if small is not None:
-                with temporarily(table.spark, FOR_FEW_ROWS):
-                    return rewrite(table, small, shape, net)
-            case _:
-                return _merge(table, shape, net, events, is_few)
+@dataclass(frozen=True, slots=True)
+class RowMerge:
+    """Changes rows `t` of a target by rows `s` of the source.
+
+    condition: that two rows match; each row matches at most one. updated, inserted: values by the target's columns.
+    is_deleted: of a row that matches, None if none is deleted. is_inserted: of a source's row that matches none.
+    """
+
+    source: DataFrame
+    condition: Column
+    updated: Mapping[str, Column]
+    inserted: Mapping[str, Column]
+    is_deleted: Column | None
+    is_inserted: Column
+
+    def execute(self, table: TableCommit) -> None:
+        """In one Delta commit."""
+        merge = delta_table(table.spark, table.place).alias("t").merge(self.source.alias("s"), self.condition)
+        if self.is_deleted is not None:
+            merge = merge.whenMatchedDelete(self.is_deleted)
+        merge = merge.whenMatchedUpdate(set=quoted_names(self.updated))
+        merge.whenNotMatchedInsert(self.is_inserted, values=quoted_names(self.inserted)).execute()
+
+    def effects(self, target: DataFrame) -> DataFrame:
+        """Pairs of rows `t` and `s`, each of which may be NULL, and what happens to them: `effect`. NULL: nothing."""
+        # Structs, because a column of the table may have any name.
+        stored = target.select(F.struct(*map(quoted, target.columns)).alias("t"))
+        pairs = stored.join(self.source.select(F.struct("*").alias("s")), self.condition, "full_outer")
+        is_deleted = F.lit(False) if self.is_deleted is None else self.is_deleted
+        effect = F.when(F.col("s").isNull(), KEPT).when(F.col("t").isNull(), F.when(self.is_inserted, INSERTED))
+        return pairs.withColumn("effect", effect.when(is_deleted, DELETED).otherwise(UPDATED))
+
+    def after(self, target: DataFrame, effects: DataFrame | None = None) -> DataFrame:
+        """The target's rows after the MERGE. effects: from `effects`."""
+        effects = self.effects(target) if effects is None else effects
+        effect = F.col("effect")
+        missing = F.lit(None)
+        return effects.where(effect.isin(KEPT, INSERTED, UPDATED)).select(
+            *(
+                F.when(effect == INSERTED, self.inserted.get(field.name, missing).cast(field.dataType))
+                .when(effect == UPDATED, self.updated.get(field.name, _stored(field.name)).cast(field.dataType))
+                .otherwise(_stored(field.name))
+                .alias(field.name)
+                for field in target.schema
+            )
+        )
 
 
-def _most_to_broadcast(shape: TableShape) -> int:
-    """Rows whose keys a MERGE may broadcast, for some hundred MB of the driver's memory. Spark doesn't know the size of
-    the rows, and would broadcast any number. A key that fits into a long takes less."""
-    kinds = [shape.columns[i].type.arrow for i in shape.key]
-    is_long = len(kinds) == 1 and not pa.types.is_decimal(kinds[0]) and pa.types.is_primitive(kinds[0])
-    return 1 << 23 if is_long else 1 << 20
-
-
-def _on_driver(spark: SparkSession, net: DataFrame) -> DataFrame | None:
-    """The same rows, computed; None if there are many."""
-    rows = net.limit(SMALL_ROWS + 1).toArrow()
-    return None if rows.num_rows > SMALL_ROWS else frame(spark, rows)
-
-
-def _facts(
-    table: TableCommit, shape: TableShape, events: TableEvents, before: TargetRows, rows: int | None
-) -> WriteFacts:
-    facts = WriteFacts(True, before is TargetRows.NOTHING, events.only_inserts, keys_are_unique=events.is_net)
-    if not absence_matters(facts) or events.keys is None:
-        return facts
-    return replace(facts, keys_are_absent=keys_are_absent(table.spark, table.place, shape, events.keys, rows))
-
-
-def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
-    """Settings for a batch of `size` bytes: as many shuffle partitions as keep each partition in one task's memory."""
-    partitions = max(int(spark.conf.get(_PARTITIONS, "8") or 8), (size or 0) // _PARTITION_BYTES)
-    return {**_ALWAYS, _PARTITIONS: str(partitions)}
-
-
-def _net(table: TableCommit, shape: TableShape, events: TableEvents, before: TargetRows) -> DataFrame:
-    is_read = shape.moves_toast and before is TargetRows.ROWS
-    return _net_of(events.frame, shape, tagged_target(table.spark, table.place, shape.columns) if is_read else None)
-
-
-def _net_of(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
-    ordered = with_sequence(events)
-    return net_rows(resolve_moves(ordered, shape, target) if shape.moves_toast else ordered, shape)
-
-
-def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -> DataFrame:
-    """The rows of a table after these events. stored: its rows before; None if there were none."""
-    if shape.is_bag:
-        return bag.rows_after(stored, shape, events)
-    net = _net_of(events, shape, stored)
-    if stored is None:
-        return selected(net.where(~F.col("_delete")), net_values(shape))
-    return net_merge(net, shape).after(stored)
-
-
-def compared(shape: TableShape, events: TableEvents, stored: DataFrame | None) -> Mismatches | None:
-    """The mismatches of the events with the rows before them. stored: None if there were none."""
-    if shape.is_bag:
-        return missing_in_bag(net_deletes(with_sequence(events.frame), shape), shape, stored)
-    net = events.frame if events.is_net else net_rows(with_sequence(events.frame), shape)
-    return mismatches_with(net, shape, stored)
-
-
-def _overwrite(table: TableCommit, shape: TableShape, net: DataFrame, is_checked: bool) -> WriteResult:
-    """is_checked: the net rows' changes may contradict each other, or presume rows that the target doesn't have."""
-    counts, observed = Observation(), net
-    if is_checked:
-        checks = counted("_chain", F.lit(False))
-        observed = net.observe(counts, *(value.alias(name) for name, value in checks.items()))
-    rows = selected(observed.where(~F.col("_delete")), net_values(shape))
-    result = initialize(table, rows, shape.layout)
-    if not is_checked:
-        return result
-    found = awaited(counts)
-    mismatches = mismatches_with(net, shape, None) if found is None else counted_in(found)
-    return replace(result, mismatches=mismatches)
-
-
-def _merge(table: TableCommit, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool) -> WriteResult:
-    """Computes the net rows once, so that Delta need not materialize them, and facts about them are known. is_few: the
-    target has few rows."""
-    ranges, settings, deletes = events.ranges, {}, events.deletes
-    if not events.is_local:
-        net = net.localCheckpoint()  # Delta rejects a source that is only persisted
-        facts = net_facts(net, shape)
-        ranges, deletes = facts.ranges, facts.deletes > 0
-        settings = FOR_FEW_ROWS if is_few and facts.rows < SMALL_ROWS else {}
-        if facts.rows > _most_to_broadcast(shape):
-            settings = {**settings, **NO_BROADCAST}
-
-    with temporarily(table.spark, settings):
-        target = partial(tagged_target, table.spark, table.place, shape.columns)
-        presumptions = None if events.are_plain else Presumptions.of(net, shape, target)
-        net_merge(net, shape, ranges, deletes).execute(table)
-        result = written(table)
-        return result if presumptions is None else presumptions.checked(result)
+def _stored(name: str) -> Column:
+    return F.col(f"t.{quoted(name)}")

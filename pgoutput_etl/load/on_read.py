@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
-from pgoutput_etl.load import merge
+from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.load.change_source import ChangeRows
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import check_migration, migrated

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.ingest.committed_rows import CommittedRows
-from pgoutput_etl.load.faults import FAULTS
+from pgoutput_etl.load.holding import FAULTS
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.places import Place
 from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask

@@ -11,8 +11,8 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.key_facts import Ranges
 from pgoutput_etl.load.commit import WriteResult, written
 from pgoutput_etl.load.key_match import same_key
+from pgoutput_etl.load.merge import DELETED, INSERTED, UPDATED, RowMerge
 from pgoutput_etl.load.mismatches import counted, counted_in
-from pgoutput_etl.load.row_merge import DELETED, INSERTED, UPDATED, RowMerge
 from pgoutput_etl.load.table_writer import TableCommit
 from pgoutput_etl.load.target_columns import net_values, updated_values
 from pgoutput_etl.places import Place

@@ -20,9 +20,9 @@ from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load import commit
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.key_match import key_ranges, same_key
+from pgoutput_etl.load.merge import RowMerge
 from pgoutput_etl.load.mismatches import mismatches_in_log
 from pgoutput_etl.load.net_effect import all_of, keyed_columns, net_key_parts, target_key_parts
-from pgoutput_etl.load.row_merge import RowMerge
 from pgoutput_etl.load.row_states import EventLog, key_names, row_states
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.table_writer import TableCommit

@@ -18,7 +18,7 @@ from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
 from pgoutput_etl.ingest.listing import heap_of
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load import commit as delta_commit
-from pgoutput_etl.load import merge
+from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.load.change_source import ChangeBlocks, ChangeRows, ChangeSource
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import applications, committed_steps, evolve

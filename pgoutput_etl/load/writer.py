@@ -14,7 +14,7 @@ from pgoutput_etl.console import counted
 from pgoutput_etl.errors import RunError, TableError, during
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.commit import TargetRows, WriteResult
-from pgoutput_etl.load.faults import FAULTS, SPARK_ERRORS, held_reason, spark_fault, table_fault
+from pgoutput_etl.load.holding import FAULTS, SPARK_ERRORS, held_reason, spark_fault, table_fault
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets

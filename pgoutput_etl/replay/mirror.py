@@ -26,9 +26,9 @@ from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, LOGICAL_TAG
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
+from pgoutput_etl.schema.column_matching import Declared
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import Lineage
-from pgoutput_etl.schema.identification import Declared
 from pgoutput_etl.schema.migration import Retired, SchemaMigration, converted, migration_to, next_version
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import NEVER, UNREPRESENTABLE, TableShape, table_shape

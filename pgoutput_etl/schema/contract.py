@@ -9,8 +9,8 @@ from typing import Any
 
 from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.reasons import ReasonKind
+from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.diff import ChangeKind, SchemaChange
-from pgoutput_etl.schema.identification import Doubt
 
 
 class OnAmbiguous(Enum):

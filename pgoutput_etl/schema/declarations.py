@@ -12,7 +12,7 @@ from itertools import islice, pairwise, product
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.reasons import ReasonKind
-from pgoutput_etl.schema.identification import (
+from pgoutput_etl.schema.column_matching import (
     Columns,
     Declared,
     DeclaredStep,

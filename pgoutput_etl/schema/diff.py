@@ -1,6 +1,6 @@
 """The differences between two versions of a relation: columns added, dropped, renamed and retyped.
 
-schema/identification.py decides which columns of the two versions are the same.
+schema/column_matching.py decides which columns of the two versions are the same.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.declarations import Declarations
-from pgoutput_etl.schema.identification import Doubt
 
 
 class ChangeKind(Enum):

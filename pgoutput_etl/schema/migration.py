@@ -12,9 +12,9 @@ import pyarrow as pa
 from pgoutput_etl.errors import ServerTableError, TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
 from pgoutput_etl.reasons import ReasonKind
+from pgoutput_etl.schema.column_matching import declaration
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import Lineage, lineage
-from pgoutput_etl.schema.identification import declaration
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableShape
 from pgoutput_etl.time_zones import ZoneConversion
 from pgoutput_etl.types.column import kept_bytes

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pgoutput_etl.config.rules import Mode
-from pgoutput_etl.schema.identification import Declared, facts_of
+from pgoutput_etl.schema.column_matching import Declared, facts_of
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN, table_mode
 from pgoutput_etl.types.sql_type import sql_type

@@ -11,9 +11,9 @@ from pgoutput_etl.places import NO_PLACE, Place
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.reasons import CONTRACT_KINDS, Reason, ReasonKind, kind_of
 from pgoutput_etl.schema.column_changes import ChangedAt
+from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.declarations import Used
 from pgoutput_etl.schema.diff import SchemaChange
-from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.schema.migration import Retired, SchemaMigration
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
@@ -69,7 +69,7 @@ class TableState:
     """A table after its last batch. status: APPLIED, HELD or SKIPPED. reason: why the table is held or skipped.
 
     last_commit_lsn: the table has every commit up to this LSN. version: Delta's, -1 for a table that was never written.
-    retired: columns that are only left in the target (schema/identification.py). types: of the target's columns,
+    retired: columns that are only left in the target (schema/column_matching.py). types: of the target's columns,
     retired ones last. rows: row count, or None if unknown. masks: by column. snapshot: the Delta version that a
     snapshot wrote, with rows that the archive lacks, or None. last_row: the table's last committed row, which decides
     which of several tables has a name; None in an older ledger. complete_since: None if it was never written, or in an

@@ -17,9 +17,9 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.reasons import CONTRACT_KINDS, kind_of
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
+from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange
-from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan

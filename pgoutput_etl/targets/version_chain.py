@@ -7,9 +7,9 @@ from itertools import pairwise
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn
+from pgoutput_etl.schema.column_matching import UndecidedError, declaration
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import lineage
-from pgoutput_etl.schema.identification import UndecidedError, declaration
 
 Columns = tuple[RelationColumn, ...]
 

@@ -28,14 +28,6 @@ from pgoutput_etl.scan.file_summary import (
 )
 from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
 from pgoutput_etl.schema.relation_history import RelationHistory
-from pgoutput_etl.transactions.open_transactions import (
-    FileState,
-    OpenAtEnd,
-    OpenAtEndKind,
-    OpenTransaction,
-    OpenTransactions,
-    beginning_unreadable,
-)
 from pgoutput_etl.transactions.origin_filter import Origins
 from pgoutput_etl.transactions.outcome import (
     Control,
@@ -46,6 +38,14 @@ from pgoutput_etl.transactions.outcome import (
     TransactionStatus,
     UnreadableRange,
     Watermark,
+)
+from pgoutput_etl.transactions.streamed_and_prepared import (
+    FileState,
+    OpenAtEnd,
+    OpenAtEndKind,
+    OpenTransaction,
+    OpenTransactions,
+    beginning_unreadable,
 )
 from pgoutput_etl.xid import is_newer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pgoutput_etl.errors import ArchiveError, brief, during, own_lines, step_of
-from pgoutput_etl.load.faults import table_fault
+from pgoutput_etl.load.holding import table_fault
 
 CANARY = "s3cr3t-canary-41"
 

@@ -10,7 +10,7 @@ import pytest
 
 from pgoutput_etl.errors import RowError, ServerTableError, TableError
 from pgoutput_etl.ledger.tables import SCHEMAS, table_row, table_state
-from pgoutput_etl.load.faults import table_fault
+from pgoutput_etl.load.holding import table_fault
 from pgoutput_etl.reasons import TORN, Reason, ReasonKind, kind_of, to_json, with_reason
 from tests.core.targets.test_condition import state
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from pgoutput_etl.config import schema
+from pgoutput_etl.config import json_schema
 from pgoutput_etl.config.column_rules import SALT_VARIABLE
 from pgoutput_etl.config.settings import SourceDatabase, load_config
 from pgoutput_etl.postgres.queries import RECEIVER_ENVIRONMENT

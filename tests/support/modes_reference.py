@@ -22,7 +22,7 @@ from pgoutput_etl.replay.mirror import (
     rows_under,
     target_row,
 )
-from pgoutput_etl.schema.identification import Declared
+from pgoutput_etl.schema.column_matching import Declared
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 

@@ -9,7 +9,7 @@ from glob import escape
 import yaml
 
 from pgoutput_etl.answers.init.findings import ArchiveFindings, TableFindings
-from pgoutput_etl.config.schema import FILE
+from pgoutput_etl.config.json_schema import FILE
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 

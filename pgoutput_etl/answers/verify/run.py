@@ -28,7 +28,7 @@ from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.ledger.as_of import consistent_points
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
-from pgoutput_etl.load.faults import FAULTS, held_reason
+from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import current_rows, is_current
 from pgoutput_etl.postgres.connection import credentials

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.load.change_source import ChangeBlocks
-from pgoutput_etl.load.faults import FAULTS, held_reason
+from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.load.layout import planned_layout
 from pgoutput_etl.load.net_effect import event_key_parts, net_of_bag, with_sequence
 from pgoutput_etl.load.shared_table import planned_columns

@@ -25,7 +25,7 @@ from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
-from pgoutput_etl.load.faults import FAULTS, held_reason
+from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.policy import masking_policy

@@ -26,7 +26,7 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
 from pgoutput_etl.ledger.tables import SCHEMAS
-from pgoutput_etl.load.faults import FAULTS, held_reason
+from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.machine import now
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta_history import is_as_recorded

@@ -10,7 +10,7 @@ from pgoutput_etl.landing.fingerprint import FileStatus
 from pgoutput_etl.ledger.tables import FORMAT, SCHEMAS
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import ReplicaIdentity
-from pgoutput_etl.schema.identification import Doubt
+from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import Since
 from pgoutput_etl.transactions.outcome import TransactionStatus

@@ -12,8 +12,8 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.reasons import Reason, ReasonKind, kind_of
+from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.contract import OnChange, SchemaContract
-from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
 from pgoutput_etl.targets.plan import TableChanges
 from pgoutput_etl.targets.planner import make_plan

@@ -11,8 +11,8 @@ import yaml
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import RelationColumn
+from pgoutput_etl.schema.column_matching import Columns, Doubt, Identification, UndecidedError
 from pgoutput_etl.schema.declarations import Declarations
-from pgoutput_etl.schema.identification import Columns, Doubt, Identification, UndecidedError
 
 INT, BIGINT = 23, 20
 

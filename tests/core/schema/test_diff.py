@@ -6,9 +6,9 @@ import pytest
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.column_matching import Declared
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import ChangeKind, lineage
-from pgoutput_etl.schema.identification import Declared
 from tests.support.small_archives import table
 
 INT, BIGINT = 23, 20

@@ -11,8 +11,8 @@ import pytest
 from pgoutput_etl.config.rules import Mode, OnMissingRow, TableRule
 from pgoutput_etl.config.settings import Snapshots
 from pgoutput_etl.places import Place
+from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.contract import SchemaContract
-from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.targets.condition import (
     ConditionKind,
     TableCondition,

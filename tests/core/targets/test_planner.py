@@ -15,8 +15,8 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import name_of
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.contract import SchemaContract
-from pgoutput_etl.schema.identification import Doubt
 from pgoutput_etl.schema.migration import ValueChange
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
 from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask

@@ -30,7 +30,7 @@ def replayed(target: dict[str, int], changes: tuple[Change, ...]) -> Rows:
 
 
 def written(target: dict[str, int], changes: tuple[Change, ...], facts: WriteFacts) -> Rows:
-    """Like load/merge.py and Delta. Raises AssertionError where Delta would fail."""
+    """Like load/mirror.py and Delta. Raises AssertionError where Delta would fail."""
     if need_reduction(facts):
         changes = tuple({change[1]: change for change in changes}.values())
     there = Counter(target.items())

@@ -21,7 +21,7 @@ from pgoutput_etl.ingest import landing_folder
 from pgoutput_etl.ingest.binary_files import scan_files
 from pgoutput_etl.ingest.listing import list_landing
 from pgoutput_etl.landing.file_index import Listing
-from pgoutput_etl.load import merge
+from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.work.files.report import RunSummary
 from tests.core.landing.test_selection import FRAMINGS, landed, real_messages

@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
-from pgoutput_etl.load import commit, merge
+from pgoutput_etl.load import commit
+from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.work.backfill.report import BackfillSummary

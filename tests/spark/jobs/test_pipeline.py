@@ -13,7 +13,8 @@ from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.ingest.listing import MAX_LENGTH
 from pgoutput_etl.ledger.batches import LedgerFiles
-from pgoutput_etl.load import commit, merge
+from pgoutput_etl.load import commit
+from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity, Type
 from tests.support.jobs import Nights, held, summary_text
 from tests.support.small_archives import (

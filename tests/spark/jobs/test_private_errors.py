@@ -79,7 +79,7 @@ def null(spark):
 
 def exhaust(spark):
     from functools import partial
-    from pgoutput_etl.load.faults import spark_fault
+    from pgoutput_etl.load.holding import spark_fault
     from pgoutput_etl.spark.session import is_running
     rows = spark.range(2).selectExpr("repeat('{CANARY}', cast(100000000 + id as int)) v")
     try:

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger.as_of import Tables, consistent_points, tables_at
-from pgoutput_etl.load import commit, merge
+from pgoutput_etl.load import commit
+from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import Change, insert, table, transaction, update

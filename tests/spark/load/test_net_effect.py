@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.changes.events import INSERTED, ROW_SCHEMA, events
 from pgoutput_etl.load import commit as merge_commit
-from pgoutput_etl.load import history, merge
+from pgoutput_etl.load import history
+from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.load.table_writer import DeltaTransaction, committing

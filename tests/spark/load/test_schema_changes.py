@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.rules import Mode
-from pgoutput_etl.load import evolve, merge
+from pgoutput_etl.load import evolve
+from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity, Type
 from pgoutput_etl.work.backfill.request import BackfillRequest

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import Row, SparkSession
 
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT, UPDATED
-from pgoutput_etl.load import merge
+from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import evolve
 from pgoutput_etl.load.net_effect import TableEvents

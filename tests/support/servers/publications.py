@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 
 from pgoutput_etl.replay.mirror import Replay, ReplayedTable
-from pgoutput_etl.schema.identification import Declared
+from pgoutput_etl.schema.column_matching import Declared
 from tests.support.servers.postgres import Server
 from tests.support.truth import assert_equals_truth
 

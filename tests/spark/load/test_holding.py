@@ -26,7 +26,7 @@ from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.changes.events import HEAP_PER_BYTE
 from pgoutput_etl.load import targets, writer
-from pgoutput_etl.load.faults import SPARK_ERRORS, spark_fault
+from pgoutput_etl.load.holding import SPARK_ERRORS, spark_fault
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.protocol.messages import PgoutputMessage

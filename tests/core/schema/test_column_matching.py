@@ -11,7 +11,7 @@ import yaml
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import RelationColumn
-from pgoutput_etl.schema.identification import DeclaredStep, Doubt, Identification, Versions, declaration, identify
+from pgoutput_etl.schema.column_matching import DeclaredStep, Doubt, Identification, Versions, declaration, identify
 
 INT, TEXT = 23, 25
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from pgoutput_etl.config.schema import FILE
+from pgoutput_etl.config.json_schema import FILE
 from tests.core.config.test_settings import CONF, EVERYTHING, SMALLEST
 from tools.configuration_page import all_keys, example
 
