@@ -23,8 +23,7 @@ class Remedy:
     runs on the Delta table after the first night, and before the commands are typed. rule, later, mended: the table's
     rule until the commands are typed, in the second night if it is another one then, and once they are typed; None if
     it has no rule. server: SQL on the server before the
-    commands. state, reason: what a run says, a part of it. command: the one that is printed for the table. differs:
-    why the mended table differs from the server's, if it does.
+    commands. state, reason: what a run says, a part of it. command: the one that is printed for the table.
     """
 
     name: str
@@ -236,7 +235,7 @@ REMEDIES = (
         BACKFILL,
         then="insert into <t> values (3, 'c')",
         later="skip: true",
-        reason="no longer skips",
+        reason="while the configuration skipped it",
     ),
     Remedy(
         "property",
