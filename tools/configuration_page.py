@@ -155,4 +155,4 @@ def schema_text() -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-    schema.FILE.write_text(schema_text(), encoding="utf-8")
+    json_schema.FILE.write_text(schema_text(), encoding="utf-8")

@@ -35,7 +35,7 @@ def test_the_table_of_the_configuration_matches_the_code() -> None:
 
 
 def test_the_schema_of_the_configuration_matches_the_code() -> None:
-    text = schema.FILE.read_text(encoding="utf-8")
+    text = json_schema.FILE.read_text(encoding="utf-8")
     assert text == configuration_page.schema_text(), "regenerate it: python -m tools.configuration_page"
 
 
