@@ -24,7 +24,7 @@ from pgoutput_etl.console import (
     print_unexpected,
 )
 from pgoutput_etl.errors import PgoutputEtlError
-from pgoutput_etl.exit_codes import EXIT_STOPPED, EXIT_USAGE, exit_code_of
+from pgoutput_etl.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, exit_code_of
 from pgoutput_etl.jobs.parser import Parser
 from pgoutput_etl.options import FILE, Option, Value
 from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
@@ -83,19 +83,15 @@ class Command:
     def main(self, prog: str | None = None, arguments: Sequence[str] | None = None) -> int:
         """prog: the program's name in messages; arguments: sys.argv's if None."""
         replace_closed_streams()
-        given = sys.argv[1:] if arguments is None else arguments
-        try:
-            *parts, debug = self.parser().parse(prog or f"jobs/{self.name}.py", given)
-        except click.UsageError as error:
-            error.show()
-            return EXIT_USAGE
-        except click.exceptions.Exit as ended:
-            return ended.exit_code
         os.environ.pop(DEBUG, None)
-        if debug.debug:
-            os.environ[DEBUG] = "1"
-        keep_log_private()
         try:
+            parsed = self._parsed(prog or f"jobs/{self.name}.py", sys.argv[1:] if arguments is None else arguments)
+            if isinstance(parsed, int):
+                return parsed
+            *parts, debug = parsed
+            if debug.debug:
+                os.environ[DEBUG] = "1"
+            keep_log_private()
             return self.run(*parts)
         except PgoutputEtlError as error:
             print_error(error)
@@ -108,6 +104,18 @@ class Command:
         except Exception as error:  # noqa: BLE001 # its text may contain rows' values
             print_unexpected(error, self.name)
             return exit_code_of(error)
+
+    def _parsed(self, prog: str, arguments: Sequence[str]) -> tuple[Any, ...] | int:
+        """An instance of each part; or the exit code, after a mistake or --help."""
+        try:
+            with StandardOutput():
+                return self.parser().parse(prog, arguments)
+        except click.UsageError as mistake:
+            mistake.show()
+            return EXIT_USAGE
+        except click.exceptions.Exit as ended:
+            return ended.exit_code
+        return EXIT_FAILED  # the reader of standard output has ended
 
 
 class JobReport(Protocol):

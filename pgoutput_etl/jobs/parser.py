@@ -97,10 +97,11 @@ class Parser(click.Command):
             return super().parse_args(ctx, args)
         try:
             options, own = split(args)
-            keep(options)
-            return super().parse_args(ctx, own)
         except ValueError as error:
             raise click.UsageError(str(error), ctx) from None
+        keep(options)
+        try:
+            return super().parse_args(ctx, own)
         except click.UsageError as error:
             error.ctx = error.ctx or ctx  # for the usage, which click leaves out below some mistakes
             raise

@@ -65,6 +65,20 @@ def test_help_has_an_example_of_the_job(job: str, capsys: pytest.CaptureFixture[
     assert printed.endswith("terms: docs/glossary.md\n")
 
 
+def test_a_text_that_nobody_reads_or_that_has_no_place_is_no_traceback() -> None:
+    query = [sys.executable, "jobs/snapshot.py", "--catalog-query"]
+    with subprocess.Popen(query, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stderr is not None
+        job.stdout.close()
+        assert (job.stderr.read(), job.wait()) == ("", 1)
+    with Path("/dev/full").open("w") as full:
+        lost = subprocess.run(query, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert lost.returncode == 1
+    assert lost.stderr.startswith("RunError: standard output can't be written")
+    assert "Traceback" not in lost.stderr
+
+
 def test_examples_in_a_clone_name_files_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     """After `make demo`, which writes build/demo."""
     monkeypatch.setattr(sys, "argv", ["jobs/inspect.py"])

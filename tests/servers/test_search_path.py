@@ -230,7 +230,7 @@ from importlib import import_module
 
 for line in sys.argv[1:]:
     name, *arguments = line.split()
-    code = import_module(f"pgoutput_etl.jobs.{name}.command").COMMAND.main(arguments=arguments)
+    code = import_module(f"pgoutput_etl.jobs.{name}").COMMAND.main(arguments=arguments)
     if code != 0:
         sys.exit(f"{line}: exit code {code}")
 """

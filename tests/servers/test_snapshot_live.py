@@ -278,7 +278,7 @@ def overtaken(staging):
     return found
 
 with patch.object(run.Staging, "run", overtaken):
-    code = COMMAND.main(sys.argv[1:])
+    code = COMMAND.main()
 sys.exit(code if len(looks) in (0, 2) else 9)
 """
 
@@ -291,7 +291,7 @@ from pgoutput_etl.jobs.snapshot import COMMAND
 from pgoutput_etl.ledger.ledger import DeltaLedger
 
 with patch.object(DeltaLedger, "close_backfill", lambda *_: os._exit(137)):
-    sys.exit(COMMAND.main(sys.argv[1:]))
+    sys.exit(COMMAND.main())
 """
 
 

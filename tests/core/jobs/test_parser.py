@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Annotated, Any, get_type_hints
@@ -93,17 +94,22 @@ def test_sparks_options_stand_among_the_jobs(monkeypatch: pytest.MonkeyPatch) ->
     assert spark_options.of_process() == {"spark.master": "local[1]", "b": "c"}
 
 
+def declarations(part: type[Any]) -> Iterator[tuple[str, Option]]:
+    """Names and options. Every field has one, unless other options set it."""
+    hints = get_type_hints(part, include_extras=True)
+    options = {field.name: getattr(hints[field.name], "__metadata__", ()) for field in fields(part)}
+    others = {name for own in options.values() for option in own for name, _ in option.also}
+    for field, own in options.items():
+        assert own or field in others, f"{part.__name__}.{field} has no option"
+        yield from ((option.name or f"--{field.replace('_', '-')}", option) for option in own)
+
+
 @pytest.mark.parametrize("job", sorted(JOBS))
 def test_help_has_every_option_with_its_text_within_80_columns(job: str) -> None:
     shown = command(job)
     text = help_of(shown)
     words = " ".join(text.split())
-    declared = {
-        (option.name or f"--{field.name.replace('_', '-')}", option)
-        for part in shown.parts
-        for field in fields(part)
-        for option in getattr(get_type_hints(part, include_extras=True)[field.name], "__metadata__", ())
-    }
+    declared = [own for part in shown.parts for own in declarations(part)]
     assert len(declared) >= 4
     for name, option in declared:
         assert f"{name} " in words
