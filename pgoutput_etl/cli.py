@@ -37,13 +37,14 @@ def command(job: str) -> Command:
 
 
 class _Jobs(click.Group):
-    """For help, completion, and errors."""
+    """For help, completion, and errors. `main` runs the jobs."""
 
     def list_commands(self, _: click.Context) -> list[str]:
         return list(JOBS)
 
-    def get_command(self, _: click.Context, name: str) -> click.Command | None:
-        return command(name).parser() if name in JOBS else None
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        is_completion = ctx.resilient_parsing
+        return command(name).parser() if is_completion and name in JOBS else None
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Jobs"):

@@ -114,6 +114,11 @@ def test_usage_lists_all_jobs_unless_another_is_named(
     assert other == ""
 
 
+def test_a_job_that_is_not_the_first_word_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--", "status"]) == 2
+    assert "No such command 'status'" in capsys.readouterr().err
+
+
 WITHOUT = """
 import sys
 for name in ("pyspark", "delta", "sqlglot"):
