@@ -29,15 +29,17 @@ class ApplyRequest:
             raise ConfigError("--follow: expected 1s or more")
 
 
-def _job(request: ApplyRequest, config: Config, output: OutputOptions) -> PrintedReport:
+def _check_metrics(config: Config) -> None:
     if config.metrics != Metrics():
         from pgoutput_etl.outputs.publish import RunPublisher
 
         RunPublisher.of(config.source.name, config.metrics).check()
-    return _apply(config, output) if request.follow is None else _follow(request.follow, config, output)
 
 
-def _apply(config: Config, output: OutputOptions) -> PrintedReport:
+def _apply(request: ApplyRequest, config: Config, output: OutputOptions) -> PrintedReport:
+    _check_metrics(config)
+    if request.follow is not None:
+        return _follow(request.follow, config, output)
     from pgoutput_etl.answers.next_commands import inspected
     from pgoutput_etl.work.files.light_work import is_light
     from pgoutput_etl.work.files.missing_rows import load_missing_rows
@@ -91,4 +93,4 @@ def _print_report(report: RunReport) -> None:
 
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"
 
-COMMAND = job_command("apply", __doc__, EXAMPLE, ApplyRequest, _job)
+COMMAND = job_command("apply", __doc__, EXAMPLE, ApplyRequest, _apply)
