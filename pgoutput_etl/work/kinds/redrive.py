@@ -107,7 +107,7 @@ class Redrive(Prepared[BackfillResult]):
         numbers = {path: number for path, number in self._numbers().items() if not self._is_ignored(path)}
         optional = {path for path in (*(prior.names[root] for root in unread), *prior.unread) if path in numbers}
         # The receiver may use the name of a file that it has renamed for the next one, so only these count as repaired.
-        repairable = {*optional, *(prior.names[root] for root in self.archive.damaged_roots)}
+        repairable = {*optional, *(prior.names[root] for root in self.archive.damaged_roots & prior.names.keys())}
         landed = self.archive.landed(numbers.keys() - optional, sorted(optional), repairable)
         landed = {path: file for path, file in landed.items() if not self._is_needless(file)}
         read = (n for n, part in prior.parts.items() if part.was_read and prior.names[prior.roots[n]] in numbers)
