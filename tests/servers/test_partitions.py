@@ -148,7 +148,7 @@ def parameters() -> list[Any]:
     return [pytest.param(*mix, id="-".join((mix[0], *mix[1], mix[2])), marks=m) for mix, m in marks.items()]
 
 
-@pytest.fixture(scope="module", params=[16, 18])
+@pytest.fixture(scope="module", params=[pytest.param(16, marks=pytest.mark.soak), 18])
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     version: Version = request.param
     with Server(version) as server:

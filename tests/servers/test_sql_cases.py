@@ -46,7 +46,7 @@ WRONG_THROUGH_THE_JOB = {
     **_WRONG,
     "via_root_detach": "no message names a detached partition before it has a row of its own",
 }
-IN_CI = {"binary_composite_of_domain", "drop_add_last", "pk_only_generated"}
+IN_CI = {"binary_composite_of_domain", "pk_only_generated"}
 
 
 @pytest.fixture(scope="session")

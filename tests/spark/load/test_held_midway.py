@@ -76,6 +76,7 @@ def test_the_spans_before_the_one_that_fails_are_undone(nights: Nights, dies: bo
     assert nights.values("t") == [("1", "a", None), ("2", "b", None), ("3", "c", "d")]
 
 
+@pytest.mark.soak
 def test_what_others_set_in_a_table_outlasts_its_hold(nights: Nights) -> None:
     """The first hold has written nothing, the second has written a span, which alone is undone."""
     nights.night(transaction(1, 0x100, table("id", "v"), table("id", oid=U, name="u"), insert("1", "a")))

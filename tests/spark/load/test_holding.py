@@ -256,6 +256,7 @@ def test_a_row_that_java_has_no_memory_for_holds_its_table_until_there_is_more(
     assert nights.values("t") == [("1", CANARY * 100)]
 
 
+@pytest.mark.soak
 def test_a_stored_row_that_java_has_no_memory_for_holds_its_table_until_there_is_more(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +330,7 @@ def another_program(path: Path) -> Iterator[threading.Event]:
         running.result()
 
 
+@pytest.mark.soak
 def test_a_write_that_meets_other_commits_is_repeated_and_then_held(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_value_that_was_never_sent_is_not_null(spark: SparkSession, tmp_path: 
     assert sorted((row["a"], row["b"], row["c"]) for row in mirror.rows("public", "t")) == rows
 
 
+@pytest.mark.soak
 def test_composites_with_new_attributes_are_found_in_a_bag(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     """The second file has new attributes in old tuples, and leaves rows without them; the third one leaves none."""
     pair = Type(None, 16999, "public", "pair")

@@ -234,7 +234,8 @@ def assert_same_rows(job: Job, replay: Replay, keys: Mapping[str, tuple[str, ...
 
 
 @pytest.mark.parametrize("how", PARAMETERS)
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.soak] * (seed > 1)) for seed in range(1, 12)])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(1, 12))
 def test_random_histories_night_after_night(
     seed: int, how: str, spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
