@@ -284,8 +284,9 @@ def test_every_mode_has_the_servers_rows(server: Server, tmp_path: Path, landing
             }
 
 
+@pytest.mark.soak
 @pytest.mark.spark
-@pytest.mark.parametrize("is_whole", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("is_whole", [False, True])
 def test_every_mix_in_one_archive(
     is_whole: bool, server: Server, tmp_path: Path, landing: Path, spark: SparkSession
 ) -> None:
