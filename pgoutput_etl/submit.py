@@ -52,6 +52,8 @@ def main(arguments: Sequence[str]) -> int:
         return _refuse(f"expected a job; usage: {USAGE.splitlines()[2].strip()}")
     keep([*flags, *options])
     python = _python(settings_of(options))
+    if not os.environ.get("SPARK_HOME", "-"):
+        del os.environ["SPARK_HOME"]  # pyspark takes an empty one for a folder
     home = os.environ.get("SPARK_HOME")
     if submitted(home).get("spark.submit.deployMode") == "cluster":
         return _submit(home or _home_of(python), [*flags, *options], job)

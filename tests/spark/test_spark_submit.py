@@ -87,6 +87,12 @@ def test_a_refusal_is_one_line(arguments: list[str], environment: dict[str, str]
     assert done.stderr.count("\n") == 1
 
 
+def test_an_empty_spark_home_is_none(tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text("import os; print(os.environ.get('SPARK_HOME'))")
+    assert spark_submit(job, SPARK_HOME="").stdout == "None\n"
+
+
 RECORDS = '#!/bin/sh\necho "$(basename "$0")" >>"$CALLS"\n'
 SPARK_SUBMIT = f"""{RECORDS}echo "address=$SPARK_LOCAL_IP" >>"$CALLS"
 for word; do echo "word=$word" >>"$CALLS"; done
