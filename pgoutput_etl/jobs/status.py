@@ -16,13 +16,14 @@ EXAMPLE = "python jobs/status.py --config conf/local.yaml --max-age 36h --html s
 
 
 def _status(request: StatusRequest, config: Config, _: OutputOptions) -> PrintedReport:
-    from pgoutput_etl.answers.status.page import write_page
     from pgoutput_etl.answers.status.report import print_status
     from pgoutput_etl.answers.status.run import status
     from pgoutput_etl.outputs.dbt import write_sources
 
     report = status(config, request)
     if request.html is not None:
+        from pgoutput_etl.answers.status.page import write_page  # needs the extra `reports`
+
         write_page(report, request.html)
     if request.schemas is not None:
         from pgoutput_etl.outputs.column_schemas import write_schemas

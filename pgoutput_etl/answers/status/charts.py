@@ -105,7 +105,8 @@ def _svg(title: str, days: Sequence[str], draw: Callable[[Axes], None], show: Ca
         file = StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=nothing)
-    return Markup(file.getvalue()[file.getvalue().index("<svg") :])
+    svg = file.getvalue()
+    return Markup(svg[svg.index("<svg") :])
 
 
 def _described(days: Sequence[str], values: Values, show: Callable[[float], str]) -> str:

@@ -503,6 +503,21 @@ def test_the_job_imports_no_spark_and_changes_nothing(ledger: SmallLedger, tmp_p
     assert not list(tmp_path.glob(".*"))
 
 
+def test_only_the_page_needs_the_extra_for_charts(ledger: SmallLedger, tmp_path: Path) -> None:
+    ledger.finish(1, NIGHT, 0x100, [state(1, "t", 5)])
+    ledger.config()
+    without = (
+        "import sys; sys.modules['matplotlib'] = None\nfrom pgoutput_etl.cli import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", without, "status", "--config", str(tmp_path / "job.yaml")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    page = [*command, "--html", str(tmp_path / "page.html")]
+    refused = subprocess.run(page, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == "pgoutput-etl status has no module matplotlib: pip install 'pgoutput-etl[reports]'\n"
+
+
 def test_the_installed_command_has_the_job(ledger: SmallLedger, capsys: pytest.CaptureFixture[str]) -> None:
     ledger.finish(1, NIGHT, 0x200, [state(1, "odd", 5, reason="why")])
     ledger.config()
