@@ -72,15 +72,14 @@ class Archive:
         content = b"".join(encoder.encode(message) + b"\n" for message in messages)
         relations = tuple(layout.relation for layout, _ in tables.values())
         types = {t.oid: t for layout, _ in tables.values() for t in layout.types}
-        return ServerSnapshot(count, expected.lsn + 1, relations, (*types.values(),), content)
+        return ServerSnapshot(expected.lsn + 1, relations, (*types.values(),), content)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSnapshot:
-    """count: of the archive's messages before it. lsn: the rows include all commits before it. content: a file of one
+    """lsn: the rows include all commits before it. content: a file of one
     transaction that inserts the rows."""
 
-    count: int
     lsn: int
     relations: tuple[Relation, ...]
     types: tuple[Type, ...]

@@ -163,9 +163,11 @@ def _backfill_done_before_its_tables() -> Any:
     return patch.object(Rebuild, "write", writes_later), patch.object(Ledger, "close_backfill", closes)
 
 
-def _interrupted_backfills_count_as_done() -> Any:
+def _interrupted_count_as_done(kind: type[InPlaceBackfill | SnapshotLoad]) -> Any:
+    plan: Any = kind.prepare
+
     @contextmanager
-    def prepare(self: InPlaceBackfill, batch: Any, check_claim: Any) -> Iterator[Any]:
+    def prepare(self: Any, batch: Any, check_claim: Any) -> Iterator[Any]:
         if not batch.resumed:
             with plan(self, batch, check_claim) as prepared:
                 yield prepared
@@ -173,8 +175,7 @@ def _interrupted_backfills_count_as_done() -> Any:
             self.archive.ledger.close_backfill(batch, {}, [], [])
             yield Nothing(None)
 
-    plan = InPlaceBackfill.prepare
-    return patch.object(InPlaceBackfill, "prepare", prepare)
+    return patch.object(kind, "prepare", prepare)
 
 
 def _staged_rows_discarded_first() -> Any:
@@ -185,21 +186,6 @@ def _staged_rows_discarded_first() -> Any:
         close(self)
 
     return patch.object(SnapshotLoad, "close", discard_and_close)
-
-
-def _interrupted_snapshots_count_as_done() -> Any:
-    plan = SnapshotLoad.prepare
-
-    @contextmanager
-    def prepare(self: SnapshotLoad, batch: Any, check_claim: Any) -> Iterator[Any]:
-        if not batch.resumed:
-            with plan(self, batch, check_claim) as prepared:
-                yield prepared
-        else:
-            self.archive.ledger.close_backfill(batch, {}, [], [])
-            yield Nothing(None)
-
-    return patch.object(SnapshotLoad, "prepare", prepare)
 
 
 def _snapshots_lose_later_commits() -> Any:
@@ -289,14 +275,14 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "a run does not check its claim before it writes": lambda: patch.object(HeldClaim, "check", _nothing),
     "a backfill is done before its tables are written": _backfill_done_before_its_tables,
-    "an interrupted backfill counts as done": _interrupted_backfills_count_as_done,
+    "an interrupted backfill counts as done": lambda: _interrupted_count_as_done(InPlaceBackfill),
     "a backfill does not look at the ledger once it has the claim": _no_look_at_the_ledger_by_a_backfill,
     "a backfill reads files under the names that they had": lambda: patch.object(
         LedgerArchive, "_moved", lambda *_: {}
     ),
     "the repair of a range of commits applies only their changes": _only_changes_within_the_range,
     "a snapshot's staged rows are discarded before its batch is done": _staged_rows_discarded_first,
-    "an interrupted snapshot counts as done": _interrupted_snapshots_count_as_done,
+    "an interrupted snapshot counts as done": lambda: _interrupted_count_as_done(SnapshotLoad),
     "a snapshot is loaded without the commits after it": _snapshots_lose_later_commits,
     "VACUUM runs before the new versions are recorded": _vacuum_before_the_versions_are_recorded,
     "maintenance goes on although a batch was interrupted": _interrupted_batches_do_not_stop_maintenance,

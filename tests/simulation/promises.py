@@ -153,21 +153,18 @@ class Promises:
         for number in range(self.done + 1, len(done) + 1):
             self._check_batch(done[number], begun.get(number), done.get(number - 1))
         for number in begun.keys() - done.keys():
-            work = begun[number]["backfill"]
-            if work is not None and "snapshot" in json.loads(work):
-                staged = SnapshotOrder.from_json(work).staged
-                if staged not in self.storage.staged:
-                    raise BrokenPromiseError(f"batch {number} has begun, and its staged rows are gone")
+            snapshot = _snapshot_of(begun[number])
+            if snapshot is not None and snapshot.staged not in self.storage.staged:
+                raise BrokenPromiseError(f"batch {number} has begun, and its staged rows are gone")
         self.done = len(done)
         self.newest, self.is_interrupted = done.get(self.done), max(begun, default=0) > self.done
 
     def _check_batch(self, row: dict[str, Any], begun: dict[str, Any] | None, before: dict[str, Any] | None) -> None:
         number = row["batch"]
         files = [file for file in self.rows("files") if file["batch"] == number]
-        work = None if begun is None else begun["backfill"]
-        is_snapshot = work is not None and "snapshot" in json.loads(work)
-        order = BackfillOrder.from_json(work) if work is not None and not is_snapshot else None
-        if begun is None or is_snapshot or (order is not None and not order.anew):
+        work, snapshot = (None, None) if begun is None else (begun["backfill"], _snapshot_of(begun))
+        order = None if work is None or snapshot is not None else BackfillOrder.from_json(work)
+        if begun is None or snapshot is not None or (order is not None and not order.anew):
             if files:
                 raise BrokenPromiseError(f"batch {number} has files")
         else:
@@ -175,8 +172,9 @@ class Promises:
         if begun is None:
             self._check_same_rows(row, before)
         expected = self.archive.expected(self._reached(number))
-        if work is not None and is_snapshot:
-            self._record_loaded(work)
+        if snapshot is not None:
+            self.loaded |= dict.fromkeys(snapshot.oids, snapshot.lsn)
+            self.removed -= {*snapshot.oids}
         has_read = row["state"] not in (None, "null")
         lsn = expected.lsn if has_read else min(self.loaded.values(), default=1) - 1  # the snapshots' without files
         if row["last_commit_lsn"] != lsn:
@@ -200,11 +198,6 @@ class Promises:
                 raise BrokenPromiseError(f"batch {number}: {state['path']}: {found}")
         if order is not None:
             self._check_rebuilt(number, order, states)
-
-    def _record_loaded(self, work: str) -> None:
-        order = SnapshotOrder.from_json(work)
-        self.loaded |= dict.fromkeys(order.oids, order.lsn)
-        self.removed -= {*order.oids}
 
     def _tables_at(self, expected: Expected) -> dict[int, Rows | None]:
         """As of a commit. Loaded tables may be ahead of it."""
@@ -303,6 +296,12 @@ class Promises:
                 if _rows_of(content) != _rows_of(self.tables[place]):
                     raise BrokenPromiseError(f"{state['path']}, version {state['version']}, has changed")
                 self.tables[place] = content
+
+
+def _snapshot_of(row: Mapping[str, Any]) -> SnapshotOrder | None:
+    """The order of a batch that loads a snapshot."""
+    work = row["backfill"]
+    return SnapshotOrder.from_json(work) if work is not None and "snapshot" in json.loads(work) else None
 
 
 def _is_displaced(state: Mapping[str, Any]) -> bool:
