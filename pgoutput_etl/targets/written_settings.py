@@ -45,6 +45,17 @@ def refuse_other_settings_of_tables(found: Sequence[OtherSettings], config: Conf
     raise error
 
 
+def refuse_other_modes(states: Iterable[TableState], config: Config) -> None:
+    """For a run without changes, which plans no table. Raises ConfigError as the next batch's plan would."""
+    found = []
+    for state in sorted(states, key=lambda state: state.oid):
+        rule = config.rule_for(state.schema, state.table)
+        why = other_mode(state, rule.mode, state.relation)
+        if state.is_complete and not rule.skip and why is not None:
+            found.append(OtherSettings(state, why))
+    refuse_other_settings_of_tables(found, config)
+
+
 def _how(rebuilt: Sequence[str], loaded: Sequence[str]) -> str:
     if not loaded:
         return "rebuild the tables from the archive"

@@ -126,13 +126,12 @@ def type_all(season: Season, outcome: Outcome) -> Outcome:
 
 
 def change_settings(season: Season) -> None:
-    """Of tables that were written with others. Each error has one command, and the last one mends the rest."""
+    """Of tables that were written with others, while nothing lands. Each error has one command, and the last one mends
+    the rest."""
     document = yaml.safe_load(season.config.read_text(encoding="utf-8"))
-    changed = [
-        {"match": "public.incomplete", "mode": "history"},
-        {"match": "public.added_column", "mode": "soft_delete"},
-    ]
-    document["tables"] = [*changed, *document["tables"]]
+    changed = {"public.incomplete": "history", "public.added_column": "soft_delete"}
+    others = [rule for rule in document["tables"] if rule["match"] not in changed]
+    document["tables"] = [*({"match": name, "mode": mode} for name, mode in changed.items()), *others]
     season.config.write_text(yaml.safe_dump(document), encoding="utf-8")
     for job in ("backfill", "snapshot"):
         [command] = season.apply().next

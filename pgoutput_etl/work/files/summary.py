@@ -18,6 +18,7 @@ from pgoutput_etl.targets.columns import TargetColumn, target_columns
 from pgoutput_etl.targets.condition import ConditionKind, conditions_of
 from pgoutput_etl.targets.plan import TableState, may_lack_rows, snapshots_ahead
 from pgoutput_etl.targets.swaps import swap_remarks
+from pgoutput_etl.targets.written_settings import refuse_other_modes
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 from pgoutput_etl.work.batch import World
 from pgoutput_etl.work.files.batch_plan import BatchPlan
@@ -101,10 +102,11 @@ def batch_metrics(
 
 def nothing_new(world: World, last: Batch | None, remarks: Iterable[str]) -> RunSummary:
     """Repeats the data that earlier runs left unread (remarks) or quarantined, because nobody may have seen their
-    summaries."""
+    summaries. Raises ConfigError if a table was written in another mode than the configuration has."""
     source = world.config.source.name
     if last is None:
         return RunSummary(source, 0, 0, 0, 0, files_not_read=tuple(remarks))
+    refuse_other_modes(last.tables.values(), world.config)
     conditions = conditions_of(last.tables.values(), world.config)
     held = tuple(_held(last.tables[table.oid]) for table in conditions if table.state is ConditionKind.HELD)
     left = world.ledger.quarantine.leftovers()

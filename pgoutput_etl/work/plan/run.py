@@ -35,6 +35,7 @@ from pgoutput_etl.targets.plan import (
     complete_since,
     mismatches_left,
 )
+from pgoutput_etl.targets.written_settings import refuse_other_modes
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 from pgoutput_etl.work.batch import World
 from pgoutput_etl.work.files.backlog import Backlog, find_backlog
@@ -54,7 +55,10 @@ def plan(spark: SparkSession, config: Config, progress: Progress = no_progress) 
     summary = _plan_next(world, backlog, progress)
     refused = (*summary.refused_files, *backlog.listing.not_plain.values())
     summary = replace(summary, refused_files=refused)
-    known = () if backlog.last is None else conditions_of(backlog.last.tables.values(), config)
+    states = {} if backlog.last is None else backlog.last.tables
+    if not summary.files and not summary.resumes:
+        refuse_other_modes(states.values(), config)
+    known = conditions_of(states.values(), config)
     return replace(summary, next=_next(config, summary, known))
 
 

@@ -19,8 +19,9 @@ from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.contract import SchemaContract
 from pgoutput_etl.schema.migration import ValueChange
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
-from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
+from pgoutput_etl.targets.plan import APPLIED, HELD, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
+from pgoutput_etl.targets.written_settings import refuse_other_modes
 from pgoutput_etl.types import UserTypes
 from tests.support.small_archives import T, table
 
@@ -241,7 +242,8 @@ def test_a_mode_that_stores_truncates_keeps_all_spans(mode: Mode) -> None:
 
 
 def test_a_changed_mode_stops_the_run() -> None:
-    """Also if the table has no changes. A table that was renamed to a name with another mode is held."""
+    """Also if the table has no changes, or the run has none, but not if it is held. A table that was renamed to a name
+    with another mode is held."""
     expected = (
         r"^public\.t was written in mode mirror, but the configuration asks for history for public\.t\. .*"
         r"restore it, or rebuild the tables from the archive$"
@@ -251,6 +253,9 @@ def test_a_changed_mode_stops_the_run() -> None:
     assert error.value.next_job == ("backfill", "--tables", "public.t")
     with pytest.raises(ConfigError, match=expected):
         make_plan(in_mode(Mode.HISTORY), RelationHistory(), {}, {T: state_of(table())}, UserTypes())
+    with pytest.raises(ConfigError, match=expected):
+        refuse_other_modes([state_of(table())], in_mode(Mode.HISTORY))
+    refuse_other_modes([replace(state_of(table()), status=HELD)], in_mode(Mode.HISTORY))
     plan = plan_of([table(name="u")], state_of(table()), in_mode(Mode.HISTORY, "public.u"))
     assert [held.reason.split(". ")[0] for held in plan.held] == [
         "public.t was written in mode mirror, but the configuration asks for history for public.u"

@@ -6,13 +6,14 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ingest import scanned_blocks
 from pgoutput_etl.ingest.inspection_runner import SparkRunner, list_on_spark
 from pgoutput_etl.inspection.archive import inspect_archive, inspection_contexts
@@ -116,7 +117,8 @@ def broken(lsn: int, change: Change) -> bytes:
 
 
 def test_apply_reports_what_was_planned(nights: Nights) -> None:
-    """A duplicate, an open transaction, an unrepresentable value, columns that change, unreadable bytes."""
+    """A duplicate, an open transaction, an unrepresentable value, columns that change, unreadable bytes. Then nothing
+    lands, and a table's mode is changed."""
     nights.land(FIRST)
     shutil.copy(nights.job.landing / "000.copydata", nights.job.landing / "001.copydata")
     (nights.job.landing / "002.copydata").write_bytes(copydata(CHANGED) + broken(0x800, insert("10", "k", oid=2)))
@@ -136,6 +138,10 @@ def test_apply_reports_what_was_planned(nights: Nights) -> None:
     assert types == {"day": ("unrepresentable", 1), "span": ("text", 0)}
     assert (tables["bag"].has_key, tables["bag"].held is None) == (False, False)
     assert (expected.exit_code, expected.accounts["quarantined"] > 0) == (3, True)
+
+    for run in (partial(planned, nights.job), nights.job.run):
+        with pytest.raises(ConfigError, match=r"public\.t was written in mode mirror"):
+            run("tables=[{match: public.t, mode: history}]")
 
 
 @pytest.mark.soak
