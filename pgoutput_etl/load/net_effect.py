@@ -33,7 +33,6 @@ from pgoutput_etl.load.target_columns import (
     with_entries,
 )
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.spark.session import temporarily
 from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
 
 
@@ -155,10 +154,6 @@ def delete_events(keys: DataFrame, at: Mapping[str, Column], schema: StructType,
     return keys.select(*(values.get(f.name, missing).cast(f.dataType).alias(f.name) for f in schema.fields))
 
 
-# Spark infers filters from each pair of a plan's columns: minutes for some hundred of them, and nothing gained.
-_FOR_MANY_COLUMNS, _MANY = {"spark.sql.constraintPropagation.enabled": "false"}, 50
-
-
 def brings_unsent(shape: TableShape) -> Column:
     """True for an event that moves a row to another key with values that were not sent."""
     return (F.col("_op") == MOVED_IN) & _any(F.col(f"u{i}") for i in shape.toast)
@@ -178,11 +173,6 @@ def resolve_moves(events: DataFrame, shape: TableShape, target: DataFrame | None
     """
     if not shape.toast:
         return events
-    with temporarily(events.sparkSession, _FOR_MANY_COLUMNS if len(shape.toast) > _MANY else {}):
-        return _resolved(events, shape, target)
-
-
-def _resolved(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
     links = _links(events, shape).localCheckpoint()
     while links.where(F.col("through").isNotNull()).limit(1).count():
         links = _follow(links, shape).localCheckpoint()

@@ -60,6 +60,8 @@ _DEFAULTS = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
     # Cost of opening a file, in bytes read: lets a task read hundreds of small files instead of thirty.
     "spark.sql.files.openCostInBytes": "524288",
+    # Spark infers filters from each pair of a plan's columns: minutes for some hundred of them, and nothing gained.
+    "spark.sql.constraintPropagation.enabled": "false",
 }
 
 _LOCAL_FOLDER = "spark.local.dir"
