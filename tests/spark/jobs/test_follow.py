@@ -65,6 +65,7 @@ def landed(nights: Nights) -> Landed:
 
 
 def test_each_look_applies_what_has_landed_since(landed: Landed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And leaves it to another run that is at work."""
     runs = []
     apply_run = pipeline.apply_run
 
@@ -89,34 +90,52 @@ def test_each_look_applies_what_has_landed_since(landed: Landed, monkeypatch: py
     landed.follower.look()
     assert len(runs) == 3, "after a while, it reads the ledger anyway"
 
-
-def test_a_look_leaves_the_work_to_another_run(landed: Landed) -> None:
-    landed.land()
-    landed.follower.look()
     landed.land()
     job = landed.nights.job
     other = DeltaLedger.at(job.spark, job.loaded().state.root, "test")
     last = other.batches.last()
     with other.batches.claimed(last, Batch.after(last, {}), lambda _: None):
         landed.follower.look()
-        assert landed.batches == [1]
+        assert landed.batches == [1, 2]
         assert "waiting: another run is at work on this source" in landed.steps[-1]
     landed.follower.look()
-    assert (landed.batches, landed.ids()) == ([1, 2], ["1", "2"])
+    assert (landed.batches, landed.ids()) == ([1, 2, 3], ["1", "2", "3", "4"])
     published = [json.loads(line) for line in (job.folder / "runs.jsonl").read_text().splitlines()]
-    assert [run["error"] for run in published] == [None, None], "waiting is no failure"
+    assert [run["error"] for run in published] == [None] * 6, "waiting is no failure"
 
 
-def test_it_compacts_the_ledger_and_not_the_tables(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow_module, "BATCHES_PER_UPKEEP", 1)
+def test_it_limits_batches_compacts_the_ledger_and_prints_lines(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow_module, "MOST_TRANSACTIONS", 1)
+    monkeypatch.setattr(follow_module, "BATCHES_PER_UPKEEP", 2)
     requests = []
     monkeypatch.setattr(follow_module, "maintain", lambda *given: requests.append(given[2]))
-    nights.land(transaction(1, 0x100, table(), insert("1", "v")))
-    left = iter([False] * 3)
-    report = follow(nights.job.spark, nights.job.loaded(), 0, lambda: next(left, True), lambda _: None)
-    assert (report.batches, report.exit_code) == (1, 0)
+    nights.land(transaction(1, 0x100, table(), insert("1", "v"), insert("2", "v")))
+    nights.land(transaction(2, 0x200, insert("3", "v")))
+    batches: list[RunSummary] = []
+    looks = iter([False] * 4)
+    report = follow(nights.job.spark, nights.job.loaded(), 0, lambda: next(looks, True), batches.append)
+    assert [batch.files for batch in batches] == [1, 1]
+    assert (report.batches, report.exit_code) == (2, 0)
     [request] = requests
     assert (request.tables, request.only, request.execute) == ((), ("optimize", "checkpoint"), True)
+    assert_lines(batches[0])
+
+
+def assert_lines(summary: RunSummary) -> None:
+    """A batch is one line of text or JSON."""
+    line = batch_line(summary)
+    assert line.startswith("Batch 1: 1 file, 1 transaction, 2 changed rows in 1 table; through LSN 0/100, ")
+    assert line.endswith(" d behind."), "the test's commit is of the year 2000"
+    values = json.loads(batch_json(summary))
+    assert (values["lsn"], values["batch"], values["exit_code"]) == ("0/100", 1, 0)
+    assert values["lag_seconds"] > 800_000_000
+    assert "\n" not in batch_json(summary)
+    assert FollowReport(0, None).line() == "Stopped after 0 batches."
+    assert json.loads(FollowReport(2, summary).to_json()) == {
+        "stopped": True, "batches": 2, "batch": 1, "lsn": "0/100", "exit_code": 0
+    }  # fmt: skip
 
 
 def test_sigterm_ends_it_after_the_batch_that_it_is_in(nights: Nights) -> None:
@@ -142,31 +161,6 @@ def test_sigterm_ends_it_after_the_batch_that_it_is_in(nights: Nights) -> None:
     assert report.line() == "Stopped after 1 batch. All tables are consistent through LSN 0/100."
     assert [row[0] for row in nights.values("t")] == ["1"]
     assert nights.job.run().batch == 2
-
-
-def test_it_has_a_limit_for_the_transactions_of_a_batch(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow_module, "MOST_TRANSACTIONS", 1)
-    for n in (1, 2):
-        nights.land(transaction(n, 0x100 * n, *([table()] if n == 1 else []), insert(str(n), "v")))
-    batches: list[RunSummary] = []
-    looks = iter([False] * 4)
-    follow(nights.job.spark, nights.job.loaded(), 0, lambda: next(looks, True), batches.append)
-    assert [batch.files for batch in batches] == [1, 1]
-
-
-def test_a_batch_is_one_line_of_text_or_json(nights: Nights) -> None:
-    summary = nights.night(transaction(1, 0x100, table(), insert("1", "v"), insert("2", "v")))
-    line = batch_line(summary)
-    assert line.startswith("Batch 1: 1 file, 1 transaction, 2 changed rows in 1 table; through LSN 0/100, ")
-    assert line.endswith(" d behind."), "the test's commit is of the year 2000"
-    values = json.loads(batch_json(summary))
-    assert (values["lsn"], values["batch"], values["exit_code"]) == ("0/100", 1, 0)
-    assert values["lag_seconds"] > 800_000_000
-    assert "\n" not in batch_json(summary)
-    assert FollowReport(0, None).line() == "Stopped after 0 batches."
-    assert json.loads(FollowReport(2, summary).to_json()) == {
-        "stopped": True, "batches": 2, "batch": 1, "lsn": "0/100", "exit_code": 0
-    }  # fmt: skip
 
 
 @pytest.mark.soak

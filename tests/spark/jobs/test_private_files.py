@@ -104,14 +104,11 @@ def test_the_files_of_every_job(nights: Nights, tmp_path: Path, group: str | Non
     assert wrong(tmp_path / "export", *private, gid) == {}
     assert (tmp_path / "export" / "load.sql").exists()
 
-
-def test_an_existing_folder_for_exports_keeps_its_permissions(nights: Nights, tmp_path: Path) -> None:
-    nights.night(transaction(1, 0x100, table(), insert("1", "value")))
     (tmp_path / "shared").mkdir()
-    export(nights.job.spark, nights.job.loaded(), ExportRequest(("*",), str(tmp_path / "shared")))
+    export(nights.job.spark, config, ExportRequest(("*",), str(tmp_path / "shared")))
     found = modes(tmp_path / "shared")
-    assert found.pop(".") == 0o755
-    assert set(found.values()) == {0o700, 0o600}
+    assert found.pop(".") == 0o755, "an existing folder keeps its permissions"
+    assert set(found.values()) == {*private}
 
 
 def test_rows_that_spark_keeps_on_disk_are_private(nights: Nights) -> None:

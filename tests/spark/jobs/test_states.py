@@ -85,6 +85,10 @@ def test_a_table_is_incomplete_until_a_snapshot_has_its_earlier_rows(nights: Nig
     assert (states(nights.job.run(MANUAL)), manifest_state(nights)) == ({}, None)
     assert nights.values("t") == [("1", "a"), ("2", "b")]
 
+    nights.land(transaction(2, 0x200, table(oid=2, name="u"), insert("2", "b", oid=2)))
+    nights.land(transaction(3, 0x300, truncate(2), insert("3", "c", oid=2)))
+    assert states(nights.job.run(MANUAL, "merge.max_transactions=1")) == {}, "completed by a TRUNCATE within the run"
+
 
 @pytest.mark.soak
 def test_the_first_summary_with_an_accepted_table_says_so(nights: Nights) -> None:
@@ -93,12 +97,6 @@ def test_the_first_summary_with_an_accepted_table_says_so(nights: Nights) -> Non
     assert (first.exit_code, states(first)) == (EXIT_DONE, {})
     again = nights.night(transaction(2, 0x200, insert("3", "c")))
     assert "are missing" not in summary_text(again)
-
-
-def test_a_truncate_completes_a_table_within_a_run(nights: Nights) -> None:
-    nights.land(transaction(1, 0x100, table(), insert("2", "b")))
-    nights.land(transaction(2, 0x200, truncate(), insert("3", "c")))
-    assert states(nights.job.run(MANUAL, "merge.max_transactions=1")) == {}
 
 
 def test_a_diverged_table_is_named_until_it_is_rebuilt(nights: Nights) -> None:

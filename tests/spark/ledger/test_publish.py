@@ -23,7 +23,7 @@ from pgoutput_etl.work.upkeep.request import MaintainRequest
 from pgoutput_etl.work.upkeep.run import maintain
 from tests.spark.targets.test_catalog import in_catalog
 from tests.support.jobs import Nights, summary_text
-from tests.support.small_archives import insert, table, transaction, truncate, update
+from tests.support.small_archives import Change, insert, table, transaction, truncate, update
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +38,11 @@ def shown(nights: Nights) -> dict[str, tuple[int, str, str]]:
     return {t["table"]: (t["version"], t["lsn"], t["status"]) for t in manifest(nights)["tables"]}
 
 
-def test_the_manifest_has_each_tables_version_after_the_last_batch(nights: Nights) -> None:
+def test_the_manifest_has_each_tables_version_after_the_last_batch(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not written without news; a run publishes what a run that died has not; a skipped table has its own LSN,
+    and is left out if it is new."""
     nights.job.overrides.append("target.readers=all")
     nights.night(transaction(1, 0x100, table(), insert("1", "a"), table(oid=2, name="u"), insert("1", "x", oid=2)))
     first = manifest(nights)
@@ -46,8 +50,22 @@ def test_the_manifest_has_each_tables_version_after_the_last_batch(nights: Night
         "test", 1, "0/100", "2000-01-01T00:00:00+00:00"
     )  # fmt: skip
     assert shown(nights) == {"t": (0, "0/100", "applied"), "u": (0, "0/100", "applied")}
+    nights.job.run()
+    assert manifest(nights) == first
+    (Path(nights.job.loaded().state.root) / "manifests" / "test.json").unlink()
+    nights.job.run()
+    assert manifest(nights)["batch"] == 1
 
-    nights.night(transaction(2, 0x200, insert("2", "b")))
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaPublisher, "publish", die)
+        with pytest.raises(KeyboardInterrupt):
+            nights.night(transaction(2, 0x200, insert("2", "b")))
+    assert manifest(nights)["batch"] == 1
+    assert nights.job.run().files == 0
+    assert (manifest(nights)["batch"], manifest(nights)["lsn"]) == (2, "0/200")
     version, *rest = shown(nights)["t"]
     assert (version > 0, rest) == (True, ["0/200", "applied"])
     assert shown(nights)["u"] == (0, "0/200", "applied")
@@ -55,16 +73,10 @@ def test_the_manifest_has_each_tables_version_after_the_last_batch(nights: Night
     assert DeltaTable(path, version=version).to_pyarrow_table().num_rows == 2
     assert DeltaTable(path, version=0).to_pyarrow_table().num_rows == 1
 
-
-def test_a_held_table_has_its_own_lsn_and_a_skipped_one_is_left_out(nights: Nights) -> None:
-    nights.night(transaction(1, 0x100, table(), insert("1", "a"), table(oid=2, name="u"), insert("1", "x", oid=2)))
     nights.job.overrides.append("tables=[{match: public.u, skip: true}, {match: public.v, skip: true}]")
-    nights.night(
-        transaction(
-            2, 0x200, insert("2", "b"), insert("2", "x", oid=2), table(oid=3, name="v"), insert("1", "x", oid=3)
-        )
-    )
-    assert shown(nights)["u"] == (0, "0/100", "skipped")
+    changes: list[Change] = [insert("3", "c"), insert("2", "x", oid=2), table(oid=3, name="v"), insert("1", "x", oid=3)]
+    nights.night(transaction(3, 0x300, *changes))
+    assert shown(nights)["u"] == (0, "0/200", "skipped")
     assert shown(nights).keys() == {"t", "u"}
 
 
@@ -77,31 +89,6 @@ def test_every_job_that_closes_a_batch_publishes_it(nights: Nights, monkeypatch:
     assert manifest(nights)["batch"] == 4
     maintained = maintain(nights.job.spark, nights.job.loaded(), MaintainRequest(execute=True), lambda _: None)
     assert manifest(nights)["batch"] == maintained.batch or maintained.batch == 0
-
-
-def test_a_run_publishes_what_a_run_that_died_has_not(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
-
-    def die(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(DeltaPublisher, "publish", die)
-    with pytest.raises(KeyboardInterrupt):
-        nights.night(transaction(2, 0x200, insert("2", "b")))
-    monkeypatch.undo()
-    assert manifest(nights)["batch"] == 1
-    assert nights.job.run().files == 0
-    assert (manifest(nights)["batch"], manifest(nights)["lsn"]) == (2, "0/200")
-
-
-def test_a_run_without_news_does_not_write_the_manifest_again(nights: Nights) -> None:
-    nights.night(transaction(1, 0x100, table(), insert("1", "a")))
-    before = manifest(nights)
-    nights.job.run()
-    assert manifest(nights) == before
-    (Path(nights.job.loaded().state.root) / "manifests" / "test.json").unlink()
-    nights.job.run()
-    assert manifest(nights)["batch"] == 1
 
 
 def test_a_stored_file_is_replaced_at_once(spark: SparkSession, tmp_path: Path) -> None:
