@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from pgoutput_etl.config.rules import Mode, TableRule
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Begin, Commit, Insert, PgoutputMessage, Relation, Type
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.targets.mismatches import Mismatches
+from tests.simulation.modes import Rows, random_modes, replayed
 from tests.support import encoder
 from tests.support.model.history import random_history, random_options
 from tests.support.model.truth import Truth
@@ -20,35 +22,38 @@ from tests.support.model.walsender import Walsender
 
 ARCHIVES = 400
 
-Rows = tuple[str, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """After the commit at `lsn`. tables: sorted rows by OID; None for a table whose history can't be interpreted.
-    mismatches: of the other tables. messages: sorted logical decoding Messages."""
+    """After the commit at `lsn`. tables: sorted rows by OID, as their modes have them; None for a table whose history
+    can't be interpreted. mismatches: of the other tables. messages: sorted logical decoding Messages."""
 
     lsn: int
     tables: Mapping[int, Rows | None]
     mismatches: Mapping[int, Mismatches | None]
     names: Mapping[tuple[str, str], int]
-    messages: Rows
+    messages: tuple[str, ...]
 
 
 @dataclass(eq=False, slots=True)
 class Archive:
     """frames: the messages in order, as they are landed. breaks: the numbers of messages after which the receiver lost
-    its connection; the server then sent some of them again."""
+    its connection; the server then sent some of them again. modes: by the table's name."""
 
     frames: list[bytes]
     breaks: frozenset[int]
     truth: Truth | None = None
+    modes: Mapping[str, Mode] = field(default_factory=dict)
     _expected: dict[int, Expected] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> tuple[TableRule, ...]:
+        return tuple(TableRule(match=name, mode=mode) for name, mode in self.modes.items())
 
     def expected(self, count: int) -> Expected:
         """After the first `count` messages."""
         if count not in self._expected:
-            self._expected[count] = _expected(b"".join(self.frames[:count]))
+            self._expected[count] = _expected(b"".join(self.frames[:count]), self.modes)
         return self._expected[count]
 
     def expected_at(self, lsn: int) -> Expected:
@@ -86,16 +91,15 @@ class ServerSnapshot:
     content: bytes
 
 
-def _expected(content: bytes) -> Expected:
+def _expected(content: bytes, modes: Mapping[str, Mode]) -> Expected:
     replay = Replay()
     replay.add_file("archive", content)
     tables: dict[int, Rows | None] = {}
     mismatches: dict[int, Mismatches | None] = {}
     for oid, rows in replay.rows_by_relation().items():
+        mode = modes[replay.assembly.relations.versions(oid).relations[-1].full_name]
         try:
-            table = replay.table(oid, rows)
-            tables[oid] = tuple(sorted(repr(row) for row in table.rows))
-            mismatches[oid] = table.mismatches
+            tables[oid], mismatches[oid] = replayed(mode, replay, oid, rows)
         except TableError:
             tables[oid] = None
     messages = tuple(sorted(map(message_text, replay.logical_messages())))
@@ -136,4 +140,7 @@ def archive(number: int) -> Archive:
         rows = (encoder.Row(0x1000000 + i, 0, encoder.encode(m)) for i, m in enumerate(messages))
         frames = [encoder.copydata([row]) for row in rows]
     is_whole = number % 4 != 0 and not any(isinstance(record, RunningTransactions) for record in history.server.wal)
-    return Archive(frames, frozenset(breaks), Truth(history.server.commits) if is_whole else None)
+    replay = Replay()
+    replay.add_file("archive", b"".join(frames))
+    modes = random_modes(chance, replay.assembly.relations.entries)
+    return Archive(frames, frozenset(breaks), Truth(history.server.commits) if is_whole else None, modes)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
 
+from pgoutput_etl.config.rules import TableRule
 from pgoutput_etl.config.settings import Config, Merge, Source, State, Target
 from pgoutput_etl.console import no_progress
 from pgoutput_etl.errors import RunError
@@ -38,8 +39,12 @@ from tests.simulation.targets import SimTargets
 from tests.simulation.upkeep import SimUpkeep
 from tests.support.model.wal import FIRST_LSN
 
-CONFIG = Config(Source(SOURCE, "landing"), Target("root"), State(ROOT))
 REDRIVE = BackfillOrder((), None, None, None, anew=True)
+
+
+def config_of(rules: Sequence[TableRule], max_transactions: int | None) -> Config:
+    merge = Merge(max_transactions=max_transactions)
+    return Config(Source(SOURCE, "landing"), Target("root"), State(ROOT), merge=merge, tables=tuple(rules))
 
 
 @dataclass(slots=True)
@@ -63,10 +68,7 @@ class Jobs:
     ledger: Ledger
 
     @classmethod
-    def of(
-        cls, max_transactions: int | None, folder: Folder, machine: SimMachine, holders: Holders, promises: Promises
-    ) -> Jobs:
-        config = replace(CONFIG, merge=Merge(max_transactions=max_transactions))
+    def of(cls, config: Config, folder: Folder, machine: SimMachine, holders: Holders, promises: Promises) -> Jobs:
         ledger = sim_ledger(promises.storage, machine, partial(holders.watched, machine.own))
         return cls(config, promises.storage, folder, machine, holders, promises, ledger)
 

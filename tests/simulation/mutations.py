@@ -20,6 +20,8 @@ from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransact
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.writer import TableResult, Writer
+from pgoutput_etl.targets import planner
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.work.backfill import run as backfill
 from pgoutput_etl.work.batch import Nothing, run
 from pgoutput_etl.work.files import pipeline
@@ -205,6 +207,21 @@ def _no_look_at_the_ledger_by_a_backfill() -> Any:
     return patch.object(backfill, "run", unconfirmed)
 
 
+def _repairs_of_tables_that_keep_the_past() -> Any:
+    reason_of = InPlaceBackfill._rebuild_reason
+
+    def reason(self: InPlaceBackfill, oid: int) -> str | None:
+        found = reason_of(self, oid)
+        has_other_mode = found is not None and found.startswith("mode ") and bool(self.batch.tables[oid].key)
+        return None if has_other_mode else found
+
+    return patch.object(InPlaceBackfill, "_rebuild_reason", reason)
+
+
+def _truncates_forget_the_past() -> Any:
+    return patch.object(planner, "table_mode", lambda mode: replace(table_mode(mode), is_copy=True))
+
+
 def _only_changes_within_the_range() -> Any:
     archived_changes = SimTargets.archived_changes
 
@@ -281,6 +298,8 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
         LedgerArchive, "_moved", lambda *_: {}
     ),
     "the repair of a range of commits applies only their changes": _only_changes_within_the_range,
+    "a range of commits is repaired in a table that keeps the past": _repairs_of_tables_that_keep_the_past,
+    "a truncate removes the past from a table that keeps it": _truncates_forget_the_past,
     "a snapshot's staged rows are discarded before its batch is done": _staged_rows_discarded_first,
     "an interrupted snapshot counts as done": lambda: _interrupted_count_as_done(SnapshotLoad),
     "a snapshot is loaded without the commits after it": _snapshots_lose_later_commits,

@@ -17,7 +17,7 @@ from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import SpanWrite
 from pgoutput_etl.places import Place
-from pgoutput_etl.replay.mirror import BagOfRows, KeyedRows, Row, migrated_rows, rows_under
+from pgoutput_etl.replay.mirror import KeyedRows, Row
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
@@ -26,6 +26,7 @@ from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.cutoff import Cutoff
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.simulation.archive import SimRows
+from tests.simulation.modes import Rows, migrated, needs_key, printed, rows_after
 from tests.simulation.scheduler import SimMachine, SimPool
 from tests.simulation.storage import Commit, Kind, Writer
 from tests.support.nights import Block, events_in
@@ -40,16 +41,12 @@ class Content:
 
     shape: TableShape | None
     rows: tuple[Row, ...]
+    mode: Mode = Mode.MIRROR
     is_foreign: bool = False
 
-
-def _applied(shape: TableShape, rows: Iterable[Row], events: Iterable[Row]) -> KeyedRows | BagOfRows:
-    table = rows_under(shape)
-    for row in rows:
-        table.put(row)
-    for event in events:
-        table.apply(event)
-    return table
+    def printed(self) -> Rows:
+        assert self.shape is not None or not self.rows
+        return () if self.shape is None else printed(self.mode, self.shape, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +56,12 @@ class _SpanChanges(ABC):
     targets: SimTargets
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
-        return partial(self.targets.write_span, task.path, span.shape, self._events(task, span))
+        return partial(self.targets.write_span, task, span.shape, self._events(task, span))
 
     def compared(
         self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None
     ) -> Mismatches | None:
-        return self.targets.compared(task.path, span.shape, self._events(task, span), before, version)
+        return self.targets.compared(task, span.shape, self._events(task, span), before, version)
 
     @abstractmethod
     def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]: ...
@@ -77,7 +74,7 @@ class SimChanges(_SpanChanges):
     cutoffs: Mapping[int, Cutoff]
 
     def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]:
-        return events_in(self.blocks, self.statuses, window_of(task, span, self.cutoffs), span.shape)
+        return events_in(self.blocks, self.statuses, window_of(task, span, self.cutoffs), span.shape, task.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,7 @@ class SimArchivedChanges(_SpanChanges):
         begin = (first, -(1 << 62), 0)
         start = begin if window.start is None else max(window.start, begin)
         window = replace(window, start=start, cutoff=last + 1)
-        events = events_in(self.rows.blocks, self.rows.statuses, window, span.shape)
+        events = events_in(self.rows.blocks, self.rows.statuses, window, span.shape, task.mode)
         if self.commits is not None:
             key = KeyedRows(span.shape).key
             first, last = self.commits
@@ -179,15 +176,16 @@ class SimTargets:
         self._commit(place, commit, lambda _: moved, Kind.METADATA, (len(moved.rows), 0, 0))
 
     def empty(self, place: Place, commit: DeltaTransaction) -> None:
-        shape = self._newest(place).shape
-        self._commit(place, commit, lambda _: Content(shape, ()), Kind.CHANGE)
+        emptied = replace(self._newest(place), rows=(), is_foreign=False)
+        self._commit(place, commit, lambda _: emptied, Kind.CHANGE)
 
     def restore(self, place: Place, version: int | None, commit: DeltaTransaction) -> None:  # noqa: ARG002
         newest = self.writer.read_version(str(place))
         if newest < 0 or (version is not None and newest <= version):
             return
         table = self.writer.storage.table(str(place))
-        before = Content(table.content(newest).shape, ()) if version is None else table.read(version)
+        emptied = replace(table.content(newest), rows=(), is_foreign=False)
+        before = emptied if version is None else table.read(version)
         self.writer.commit(str(place), lambda _: Commit("RESTORE", Kind.METADATA, lambda _: before))
 
     def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
@@ -195,18 +193,18 @@ class SimTargets:
 
     def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         """In several commits without a transaction, which each look at what is left to do, or in one with it."""
-        assert mode is Mode.MIRROR
         content = self._newest(place)
-        if any(migration.origins[position] is None for position in migration.key) and content.rows:
+        has_new_key = any(migration.origins[position] is None for position in migration.key)
+        if has_new_key and needs_key(mode, content.rows):
             migration.check_key()
-        rows = tuple(migrated_rows(content.rows, migration))
-        if len(rows) % 2:
-            self._commit(place, commit, lambda _: Content(None, rows, content.is_foreign), Kind.METADATA)
+        evolved = replace(content, shape=None, rows=migrated(mode, content.rows, migration))
+        if len(evolved.rows) % 2:
+            self._commit(place, commit, lambda _: evolved, Kind.METADATA)
             return ()
         metadata = asdict(replace(commit, step=f"{commit.step}:log"))
         if content.shape is not None:
             for number in range(_STATEMENTS):
-                after = Content(None, rows, content.is_foreign) if number == _STATEMENTS - 1 else content
+                after = evolved if number == _STATEMENTS - 1 else content
                 self._alter(place, after, metadata)
         return ()
 
@@ -215,24 +213,23 @@ class SimTargets:
 
     def write_span(
         self,
-        place: Place,
+        task: TableTask,
         shape: TableShape,
         events: list[Row],
         before: TargetRows,
         commit: DeltaTransaction,
         _: int | None,
     ) -> WriteResult:
-        is_new = before is TargetRows.NOTHING
+        place, is_new = task.path, before is TargetRows.NOTHING
         counts = [0, 0, 0]
         mismatches: list[Mismatches | None] = [None]
 
         def apply(content: Content | None) -> Content:
-            table = _applied(shape, () if is_new or content is None else content.rows, events)
-            mismatches[0] = table.mismatches
-            rows = tuple(table.events())
-            had = 0 if is_new or content is None else len(content.rows)
+            stored = () if is_new or content is None else content.rows
+            rows, mismatches[0] = rows_after(task.mode, shape, stored, events)
+            had = len(stored)
             counts[0], counts[2] = max(len(rows) - had, 0), max(had - len(rows), 0)
-            return Content(shape, rows, had > 0 and content is not None and content.is_foreign)
+            return Content(shape, rows, task.mode, had > 0 and content is not None and content.is_foreign)
 
         read = self.writer.storage.table(str(place))
         apply(read.content(read.version) if read.version >= 0 else None)
@@ -241,12 +238,13 @@ class SimTargets:
         return replace(self.last_result(place, commit), mismatches=mismatches[0])
 
     def compared(
-        self, place: Place, shape: TableShape, events: list[Row], before: TargetRows, version: int | None
+        self, task: TableTask, shape: TableShape, events: list[Row], before: TargetRows, version: int | None
     ) -> Mismatches | None:
-        if before is TargetRows.NOTHING:
-            return _applied(shape, (), events).mismatches
-        stored = self._newest(place) if version is None else self.writer.storage.table(str(place)).read(version)
-        return _applied(shape, stored.rows, events).mismatches
+        stored = Content(None, ())
+        if before is TargetRows.ROWS:
+            place = str(task.path)
+            stored = self._newest(task.path) if version is None else self.writer.storage.table(place).read(version)
+        return rows_after(task.mode, shape, stored.rows, events)[1]
 
     def _commit(
         self,

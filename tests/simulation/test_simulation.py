@@ -34,6 +34,7 @@ FOUND_LATE = {
     "an interrupted backfill counts as done",
     "a backfill reads files under the names that they had",
     "the repair of a range of commits applies only their changes",
+    "a range of commits is repaired in a table that keeps the past",
     "a snapshot's staged rows are discarded before its batch is done",
     "a snapshot is loaded without the commits after it",
     "VACUUM runs before the new versions are recorded",

@@ -10,7 +10,7 @@ from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.machine import Process
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.simulation.archives import ARCHIVES, Archive, archive
-from tests.simulation.jobs import Jobs
+from tests.simulation.jobs import Jobs, config_of
 from tests.simulation.landing import Folder, Receiver
 from tests.simulation.promises import UNCHECKED, BrokenPromiseError, Holders, Promises
 from tests.simulation.scheduler import Killed, Scheduler, SimMachine, SimProcess, StorageError
@@ -153,7 +153,7 @@ class World:
             table = self.storage.table(path)
 
             def delete_some(content: Content) -> Content:
-                return Content(content.shape, content.rows[::2], is_foreign=True)
+                return replace(content, rows=content.rows[::2], is_foreign=True)
 
             self.scheduler.note(f"another program deletes rows of {path}")
             commit = Commit("DELETE", Kind.CHANGE, delete_some, at=self.scheduler.now)
@@ -201,7 +201,8 @@ class World:
 
     def _run(self, process: SimProcess, job: Callable[[Jobs], str]) -> None:
         machine = SimMachine(self.scheduler, process, self.processes)
-        jobs = Jobs.of(self.scenario.max_transactions, self.folder, machine, self.holders, self.promises)
+        config = config_of(self.archive.rules, self.scenario.max_transactions)
+        jobs = Jobs.of(config, self.folder, machine, self.holders, self.promises)
         try:
             result = f"done: {job(jobs)}"
         except Killed:

@@ -57,14 +57,24 @@ def table_histories(
     types: Mapping[str, str] | None = None,
 ) -> dict[int, TableHistory]:
     """Histories by OID. The arguments are those of Replay.tables."""
-    histories = {}
-    for oid, rows in replay.rows_by_relation().items():
-        tracker = _VersionTracker()
-        for span in replay.spans(oid, rows, keys or {}, declared or {}, types or {}):
-            tracker.apply(span)
-        tracker.compare()
-        histories[oid] = tracker.history()
-    return histories
+    by_relation = replay.rows_by_relation()
+    return {oid: table_history(replay, oid, rows, keys, declared, types) for oid, rows in by_relation.items()}
+
+
+def table_history(
+    replay: Replay,
+    oid: int,
+    rows: list[Row],
+    keys: Mapping[str, tuple[str, ...]] | None = None,
+    declared: Mapping[str, Declared] | None = None,
+    types: Mapping[str, str] | None = None,
+) -> TableHistory:
+    """The arguments are those of Replay.table."""
+    tracker = _VersionTracker()
+    for span in replay.spans(oid, rows, keys or {}, declared or {}, types or {}):
+        tracker.apply(span)
+    tracker.compare()
+    return tracker.history()
 
 
 @dataclass(slots=True)

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pgoutput_etl.changes.event_log import every_event
 from pgoutput_etl.changes.events import ROW_SCHEMA
-from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.changes.key_exchanges import without_exchanges
 from pgoutput_etl.changes.key_facts import KeyHashes, hashes_of
 from pgoutput_etl.changes.window import Window, rows_in
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.config.settings import Config, Source, State, Target
 from pgoutput_etl.ledger.tables import relation_of, relation_row, table_row, table_state
 from pgoutput_etl.places import Place
@@ -34,6 +35,7 @@ from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.schema.version_spans import RowPositions
 from pgoutput_etl.targets.mismatches import added
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import (
     APPLIED,
     HELD,
@@ -60,7 +62,7 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 CONFIG = Config(Source("s", "landing"), Target("root"), State("root/_pgoutput_etl"))
 Block = Mapping[str, Any]
-_STEPS = {"X": 0, "D": 0, "U": 0, "V": 1, "I": 1}  # the order of the two events of one message
+_STEPS = {"T": 0, "X": 0, "D": 0, "U": 0, "V": 1, "I": 1}  # the order of the two events of one message
 
 
 def blocks_of(batches: Iterable[pa.RecordBatch], kind: BlockKind = BlockKind.CHANGE) -> list[Block]:
@@ -299,12 +301,20 @@ def _assemble(assembly: Assembly, scanned: list[ScanResult]) -> None:
     assembly.replace_streams(ends)
 
 
-def events_in(blocks: Iterable[Block], statuses: StatusLookup, window: Window, shape: TableShape) -> list[Row]:
-    """The events of one table, in order."""
+def events_in(
+    blocks: Iterable[Block], statuses: StatusLookup, window: Window, shape: TableShape, mode: Mode = Mode.MIRROR
+) -> list[Row]:
+    """The events of one table, in order; with truncates in a mode that keeps the past."""
     own = [block for block in blocks if block["relation"] == shape.relation.oid]
-    rows = pa.Table.from_batches((rows_in(block, statuses, window) for block in own), ROW_SCHEMA).combine_chunks()
-    serial = (without_exchanges(batch, shape) for batch in rows.to_batches())
-    events = [row for batch in serial for events in event_batches(batch, shape) for row in events.to_pylist()]
+    kept = table_mode(mode)
+    rows = [rows_in(block, statuses, window, with_truncates=not kept.is_copy) for block in own]
+    return events_of(pa.Table.from_batches(rows, ROW_SCHEMA), shape, keeps_changes=not kept.has_rows)
+
+
+def events_of(rows: pa.Table, shape: TableShape, keeps_changes: bool = False) -> list[Row]:
+    """The events of committed message rows, in order. keeps_changes: as in key_exchanges.exchanging."""
+    serial = (without_exchanges(batch, shape, keeps_changes) for batch in rows.combine_chunks().to_batches())
+    events = [row for batch in serial for events in every_event(batch, shape) for row in events.to_pylist()]
     for event in events:
         event["_unrep"] = {entry["key"]: entry["value"] for entry in event["_unrep"] or ()}
     return sorted(events, key=lambda e: (e["_lsn"], e["_file"], e["_ordinal"], _STEPS[e["_op"]]))
