@@ -123,6 +123,18 @@ def test_a_redrive_follows_a_file_whose_name_the_receiver_uses_for_the_next_one(
     world._come_to_rest()
 
 
+def test_tables_of_an_older_snapshot_get_the_commits_after_it() -> None:
+    """Before the first file was read, they were said to have those up to a newer snapshot, too (seed 3743)."""
+    world = World(replace(quiet_world().scenario, archive=18))
+    older, newer = (world.archive.snapshot(count) for count in (12, len(world.archive.frames)))
+    assert older is not None
+    assert newer is not None
+    assert older.lsn < newer.lsn
+    for number, server in enumerate((newer, older), 1):
+        assert world.run_alone(lambda jobs, server=server: jobs.snapshot(server)) == f"done: snapshot {number}"
+    world._come_to_rest()
+
+
 def test_a_file_that_is_gone_is_named(world: World) -> None:
     world.folder.remove(READ)
     assert world.run_alone(rebuild).startswith(f"ArchiveError: {READ} no longer exists")

@@ -250,7 +250,9 @@ class SnapshotLoad(Prepared[SnapshotResult]):
         return is_older and self.archive.assembly.was_damaged and (state is None or state.status == HELD)
 
     def _writer(self) -> Writer:
-        through = max(self.batch.last_commit_lsn, self.order.through)
+        through = self.order.through
+        if self.batch.state is not None:  # without files, the archive has no commit after the snapshot
+            through = max(self.batch.last_commit_lsn, through)
         callbacks = (self.check_claim, self._path_of, self.progress)
         return Writer(self.world.targets, self.archive.config, self.batch, through, *callbacks)
 
