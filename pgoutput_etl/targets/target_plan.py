@@ -79,10 +79,12 @@ def plan_targets(
 def settings_of(config: Config) -> str:
     """The part of the configuration that affects a batch's rows, as JSON. A batch stores it at its beginning."""
     origins = config.source.origins
+    masks = (mask for rule in config.tables for mask in rule.column_rules.values())
     settings = {
         "target": {"root": config.target.root, "catalog": config.target.catalog},
         "origins": [None if origins.accepted is None else sorted(origins.accepted), sorted(origins.skipped)],
         "types": dict(config.types),
+        "salts": sorted({mask.salt.fingerprint for mask in masks if mask.salt is not None}),
         "tables": [_rule_values(rule) for rule in config.tables],
     }
     return json.dumps(settings, sort_keys=True)
@@ -108,7 +110,8 @@ def refuse_other_settings(
     old, new = json.loads(settings), json.loads(settings_of(config))
     if not is_relative(config.state.root):  # older versions recorded relative paths
         old["target"]["root"] = absolute_place(old["target"]["root"] or "") or None
-    differing = [name for name in ("target", "origins", "types") if old[name] != new[name]]
+    # Older versions recorded no salts.
+    differing = [name for name in ("target", "origins", "types", "salts") if old.get(name, new[name]) != new[name]]
     before = replace(config, tables=tuple(TableRule(**rule) for rule in old["tables"]))
     changed = [name for name in tables if not _is_same_rule(before.rule_for(*name), config.rule_for(*name), may_skip)]
     differing += [f"tables, for {'.'.join(name)}" for name in sorted(changed)[:1]]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
 from pgoutput_etl.config.rules import Mode, OnInvalidText, OnMissingRow, TableRule
 from pgoutput_etl.config.settings import Config, Target
 from pgoutput_etl.errors import RunError
@@ -17,6 +18,7 @@ from pgoutput_etl.transactions.origin_filter import Origins
 from tests.support.nights import CONFIG
 
 TABLES = [("public", "orders"), ("public", "log")]
+HASHED = ColumnRule(ColumnAction.HASH, Salt(b"another salt than before"))
 ORDERS = replace(CONFIG, tables=(TableRule("public.orders", key=("id",), columns={"note": "drop"}),))
 
 
@@ -35,6 +37,7 @@ def with_rule(rule: TableRule) -> Config:
         (with_rule(TableRule("public.orders", mode=Mode.HISTORY, key=("id",))), "tables, for public.orders"),
         (with_rule(replace(ORDERS.tables[0], on_invalid_text=OnInvalidText.KEEP)), "tables, for public.orders"),
         (CONFIG, "tables, for public.orders"),
+        (with_rule(replace(ORDERS.tables[0], column_rules={"note": HASHED})), "salts"),
     ],
 )
 def test_a_resumed_batch_refuses_a_changed_configuration(now: Config, said: str) -> None:
@@ -94,6 +97,7 @@ def test_a_batch_is_finished_under_another_rule_only_if_its_rows_stay_the_same(k
 
 def test_rules_of_older_ledgers_lack_keys_that_later_versions_added() -> None:
     settings = json.loads(settings_of(ORDERS))
+    del settings["salts"]
     for rule in settings["tables"]:
         del rule["on_schema_change"], rule["on_invalid_text"], rule["into"], rule["tag"]
     refuse_other_settings(json.dumps(settings), ORDERS, TABLES, 7)
