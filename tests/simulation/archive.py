@@ -16,10 +16,11 @@ from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import KnownContents, task_again
 from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
-from pgoutput_etl.ledger.transactions import open_fragments
 from pgoutput_etl.lsn import MAX_STORED_LSN
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.protocol.framing import Framing
-from pgoutput_etl.scan.blocks import BlockKind
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
+from pgoutput_etl.scan.message_row import CHANGE_TAGS, LOGICAL_TAG
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.schema.version_spans import RowPositions
@@ -78,7 +79,8 @@ class SimArchive(LedgerArchive):
     @contextmanager
     def reading(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> Iterator[SimRows]:
         wanted = frozenset(oids)
-        blocks = [block for block in self._blocks(files) if block["relation"] in wanted]
+        found = iterate_blocks(pack_blocks(self._batches(files, self.masking_policy), BlockKind.CHANGE))
+        blocks = [block for block in found if block["kind"] == BlockKind.CHANGE.value and block["relation"] in wanted]
         yield SimRows(blocks, self._statuses([file.number for file in files]), wanted, commits, {})
 
     @contextmanager
@@ -103,8 +105,8 @@ class SimArchive(LedgerArchive):
         storage, process = self.landing.storage, self.landing.process
         storage.write(process, f"discard {place}", lambda: storage.staged.pop(place, None))
 
-    def _blocks(self, files: Collection[ReadFile]) -> list[Block]:
-        """Of changes. Raises ArchiveError."""
+    def _batches(self, files: Collection[ReadFile], policy: MaskingPolicy | None) -> list[pa.RecordBatch]:
+        """Of message rows. Raises ArchiveError."""
         landed = self.landed(file.path for file in files)
         batches: list[pa.RecordBatch] = []
         for file in files:
@@ -115,11 +117,13 @@ class SimArchive(LedgerArchive):
             part = replace(file.part, path=current.path, size=current.size, modified=current.modified)
             task = task_again(file.number, part)
             batches += scan_part(current.path, content, task, KnownContents({}), Framing.AUTO, True).batches
-        packed = iterate_blocks(pack_blocks(batches, BlockKind.CHANGE))
-        return [block for block in packed if block["kind"] == BlockKind.CHANGE.value]
+        return batches if policy is None else [*map(policy.mask, batches)]
 
-    def waiting(self, fragments: Any, policy: Any) -> Any:  # noqa: ARG002
-        raise AssertionError("no masks in this simulation")
+    def waiting(self, fragments: Collection[FragmentId], policy: MaskingPolicy | None) -> Any:
+        numbers = {file for file, _ in fragments}
+        batches = self._batches([file for file in self.files if file.number in numbers], policy)
+        own = [batch.filter(_is_waiting(batch, fragments)) for batch in batches]
+        return pa.Table.from_batches(pack_blocks(own, BlockKind.WAITING), BLOCK_SCHEMA)
 
     def first_commit(self, time: datetime) -> int:
         raise AssertionError(f"no backfill by time in this simulation: {time}")
@@ -127,7 +131,7 @@ class SimArchive(LedgerArchive):
     last_commit = first_commit
 
     def _scopes(self) -> dict[FragmentId, int]:
-        raise AssertionError("no masks in this simulation")
+        return {(row["file"], row["unit"]): row["scope"] for row in self._fragments() if row["scope"] is not None}
 
     def _outcomes(self, files: Collection[int]) -> list[dict[str, Any]]:
         return [row for row in self._fragments() if row["file"] in files]
@@ -145,7 +149,9 @@ class SimArchive(LedgerArchive):
             row = {**row, "commit_ts": None if at is None else microseconds_of(at)}
             rows += [{**row, **unit} for unit in row["units"] or ()]
         nothing = {"fate": TransactionStatus.OPEN.value, **dict.fromkeys(names[2:])}
-        rows += [{"file": file, "unit": unit, **nothing} for file, unit in open_fragments(self._unmasked)]
+        for outcome in self._unmasked.open_outcomes():
+            own = {**nothing, "scope": outcome.scope}
+            rows += [{"file": file, "unit": unit, **own} for file, unit in outcome.fragments]
         return rows
 
     def _check_readable(self, state: TableState) -> None:
@@ -154,3 +160,8 @@ class SimArchive(LedgerArchive):
             storage.read(self.landing.process, f"read {state.path}", lambda: table.read(state.version))
         except FilesRemovedError as error:
             raise RunError(f"{state.full_name} can't be read as of version {state.version}") from error
+
+
+def _is_waiting(batch: pa.RecordBatch, fragments: Collection[FragmentId]) -> pa.Array:
+    columns = zip(*(batch.column(name).to_pylist() for name in ("file", "unit", "tag")), strict=True)
+    return pa.array([(f, u) in fragments and tag in (*CHANGE_TAGS, LOGICAL_TAG) for f, u, tag in columns], pa.bool_())

@@ -8,11 +8,17 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
+import pyarrow as pa
+
 from pgoutput_etl.config.rules import Mode, TableRule
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.protocol.messages import Begin, Commit, Insert, PgoutputMessage, Relation, Type
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
+from pgoutput_etl.protocol.decoder import read_tuple
+from pgoutput_etl.protocol.messages import Begin, Commit, Insert, PgoutputMessage, Relation, TupleData, Type
 from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.mismatches import Mismatches
+from tests.simulation.masks import MASKS, SecretColumn, masked_replay, rules
 from tests.simulation.modes import Rows, random_modes, replayed
 from tests.support import encoder
 from tests.support.model.history import random_history, random_options
@@ -44,21 +50,23 @@ class Archive:
     breaks: frozenset[int]
     truth: Truth | None = None
     modes: Mapping[str, Mode] = field(default_factory=dict)
-    _expected: dict[int, Expected] = field(default_factory=dict)
+    secret: SecretColumn | None = None
+    _expected: dict[tuple[int, str], Expected] = field(default_factory=dict)
 
-    @property
-    def rules(self) -> tuple[TableRule, ...]:
-        return tuple(TableRule(match=name, mode=mode) for name, mode in self.modes.items())
+    def rules(self, mask: str) -> tuple[TableRule, ...]:
+        return rules(self.modes, self.secret, mask)
 
-    def expected(self, count: int) -> Expected:
-        """After the first `count` messages."""
-        if count not in self._expected:
-            self._expected[count] = _expected(b"".join(self.frames[:count]), self.modes)
-        return self._expected[count]
+    def expected(self, count: int, mask: str | None = None) -> Expected:
+        """After the first `count` messages. mask: of the secret column; any if None."""
+        place = count, mask or next(iter(MASKS))
+        if place not in self._expected:
+            self._expected[place] = _expected(b"".join(self.frames[:count]), self.modes, self.rules(place[1]))
+        return self._expected[place]
 
-    def expected_at(self, lsn: int) -> Expected:
+    def expected_at(self, lsn: int, mask: str | None = None) -> Expected:
         """After the commit at `lsn`."""
-        return next(e for e in map(self.expected, range(len(self.frames) + 1)) if e.lsn == lsn)
+        count = next(n for n in range(len(self.frames) + 1) if self.expected(n).lsn == lsn)
+        return self.expected(count, mask)
 
     def snapshot(self, count: int) -> ServerSnapshot | None:
         """Taken on the server right after the last commit in the first `count` messages. None if it has no table whose
@@ -69,31 +77,36 @@ class Archive:
         tables = {oid: known[oid] for oid in sorted(holders & known.keys())}
         if not tables:
             return None
-        messages: list[PgoutputMessage] = [Begin(expected.lsn + 1, 0, 1)]
-        for layout, rows in tables.values():
-            messages += [*layout.types, layout.relation]
-            messages += [Insert(None, layout.definition.oid, layout.tuple_of(row)) for row in rows]
-        messages.append(Commit(expected.lsn + 1, expected.lsn + 2, 0))
-        content = b"".join(encoder.encode(message) + b"\n" for message in messages)
+        rows = {oid: [layout.tuple_of(row) for row in own] for oid, (layout, own) in tables.items()}
+        if self.secret is not None and self.secret.oid in rows:
+            rows = {**rows, self.secret.oid: [*map(self.secret.kept_secret, rows[self.secret.oid])]}
         relations = tuple(layout.relation for layout, _ in tables.values())
         types = {t.oid: t for layout, _ in tables.values() for t in layout.types}
-        return ServerSnapshot(expected.lsn + 1, relations, (*types.values(),), content)
+        return ServerSnapshot(expected.lsn + 1, relations, (*types.values(),), rows)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSnapshot:
-    """lsn: the rows include all commits before it. content: a file of one
-    transaction that inserts the rows."""
+    """lsn: the rows include all commits before it. rows: by the relation's OID."""
 
     lsn: int
     relations: tuple[Relation, ...]
     types: tuple[Type, ...]
-    content: bytes
+    rows: Mapping[int, list[TupleData]]
+
+    def content(self, policy: MaskingPolicy | None) -> bytes:
+        """A file of one transaction that inserts the rows."""
+        messages: list[PgoutputMessage] = [Begin(self.lsn, 0, 1), *self.types, *self.relations]
+        for relation in self.relations:
+            rows = pa.array([row.to_bytes() for row in self.rows[relation.oid]], pa.binary())
+            masked = rows if policy is None else policy.of_relation(relation).mask(rows)
+            messages += [Insert(None, relation.oid, read_tuple(row)) for row in masked.to_pylist()]
+        messages.append(Commit(self.lsn, self.lsn + 1, 0))
+        return b"".join(encoder.encode(message) + b"\n" for message in messages)
 
 
-def _expected(content: bytes, modes: Mapping[str, Mode]) -> Expected:
-    replay = Replay()
-    replay.add_file("archive", content)
+def _expected(content: bytes, modes: Mapping[str, Mode], rules: tuple[TableRule, ...]) -> Expected:
+    replay = masked_replay(content, rules)
     tables: dict[int, Rows | None] = {}
     mismatches: dict[int, Mismatches | None] = {}
     for oid, rows in replay.rows_by_relation().items():
@@ -131,8 +144,12 @@ def archive(number: int) -> Archive:
         sent = Walsender(options.slot, connection, aborted).run(history.server.wal)
         messages += _without_inserts(sent, number) if number % 4 == 0 else sent
         breaks.add(len(messages))
-    if not messages:
-        return archive(number + ARCHIVES)
+    relations = _relations(messages)
+    if not messages or not (relations.entries or number % 8 == 1):
+        return archive(number + ARCHIVES)  # few have no table
+    modes = random_modes(random.Random(f"modes {number}"), relations.entries)
+    secret = SecretColumn.random(random.Random(f"secret {number}"), relations)
+    messages = messages if secret is None else [*secret.keep_secret(messages)]
     breaks -= {0, len(messages)}
     if not breaks and chance.random() < 0.6:
         frames = [encoder.encode(message) + b"\n" for message in messages]
@@ -140,7 +157,12 @@ def archive(number: int) -> Archive:
         rows = (encoder.Row(0x1000000 + i, 0, encoder.encode(m)) for i, m in enumerate(messages))
         frames = [encoder.copydata([row]) for row in rows]
     is_whole = number % 4 != 0 and not any(isinstance(record, RunningTransactions) for record in history.server.wal)
+    truth = Truth(history.server.commits) if is_whole else None
+    return Archive(frames, frozenset(breaks), truth, modes, secret)
+
+
+def _relations(messages: Iterable[PgoutputMessage]) -> RelationHistory:
     replay = Replay()
-    replay.add_file("archive", b"".join(frames))
-    modes = random_modes(chance, replay.assembly.relations.entries)
-    return Archive(frames, frozenset(breaks), Truth(history.server.commits) if is_whole else None, modes)
+    rows = [encoder.Row(0x1000000 + i, 0, encoder.encode(message)) for i, message in enumerate(messages)]
+    replay.add_file("archive", encoder.copydata(rows))
+    return replay.assembly.relations

@@ -11,18 +11,20 @@ from typing import Any
 
 from pgoutput_etl.config.rules import TableRule
 from pgoutput_etl.config.settings import Config, Merge, Source, State, Target
-from pgoutput_etl.console import no_progress
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import batch_at, tables_in
 from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.ledger.ledger import Ledger
+from pgoutput_etl.masking.policy import masking_policy
+from pgoutput_etl.types import UserTypes
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from pgoutput_etl.work.backfill.run import backfill_tables
 from pgoutput_etl.work.batch import Watch, World, run
 from pgoutput_etl.work.files.pipeline import apply_run
 from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
 from pgoutput_etl.work.kinds.redrive import Redrive
+from pgoutput_etl.work.kinds.snapshot_load import with_snapshot
 from pgoutput_etl.work.kinds.snapshot_order import SnapshotOrder
 from pgoutput_etl.work.snapshot.run import NO_BATCH, finish_pending, load_staged
 from pgoutput_etl.work.snapshot.staging import StagedTables
@@ -84,6 +86,9 @@ class Jobs:
     def targets(self) -> SimTargets:
         return SimTargets(Writer(self.storage, self.process), self.machine)
 
+    def says(self, text: str) -> None:
+        self.promises.check_secrecy("progress", text)
+
     @property
     def world(self) -> World:
         @contextmanager
@@ -98,10 +103,10 @@ class Jobs:
         return World(self.config, self.ledger, self.landing, self.targets, background, archive_of, repair_changes)
 
     def apply(self) -> str:
-        return ", ".join(str(summary.batch) for summary in apply_run(self.world, Watch()))
+        return ", ".join(str(summary.batch) for summary in apply_run(self.world, Watch(self.says)))
 
     def backfill(self, request: BackfillRequest) -> str:
-        return f"backfill {backfill_tables(self.world, request, no_progress).batch}"
+        return f"backfill {backfill_tables(self.world, request, self.says).batch}"
 
     def redrive(self) -> str:
         """Assembles the whole archive again, whether or not a table is held."""
@@ -109,24 +114,27 @@ class Jobs:
         last = applied(self.ledger.batches.last(), SOURCE)
         if last.resumed:
             raise RunError("finish the batch first")
-        work = Redrive(world.archive_of(last), self.targets, REDRIVE, no_progress)
-        return f"redrive {run(self.ledger, work, last, Watch()).batch}"
+        work = Redrive(world.archive_of(last), self.targets, REDRIVE, self.says)
+        return f"redrive {run(self.ledger, work, last, Watch(self.says)).batch}"
 
     def snapshot(self, server: ServerSnapshot | None) -> str:
         """Loads the server's tables."""
         if server is None:
             return "snapshot of nothing"
         world, storage = self.world, self.storage
-        finish_pending(world, no_progress)
+        finish_pending(world, self.says)
         last = self.ledger.batches.last()
         path = f"{ROOT}/staged/{self.process.name}"
 
-        def stage(_: LedgerArchive) -> StagedTables:
-            storage.write(self.process, f"stage {path}", partial(storage.staged.__setitem__, path, server.content))
+        def stage(archive: LedgerArchive) -> StagedTables:
+            types = UserTypes.of({**archive.assembly.types, **{t.oid: t for t in server.types}}.values(), {})
+            policy = masking_policy(self.config, with_snapshot(archive.relations, server.relations), types, {})
+            content = server.content(policy)
+            storage.write(self.process, f"stage {path}", partial(storage.staged.__setitem__, path, content))
             return StagedTables(SnapshotOrder(server.lsn, None, path, server.relations, server.types), (), ())
 
         archive = world.archive_of(applied(last, SOURCE) if last is not None else NO_BATCH)
-        return f"snapshot {load_staged(world, archive, stage, no_progress)[0].batch}"
+        return f"snapshot {load_staged(world, archive, stage, self.says)[0].batch}"
 
     def some_backfill(self, chance: Random, last_lsn: int) -> str:
         """Of all tables, whole or within a range of commits."""
@@ -137,7 +145,7 @@ class Jobs:
     def maintain(self) -> str:
         upkeep = SimUpkeep(SimStore(self.storage, self.machine), self.machine)
         request = MaintainRequest(execute=True, ledger_keep_days=1)
-        return f"maintain {maintain_tables(upkeep, self.ledger, request, no_progress).batch}"
+        return f"maintain {maintain_tables(upkeep, self.ledger, request, self.says).batch}"
 
     def read(self) -> str:
         """All tables as of the last finished batch, while other processes work."""

@@ -3,6 +3,7 @@ rows that Spark would join are joined here."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -241,25 +242,31 @@ class SimPending(PendingTransactions):
         if len(found):
             stamp = {"source": pa.repeat(SOURCE, len(found)), "batch": pa.repeat(batch.number, len(found))}
             own_columns = {name: found.column(name) for name in MESSAGE_SCHEMA.names}
-            self.store.append_table("open_transactions", pa.table({**stamp, **own_columns}), batch.number)
+            masks_of = rows.assembly.relations.masks_of
+            masks = (None if oid is None else dict(masks_of(oid)) for oid in found.column("relation").to_pylist())
+            uses = pa.array([json.dumps(own) if own else None for own in masks], pa.string())
+            columns = pa.table({**stamp, **own_columns, "uses": uses})
+            self.store.append_table("open_transactions", columns, batch.number)
 
     def blocks(self, assembly: Assembly, batch: Batch) -> Any:
-        rows = self._waiting(assembly, batch)
+        others = [name for name in MESSAGE_SCHEMA.names if name not in ("file", "unit")]
+        rows = self._waiting(assembly, batch, *others)
         if rows is None:
             return None
-        batches = rows.combine_chunks().to_batches()
+        batches = rows.select(MESSAGE_SCHEMA.names).combine_chunks().to_batches()
         return pa.Table.from_batches(pack_blocks(batches, BlockKind.WAITING), BLOCK_SCHEMA)
 
     def masks(self, assembly: Assembly, batch: Batch) -> list[tuple[int, dict[str, str]]]:
-        rows = self._waiting(assembly, batch)
-        found = [] if rows is None else pc.unique(rows.column("relation").drop_null()).to_pylist()
-        return [(oid, {}) for oid in found]
+        rows = self._waiting(assembly, batch, "relation", "uses")
+        pairs = () if rows is None else zip(*(rows.column(n).to_pylist() for n in ("relation", "uses")), strict=True)
+        found = dict.fromkeys((oid, uses) for oid, uses in pairs if oid is not None)
+        return [(oid, json.loads(uses or "{}")) for oid, uses in found]
 
-    def _waiting(self, assembly: Assembly, batch: Batch) -> pa.Table | None:
+    def _waiting(self, assembly: Assembly, batch: Batch, *names: str) -> pa.Table | None:
         fragments = set(open_fragments(assembly))
         if not fragments:
             return None
-        rows = self.store.columns("open_transactions", MESSAGE_SCHEMA.names, batch.since, batch.number)
+        rows = self.store.columns("open_transactions", ["file", "unit", *names], batch.since, batch.number)
         places = zip(rows.column("file").to_pylist(), rows.column("unit").to_pylist(), strict=True)
         return rows.filter(pa.array([place in fragments for place in places], pa.bool_()))
 
@@ -280,7 +287,15 @@ class SimQuarantine(LedgerQuarantine):
             for t in result.tables
             if t.status == "held" and t != batch.tables.get(t.oid)
         ]
-        self.store.append_rows("quarantine", [*held, *damage_rows(result.scans, path_of)], batch.number)
+        found = [{**row, "bytes": self._bytes(result.rows, row)} for row in damage_rows(result.scans, path_of)]
+        self.store.append_rows("quarantine", [*held, *found], batch.number)
+
+    def _bytes(self, rows: MessageRows, damage: Mapping[str, Any]) -> bytes | None:
+        assert rows.blocks.local is not None
+        blocks = (b for b in iterate_blocks(rows.blocks.local.to_batches()) if b["kind"] == BlockKind.DAMAGE.value)
+        found = (row for block in blocks for row in unpacked(block, ["file", "offset", "body"]).to_pylist())
+        place = damage["file"], damage["offset"]
+        return next((row["body"] for row in found if (row["file"], row["offset"]) == place), None)
 
     def mark_redriven(self, batch: Batch, relations: Iterable[int], with_bytes: bool = False) -> None:
         """With one commit, as an UPDATE."""

@@ -31,6 +31,7 @@ from tests.support.nights import events_of
 Printed = tuple[str, int, bool]
 Rows = tuple[Printed, ...]
 
+RETIRED = "; retired: "
 _KEPT = ("_to", "_op", "_file", "_ordinal")
 
 
@@ -99,13 +100,19 @@ def needs_key(mode: Mode, rows: Iterable[Row]) -> bool:
 def printed(mode: Mode, shape: TableShape, rows: Iterable[Row]) -> Rows:
     if not table_mode(mode).has_rows:
         return _printed_changes(shape, rows)
-    found = ((target_row(row, shape), row.get("_to")) for row in rows)
-    return tuple(sorted(_printed_version(row, end) for row, end in found))
+    return tuple(sorted(_printed_version(target_row(row, shape), row.get("_to"), shape) for row in rows))
 
 
-def _printed_version(row: Row, end: tuple[int, Any] | None) -> Printed:
-    text = repr(row) if end is None else f"{row!r} until {end[0]}, {end[1].isoformat()}"
-    return text, row["_pg_commit_lsn"], end is None
+def _printed_version(row: Row, end: tuple[int, Any] | None, shape: TableShape) -> Printed:
+    until = "" if end is None else f"until {end[0]}, {end[1].isoformat()} "
+    return until + _text(row, shape), row["_pg_commit_lsn"], end is None
+
+
+def _text(row: Row, shape: TableShape) -> str:
+    """With the columns at the end that only former versions of the relation had."""
+    retired = {column.name for column in shape.columns if column.retired}
+    values = {name: value for name, value in row.items() if name not in retired}
+    return f"{values}{RETIRED}{ {name: row[name] for name in sorted(retired)} }"
 
 
 def _printed_changes(shape: TableShape, events: Iterable[Row]) -> Rows:
@@ -118,7 +125,7 @@ def _printed_changes(shape: TableShape, events: Iterable[Row]) -> Rows:
     for lsn, own in groupby(changes, key=lambda event: event["_lsn"]):
         for number, event in zip(count(), own):
             op = UPDATED if event["_op"] == MOVED_IN else event["_op"]
-            found.append((f"{op} {number} {target_row(event, shape)!r}", lsn, False))
+            found.append((f"{op} {number} {_text(target_row(event, shape), shape)}", lsn, False))
     return tuple(sorted(found))
 
 
@@ -133,11 +140,11 @@ def replayed(mode: Mode, replay: Replay, oid: int, rows: list[Row]) -> tuple[Row
             stored = (*stored, *events_of(changes, span.shape, keeps_changes=True))
         return printed(mode, table.shape, stored), None
     if mode is Mode.MIRROR:
-        return tuple(sorted(_printed_version(row, None) for row in table.rows)), table.mismatches
+        return tuple(sorted(_printed_version(row, None, table.shape) for row in table.rows)), table.mismatches
     names = [column.name for column in table.shape.columns]
     found = []
     for version in table_history(replay, oid, rows).versions:
         end = version["_pg_valid_to_lsn"], version["_pg_valid_to_ts"]
         row = {name: value for name, value in version.items() if name in names or "_valid_" not in name}
-        found.append(_printed_version(row, None if end[0] is None else end))
+        found.append(_printed_version(row, None if end[0] is None else end, table.shape))
     return tuple(sorted(found)), table.mismatches

@@ -24,7 +24,7 @@ from pgoutput_etl.targets import planner
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.work.backfill import run as backfill
 from pgoutput_etl.work.batch import Nothing, run
-from pgoutput_etl.work.files import pipeline
+from pgoutput_etl.work.files import batch_plan, pipeline
 from pgoutput_etl.work.files.backlog import find_backlog
 from pgoutput_etl.work.files.pipeline import PreparedFiles
 from pgoutput_etl.work.kinds.in_place import InPlaceBackfill
@@ -300,6 +300,8 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "the repair of a range of commits applies only their changes": _only_changes_within_the_range,
     "a range of commits is repaired in a table that keeps the past": _repairs_of_tables_that_keep_the_past,
     "a truncate removes the past from a table that keeps it": _truncates_forget_the_past,
+    "waiting changes are not masked again": lambda: patch.object(batch_plan, "_is_masked_alike", lambda *_: True),
+    "tables keep rows that were masked in another way": lambda: patch.object(planner, "other_masks", _nothing),
     "a snapshot's staged rows are discarded before its batch is done": _staged_rows_discarded_first,
     "an interrupted snapshot counts as done": lambda: _interrupted_count_as_done(SnapshotLoad),
     "a snapshot is loaded without the commits after it": _snapshots_lose_later_commits,

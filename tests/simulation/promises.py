@@ -17,10 +17,11 @@ from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.transactions.outcome import ACCOUNTS
 from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
 from pgoutput_etl.work.kinds.snapshot_order import SnapshotOrder
-from tests.simulation.archives import Archive, Expected, message_text
+from tests.simulation.archives import Archive, message_text
 from tests.simulation.landing import Receiver
 from tests.simulation.ledger import ROOT, Chunk
-from tests.simulation.modes import Rows
+from tests.simulation.masks import SECRET, mask_of
+from tests.simulation.modes import RETIRED, Rows
 from tests.simulation.scheduler import Scheduler, SimProcess
 from tests.simulation.storage import Storage
 from tests.simulation.targets import Content
@@ -109,6 +110,16 @@ class Promises:
         landed = len(self.archive.frames)
         if landed and self._reached() != landed:
             raise BrokenPromiseError(f"{self._reached()} of {landed} messages were read after everything was done")
+        if self.archive.secret is not None:
+            for path, table in self.storage.tables.items():
+                for content in table.contents:
+                    rows = content.rows if isinstance(content, Content) else [chunk.rows() for chunk in content or ()]
+                    self.check_secrecy(path, repr(rows))
+
+    def check_secrecy(self, place: str, text: str) -> None:
+        """No value of a masked column is stored or printed."""
+        if SECRET in text:
+            raise BrokenPromiseError(f"{place} has a value of a masked column")
 
     def rows(self, table: str) -> list[dict[str, Any]]:
         """Of the ledger."""
@@ -173,7 +184,8 @@ class Promises:
             self._check_files(number, files, begun)
         if begun is None:
             self._check_same_rows(row, before)
-        expected = self.archive.expected(self._reached(number))
+        reached = self._reached(number)
+        expected = self.archive.expected(reached)
         if snapshot is not None:
             self.loaded |= dict.fromkeys(snapshot.oids, snapshot.lsn)
             self.removed -= {*snapshot.oids}
@@ -186,28 +198,28 @@ class Promises:
             raise BrokenPromiseError(f"batch {number}: {len(messages)} Messages, expected {len(expected.messages)}")
         self._record_removed(row, before)
         states = {state["oid"]: state for state in row["tables"]}
-        for oid, rows in self._tables_at(expected).items():
+        for oid in expected.tables.keys() | self.loaded.keys():
             state = states.get(oid)
+            rows = self._rows_at(reached, oid, state)
             if rows is None or oid in self.removed:
                 continue
             if state is None or state["status"] != "applied":
                 raise BrokenPromiseError(f"batch {number}: table {oid} is not applied: {state and state['reason']}")
             self._check_rows(f"batch {number}", state, rows)
             mismatches = state["mismatches"] and Mismatches(*state["mismatches"])
-            known = expected.mismatches.get(oid)
+            known = self.archive.expected(reached, mask_of(state)).mismatches.get(oid)
             if mismatches != known and oid not in self.loaded and not self._was_foreign(state):
                 found = f"found {mismatches}, expected {known}"
                 raise BrokenPromiseError(f"batch {number}: {state['path']}: {found}")
         if order is not None:
             self._check_rebuilt(number, order, states)
 
-    def _tables_at(self, expected: Expected) -> dict[int, Rows | None]:
-        """As of a commit. Loaded tables may be ahead of it."""
-        tables = dict(expected.tables)
-        for oid, lsn in self.loaded.items():
-            if lsn - 1 > expected.lsn:
-                tables[oid] = self.archive.expected_at(lsn - 1).tables[oid]
-        return tables
+    def _rows_at(self, count: int, oid: int, state: Mapping[str, Any] | None) -> Rows | None:
+        """Of a table after so many messages. Loaded tables may be ahead of it."""
+        mask, loaded = None if state is None else mask_of(state), self.loaded.get(oid, 1) - 1
+        if loaded > self.archive.expected(count).lsn:
+            return self.archive.expected_at(loaded, mask).tables[oid]
+        return self.archive.expected(count, mask).tables.get(oid)
 
     def _record_removed(self, row: dict[str, Any], before: dict[str, Any] | None) -> None:
         """Only displaced tables are removed: from storage first, and then from the ledger."""
@@ -252,7 +264,7 @@ class Promises:
 
     def check_read(self, who: str, state: Mapping[str, Any], batch: int, content: Content) -> None:
         """Of a reader that reads while other processes work."""
-        rows = self._tables_at(self.archive.expected(self._reached(batch))).get(state["oid"])
+        rows = self._rows_at(self._reached(batch), state["oid"], state)
         if (
             rows is not None
             and state["oid"] not in self.removed
@@ -268,13 +280,14 @@ class Promises:
         self.tables[state["path"], state["version"]] = content
 
     def _differ(self, state: Mapping[str, Any], rows: Rows, expected: Rows) -> bool:
-        """The rows of a snapshot have its commit, not their own, and the table has nothing from before it."""
+        """The rows of a snapshot have its commit, not their own, and the table has nothing from before it, such as
+        columns that were dropped."""
         since = self.loaded.get(state["oid"])
         if since is None:
             return rows != expected
-        if not table_mode(Mode(state["mode"])).has_rows:
-            return [row for row in rows if row[1] > since] != [row for row in expected if row[1] > since]
-        return _current(rows) != _current(expected)
+        has_rows = table_mode(Mode(state["mode"])).has_rows
+        found, wanted = (_current(own) if has_rows else _later(own, since) for own in (rows, expected))
+        return found != wanted
 
     def _was_foreign(self, state: dict[str, Any]) -> bool:
         """Another program changed rows, which the batches since then were compared with."""
@@ -315,6 +328,9 @@ def _is_displaced(state: Mapping[str, Any]) -> bool:
 
 def _current(rows: Rows) -> list[str]:
     """PostgreSQL's rows, without their commits."""
-    return sorted(
-        re.sub(r"'_pg_commit_lsn': .*(?='_pg_unrepresentable')", "", text) for text, _, is_there in rows if is_there
-    )
+    metadata = re.compile(f"'_pg_commit_lsn': .*(?='_pg_unrepresentable')|{RETIRED}.*")
+    return sorted(metadata.sub("", text) for text, _, is_there in rows if is_there)
+
+
+def _later(changes: Rows, since: int) -> list[str]:
+    return [text.partition(RETIRED)[0] for text, lsn, _ in changes if lsn > since]
