@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_etl.errors import ArchiveError, RunError
-from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks, positions_of, statistics_of
+from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks, positions_of, statistics_of, with_status
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import KnownContents, task_again
 from pgoutput_etl.landing.incremental_scan import scan_part
@@ -118,6 +118,15 @@ class SimArchive(LedgerArchive):
             task = task_again(file.number, part)
             batches += scan_part(current.path, content, task, KnownContents({}), Framing.AUTO, True).batches
         return batches if policy is None else [*map(policy.mask, batches)]
+
+    def all_changes(self, oids: Collection[int]) -> Iterator[dict[str, Any]]:
+        """As DeltaArchive, without truncates."""
+        files = [file for file in self.files if not file.changes.keys().isdisjoint(oids)]
+        statuses = self._statuses([file.number for file in files])
+        for block in iterate_blocks(pack_blocks(self._batches(files, None), BlockKind.CHANGE)):
+            if block["kind"] == BlockKind.CHANGE.value and block["relation"] in oids:
+                rows: list[dict[str, Any]] = with_status(block, statuses).to_pylist()
+                yield from (row for row in rows if row["tag"] != "T")
 
     def waiting(self, fragments: Collection[FragmentId], policy: MaskingPolicy | None) -> Any:
         numbers = {file for file, _ in fragments}

@@ -21,6 +21,8 @@ from pgoutput_etl.types import UserTypes
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from pgoutput_etl.work.backfill.run import backfill_tables
 from pgoutput_etl.work.batch import Watch, World, run
+from pgoutput_etl.work.erasure.erase import erase, last_to_erase
+from pgoutput_etl.work.erasure.request import Erasure
 from pgoutput_etl.work.files.pipeline import apply_run
 from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
 from pgoutput_etl.work.kinds.redrive import Redrive
@@ -32,11 +34,12 @@ from pgoutput_etl.work.upkeep.request import MaintainRequest
 from pgoutput_etl.work.upkeep.run import maintain_tables
 from tests.simulation.archive import SimArchive
 from tests.simulation.archives import ServerSnapshot
+from tests.simulation.erasure import SimErasure
 from tests.simulation.landing import Folder, SimLandingFolder
 from tests.simulation.ledger import ROOT, SOURCE, SimStore, sim_ledger
 from tests.simulation.promises import Holders, Promises
 from tests.simulation.scheduler import SimMachine, SimPool, SimProcess
-from tests.simulation.storage import Storage, Writer
+from tests.simulation.storage import FilesRemovedError, Storage, Writer
 from tests.simulation.targets import SimTargets
 from tests.simulation.upkeep import SimUpkeep
 from tests.support.model.wal import FIRST_LSN
@@ -136,6 +139,15 @@ class Jobs:
         archive = world.archive_of(applied(last, SOURCE) if last is not None else NO_BATCH)
         return f"snapshot {load_staged(world, archive, stage, self.says)[0].batch}"
 
+    def forget(self, erasure: Erasure) -> str:
+        """Erases what has landed, or finishes the erasure."""
+        if not self.promises.is_erasing:
+            self.apply()
+        last = last_to_erase(self.ledger, may_finish=True)
+        archive = self.world.archive_of(last)
+        assert isinstance(archive, SimArchive)
+        return f"forget {erase(SimErasure(archive, self.targets), erasure, True, self.says).batch}"
+
     def some_backfill(self, chance: Random, last_lsn: int) -> str:
         """Of all tables, whole or within a range of commits."""
         limits = [chance.randrange(FIRST_LSN, last_lsn + 2) for _ in range(2)] if last_lsn >= FIRST_LSN else [0, 0]
@@ -159,8 +171,12 @@ class Jobs:
         for name, state in tables_in(done[batch]["tables"], ROOT):
             path, version = state["path"], state["version"]
             if version >= 0:
-                content = self.storage.read(
-                    self.process, f"read {path} {version}", partial(self.storage.table(path).read, version)
-                )
+                read = partial(self.storage.table(path).read, version)
+                try:
+                    content = self.storage.read(self.process, f"read {path} {version}", read)
+                except FilesRemovedError:
+                    if self.promises.erasures:  # a reader must start anew
+                        return "read of erased versions"
+                    raise
                 self.promises.check_read(f"reader of {name} as of batch {batch}", state, batch, content)
         return f"read {batch}"

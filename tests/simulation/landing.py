@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from random import Random
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -64,8 +65,10 @@ class Folder:
 
 @dataclass(slots=True)
 class Receiver:
-    """Lands the archive's messages. renames: its open file has a name of its own, as pg_recvlogical's. reached: by the
-    SHA-256 of a file's content so far, the number of the archive's messages that were landed with it."""
+    """Lands the archive's messages. renames: its open file has a name of its own, as pg_recvlogical's. parts: of the
+    open file, the numbers of messages and torn bytes. landed: the parts of every content that a file ever had.
+    reached: by the SHA-256 of a file's content, the number of the archive's messages that were landed with it.
+    erased: messages that an erasure replaced, by number. stale: SHA-256 of contents with such messages."""
 
     folder: Folder
     archive: Archive
@@ -75,8 +78,11 @@ class Receiver:
     number: int = 1
     sent: int = 0
     broken: int = 0
-    content: bytes = b""
+    parts: tuple[int | bytes, ...] = ()
+    landed: list[tuple[int | bytes, ...]] = field(default_factory=list)
     reached: dict[str, int] = field(default_factory=dict)
+    erased: dict[int, bytes] = field(default_factory=dict)
+    stale: set[str] = field(default_factory=set)
     compressing: str | None = None
 
     @property
@@ -112,34 +118,53 @@ class Receiver:
             for b in (*self.archive.breaks, len(self.archive.frames))
             if b > self.sent or b == len(self.archive.frames)
         )
-        frames = self.archive.frames[self.sent : min(self.sent + count, end)]
-        if frames:
-            self.content += b"".join(frames)
-            self.sent += len(frames)
-            self._put()
+        numbers = range(self.sent, min(self.sent + count, end))
+        if numbers:
+            self.sent = numbers.stop
+            self._append(*numbers)
 
     def _break(self) -> None:
         """The connection ends, maybe within a message."""
         self.broken = self.sent
-        if self.content and self.chance.random() < self.tears:
+        if self.parts and self.chance.random() < self.tears:
             frame = self.chance.choice(self.archive.frames)
-            self.content += frame[: self.chance.randrange(1, len(frame))]
-            self._put()
+            self._append(frame[: self.chance.randrange(1, len(frame))])
         if self.chance.random() < 0.5:
             self.rotate()
 
-    def _put(self) -> None:
-        self.reached[hashlib.sha256(self.content).hexdigest()] = self.sent
-        self.folder.put(self.path, self.content)
+    def _append(self, *parts: int | bytes) -> None:
+        """An erasure may have rewritten the file meanwhile."""
+        before = self.folder.contents[self.path] if self.parts else b""
+        self.parts += parts
+        self.landed.append(self.parts)
+        self._know(self.parts)
+        self.folder.put(self.path, before + self._joined(parts))
+
+    def _joined(self, parts: Iterable[int | bytes], erased: Mapping[int, bytes] = MappingProxyType({})) -> bytes:
+        frames = self.archive.frames
+        return b"".join(erased.get(part, frames[part]) if isinstance(part, int) else part for part in parts)
+
+    def _know(self, parts: tuple[int | bytes, ...]) -> None:
+        sent = max((part + 1 for part in parts if isinstance(part, int)), default=0)
+        as_sent, now = (hashlib.sha256(self._joined(parts, own)).hexdigest() for own in ({}, self.erased))
+        self.reached |= {as_sent: sent, now: sent}
+        if as_sent != now:
+            self.stale.add(as_sent)
+
+    def erase(self, frames: Iterable[bytes]) -> None:
+        """frames: the first ones, as an erasure leaves them."""
+        self.erased = {n: new for n, new in enumerate(frames) if new != self.archive.frames[n]}
+        for parts in self.landed:
+            self._know(parts)
 
     def rotate(self) -> None:
-        if not self.content or (self.renames and self.is_done):
+        if not self.parts or (self.renames and self.is_done):
             return
         if self.renames:
-            self.folder.put(self._numbered(self.number), self.content)
+            self.folder.put(self._numbered(self.number), self.folder.contents[CURRENT])
             self.folder.remove(CURRENT)
         self.number += 1
-        self.content = b""
+        self.parts = ()
         if self.renames:  # the receiver opens a new file of the same name at once
             self.grow(1)
 

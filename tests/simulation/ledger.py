@@ -157,6 +157,20 @@ class SimStore(Store):
 
         self.writer.commit(f"{ROOT}/{table}", lambda _: Commit("DELETE", Kind.CHANGE, remaining))
 
+    def all_rows(self, table: str) -> list[dict[str, Any]]:
+        return self.rows(table, SCHEMAS[table].names)
+
+    def update(self, table: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """With one commit."""
+        schema = SCHEMAS[table]
+
+        def changed(content: list[Chunk] | None) -> list[Chunk]:
+            chunks = ((c.batch, [change(row) for row in c.rows()]) for c in content or ())
+            return [Chunk(batch, pa.Table.from_pylist(rows, schema)) for batch, rows in chunks]
+
+        if self.writer.read_version(f"{ROOT}/{table}") >= 0:
+            self.writer.commit(f"{ROOT}/{table}", lambda _: Commit("UPDATE", Kind.CHANGE, changed))
+
     def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
         if self.storage.is_atomic:
             return None
@@ -298,26 +312,14 @@ class SimQuarantine(LedgerQuarantine):
         return next((row["body"] for row in found if (row["file"], row["offset"]) == place), None)
 
     def mark_redriven(self, batch: Batch, relations: Iterable[int], with_bytes: bool = False) -> None:
-        """With one commit, as an UPDATE."""
-        oids, store = set(relations), cast(SimStore, self.store)
+        oids = set(relations)
 
-        def mark(content: list[Chunk] | None) -> list[Chunk]:
-            chunks = []
-            for chunk in content or ():
-                rows = [
-                    {**row, "redriven": batch.number}
-                    if row["batch"] < batch.number
-                    and row["redriven"] is None
-                    and (row["relation"] in oids or (with_bytes and row["relation"] is None))
-                    else row
-                    for row in chunk.rows()
-                ]
-                chunks.append(Chunk(chunk.batch, pa.Table.from_pylist(rows, SCHEMAS["quarantine"])))
-            return chunks
+        def is_marked(row: dict[str, Any]) -> bool:
+            is_own = row["relation"] in oids or (with_bytes and row["relation"] is None)
+            return is_own and row["batch"] < batch.number and row["redriven"] is None
 
-        path = f"{ROOT}/quarantine"
-        if store.writer.read_version(path) >= 0:
-            store.writer.commit(path, lambda _: Commit("UPDATE", Kind.CHANGE, mark))
+        store = cast(SimStore, self.store)
+        store.update("quarantine", lambda row: {**row, "redriven": batch.number} if is_marked(row) else row)
 
 
 Claimed = Callable[..., AbstractContextManager[Callable[[], None]]]

@@ -24,6 +24,9 @@ from pgoutput_etl.targets import planner
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.work.backfill import run as backfill
 from pgoutput_etl.work.batch import Nothing, run
+from pgoutput_etl.work.erasure import erase as erasure
+from pgoutput_etl.work.erasure import landing as erased_files
+from pgoutput_etl.work.erasure.pending import PendingErasures
 from pgoutput_etl.work.files import batch_plan, pipeline
 from pgoutput_etl.work.files.backlog import find_backlog
 from pgoutput_etl.work.files.pipeline import PreparedFiles
@@ -302,6 +305,9 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a truncate removes the past from a table that keeps it": _truncates_forget_the_past,
     "waiting changes are not masked again": lambda: patch.object(batch_plan, "_is_masked_alike", lambda *_: True),
     "tables keep rows that were masked in another way": lambda: patch.object(planner, "other_masks", _nothing),
+    "an erasure does not record the files that it rewrites": lambda: patch.object(erased_files, "_record", _nothing),
+    "an erasure is done before its files are rewritten": lambda: patch.object(erasure, "rewrite", _nothing),
+    "what an erasure has found is not kept": lambda: patch.object(PendingErasures, "keep", _nothing),
     "a snapshot's staged rows are discarded before its batch is done": _staged_rows_discarded_first,
     "an interrupted snapshot counts as done": lambda: _interrupted_count_as_done(SnapshotLoad),
     "a snapshot is loaded without the commits after it": _snapshots_lose_later_commits,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -9,15 +10,21 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from pgoutput_etl.compression import decompress
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.ledger.as_of import tables_in
 from pgoutput_etl.ledger.claims import LEASE, RENEWAL
+from pgoutput_etl.ledger.tables import erasure_of, relation_of
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.transactions.outcome import ACCOUNTS
+from pgoutput_etl.work.erasure.ledger_rows import COPIED
+from pgoutput_etl.work.erasure.order import ErasureOrder
+from pgoutput_etl.work.erasure.request import Erasure
 from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
 from pgoutput_etl.work.kinds.snapshot_order import SnapshotOrder
-from tests.simulation.archives import Archive, message_text
+from tests.simulation.archives import Archive, message_texts
+from tests.simulation.erasure import erased_frames, is_erased
 from tests.simulation.landing import Receiver
 from tests.simulation.ledger import ROOT, Chunk
 from tests.simulation.masks import SECRET, mask_of
@@ -77,7 +84,8 @@ class Promises:
     """done: the last finished batch that was checked; newest: its row in the ledger. is_interrupted: a later batch was
     begun. tables: contents that were found right, by path and version. at_begin: the versions of all tables when each
     batch began, by path. removed: OIDs of displaced tables that maintenance removed; they return without their earlier
-    rows."""
+    rows. request: for an erasure. erasures: the archive's first messages, as each batch that erases leaves them.
+    forgotten: OIDs of the tables with erased rows."""
 
     storage: Storage
     archive: Archive
@@ -91,6 +99,14 @@ class Promises:
     at_begin: dict[int, dict[str, int]] = field(default_factory=dict)
     removed: set[int] = field(default_factory=set)
     loaded: dict[int, int] = field(default_factory=dict)
+    request: Erasure | None = None
+    erasures: dict[int, list[bytes]] = field(default_factory=dict)
+    forgotten: set[int] = field(default_factory=set)
+
+    @property
+    def is_erasing(self) -> bool:
+        """An erasure has begun, and is not done."""
+        return max(self.erasures, default=0) > self.done
 
     def after_step(self) -> None:
         if self.storage.changes == self.changes:
@@ -163,6 +179,10 @@ class Promises:
             raise BrokenPromiseError(f"batches {sorted(done)} are done")
         for number in begun.keys() - done.keys() - self.at_begin.keys():
             self.at_begin[number] = self._versions()
+            if erasure_of(begun[number]["backfill"]) is not None:
+                assert self.request is not None
+                self.erasures[number] = erased_frames(self.archive.frames[: self._reached()], self.request)
+                self.receiver.erase(self.erasures[number])
         for number in range(self.done + 1, len(done) + 1):
             self._check_batch(done[number], begun.get(number), done.get(number - 1))
         for number in begun.keys() - done.keys():
@@ -175,13 +195,14 @@ class Promises:
     def _check_batch(self, row: dict[str, Any], begun: dict[str, Any] | None, before: dict[str, Any] | None) -> None:
         number = row["batch"]
         files = [file for file in self.rows("files") if file["batch"] == number]
-        work, snapshot = (None, None) if begun is None else (begun["backfill"], _snapshot_of(begun))
-        order = None if work is None or snapshot is not None else BackfillOrder.from_json(work)
-        if begun is None or snapshot is not None or (order is not None and not order.anew):
-            if files:
-                raise BrokenPromiseError(f"batch {number} has files")
-        else:
+        work = None if begun is None else begun["backfill"]
+        snapshot, order = _snapshot_of(begun), _backfill_of(begun)
+        if number in self.erasures:
+            self._check_erased(number, work or "")
+        if begun is not None and (work is None or (order is not None and order.anew)):
             self._check_files(number, files, begun)
+        elif files:
+            raise BrokenPromiseError(f"batch {number} has files")
         if begun is None:
             self._check_same_rows(row, before)
         reached = self._reached(number)
@@ -193,8 +214,8 @@ class Promises:
         lsn = expected.lsn if has_read else min(self.loaded.values(), default=1) - 1  # the snapshots' without files
         if row["last_commit_lsn"] != lsn:
             raise BrokenPromiseError(f"batch {number}: LSN {row['last_commit_lsn']}, expected {lsn}")
-        messages = [message_text(m) for m in self.rows("messages") if m["batch"] <= number]
-        if tuple(sorted(messages)) != expected.messages:
+        messages = message_texts(m for m in self.rows("messages") if m["batch"] <= number)
+        if messages != expected.messages:
             raise BrokenPromiseError(f"batch {number}: {len(messages)} Messages, expected {len(expected.messages)}")
         self._record_removed(row, before)
         states = {state["oid"]: state for state in row["tables"]}
@@ -206,13 +227,43 @@ class Promises:
             if state is None or state["status"] != "applied":
                 raise BrokenPromiseError(f"batch {number}: table {oid} is not applied: {state and state['reason']}")
             self._check_rows(f"batch {number}", state, rows)
-            mismatches = state["mismatches"] and Mismatches(*state["mismatches"])
-            known = self.archive.expected(reached, mask_of(state)).mismatches.get(oid)
-            if mismatches != known and oid not in self.loaded and not self._was_foreign(state):
-                found = f"found {mismatches}, expected {known}"
-                raise BrokenPromiseError(f"batch {number}: {state['path']}: {found}")
+            self._check_mismatches(number, state, self.archive.expected(reached, mask_of(state)).mismatches.get(oid))
         if order is not None:
             self._check_rebuilt(number, order, states)
+
+    def _check_mismatches(self, number: int, state: dict[str, Any], known: Mismatches | None) -> None:
+        """Of changes with the rows that were there: not those of a snapshot, of another program, or of an erasure."""
+        found = state["mismatches"] and Mismatches(*state["mismatches"])
+        is_comparable = state["oid"] not in self.loaded.keys() | self.forgotten
+        if found != known and is_comparable and not self._was_foreign(state):
+            raise BrokenPromiseError(f"batch {number}: {state['path']}: found {found}, expected {known}")
+
+    def _check_erased(self, number: int, work: str) -> None:
+        """Neither landed files, nor the ledger, nor older versions of tables have the rows. Whether tables have them,
+        and whether anything else is missing, their comparison with the archive's rest shows."""
+        order = ErasureOrder.from_json(work)
+        self.archive, self.tables = self.archive.after(self.erasures[number]), {}
+        self.forgotten |= {*order.oids}
+        for path, content in self.receiver.folder.contents.items():
+            if hashlib.sha256(decompress(content, path)).hexdigest() in self.receiver.stale:
+                raise BrokenPromiseError(f"batch {number}: {path} still has erased rows")
+        for path in (*order.places, *(f"{ROOT}/{table}" for table in COPIED)):
+            table = self.storage.table(path)
+            others = (n for n in range(table.version) if table.content(n) is not table.content(table.version))
+            left = [n for n in others if n not in table.removed]
+            if left:
+                raise BrokenPromiseError(f"batch {number}: {path} still has versions {left}")
+        self._check_copies(number, order)
+        if self.storage.kept:
+            raise BrokenPromiseError(f"batch {number}: what was found is still there")
+
+    def _check_copies(self, number: int, order: ErasureOrder) -> None:
+        """In open transactions, whose tuples are as sent without a mask."""
+        relations = {row["oid"]: relation_of(row) for row in self.rows("relations") if row["oid"] in order.oids}
+        for row in self.rows("open_transactions") if self.archive.secret is None else ():
+            relation = relations.get(row["relation"])
+            if relation is not None and self.request is not None and is_erased(self.request, relation, row):
+                raise BrokenPromiseError(f"batch {number}: open transactions still have erased rows")
 
     def _rows_at(self, count: int, oid: int, state: Mapping[str, Any] | None) -> Rows | None:
         """Of a table after so many messages. Loaded tables may be ahead of it."""
@@ -303,7 +354,7 @@ class Promises:
 
     def _check_reader(self) -> None:
         """The tables as of the last finished batch are there, and as they were when it ended."""
-        if self.newest is None:
+        if self.newest is None or self.is_erasing:
             return
         for _, state in tables_in(self.newest["tables"], ROOT):
             place = (state["path"], state["version"])
@@ -316,10 +367,16 @@ class Promises:
                 self.tables[place] = content
 
 
-def _snapshot_of(row: Mapping[str, Any]) -> SnapshotOrder | None:
+def _snapshot_of(row: Mapping[str, Any] | None) -> SnapshotOrder | None:
     """The order of a batch that loads a snapshot."""
-    work = row["backfill"]
+    work = None if row is None else row["backfill"]
     return SnapshotOrder.from_json(work) if work is not None and "snapshot" in json.loads(work) else None
+
+
+def _backfill_of(row: Mapping[str, Any] | None) -> BackfillOrder | None:
+    """The order of a backfill or a redrive."""
+    work = None if row is None else row["backfill"]
+    return BackfillOrder.from_json(work) if work is not None and "oids" in json.loads(work) else None
 
 
 def _is_displaced(state: Mapping[str, Any]) -> bool:

@@ -78,6 +78,7 @@ class Storage:
     tables: dict[str, DeltaTable] = field(default_factory=dict)
     objects: dict[str, str] = field(default_factory=dict)
     staged: dict[str, bytes] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)  # of an erasure, until it is done
     effects: int = 0
     changes: int = 0  # attempts to put a commit
 

@@ -44,6 +44,9 @@ class Content:
     mode: Mode = Mode.MIRROR
     is_foreign: bool = False
 
+    def having(self, rows: Iterable[Row]) -> Content:
+        return replace(self, rows=tuple(rows))
+
     def printed(self) -> Rows:
         assert self.shape is not None or not self.rows
         return () if self.shape is None else printed(self.mode, self.shape, self.rows)

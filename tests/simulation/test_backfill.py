@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -131,7 +132,7 @@ def test_tables_of_an_older_snapshot_get_the_commits_after_it() -> None:
     assert newer is not None
     assert older.lsn < newer.lsn
     for number, server in enumerate((newer, older), 1):
-        assert world.run_alone(lambda jobs, server=server: jobs.snapshot(server)) == f"done: snapshot {number}"
+        assert world.run_alone(partial(Jobs.snapshot, server=server)) == f"done: snapshot {number}"
     world._come_to_rest()
 
 

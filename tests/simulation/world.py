@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from random import Random
 
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.machine import Process
 from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.erasure.request import Erasure
 from tests.simulation.archives import ARCHIVES, Archive, archive
+from tests.simulation.erasure import random_request
 from tests.simulation.jobs import Jobs, config_of
 from tests.simulation.landing import Folder, Receiver
 from tests.simulation.masks import MASKS
@@ -20,6 +23,13 @@ from tests.simulation.storage import Chances, Commit, ConflictError, Faults, Kin
 from tests.simulation.targets import Content
 
 DAY = 86_400.0
+
+
+@cache
+def request(number: int) -> Erasure | None:
+    """For an erasure of rows of an archive."""
+    return random_request(Random(f"request {number}"), archive(number).frames)
+
 
 SAME_CLOCKS = 20.0  # seconds; less than a lease is longer than the time after which a run checks its claim
 
@@ -92,6 +102,7 @@ class World:
     processes: list[SimProcess] = field(default_factory=list)
     results: dict[str, str] = field(default_factory=dict)
     behind: dict[str, float] = field(default_factory=dict)  # seconds, by host
+    erasers: list[SimProcess] = field(default_factory=list)
     mask: str = field(init=False)  # of the archive's secret column, as the configuration has it
 
     def __post_init__(self) -> None:
@@ -104,6 +115,8 @@ class World:
         chance = Random(f"receiver {seed}")
         self.receiver = Receiver(self.folder, self.archive, chance, scenario.renames, scenario.tears)
         self.promises = Promises(self.storage, self.archive, self.receiver)
+        if Random(f"erasure {seed}").random() < 0.4:
+            self.promises.request = request(self.scenario.archive)
         unseen = UNCHECKED.total_seconds() if scenario.clocks_differ else 0.0
         self.holders = Holders(self.scheduler, unseen)
 
@@ -116,14 +129,18 @@ class World:
         chance = Random(f"world {self.scenario.seed}")
         scheduler = self.scheduler
         for number in range(self.scenario.runs):
-            self.receiver.grow(chance.choice((1, 3, 10)))
-            for _ in range(chance.randrange(8)):
-                self.receiver.act()
+            grown, acts = chance.choice((1, 3, 10)), chance.randrange(8)
+            if not self._is_erasing():
+                self.receiver.grow(grown)
+            for _ in range(acts):
+                if not self._is_erasing():
+                    self.receiver.act()
                 scheduler.now += chance.random() * 60
             self._between_runs(chance)
             self._change_the_mask(Random(f"mask {self.scenario.seed} {number}"))
             job = Jobs.apply if number == 0 else self._job(chance)
-            self.start(chance, self._snapshot_instead(number) or job)
+            if not self._erase_instead(chance, number):
+                self.start(chance, self._snapshot_instead(number) or job)
             lasts = chance.choice((1.0, 3.0, 30.0, 200.0, 300.0, 3000.0))
             self._go_on(scheduler.now + lasts, chance)
             if number == 0 and self.scenario.set_back:
@@ -183,10 +200,33 @@ class World:
     def _snapshot_instead(self, number: int) -> Callable[[Jobs], str] | None:
         """Has a draw of its own, so that seeds without a snapshot stay as they were."""
         chance = Random(f"snapshot {self.scenario.seed} {number}")
-        if number == 0 or chance.random() >= 0.4:
+        if number == 0 or chance.random() >= 0.4 or self.erasers:  # the server's rows are not erased
             return None
         server = self.archive.snapshot(chance.randrange(len(self.archive.frames)) + 1)
         return lambda jobs: jobs.snapshot(server)
+
+    def _is_erasing(self) -> bool:
+        """No receiver writes to a file that is erased from."""
+        return not all(process.is_dead for process in self.erasers)
+
+    def _erase_instead(self, chance: Random, number: int) -> bool:
+        """Once nobody else is at work, and the receiver has begun another file; or finishes an erasure."""
+        asked = self.promises.request
+        own = Random(f"erasure {self.scenario.seed} {number}")
+        if asked is None or number == 0 or own.random() >= 0.5:
+            return False
+        is_idle = all(process.is_dead for process in self.processes)
+        if not self.promises.is_erasing and not (is_idle and not self.promises.is_interrupted):
+            return False
+        self._close_files()
+        self.erasers.append(self.start(chance, lambda jobs: jobs.forget(asked)))
+        return True
+
+    def _close_files(self) -> None:
+        if self.receiver.compressing is not None:
+            self.folder.remove(self.receiver.compressing)
+            self.receiver.compressing = None
+        self.receiver.rotate()
 
     def run_alone(self, job: Callable[[Jobs], str] = Jobs.apply) -> str:
         """One run, to its end; its result."""
@@ -236,7 +276,7 @@ class World:
         """Lets things happen until a time."""
         scheduler = self.scheduler
         while scheduler.now < until:
-            if not self.receiver.is_done and chance.random() < 0.02:
+            if not self.receiver.is_done and chance.random() < 0.02 and not self._is_erasing():
                 self.receiver.act()
             if not scheduler.step(until):
                 return
@@ -254,12 +294,13 @@ class World:
         self._kill_all()
         while not self.receiver.is_done:
             self.receiver.grow(1000)
-        if self.receiver.compressing is not None:
-            self.folder.remove(self.receiver.compressing)
+        self._close_files()
         self.storage.faults.chances = replace(self.storage.faults.chances, kill=0.0, pause=0.0, fail=0.0, lose=0.0)
         self.scheduler.now += 1000
         self._settle()
         foreign = self.promises.foreign_tables()
+        if self.erasers:  # the server still has the rows of tables that were loaded
+            foreign = [name for name in foreign if not self.promises.loaded]
         if foreign:
             self._rebuild(foreign)
             left = self.promises.foreign_tables()
@@ -273,15 +314,29 @@ class World:
         """A last run finishes the work, under the masks that it was begun with; then tables get the latest ones."""
         latest, result = self.mask, ""
         for self.mask in (latest, *MASKS):
-            result = self.run_alone()
-            if self.archive.secret is None or not re.search("another configuration|other `columns`", result):
+            if self.promises.is_erasing:
+                asked = self.promises.request
+                assert asked is not None
+                result = self.run_alone(partial(Jobs.forget, erasure=asked))
+            if not self.promises.is_erasing:
+                result = self.run_alone()
+            if self.archive.secret is None or not re.search(
+                "another configuration|other `columns`|this configuration", result
+            ):
                 break
         if not result.startswith("done"):
             raise BrokenPromiseError(f"a run after everything failed: {result}")
-        if self.mask != latest:
+        if self.mask != latest and self._can_change_the_mask():
             self.mask = latest
             self._rebuild(["*"])
             self._finish(Jobs.apply)
+
+    def _can_change_the_mask(self) -> bool:
+        """A table that was loaded must be loaded again."""
+        secret = self.archive.secret
+        assert secret is not None
+        server = None if self.erasers else self.archive.snapshot(len(self.archive.frames))
+        return secret.oid not in self.promises.loaded or (server is not None and secret.oid in server.rows)
 
     def _rebuild(self, names: Sequence[str]) -> None:
         """From the archive; or from the server, if the table was loaded and its first version is no longer there."""

@@ -7,86 +7,65 @@ values; what it needs of them until it is done is in a file of its own (pending.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from pgoutput_etl.changes.row_search import RowKey, RowSearch
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError, TableError
+from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch, applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
-from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
 from pgoutput_etl.load.table_writer import DeltaTransaction
-from pgoutput_etl.load.targets import DeltaTargets
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
-from pgoutput_etl.spark.delta import is_delta_table
-from pgoutput_etl.spark.object_folder import ObjectFolder
-from pgoutput_etl.spark.session import session_settings
-from pgoutput_etl.spark.table_pool import TablePool
-from pgoutput_etl.targets.location import scratch_folder
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.target_plan import settings_of
 from pgoutput_etl.work.batch import Nothing, Prepared, Watch, run
-from pgoutput_etl.work.erasure.find import FoundChanges, find_changes, find_messages
-from pgoutput_etl.work.erasure.landing import FileErasure, plan_files, refuse_other_names, rewrite
-from pgoutput_etl.work.erasure.ledger_rows import COPIED, LedgerCopies
+from pgoutput_etl.work.erasure.find import FoundChanges
+from pgoutput_etl.work.erasure.landing import FileErasure, plan_files, rewrite
 from pgoutput_etl.work.erasure.order import ErasureOrder
 from pgoutput_etl.work.erasure.other_keys import OtherKeysFile
-from pgoutput_etl.work.erasure.pending import KeyPeriod, PendingErasures
-from pgoutput_etl.work.erasure.purge import newest_version, purge, refuse_what_stays
-from pgoutput_etl.work.erasure.remains import remains
+from pgoutput_etl.work.erasure.pending import KeyPeriod
 from pgoutput_etl.work.erasure.report import ForgetSummary, ForgottenTable, OtherKeys, RewrittenFile
 from pgoutput_etl.work.erasure.request import Erasure, TableErasure
-from pgoutput_etl.work.erasure.snapshot_files import CutFile, SnapshotFiles
-from pgoutput_etl.work.erasure.targets import TargetSearch
+from pgoutput_etl.work.erasure.snapshot_files import CutFile
+from pgoutput_etl.work.erasure.storage import ErasedCopies, ErasedTarget, ErasureStorage
 from pgoutput_etl.work.kinds.unfinished import unfinished_erasure
 
 
-def erase(
-    spark: SparkSession, config: Config, erasure: Erasure, executes: bool, progress: Progress = no_progress
-) -> ForgetSummary:
+def erase(storage: ErasureStorage, erasure: Erasure, executes: bool, progress: Progress = no_progress) -> ForgetSummary:
     """executes: False to change nothing, and report what would be erased. Raises PgoutputEtlError: nothing has changed,
     or a run with the same request finishes the erasure."""
-    archive = archive_to_erase(spark, config, may_finish=executes)
-    work = _Forget(archive, erasure, Batch.next(archive.last), progress)
+    archive = storage.archive
+    work = _Forget(storage, erasure, Batch.next(archive.last), progress)
     return run(archive.ledger, work, archive.last, Watch(progress)) if executes else work.preview()
 
 
 def archive_to_erase(spark: SparkSession, config: Config, may_finish: bool = False) -> DeltaArchive:
-    """Raises RunError if the archive can't be searched, or if a run died within an erasure, unless this one may finish
-    it."""
+    """Raises RunError as `last_to_erase`, and with Spark Connect."""
     if is_connect(spark):
         raise RunError("forget can't rewrite files over Spark Connect: run it without")
     ledger = DeltaLedger.of(spark, config)
+    return DeltaArchive.of(spark, config, ledger, last_to_erase(ledger, may_finish))
+
+
+def last_to_erase(ledger: Ledger, may_finish: bool) -> Batch:
+    """The last batch. Raises RunError if the archive can't be searched, or if a run died within an erasure, unless this
+    one may finish it."""
     last = applied(ledger.batches.last(), ledger.source)
     if last.resumed and last.erasure is None:
         raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
     if last.resumed and not may_finish:
         raise unfinished_erasure(last)
-    return DeltaArchive.of(spark, config, ledger, last)
+    return last
 
 
-@contextmanager
-def _others_claimed(ledger: DeltaLedger, progress: Progress) -> Iterator[None]:
-    """Claims the next batch of every other source with this ledger: their runs write to the ledger's tables, from which
-    files are removed at once."""
-    with ExitStack() as stack:
-        sources = (
-            ledger.spark.read.format("delta").load(ledger.store.path("batches")).select("source").distinct().collect()
-        )
-        for source in sorted({row["source"] for row in sources} - {ledger.source}):
-            other = DeltaLedger.at(ledger.spark, ledger.root, source, access=ledger.access)
-            theirs = other.batches.last()
-            assert theirs is not None
-            stack.enter_context(other.batches.claimed(theirs, Batch.next(theirs), progress))
-        yield
-
-
-def searches_of(archive: DeltaArchive, tables: Iterable[TableErasure]) -> dict[int, RowSearch]:
+def searches_of(archive: LedgerArchive, tables: Iterable[TableErasure]) -> dict[int, RowSearch]:
     """By OID. Raises ConfigError for a table or column that the archive does not have."""
     names, conditions = archive.oids_by_name(), dict[int, list[Mapping[str, str | None]]]()
     for table in tables:
@@ -103,7 +82,7 @@ def searches_of(archive: DeltaArchive, tables: Iterable[TableErasure]) -> dict[i
     return {oid: _search(archive, oid, tuple(own)) for oid, own in conditions.items()}
 
 
-def _search(archive: DeltaArchive, oid: int, conditions: tuple[Mapping[str, str | None], ...]) -> RowSearch:
+def _search(archive: LedgerArchive, oid: int, conditions: tuple[Mapping[str, str | None], ...]) -> RowSearch:
     versions, latest = archive.relations.unmasked(oid)
     rule = archive.config.rule_for(latest.namespace, latest.name)
     search = RowSearch(versions, conditions, rule.key, rule.lineage, archive.user_types)
@@ -113,7 +92,7 @@ def _search(archive: DeltaArchive, oid: int, conditions: tuple[Mapping[str, str 
 
 
 @contextmanager
-def _of_table(archive: DeltaArchive, name: str) -> Iterator[None]:
+def _of_table(archive: LedgerArchive, name: str) -> Iterator[None]:
     try:
         yield
     except TableError as error:
@@ -125,18 +104,19 @@ def _of_table(archive: DeltaArchive, name: str) -> Iterator[None]:
         raise RunError(f"nothing was erased: {name}: {error}") from None
 
 
-def targets_of(archive: DeltaArchive, searches: Mapping[int, RowSearch]) -> list[TargetSearch]:
+def targets_of(storage: ErasureStorage, searches: Mapping[int, RowSearch]) -> list[ErasedTarget]:
     """The existing targets of these tables. Raises RunError if the rows of one can't be identified."""
+    archive = storage.archive
     states = [archive.last.tables[oid] for oid in searches if oid in archive.last.tables]
     targets = []
     for state in states:
-        if state.version >= 0 and is_delta_table(archive.spark, state.path):
+        if state.version >= 0 and storage.exists(state.path):
             with _of_table(archive, state.full_name):
-                targets.append(TargetSearch.of(archive, state, searches[state.oid]))
+                targets.append(storage.target(state, searches[state.oid]))
     return targets
 
 
-def write_other_keys(archive: DeltaArchive, erasure: Erasure, found: FoundChanges) -> OtherKeys | None:
+def write_other_keys(archive: LedgerArchive, erasure: Erasure, found: FoundChanges) -> OtherKeys | None:
     """Writes the file of the request's other keys, or deletes it if there are none. Raises ConfigError."""
     by_name: dict[str, set[RowKey]] = {}
     for oid, keys in found.other_keys.items():
@@ -148,19 +128,18 @@ def write_other_keys(archive: DeltaArchive, erasure: Erasure, found: FoundChange
 class _Search:
     """The targets of the request's tables, and what was found of its rows. periods: as in PendingErasure."""
 
-    targets: list[TargetSearch]
+    targets: list[ErasedTarget]
     found: FoundChanges
     snapshots: tuple[CutFile, ...] = ()
     periods: Mapping[int, Sequence[KeyPeriod]] = field(default_factory=dict)
 
-    def rows(self, target: TargetSearch) -> DataFrame:
-        """The rows to erase."""
-        return target.erased(self.periods.get(target.state.oid, ()))
+    def periods_of(self, target: ErasedTarget) -> Sequence[KeyPeriod]:
+        return self.periods.get(target.state.oid, ())
 
-    def finds_any(self, copies: LedgerCopies) -> bool:
+    def finds_any(self, copies: ErasedCopies) -> bool:
         """copies: of what was found, in the ledger."""
         is_in_files = bool(len(self.found.positions) or self.snapshots)
-        return is_in_files or any(self.rows(t).limit(1).count() for t in self.targets) or copies.count() > 0
+        return is_in_files or any(t.has_any(self.periods_of(t)) for t in self.targets) or copies.count() > 0
 
 
 @dataclass
@@ -168,7 +147,7 @@ class _Forget(Prepared[ForgetSummary]):
     """search: what was found; None if a run that died had come so far that nothing is to be found any more. rows: the
     number of erased ones, by OID. copied: that of erased copies in the ledger."""
 
-    archive: DeltaArchive
+    storage: ErasureStorage
     erasure: Erasure
     batch: Batch
     progress: Progress
@@ -180,9 +159,13 @@ class _Forget(Prepared[ForgetSummary]):
     copied: int = 0
     states: dict[int, TableState] = field(default_factory=dict)
 
+    @property
+    def archive(self) -> LedgerArchive:
+        return self.storage.archive
+
     def preview(self) -> ForgetSummary:
         search, order = self._plan()
-        rows = {target.state.oid: search.rows(target).count() for target in search.targets}
+        rows = {target.state.oid: target.count(search.periods_of(target)) for target in search.targets}
         copies = self._copies(search.found)
         others = None
         if search.finds_any(copies):
@@ -194,7 +177,7 @@ class _Forget(Prepared[ForgetSummary]):
     @contextmanager
     def prepare(self, batch: Batch, check_claim: Callable[[], None]) -> Iterator[_Forget | Nothing[ForgetSummary]]:
         archive, self.batch, self.check_claim = self.archive, batch, check_claim
-        with _others_claimed(archive.ledger, self.progress):
+        with self.storage.others_claimed(self.progress):
             if batch.resumed:
                 order = ErasureOrder.from_json(batch.work or "")
                 if order.reference != self.erasure.reference:
@@ -216,54 +199,50 @@ class _Forget(Prepared[ForgetSummary]):
     def begin(self, record: Callable[[], None]) -> None:
         if self.search is None or self.batch.resumed:
             return
-        self._pending.keep(self.erasure.tables, self.search.found)
+        self.storage.pending.keep(self.erasure.tables, self.search.found)
         try:
             record()
         except AnotherRunError:
-            self._pending.delete()
+            self.storage.pending.delete()
             raise
 
     def write(self) -> None:
-        archive, order, search = self.archive, self.order, self.search
+        order, search = self.order, self.search
         if search is not None:
-            self.rows = {target.state.oid: self._delete(target, search.rows(target)) for target in search.targets}
+            self.rows = {t.state.oid: self._delete(t, search.periods_of(t)) for t in search.targets}
             self.copied = self._copies(search.found).erase()
         self.states = self._purge(order)
         self.check_claim()
         self.progress(f"rewriting {counted(len(order.files), 'file')}")
-        rewrite(archive, order.files)
+        rewrite(self.storage.files, order.files)
         for file in order.snapshots:
-            file.cut(archive)
+            file.cut(self.storage.files)
 
     def close(self) -> None:
-        self._pending.delete()
+        self.storage.pending.delete()
         self.archive.ledger.close_backfill(self.batch, self.states, [], [])
 
     def result(self) -> ForgetSummary:
         found = None if self.search is None else self.search.found
         return replace(self._summary(self.order, found, self.rows, self.copied), other_keys=self.others)
 
-    @property
-    def _pending(self) -> PendingErasures:
-        return PendingErasures.of(self.archive.ledger)
-
     def _plan(self) -> tuple[_Search, ErasureOrder]:
         archive = self.archive
         searches = searches_of(archive, self.erasure.tables)
-        targets = targets_of(archive, searches)
+        targets = targets_of(self.storage, searches)
         self.progress("looking for changes of the rows")
-        snapshots = [SnapshotFiles.of(archive, searches, wanted) for wanted in self.erasure.snapshots]
+        snapshots = [self.storage.snapshot_files(searches, wanted) for wanted in self.erasure.snapshots]
         stored = [*(target.other_keys() for target in targets), *(files.other_keys() for files in snapshots)]
-        found = find_changes(archive, searches, stored)
+        found = self.storage.find_changes(searches, stored)
         if self.erasure.messages:
-            found = found.plus(find_messages(archive, self.erasure.is_chosen))
+            found = found.plus(self.storage.find_messages(self.erasure.is_chosen))
         cut = [file for files in snapshots for file in files.planned()]
         search = _Search(targets, found, tuple(cut))
         return search, self._planned(searches, search)
 
     def _kept(self) -> _Search | None:
         """What the run that died has found. Raises RunError if that was for another request."""
-        kept = self._pending.read()
+        kept = self.storage.pending.read()
         if kept is None:
             return None
         if kept.tables != self.erasure.tables:
@@ -271,29 +250,28 @@ class _Forget(Prepared[ForgetSummary]):
                 f"the erasure {self.erasure.reference!r} was begun for other rows: finish it with the same request "
                 "first, and give the new one a reference of its own"
             )
-        targets = targets_of(self.archive, searches_of(self.archive, kept.tables))
+        targets = targets_of(self.storage, searches_of(self.archive, kept.tables))
         return _Search(targets, kept.found, periods=kept.periods)
 
     def _planned(self, searches: Iterable[int], search: _Search) -> ErasureOrder:
         archive, oids = self.archive, tuple(sorted(searches))
         places = sorted((place for place in archive.ledger.batches.places(oids) if not place.tag), key=str)
-        existing = tuple(place for place in places if is_delta_table(archive.spark, place))
-        refuse_what_stays(archive.spark, existing)
-        files = tuple(plan_files(archive, search.found.offsets))
+        existing = tuple(filter(self.storage.exists, places))
+        self.storage.refuse_what_stays(existing)
+        files = tuple(plan_files(self.storage.files, search.found.offsets))
         for path in (*(file.path for file in files), *(file.path for file in search.snapshots)):
-            refuse_other_names(archive, path)
+            self.storage.files.refuse_other_names(path)
         return ErasureOrder(
             self.erasure.by, self.erasure.reference, oids, tuple(map(str, existing)), files, search.snapshots
         )
 
-    def _copies(self, found: FoundChanges) -> LedgerCopies:
-        return LedgerCopies(self.archive.ledger, self.batch.since, found.positions, self.erasure.messages)
+    def _copies(self, found: FoundChanges) -> ErasedCopies:
+        return self.storage.copies(self.batch.since, found.positions, self.erasure.messages)
 
-    def _delete(self, target: TargetSearch, rows: DataFrame) -> int:
+    def _delete(self, target: ErasedTarget, periods: Sequence[KeyPeriod]) -> int:
         self.check_claim()
         self.progress(f"erasing {target.state.full_name}")
-        with session_settings(self.archive.spark, self._commit(target.state.oid).user_metadata()) as session:
-            return target.delete(session, rows)
+        return target.delete(self._commit(target.state.oid), periods)
 
     def _commit(self, table: int | str) -> DeltaTransaction:
         application = f"pgoutput_etl:{self.batch.ledger_id}:{table}"
@@ -302,25 +280,20 @@ class _Forget(Prepared[ForgetSummary]):
     def _purge(self, order: ErasureOrder) -> dict[int, TableState]:
         """Leaves only the newest version at the places, and of the ledger's tables. Returns the new states of all
         tables at these places, and of those with erased rows."""
-        archive, spark = self.archive, self.archive.spark
+        archive, storage = self.archive, self.storage
 
         def leave_newest(path: Place) -> int:
             self.check_claim()
-            with session_settings(spark, self._commit("left").user_metadata()) as session:
-                return purge(session, path)
+            return storage.purge(path, self._commit("left"))
 
-        paths = [
-            *map(Place, order.places),
-            *(Place(archive.ledger.store.path(table)) for table in COPIED if archive.ledger.store.exists(table)),
-        ]
-        limit = archive.config.merge.parallel_tables
-        pool = TablePool.of(spark, limit, "removing older versions of", self.progress)
+        paths = [*map(Place, order.places), *storage.ledger_tables()]
+        pool = storage.pool("removing older versions of", self.progress)
         versions = dict(zip(paths, pool.map(paths, str, leave_newest), strict=True))
-        ObjectFolder(spark, scratch_folder(archive.config)).delete_all()
+        storage.discard_scratch()
         states = {oid: state for oid, state in archive.last.tables.items() if state.version >= 0}
         for oid in order.oids:  # older versions of a shared table stay
-            if oid in states and states[oid].path.tag and is_delta_table(spark, states[oid].path):
-                versions[states[oid].path.table] = newest_version(spark, states[oid].path)
+            if oid in states and states[oid].path.tag and storage.exists(states[oid].path):
+                versions[states[oid].path.table] = storage.newest_version(states[oid].path)
         return {
             oid: self._after(state, versions[state.path.table])
             for oid, state in states.items()
@@ -329,7 +302,7 @@ class _Forget(Prepared[ForgetSummary]):
 
     def _after(self, state: TableState, version: int) -> TableState:
         """A rebuild that started from a snapshot's version starts from this one."""
-        rows = None if state.rows is None else DeltaTargets(self.archive.spark).count(state.path)
+        rows = None if state.rows is None else self.storage.count(state.path)
         return replace(state, version=version, snapshot=None if state.snapshot is None else version, rows=rows)
 
     def _summary(
@@ -343,7 +316,7 @@ class _Forget(Prepared[ForgetSummary]):
         files = tuple(RewrittenFile(file.path, file.before, file.after) for file in rewritten)
         messages = 0 if found is None else found.messages
         executed = self.batch.work is not None
-        left = tuple(remains(archive, order.oids, [file.path for file in files]))
+        left = tuple(self.storage.remains(order.oids, [file.path for file in files]))
         number = self.batch.number if executed else 0
         unseen = () if found is None else tuple(sorted(map(archive.name, found.unseen)))
         source, reference, newest = archive.ledger.source, order.reference, archive.prior_state.newest

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -50,11 +50,21 @@ class PendingErasure:
     periods: Periods
 
 
+class PendingFolder(Protocol):
+    """As ObjectFolder."""
+
+    def put(self, name: str, content: str, may_exist: bool) -> None: ...
+
+    def read(self, name: str) -> str | None: ...
+
+    def delete_all(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class PendingErasures:
     """The file of a source."""
 
-    folder: ObjectFolder
+    folder: PendingFolder
 
     @classmethod
     def of(cls, ledger: DeltaLedger) -> PendingErasures:

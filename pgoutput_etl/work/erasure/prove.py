@@ -29,14 +29,14 @@ from pgoutput_etl.work.erasure.remains import remains
 from pgoutput_etl.work.erasure.report import OtherKeys, ProofSummary, ProvenTable, Remnant
 from pgoutput_etl.work.erasure.request import Erasure, is_searched
 from pgoutput_etl.work.erasure.snapshot_files import SnapshotFiles
-from pgoutput_etl.work.erasure.targets import TargetSearch
+from pgoutput_etl.work.erasure.storage import ErasedTarget, SparkStorage
 
 
 def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progress) -> ProofSummary:
     """Changes nothing, but writes the file of other keys if rows that it finds have some. Raises PgoutputEtlError."""
     archive = archive_to_erase(spark, config)
     searches = searches_of(archive, erasure.tables)
-    targets = targets_of(archive, searches)
+    targets = targets_of(SparkStorage(archive), searches)
     progress("looking for changes and rows")
     found_changes = find_changes(archive, searches, [target.other_keys() for target in targets])
     others = write_other_keys(archive, erasure, found_changes) if found_changes.other_keys else None
@@ -87,12 +87,12 @@ def _spelled(texts: Iterable[str], searches: Iterable[RowSearch]) -> dict[str, i
 
 
 def _decoded(
-    archive: DeltaArchive, erasure: Erasure, found: FoundChanges, targets: Iterable[TargetSearch]
+    archive: DeltaArchive, erasure: Erasure, found: FoundChanges, targets: Iterable[ErasedTarget]
 ) -> Iterator[Remnant]:
     for oid, count in found.counts.items():
         yield Remnant(archive.name(oid), "changes in landed files", count)
     for target in targets:
-        count = target.erased().count()
+        count = target.count()
         if count:
             yield Remnant(target.state.full_name, "rows in the target", count)
     messages = len(find_messages(archive, erasure.is_chosen)) if erasure.messages else 0

@@ -9,7 +9,8 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.landing.known_files import is_unchanged
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.spark.object_folder import ObjectFolder
-from pgoutput_etl.work.erasure.landing import is_content_of, read_file
+from pgoutput_etl.work.erasure.landing import is_content_of
+from pgoutput_etl.work.erasure.stored_files import SparkFiles
 
 _SHOWN = 5  # files
 
@@ -46,7 +47,7 @@ def _was_only_touched(archive: DeltaArchive, path: str) -> bool:
         return False
     _, part = known
     try:
-        return is_content_of(part, decompress(read_file(archive, path, archive.config.source.landing), path))
+        return is_content_of(part, decompress(SparkFiles(archive).read(path, archive.config.source.landing), path))
     except ArchiveError:  # it can't be decompressed any more
         return False
 

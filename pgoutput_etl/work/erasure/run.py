@@ -6,10 +6,11 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, no_progress
-from pgoutput_etl.work.erasure.erase import erase
+from pgoutput_etl.work.erasure.erase import archive_to_erase, erase
 from pgoutput_etl.work.erasure.prove import prove
 from pgoutput_etl.work.erasure.report import ForgetSummary, ProofSummary
 from pgoutput_etl.work.erasure.request import ForgetRequest, read_erasure
+from pgoutput_etl.work.erasure.storage import SparkStorage
 
 
 def forget(
@@ -21,4 +22,5 @@ def forget(
     erasure = read_erasure(request.request)
     if request.prove:
         return prove(spark, config, erasure, progress)
-    return erase(spark, config, erasure, request.execute, progress)
+    archive = archive_to_erase(spark, config, may_finish=request.execute)
+    return erase(SparkStorage(archive), erasure, request.execute, progress)

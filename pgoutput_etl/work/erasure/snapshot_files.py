@@ -25,9 +25,10 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.copy_format import binary_spans, record_spans, text_spans
 from pgoutput_etl.types import ColumnType
 from pgoutput_etl.work.erasure.find import STORED_KEYS, stored_keys
-from pgoutput_etl.work.erasure.landing import digest, read_file, write_file
+from pgoutput_etl.work.erasure.landing import digest
 from pgoutput_etl.work.erasure.request import SnapshotErasure
 from pgoutput_etl.work.erasure.row_images import Columns, row_images
+from pgoutput_etl.work.erasure.stored_files import StoredFiles
 from pgoutput_etl.work.snapshot.request import RowFormat
 from pgoutput_etl.work.snapshot.sources import Dump
 
@@ -57,11 +58,11 @@ class CutFile:
         rows = tuple((begin, end) for begin, end in fields["rows"])
         return cls(fields["path"], fields["before"], fields["after"], rows)
 
-    def cut(self, archive: DeltaArchive) -> None:
+    def cut(self, files: StoredFiles) -> None:
         """Rewrites the file unless that is done. Raises ArchiveError for other content."""
-        stored = read_file(archive, self.path)
+        stored = files.read(self.path)
         if digest(stored) == self.before:
-            write_file(archive, self.path, _without(stored, decompress(stored, self.path), self.path, self.rows))
+            files.write(self.path, _without(stored, decompress(stored, self.path), self.path, self.rows))
         elif digest(stored) != self.after:
             raise ArchiveError(f"{self.path}: expected the file as it was when the erasure began, found other content")
 

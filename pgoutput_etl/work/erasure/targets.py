@@ -19,12 +19,14 @@ from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.net_effect import all_of, target_content, target_key_parts
 from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.masking.mask_rows import masked_relation
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableShape, table_columns
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table
+from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, SEQ_COLUMN, table_mode
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import ColumnType
@@ -98,18 +100,25 @@ class TargetSearch:
 
         return texts.mapInArrow(keep, texts.schema).select("row.*")
 
-    def delete(self, session: SparkSession, erased: DataFrame) -> int:
-        """Deletes rows that `erased` returned, and returns their number. Makes one Delta commit, or none. session: with
-        the commit's settings."""
-        parts = self._identifying("")
-        keys = erased.select(*(part.alias(f"k{n}") for n, part in enumerate(parts)))
-        counted = keys.localCheckpoint()
-        count = counted.count()
-        if count:
-            same = [F.col(f"s.k{n}").eqNullSafe(part) for n, part in enumerate(self._identifying("t."))]
-            target = delta_table(session, self.state.path).alias("t")
-            target.merge(counted.distinct().alias("s"), all_of(same)).whenMatchedDelete().execute()
-        return count
+    def count(self, periods: Collection[KeyPeriod] = ()) -> int:
+        """Number of rows to erase."""
+        return self.erased(periods).count()
+
+    def has_any(self, periods: Collection[KeyPeriod] = ()) -> bool:
+        return bool(self.erased(periods).limit(1).count())
+
+    def delete(self, commit: DeltaTransaction, periods: Collection[KeyPeriod] = ()) -> int:
+        """Deletes the rows to erase, and returns their number. Makes one Delta commit, or none."""
+        with session_settings(self.spark, commit.user_metadata()) as session:
+            parts = self._identifying("")
+            keys = self.erased(periods).select(*(part.alias(f"k{n}") for n, part in enumerate(parts)))
+            counted = keys.localCheckpoint()
+            count = counted.count()
+            if count:
+                same = [F.col(f"s.k{n}").eqNullSafe(part) for n, part in enumerate(self._identifying("t."))]
+                target = delta_table(session, self.state.path).alias("t")
+                target.merge(counted.distinct().alias("s"), all_of(same)).whenMatchedDelete().execute()
+            return count
 
     def _identifying(self, alias: str) -> list[Column]:
         """Equal for a row and its equals alone."""

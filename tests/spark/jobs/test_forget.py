@@ -34,6 +34,7 @@ from pgoutput_etl.work.erasure.report import ForgetSummary, OtherKeys, ProofSumm
 from pgoutput_etl.work.erasure.request import ForgetRequest
 from pgoutput_etl.work.erasure.run import forget
 from pgoutput_etl.work.erasure.snapshot_files import CutFile
+from pgoutput_etl.work.erasure.stored_files import SparkFiles
 from pgoutput_etl.work.erasure.targets import TargetSearch
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.run import snapshot
@@ -67,12 +68,12 @@ def test_the_archive_is_the_same_without_the_rows(nights: Nights, tmp_path: Path
     )
     archive = archive_of(nights.job.spark, nights.job.loaded())
     search = RowSearch(archive.relations.unmasked(16384)[0], ({"v": "Ada"}, {"id": "1"}, {"id": "7"}))
-    planned = plan_files(archive, find_changes(archive, {16384: search}).offsets)
+    planned = plan_files(SparkFiles(archive), find_changes(archive, {16384: search}).offsets)
     assert [FileErasure.from_json(json.loads(json.dumps(asdict(file)))) for file in planned] == planned
     with patch.object(files, "_record", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
-        rewrite(archive, planned[:1])
-    rewrite(archive, planned)
-    rewrite(archive, planned)
+        rewrite(SparkFiles(archive), planned[:1])
+    rewrite(SparkFiles(archive), planned)
+    rewrite(SparkFiles(archive), planned)
     assert not [path for path in landing.iterdir() if b"Ada" in path.read_bytes()]
 
     assert nights.job.run().files == 0
@@ -230,7 +231,7 @@ def test_an_erasure_that_died_is_finished_by_the_same_request(nights: Nights, tm
     request = ForgetRequest(
         request_file(
             tmp_path,
-            f"tables: [{{table: public.t, keys: [{{id: 8}}], where: {{v: {NAME}}}}}]\n"
+            f"tables: [{{table: public.t, keys: [{{id: 1}}, {{id: 7}}, {{id: 8}}]}}]\n"
             f"messages: [{{prefix: audit, contains: {NAME}}}]",
         ),
         execute=True,
@@ -239,7 +240,7 @@ def test_an_erasure_that_died_is_finished_by_the_same_request(nights: Nights, tm
         (LedgerBatches, "begin"),
         (TargetSearch, "delete"),
         (LedgerCopies, "erase"),
-        (erasing, "purge"),
+        (purging, "purge"),
         (erasing, "rewrite"),
         (files, "_record"),
         (DeltaLedger, "close_backfill"),

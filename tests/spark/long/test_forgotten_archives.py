@@ -22,10 +22,12 @@ from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from pgoutput_etl.work.erasure import erase as erasing
 from pgoutput_etl.work.erasure import landing as files
+from pgoutput_etl.work.erasure import purge as purging
 from pgoutput_etl.work.erasure.ledger_rows import LedgerCopies
 from pgoutput_etl.work.erasure.report import ForgetSummary, ProofSummary
 from pgoutput_etl.work.erasure.request import ForgetRequest
 from pgoutput_etl.work.erasure.run import forget
+from pgoutput_etl.work.erasure.stored_files import SparkFiles
 from pgoutput_etl.work.erasure.targets import TargetSearch
 from tests.support.captures import CAPTURES, files_of
 from tests.support.erased_changes import keys_of
@@ -36,9 +38,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 EFFECTS = [
     (TargetSearch, "delete"),
     (LedgerCopies, "erase"),
-    (erasing, "purge"),
+    (purging, "purge"),
     (erasing, "rewrite"),
-    (files, "write_file"),
+    (SparkFiles, "write"),
     (files, "_record"),
     (DeltaLedger, "close_backfill"),
 ]
