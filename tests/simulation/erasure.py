@@ -293,6 +293,9 @@ class SimErasure:
         writer.commit(path, lambda _: Commit("UNSET TBLPROPERTIES", Kind.METADATA, lambda rows: rows, None, metadata))
         return writer.read_version(path)
 
+    def older_files(self, place: Place) -> int:
+        return len(self.targets.writer.storage.table(str(place)).older_versions())
+
     def newest_version(self, place: Place) -> int:
         return self.targets.writer.read_version(str(place))
 

@@ -37,6 +37,7 @@ from pgoutput_etl.work.upkeep.retention import RetentionRule
 from pgoutput_etl.work.upkeep.run import _Maintenance
 from tests.simulation import jobs
 from tests.simulation.archive import SimRows
+from tests.simulation.erasure import SimErasure
 from tests.simulation.ledger import SimPending
 from tests.simulation.targets import SimTargets
 
@@ -307,6 +308,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "tables keep rows that were masked in another way": lambda: patch.object(planner, "other_masks", _nothing),
     "an erasure does not record the files that it rewrites": lambda: patch.object(erased_files, "_record", _nothing),
     "an erasure is done before its files are rewritten": lambda: patch.object(erasure, "rewrite", _nothing),
+    "an erasure leaves what a clock ahead has dated": lambda: patch.object(SimErasure, "older_files", lambda *_: 0),
     "what an erasure has found is not kept": lambda: patch.object(PendingErasures, "keep", _nothing),
     "a snapshot's staged rows are discarded before its batch is done": _staged_rows_discarded_first,
     "an interrupted snapshot counts as done": lambda: _interrupted_count_as_done(SnapshotLoad),

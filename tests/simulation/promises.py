@@ -248,9 +248,7 @@ class Promises:
             if hashlib.sha256(decompress(content, path)).hexdigest() in self.receiver.stale:
                 raise BrokenPromiseError(f"batch {number}: {path} still has erased rows")
         for path in (*order.places, *(f"{ROOT}/{table}" for table in COPIED)):
-            table = self.storage.table(path)
-            others = (n for n in range(table.version) if table.content(n) is not table.content(table.version))
-            left = [n for n in others if n not in table.removed]
+            left = self.storage.table(path).older_versions()
             if left:
                 raise BrokenPromiseError(f"batch {number}: {path} still has versions {left}")
         self._check_copies(number, order)

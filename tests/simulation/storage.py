@@ -229,6 +229,11 @@ class DeltaTable:
         self.commits.append(commit)
         return True
 
+    def older_versions(self) -> list[int]:
+        """Those that can be read, and have other rows than the newest one."""
+        others = (n for n in range(self.version) if self.content(n) is not self.content(self.version))
+        return [n for n in others if n not in self.removed]
+
     def expired(self, newest: int, expiry: float) -> set[int]:
         """The versions before `newest` with files that it doesn't use, and that were taken out of use before `expiry`,
         as far as they are still there."""

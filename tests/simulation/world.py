@@ -206,8 +206,8 @@ class World:
         return lambda jobs: jobs.snapshot(server)
 
     def _is_erasing(self) -> bool:
-        """No receiver writes to a file that is erased from."""
-        return not all(process.is_dead for process in self.erasers)
+        """No receiver writes to files that are erased from, or gives them other names."""
+        return self.promises.is_erasing or not all(process.is_dead for process in self.erasers)
 
     def _erase_instead(self, chance: Random, number: int) -> bool:
         """Once nobody else is at work, and the receiver has begun another file; or finishes an erasure."""
@@ -218,7 +218,8 @@ class World:
         is_idle = all(process.is_dead for process in self.processes)
         if not self.promises.is_erasing and not (is_idle and not self.promises.is_interrupted):
             return False
-        self._close_files()
+        if not self.promises.is_erasing:
+            self._close_files()
         self.erasers.append(self.start(chance, lambda jobs: jobs.forget(asked)))
         return True
 
@@ -292,11 +293,10 @@ class World:
         """Everything has landed, no other process is left, and storage works: a last run finishes the work, and
         backfills repair what another program has changed."""
         self._kill_all()
-        while not self.receiver.is_done:
-            self.receiver.grow(1000)
-        self._close_files()
+        if not self._is_erasing():
+            self._land_the_rest()
         self.storage.faults.chances = replace(self.storage.faults.chances, kill=0.0, pause=0.0, fail=0.0, lose=0.0)
-        self.scheduler.now += 1000
+        self.scheduler.now += 1000 + self.scenario.set_back
         self._settle()
         foreign = self.promises.foreign_tables()
         if self.erasers:  # the server still has the rows of tables that were loaded
@@ -310,6 +310,11 @@ class World:
             self._finish(Jobs.maintain)
         self.promises.at_rest()
 
+    def _land_the_rest(self) -> None:
+        while not self.receiver.is_done:
+            self.receiver.grow(1000)
+        self._close_files()
+
     def _settle(self) -> None:
         """A last run finishes the work, under the masks that it was begun with; then tables get the latest ones."""
         latest, result = self.mask, ""
@@ -319,6 +324,7 @@ class World:
                 assert asked is not None
                 result = self.run_alone(partial(Jobs.forget, erasure=asked))
             if not self.promises.is_erasing:
+                self._land_the_rest()
                 result = self.run_alone()
             if self.archive.secret is None or not re.search(
                 "another configuration|other `columns`|this configuration", result

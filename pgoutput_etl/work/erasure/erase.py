@@ -284,7 +284,13 @@ class _Forget(Prepared[ForgetSummary]):
 
         def leave_newest(path: Place) -> int:
             self.check_claim()
-            return storage.purge(path, self._commit("left"))
+            version = storage.purge(path, self._commit("left"))
+            if (left := storage.older_files(path)) > 0:
+                raise RunError(
+                    f"{path}: VACUUM left {counted(left, 'file')} of older versions, as the clock that dated them is "
+                    "ahead of this machine's: set the clocks, or wait, and run again with the same request"
+                )
+            return version
 
         paths = [*map(Place, order.places), *storage.ledger_tables()]
         pool = storage.pool("removing older versions of", self.progress)

@@ -11,7 +11,7 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import text_literal
 from pgoutput_etl.load.layout import alter
 from pgoutput_etl.places import Place
-from pgoutput_etl.spark.delta import delta_table, folder_of
+from pgoutput_etl.spark.delta import delta_table, folder_of, read_table
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.work.upkeep.table_upkeep import DeltaFolder
@@ -19,6 +19,9 @@ from pgoutput_etl.work.upkeep.table_upkeep import DeltaFolder
 _AT_ONCE = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
 
 _AT_ONCE_IN_WORDS = "interval 0 hours"
+
+# What the names of files with rows, changes, and deletion vectors begin with
+_OF_VERSIONS = ("part-", "cdc-", "deletion_vector_")
 
 # How long a checkpoint names files that were removed
 _KEEPS_NAMES = "delta.deletedFileRetentionDuration"
@@ -54,6 +57,16 @@ def purge(spark: SparkSession, place: Place) -> int:
         else:
             alter(session, table.path, f"SET TBLPROPERTIES ('{_KEEPS_NAMES}' = {text_literal(before)})")
     return newest_version(spark, table.path)
+
+
+def older_files(spark: SparkSession, place: Place) -> int:
+    """Number of files of older versions. VACUUM leaves those that were removed, or written, by a clock that is ahead of
+    this machine's."""
+    table = DeltaFolder(spark, place).path
+    used = {name.rpartition("/")[2] for name in read_table(spark, table).inputFiles()}
+    folder = folder_of(spark, table)
+    names = (path.rpartition("/")[2] for path, _ in ObjectFolder(spark, folder).all_files())
+    return sum(name.startswith(_OF_VERSIONS) and name not in used for name in names)
 
 
 def newest_version(spark: SparkSession, path: Place) -> int:

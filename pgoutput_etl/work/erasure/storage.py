@@ -112,6 +112,10 @@ class ErasureStorage(Protocol):
         """Removes everything of a table but its newest version, whose number it returns."""
         ...
 
+    def older_files(self, place: Place) -> int:
+        """Number of files of older versions, which `purge` left because of their time."""
+        ...
+
     def newest_version(self, place: Place) -> int: ...
 
     def count(self, place: Place) -> int: ...
@@ -180,6 +184,9 @@ class SparkStorage:
     def purge(self, place: Place, commit: DeltaTransaction) -> int:
         with session_settings(self.archive.spark, commit.user_metadata()) as session:
             return purge.purge(session, place)
+
+    def older_files(self, place: Place) -> int:
+        return purge.older_files(self.archive.spark, place)
 
     def newest_version(self, place: Place) -> int:
         return purge.newest_version(self.archive.spark, place)

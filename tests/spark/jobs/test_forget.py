@@ -38,6 +38,7 @@ from pgoutput_etl.work.erasure.stored_files import SparkFiles
 from pgoutput_etl.work.erasure.targets import TargetSearch
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.run import snapshot
+from pgoutput_etl.work.upkeep.table_upkeep import DeltaFolder
 from tests.support.jobs import Nights, dying
 from tests.support.small_archives import (
     copydata,
@@ -581,6 +582,15 @@ def test_what_is_appended_meanwhile_stays_and_a_property_is_as_it_was(nights: Ni
     assert nights.values("t") == [(2, "Bob"), (3, "Eve")]
     detail = delta_table(job.spark, Place(str(job.path("public", "t")))).detail().select("properties").collect()[0]
     assert "delta.deletedFileRetentionDuration" not in detail[0]
+
+
+@pytest.mark.soak
+def test_files_that_a_clock_ahead_has_dated_are_no_proof(nights: Nights, tmp_path: Path) -> None:
+    nights.night(FIRST)
+    with patch.object(DeltaFolder, "vacuum"), pytest.raises(RunError, match=r"VACUUM left \d files? of older versions"):
+        erase(nights, tmp_path, ERASE)
+    erase(nights, tmp_path, ERASE)
+    assert places_with(tmp_path) == []
 
 
 @pytest.mark.soak
