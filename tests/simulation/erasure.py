@@ -269,7 +269,7 @@ class SimErasure:
         rules = {} if policy is None or state.oid not in policy.tables else policy.tables[state.oid].rules
         [relation], [columns] = search.versions.relations, search.columns
         if masked_relation(relation, rules) != state.relation:
-            raise TableError("its columns are not those that the archive describes")
+            raise TableError("its columns are masked in another way")
         names = {column.name: column_id for column, column_id in zip(relation.columns, columns, strict=True)}
         return SimTarget(self.targets.writer, state, search, {n: c for n, c in names.items() if n not in rules})
 

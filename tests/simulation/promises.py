@@ -281,12 +281,14 @@ class Promises:
                 raise BrokenPromiseError(f"batch {row['batch']} has no table {state['oid']}")
 
     def _check_rebuilt(self, number: int, order: BackfillOrder, states: Mapping[int, dict[str, Any]]) -> None:
-        """A rebuild replaces whatever another program has written."""
+        """A rebuild replaces whatever another program has written. After an erasure, that of a table that was loaded
+        starts from the rows that the erasure left."""
         for oid in () if order.is_range else order.oids:
             state = states.get(oid)
             if state is None or state["status"] != "applied" or state["version"] < 0:
                 continue
-            is_foreign = self._content(state["path"], state["version"]).is_foreign
+            starts_empty = oid not in self.loaded.keys() & self.forgotten
+            is_foreign = self._content(state["path"], state["version"]).is_foreign and starts_empty
             if is_foreign or state["version"] <= self.at_begin.get(number, {}).get(state["path"], -1):
                 raise BrokenPromiseError(f"batch {number} has not rebuilt {state['path']}")
 

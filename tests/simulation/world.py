@@ -308,7 +308,23 @@ class World:
                 raise BrokenPromiseError(f"after a backfill, {', '.join(left)} has rows of another program")
         if self.scenario.seed % 4 == 0:
             self._finish(Jobs.maintain)
+        if self.promises.request is not None and self.scenario.seed % 2:
+            self._erase_at_rest(self.promises.request)
         self.promises.at_rest()
+
+    def _erase_at_rest(self, asked: Erasure) -> None:
+        """And rebuild from what the files still have."""
+        erasing = partial(Jobs.forget, erasure=asked)
+        if "masked in another way" in (result := self.run_alone(erasing)):
+            if not self._can_change_the_mask():
+                return
+            self._rebuild(["*"])
+            self._finish(erasing)
+        elif not result.startswith("done"):
+            raise BrokenPromiseError(f"an erasure after everything failed: {result}")
+        self.erasers.append(self.processes[-1])
+        self._finish(Jobs.redrive)
+        self._rebuild(["*"])
 
     def _land_the_rest(self) -> None:
         while not self.receiver.is_done:
