@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -124,6 +124,23 @@ def _origins(value: object) -> Origins:
     return Origins(skipped=frozenset(chosen.skip or ()))
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogKey:
+    """Signs catalog Messages (protocol/catalog_message.py). A secret that is never shown."""
+
+    secret: bytes = field(repr=False)
+
+
+def _catalog_key(value: object) -> CatalogKey | None:
+    if value is None or isinstance(value, CatalogKey):
+        return value
+    if not isinstance(value, FromEnvironment):
+        raise mistake("expected ${NAME}: the key comes from the environment, never from a file")
+    if not re.fullmatch("[0-9a-f]{64}", value):
+        raise mistake("expected 64 hexadecimal digits, as conf/landing/catalog.sql prints them")
+    return CatalogKey(bytes.fromhex(value))
+
+
 @section(frozen=True, config=SETTINGS)
 class Source(Section):
     """One replication slot's archive. landing: a folder or a glob. origins: of the transactions to apply. jdbc: the
@@ -169,6 +186,15 @@ class Source(Section):
         about(
             "the server, for `snapshot: auto`; user and password come from PGUSER and PGPASSWORD",
             "jdbc:postgresql://db:5432/shop",
+        ),
+    ] = None
+    catalog_key: Annotated[
+        SkipValidation[CatalogKey | None],
+        BeforeValidator(_catalog_key, json_schema_input_type=str),
+        about(
+            "the key that `conf/landing/catalog.sql` has printed: without it, any user of the database can write "
+            "[catalog Messages](schema-changes.md#catalog-messages)",
+            "${CATALOG_KEY}",
         ),
     ] = None
     ignore: Annotated[

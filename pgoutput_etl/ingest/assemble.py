@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.ingest.executors import iterate_blocks, message_rows
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks
@@ -49,6 +50,15 @@ def collect_scans(blocks: ScannedBlocks) -> ScanOutput:
             else:
                 output.errors[file] = ScanError.from_json(body)
     return output
+
+
+def configured(assembly: Assembly, config: Config) -> Assembly:
+    """The assembly with what the configuration says of transactions and catalog Messages."""
+    assembly.origins = config.source.origins
+    catalog, key = assembly.relations.catalog, config.source.catalog_key
+    catalog.key = None if key is None else key.secret
+    catalog.is_masked = lambda schema, table, column: column in config.rule_for(schema, table).column_rules
+    return assembly
 
 
 def assemble(

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.store import Store
-from pgoutput_etl.ledger.tables import relation_of, relation_row
+from pgoutput_etl.ledger.tables import catalog_entry, catalog_row, relation_of, relation_row
 from pgoutput_etl.protocol.messages import Type
+from pgoutput_etl.schema.catalog import Catalog
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationEntry, RelationHistory
 from pgoutput_etl.targets.plan import TableState
-from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scopes
+from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scopes, open_xids
 
-_RELATION = ("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope", "root")
+_RELATION = (
+    *("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope", "root"),
+    *("rewrites", "last_number"),
+)
+
+_CATALOG = (
+    *("batch", "oid", "columns", "rewrites", "last_number", "from_file", "from_ordinal", "xid", "subxid"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,8 @@ class LedgerHistory:
             RelationEntry((row["from_file"], row["from_ordinal"]), relation_of(row), row["scope"], row["root"])
             for row in stored.to_pylist()
         )
+        if batch.state is not None and batch.state.get("has_catalog"):
+            relations.catalog = self._catalog(batch, batch.state)
         rows = self.store.rows_before("types", ("batch", "oid", "schema", "name"), batch)
         rows.sort(key=lambda row: row["batch"])
         types = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in rows}
@@ -55,6 +66,18 @@ class LedgerHistory:
             for e in entries
         ]
         self.store.append_rows("relations", rows, batch.number)
+
+    def _catalog(self, batch: Batch, state: Mapping[str, Any]) -> Catalog:
+        """Each batch stores the definitions of all transactions that it leaves open."""
+        rows = self.store.rows_before("catalog", _CATALOG, batch)
+        last = {row["xid"]: 0 for row in rows}
+        for row in rows:
+            last[row["xid"]] = max(last[row["xid"]], row["batch"])
+        entries = [catalog_entry(row) for row in rows if row["xid"] is None or row["batch"] == last[row["xid"]]]
+        return Catalog.of(entries, open_xids(state))
+
+    def append_catalog(self, catalog: Catalog, batch: Batch) -> None:
+        self.store.append_rows("catalog", [catalog_row(entry) for entry in catalog.to_store()], batch.number)
 
     def append_types(self, types: Iterable[Type], batch: Batch) -> None:
         rows = [{"oid": t.oid, "schema": t.namespace, "name": t.name} for t in types]

@@ -15,7 +15,7 @@ from pgoutput_etl.file_access import Access
 from pgoutput_etl.spark.platform import local_path
 
 # Tables with bytes of rows, and contents of logical Messages.
-TABLES = frozenset({"messages", "open_transactions", "quarantine"})
+TABLES = frozenset({"catalog", "messages", "open_transactions", "quarantine", "relations"})
 
 # Tables that were moved or are being built, rows of a snapshot, and the keys of an erasure.
 FOLDERS = ("displaced", "erasing", "rebuilt", "staged")

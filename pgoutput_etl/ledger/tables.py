@@ -12,10 +12,11 @@ import pyarrow as pa
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.places import Place
-from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.protocol.messages import CatalogMark, Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.reasons import columns_of, with_reason
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.schema.catalog import CatalogEntry, Definition
 from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since, TableState
@@ -25,8 +26,8 @@ from pgoutput_etl.transactions.outcome import Outcome
 # Of the ledgers that this version writes. An older version refuses a newer number, so it grows with every change that
 # an older version can't read or would misread. 1, which is not recorded: version 0.1.0. 2: without `doubts`,
 # `declared`, `changed_at` and `memory`. 3: with them, and with Since.ATTACHMENT. 4: with the kinds
-# of reasons.
-FORMAT = 4
+# of reasons. 5: with the server's catalog, and Since.REWRITE.
+FORMAT = 5
 
 _KINDS = {
     "string": pa.string(),
@@ -54,7 +55,9 @@ _KINDS |= {
     "counts_by_oid": pa.map_(pa.int64(), pa.int64()),
     "fragments": _list_of("file long, unit int"),
     "watermarks": _list_of("stretch int, lsn long"),
-    "relation_columns": _list_of("name string, type_oid long, type_modifier int, is_key boolean"),
+    "relation_columns": _list_of(
+        "name string, type_oid long, type_modifier int, is_key boolean, number int, initial binary"
+    ),
     "file_parts": _list_of(
         "file long, path string, size long, modified long, status string, offset long, consumed long, "
         "prefix_hash string, distinctive boolean, varied boolean, framing string, begins_in_stream boolean, "
@@ -85,7 +88,11 @@ _SCHEMAS = {
     ),
     "relations": (
         "batch long, oid long, schema string, table string, replica_identity string, columns relation_columns, "
-        "from_file long, from_ordinal long, scope long, root long"
+        "from_file long, from_ordinal long, scope long, root long, rewrites long, last_number int"
+    ),
+    "catalog": (
+        "batch long, oid long, columns relation_columns, rewrites long, last_number int, from_file long, "
+        "from_ordinal long, xid long, subxid long"
     ),
     "types": "batch long, oid long, schema string, name string",
     "transactions": (
@@ -182,17 +189,47 @@ def relation_row(relation: Relation) -> dict[str, Any]:
         "schema": relation.namespace,
         "table": relation.name,
         "replica_identity": relation.replica_identity.value,
-        "columns": [asdict(column) for column in relation.columns],
+        "columns": column_rows(relation.columns),
+        **_mark_row(relation.catalog),
     }
 
 
 def relation_of(row: Mapping[str, Any]) -> Relation:
     identity = ReplicaIdentity(row["replica_identity"])
-    return Relation(None, row["oid"], row["schema"], row["table"], identity, _columns(row["columns"]))
+    columns = columns_of_rows(row["columns"])
+    return Relation(None, row["oid"], row["schema"], row["table"], identity, columns, _mark(row))
 
 
-def _columns(rows: Iterable[Mapping[str, Any]]) -> tuple[RelationColumn, ...]:
-    return tuple(RelationColumn(c["is_key"], c["name"], c["type_oid"], c["type_modifier"]) for c in rows)
+def column_rows(columns: Iterable[RelationColumn]) -> list[dict[str, Any]]:
+    return [asdict(column) for column in columns]
+
+
+def columns_of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[RelationColumn, ...]:
+    """Early ledgers have no numbers."""
+    return tuple(
+        RelationColumn(c["is_key"], c["name"], c["type_oid"], c["type_modifier"], c.get("number"), c.get("initial"))
+        for c in rows
+    )
+
+
+def catalog_row(entry: CatalogEntry) -> dict[str, Any]:
+    definition = entry.definition
+    position = {"from_file": entry.position[0], "from_ordinal": entry.position[1]}
+    columns = {"oid": definition.oid, "columns": column_rows(definition.columns), **_mark_row(definition.mark)}
+    return {**columns, **position, "xid": entry.xid, "subxid": entry.subxid}
+
+
+def catalog_entry(row: Mapping[str, Any]) -> CatalogEntry:
+    definition = Definition(row["oid"], columns_of_rows(row["columns"]), _mark(row) or CatalogMark(0, 0))
+    return CatalogEntry((row["from_file"], row["from_ordinal"]), definition, row["xid"], row["subxid"])
+
+
+def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:
+    return {} if mark is None else asdict(mark)
+
+
+def _mark(row: Mapping[str, Any]) -> CatalogMark | None:
+    return None if row.get("rewrites") is None else CatalogMark(row["rewrites"], row["last_number"])
 
 
 def erasure_of(backfill: str | None) -> Mapping[str, Any] | None:
@@ -201,13 +238,17 @@ def erasure_of(backfill: str | None) -> Mapping[str, Any] | None:
     return order
 
 
+def _without_values(columns: Iterable[RelationColumn]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "initial"} for row in column_rows(columns)]
+
+
 _COMPLETE = ("complete_by", "complete_lsn")
 
 
 def table_row(state: TableState) -> dict[str, Any]:
     as_json = {
-        "relation": json.dumps(relation_row(state.relation)),
-        "retired": json.dumps([asdict(column) for column in state.retired]),
+        "relation": json.dumps({**relation_row(state.relation), "columns": _without_values(state.relation.columns)}),
+        "retired": json.dumps(_without_values(state.retired)),
     }
     lists: dict[str, Any] = {"key": list(state.key), "types": list(state.types)}
     lists["last_row"] = state.last_row and list(state.last_row)
@@ -230,7 +271,7 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     fields = {n: value for n, value in with_reason(row).items() if n not in ("uses", "declared", *_COMPLETE)}
     parsed: dict[str, Any] = {
         "relation": relation_of(json.loads(row["relation"])),
-        "retired": _columns(json.loads(row["retired"])),
+        "retired": columns_of_rows(json.loads(row["retired"])),
     }
     parsed["path"] = Place.parse(row["path"])
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}

@@ -10,7 +10,7 @@ the (sub)transaction's; elsewhere it is None.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -93,20 +93,37 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
+    """number, initial: from catalog Messages (schema/catalog.py), None where none describes the column. number:
+    pg_attribute.attnum. initial: the text of its value in rows that are older than the column; None is NULL, too."""
+
     is_key: bool
     name: str
     type_oid: int
     type_modifier: int
+    number: int | None = None
+    initial: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogMark:
+    """The state of a table's definition, as catalog Messages show it. rewrites: how often the server has computed
+    values anew and not sent them. last_number: of a column that the table has had, published or not."""
+
+    rewrites: int
+    last_number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
+    """catalog: None unless catalog Messages describe this version."""
+
     xid: int | None
     oid: int
     namespace: str
     name: str
     replica_identity: ReplicaIdentity
     columns: tuple[RelationColumn, ...]
+    catalog: CatalogMark | None = None
 
     @property
     def full_name(self) -> str:

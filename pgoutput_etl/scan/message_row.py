@@ -20,6 +20,7 @@ STORED_TIMES = range(-63_082_281_600_000_000, 252_455_616_000_000_000)
 
 CHANGE_TAGS = ("I", "U", "D", "T")
 LOGICAL_TAG = "M"  # a logical decoding Message
+CATALOG_TAG = "catalog"  # one that describes a table (catalog_messages.py)
 SUMMARY_TAG = "file"
 ERROR_TAG = "error"
 DAMAGE_TAG = "damage"
@@ -32,7 +33,7 @@ MESSAGE_SCHEMA = pa.schema(
         ("begin", pa.int64()),  # begin, end: the bytes of its frame and of frames without a row before it
         ("end", pa.int64()),
         ("lsn", pa.int64()),  # where the framing has it
-        ("tag", pa.string()),  # pgoutput's message type, or SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG
+        ("tag", pa.string()),  # pgoutput's message type, or CATALOG_TAG, SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG
         ("unit", pa.int32()),  # the fragment's number within the file, or HEAD, or NO_FRAGMENT
         ("stretch", pa.int32()),  # the epoch's number within the file
         ("xid", pa.int64()),  # the (sub)transaction's, inside a stream segment

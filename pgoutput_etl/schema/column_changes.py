@@ -19,6 +19,8 @@ def changed_at(known: ChangedAt, before: Relation, after: Relation, step: Lineag
     changed: dict[str, int] = {}
     for column, origin in zip(after.columns, step.origins, strict=True):
         old = None if origin is None else before.columns[origin]
+        if old is None and before.catalog and after.catalog and not step.is_rewritten:
+            continue  # what older rows have is known
         if old is None or (old.type_oid, old.type_modifier) != (column.type_oid, column.type_modifier):
             changed[column.name] = lsn
         elif old.name in known:

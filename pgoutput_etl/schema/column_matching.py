@@ -6,6 +6,7 @@ a new one comes last. Therefore:
 - A name in both versions, in the same order, is the same column.
 - In front of a column that stayed, as many new names as old ones are the old columns, renamed in their order.
 - A declaration of the configuration (`columns: {new: {renamed_from: old}}`, `columns: {new: added}`) comes before both.
+- If catalog Messages have numbered the columns of both versions, the numbers decide, and nothing else does.
 
 Values never stand under a name that may not be theirs. A TableError holds the table, and lists the explanations as
 declarations, where
@@ -131,6 +132,8 @@ class Identification:
 
 def identify(before: Columns, after: Columns, declared: DeclaredStep) -> Identification:
     """Raises TableError if a declaration is impossible, or if one is needed."""
+    if are_numbered(before) and are_numbered(after):
+        return _by_number(before, after, declared)
     if [*map(_identity, before)] == [*map(_identity, after)]:
         return Identification({place: place for place in range(len(after))})
     versions = Versions(before, after)
@@ -148,6 +151,28 @@ def identify(before: Columns, after: Columns, declared: DeclaredStep) -> Identif
         _judge_count(versions, found, anchors)
     if anchors and not _is_certain(versions, found):
         found.used = {after[place].name: declared[after[place].name] for place in anchors}
+    return found
+
+
+def are_numbered(columns: Columns) -> bool:
+    """True if catalog Messages describe the columns."""
+    return all(column.number is not None for column in columns)
+
+
+def _by_number(before: Columns, after: Columns, declared: DeclaredStep) -> Identification:
+    """What the catalog says. A declaration of a column that is new or renamed must say the same."""
+    old = {column.number: place for place, column in enumerate(before)}
+    found = Identification({place: old[c.number] for place, c in enumerate(after) if c.number in old})
+    for place, column in enumerate(after):
+        origin = found.origins.get(place)
+        former = None if origin is None else before[origin].name
+        if column.name in declared and former != column.name:
+            if declared[column.name] != former:
+                raise TableError(
+                    f"{declaration({column.name: declared[column.name]})} contradicts the server's catalog, by which "
+                    f"it is {declaration({column.name: former})}: remove the declaration"
+                )
+            found.used = {**found.used, column.name: former}
     return found
 
 

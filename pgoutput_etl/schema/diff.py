@@ -5,8 +5,8 @@ schema/column_matching.py decides which columns of the two versions are the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
@@ -47,7 +47,8 @@ class Lineage:
 
     origins: each column's position in the old version; None for a new column. retired: positions of old columns that
     PostgreSQL's table no longer has by name, but whose values stay in the target. unsent: positions of new columns
-    whose values in existing rows were never sent. doubts: about the origins.
+    whose values in existing rows were never sent. doubts: about the origins. initial: the text of new columns' values
+    in existing rows, NULL if missing. is_rewritten: existing rows have other values on the server, which it did not send.
     """
 
     origins: tuple[int | None, ...]
@@ -55,6 +56,8 @@ class Lineage:
     unsent: tuple[int, ...]
     changes: tuple[SchemaChange, ...]
     doubts: tuple[Doubt, ...]
+    initial: Mapping[int, bytes] = field(default_factory=dict)
+    is_rewritten: bool = False
 
 
 def lineage(old: Relation, new: Relation, declarations: Declarations, keeps_dropped: bool = False) -> Lineage:
@@ -63,8 +66,30 @@ def lineage(old: Relation, new: Relation, declarations: Declarations, keeps_drop
     found = declarations.identify(old.columns, new.columns)
     origins = [found.origins.get(place) for place in range(len(new.columns))]
     retired = [place for place in range(len(old.columns)) if place not in origins] if keeps_dropped else found.retired
-    changes = _changes(old, new, origins, retired, found.unsent)
-    return Lineage(tuple(origins), tuple(retired), tuple(found.unsent), tuple(changes), tuple(found.doubts))
+    older = _older_columns(old, new)
+    is_new = [place for place, origin in enumerate(origins) if origin is None and place not in older]
+    initial = {place: text for place in is_new if (text := new.columns[place].initial) is not None}
+    is_rewritten = has_unsent_values(old, new)
+    unsent = [*found.unsent, *older, *(place for place in is_new if is_rewritten and place not in initial)]
+    changes = _changes(old, new, origins, retired, unsent)
+    columns = (tuple(origins), tuple(retired), tuple(unsent), tuple(changes), tuple(found.doubts))
+    return Lineage(*columns, initial, is_rewritten)
+
+
+def has_unsent_values(old: Relation, new: Relation) -> bool:
+    """True if catalog Messages show that existing rows have values on the server that it never sent: it computed them
+    anew, or the publication had left a column out."""
+    if old.catalog is None or new.catalog is None:
+        return False
+    return old.catalog.rewrites != new.catalog.rewrites or bool(_older_columns(old, new))
+
+
+def _older_columns(old: Relation, new: Relation) -> list[int]:
+    """The positions of columns that the table had before, but its older description has not."""
+    if old.catalog is None or new.catalog is None:
+        return []
+    known, last = {column.number for column in old.columns}, old.catalog.last_number
+    return [i for i, c in enumerate(new.columns) if c.number is not None and c.number <= last and c.number not in known]
 
 
 def _changes(

@@ -17,7 +17,7 @@ from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import Lineage, lineage
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableShape
 from pgoutput_etl.time_zones import ZoneConversion
-from pgoutput_etl.types.column import kept_bytes
+from pgoutput_etl.types.column import ValueTextError, kept_bytes, load_text
 from pgoutput_etl.types.conversion import convert, is_declared, is_unchanged, widens
 from pgoutput_etl.types.printing import print_text
 
@@ -31,6 +31,7 @@ class ValueChange(Enum):
 
     NEW = "new"
     UNSENT = "unsent"
+    FILLED = "filled"
     STAYS = "stays"
     WIDENED = "widened"
     CONVERTED = "converted"
@@ -41,7 +42,8 @@ class SchemaMigration:
     """The change from the columns `before` to the columns `after`.
 
     origins: each column's position in `before`; None for a new column, which is NULL in existing rows. unsent:
-    positions of new columns whose values in existing rows were never sent. declared: conversions, by position.
+    positions of new columns whose values in existing rows were never sent. initial: the text of new columns' values in
+    existing rows. declared: conversions, by position.
     """
 
     before: tuple[TableColumn, ...]
@@ -49,10 +51,13 @@ class SchemaMigration:
     key: tuple[int, ...]
     origins: tuple[int | None, ...]
     unsent: tuple[int, ...] = ()
+    initial: Mapping[int, bytes] = field(default_factory=dict)
     declared: Conversions = field(default_factory=dict)
 
     def value_change(self, place: int) -> ValueChange:
         origin = self.origins[place]
+        if origin is None and place in self.initial:
+            return ValueChange.FILLED
         if origin is None:
             return ValueChange.UNSENT if place in self.unsent else ValueChange.NEW
         old, new = self.before[origin].type, self.after[place].type
@@ -73,7 +78,7 @@ class SchemaMigration:
     def check_key(self) -> None:
         """Raises TableError if existing rows would have no key. Must not be called for an empty table."""
         for place in self.key:
-            if self.origins[place] is None:
+            if self.origins[place] is None and place not in self.initial:
                 raise TableError(
                     f"key column {self.after[place].name!r} is new, and its values in existing rows were never sent: "
                     "no archive has them. If it had another name, declare "
@@ -93,7 +98,8 @@ def migration_to(
     by_name = {column.name: place for place, column in enumerate(before)}
     retired = [by_name[column.name] for column in after.columns if column.retired]
     origins = (*relation_lineage.origins, *retired)
-    migration = SchemaMigration(tuple(before), after.columns, after.key, origins, relation_lineage.unsent)
+    new = (relation_lineage.unsent, relation_lineage.initial)
+    migration = SchemaMigration(tuple(before), after.columns, after.key, origins, *new)
     return replace(migration, declared=_declared_in(migration, declared or {}))
 
 
@@ -135,9 +141,9 @@ def converted(rows: pa.RecordBatch, migration: SchemaMigration) -> pa.RecordBatc
     for place, column in enumerate(migration.after):
         origin = migration.origins[place]
         if origin is None:
-            columns[f"c{place}"] = pa.nulls(rows.num_rows, column.type.arrow)
-            for row in unrepresentable if place in migration.unsent else ():
-                row.append({"key": column.name, "value": None})
+            columns[f"c{place}"], text = _new_column(rows.num_rows, column, migration.initial.get(place))
+            for row in unrepresentable if place in migration.unsent or text is not None else ():
+                row.append({"key": column.name, "value": text})
             continue
         name = migration.before[origin].name
         old_texts = {i: entry[name] for i, entry in enumerate(entries) if name in entry}
@@ -147,6 +153,15 @@ def converted(rows: pa.RecordBatch, migration: SchemaMigration) -> pa.RecordBatc
     columns["_unrep"] = pa.array([row or None for row in unrepresentable], UNREPRESENTABLE)
     others = {name: rows.column(name) for name in rows.schema.names if name != "_unrep" and not _is_positional(name)}
     return pa.RecordBatch.from_pydict({**columns, **others})
+
+
+def _new_column(count: int, column: TableColumn, initial: bytes | None) -> tuple[pa.Array, str | None]:
+    """The values of older rows, all alike, and their text if the type can't represent it."""
+    try:
+        loaded = load_text(column.type, [initial])
+    except ValueTextError as error:
+        raise TableError(f"the value of new column {column.name!r} in older rows is not {error.expected}") from None
+    return loaded.array.take(pa.array([0] * count, pa.int32())), loaded.unrepresentable.get(0)
 
 
 def _is_positional(name: str) -> bool:
@@ -161,7 +176,7 @@ def _column(
     assert origin is not None
     old, new = migration.before[origin].type, migration.after[place].type
     match migration.value_change(place):
-        case ValueChange.STAYS | ValueChange.NEW | ValueChange.UNSENT:
+        case ValueChange.STAYS | ValueChange.NEW | ValueChange.UNSENT | ValueChange.FILLED:
             return array, unrepresentable
         case ValueChange.WIDENED:
             return array.cast(new.arrow), unrepresentable

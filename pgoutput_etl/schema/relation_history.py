@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.schema.catalog import Catalog, Definition
 
 Position = tuple[int, int]
 
@@ -72,11 +73,12 @@ class _Scope:
 class RelationHistory:
     """The versions of all relations. Grows with the number of versions, not of messages.
 
-    entries: as they were sent. mask: applied by `newest` and `versions`.
+    entries: as they were sent. mask: applied by `newest` and `versions`. catalog: what completes the next ones.
     """
 
     entries: list[RelationEntry] = field(default_factory=list)
     mask: RelationMask | None = None
+    catalog: Catalog = field(default_factory=Catalog)
     _by_oid: dict[int, list[RelationEntry]] = field(default_factory=dict)
     _partitions: dict[int, set[int]] = field(default_factory=dict)  # by the root's OID
     _for_all: dict[int, RelationEntry] = field(default_factory=dict)
@@ -117,6 +119,13 @@ class RelationHistory:
         """True if an open stream has another version of the relation."""
         others = (stream.entries.get(relation.oid) for stream in self._scopes.values())
         return any(entry is not None and entry.relation != relation for entry in others)
+
+    def complete(self, definition: Definition, position: Position) -> None:
+        """Completes the description in force, which came before the catalog's definition and has the same columns."""
+        known = self._for_all.get(definition.oid)
+        described = None if known is None or known.relation.catalog else definition.completed(known.relation)
+        if known is not None and described is not None:
+            self.declare(described, position, None, known.root)
 
     def promote(self, scope: int, position: Position) -> None:
         """At Stream Commit or Stream Prepare: the stream's versions hold for all now, unless a newer one does."""

@@ -34,13 +34,14 @@ class ConditionKind(str, Enum):
 
     HELD: no later commit is applied. DIVERGED: changes contradict the table's rows, although it has all rows that the
     archive begins with. AMBIGUOUS: a change of its columns can be read in another way, too, and nobody has said which
-    is right. INCOMPLETE: rows from before the archive's first change are missing, or may be. Only held tables are not
+    is right. REWRITTEN: the server has computed values of rows anew and not sent them. INCOMPLETE: rows from before the archive's first change are missing, or may be. Only held tables are not
     applied further.
     """
 
     HELD = "held"
     DIVERGED = "diverged"
     AMBIGUOUS = "ambiguous"
+    REWRITTEN = "rewritten"
     INCOMPLETE = "incomplete"
 
 
@@ -92,6 +93,8 @@ def condition_of(state: TableState, snapshots: Snapshots, rule: TableRule) -> Ta
     doubts = _doubts(state, rule)
     if doubts:
         return _condition(state, ConditionKind.AMBIGUOUS, "; ".join(doubts))
+    if since is not None and since.kind is Since.REWRITE:
+        return _condition(state, ConditionKind.REWRITTEN, _rewrite(state, since), found)
     lacks_rows = since is not None and since.kind is Since.ATTACHMENT
     if not lacks_rows and (snapshots is Snapshots.ACCEPT or not (found or may_lack_rows(state))):
         return None
@@ -130,6 +133,13 @@ def _divergence(found: Mismatches, since: CompleteSince | None) -> str:
     return f"{found}{although}. {_CAUSES}"
 
 
+def _rewrite(state: TableState, since: CompleteSince) -> str:
+    """The columns that were retyped or newly sent then are concerned, and if there are none, any may be."""
+    names = [name for name, lsn in state.changed_at.items() if lsn >= since.lsn]
+    concerned = f"of {named(names)}" if names else "of some columns"
+    return f"before LSN {format_lsn(since.lsn)} the server computed the values {concerned} anew, and sent none of them"
+
+
 def _incompleteness(found: Mismatches | None, since: CompleteSince | None) -> str:
     if since is not None and since.kind is Since.ATTACHMENT:
         until = f"before LSN {format_lsn(since.lsn)}"
@@ -142,7 +152,8 @@ def _incompleteness(found: Mismatches | None, since: CompleteSince | None) -> st
 
 def condition_lines(conditions: Sequence[TableCondition]) -> list[str]:
     """Lines for a summary, without held tables. Tables that only may lack rows share a line."""
-    proven = [c for c in conditions if c.mismatches is not None or c.state is ConditionKind.AMBIGUOUS]
+    named_alone = (ConditionKind.AMBIGUOUS, ConditionKind.REWRITTEN)
+    proven = [c for c in conditions if c.mismatches is not None or c.state in named_alone]
     lines = shortened([f"{c.state.capitalize()}: {c.name}: {c.reason}" for c in proven], _SHOWN_TABLES, "tables")
     unproven = [c.name for c in conditions if c.state is ConditionKind.INCOMPLETE and c.mismatches is None]
     if unproven:

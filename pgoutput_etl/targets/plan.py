@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from itertools import pairwise
 
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.places import NO_PLACE, Place
@@ -13,7 +14,7 @@ from pgoutput_etl.reasons import CONTRACT_KINDS, Reason, ReasonKind, kind_of
 from pgoutput_etl.schema.column_changes import ChangedAt
 from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.declarations import Used
-from pgoutput_etl.schema.diff import SchemaChange
+from pgoutput_etl.schema.diff import SchemaChange, has_unsent_values
 from pgoutput_etl.schema.migration import Retired, SchemaMigration
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
@@ -44,16 +45,18 @@ KeyRanges = tuple[tuple[int, int], ...] | None
 class Since(Enum):
     """The proof that a table has all rows from a commit on. ATTACHMENT proves that earlier rows are wrong: those of an
     attached partition are missing, or those of a detached one are left, or missing in the detached table itself.
-    FIRST_CHANGE proves nothing about earlier rows: they are missing, if there were any."""
+    REWRITE proves that earlier rows have other values on the server. FIRST_CHANGE proves nothing about earlier rows:
+    they are missing, if there were any."""
 
     SNAPSHOT = "snapshot"
     CREATION = "creation"  # after a snapshot of a server that publishes all tables, and did not have this one
     TRUNCATE = "truncate"
     FIRST_CHANGE = "first change"
     ATTACHMENT = "attachment"
+    REWRITE = "rewrite"
 
 
-_UNPROVEN = (Since.FIRST_CHANGE, Since.ATTACHMENT)
+_UNPROVEN = (Since.FIRST_CHANGE, Since.ATTACHMENT, Since.REWRITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,12 +288,26 @@ def complete_since(before: TableState | None, changes: TableChanges) -> Complete
     known = None if before is None else before.complete_since
     if changes.gained or changes.lost or changes.left:
         return CompleteSince(Since.ATTACHMENT, changes.runs[0].start[0])
+    rewritten_at = _rewritten_at(before, changes)
+    if rewritten_at is not None:
+        return CompleteSince(Since.REWRITE, rewritten_at)
     if changes.truncated_at is not None and (known is None or known.kind in _UNPROVEN):
         return CompleteSince(Since.TRUNCATE, changes.truncated_at[0])
     is_new = before is None or before.version < 0
     if known is not None or not is_new or not changes.runs:
         return known
     return CompleteSince(Since.FIRST_CHANGE, changes.runs[0].start[0])
+
+
+def _rewritten_at(before: TableState | None, changes: TableChanges) -> int | None:
+    """The LSN of the first commit after which rows that the table still has have values that were not sent."""
+    relations = [*([] if before is None else [before.relation]), *(run.relation for run in changes.runs)]
+    starts = [run.start for run in changes.runs][1 if before is None else 0 :]
+    for (old, new), start in zip(pairwise(relations), starts, strict=True):
+        is_left = changes.truncated_at is None or changes.truncated_at < start
+        if is_left and has_unsent_values(old, new):
+            return start[0]
+    return None
 
 
 def mismatches_left(before: TableState | None, changes: TableChanges) -> Mismatches | None:

@@ -17,6 +17,7 @@ from typing import Any
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol import messages
+from pgoutput_etl.protocol.catalog_message import PREFIX
 from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.scan.file_summary import (
     Damage,
@@ -222,7 +223,10 @@ class Assembly:
             case messages.Relation():
                 stream = file.segments.get(row.fragment) if in_stream else None
                 scope = None if stream is None else stream.scope
-                self.relations.declare(message, (file.number, row.ordinal), scope, file.roots.get(row.ordinal))
+                described = self.relations.catalog.completed(message, self._open.open_xid(row.fragment))
+                self.relations.declare(described, (file.number, row.ordinal), scope, file.roots.get(row.ordinal))
+            case messages.Message():
+                self._add_definitions(message, row)
             case messages.Type():
                 self.types[message.oid] = message
             case messages.Origin():
@@ -237,6 +241,13 @@ class Assembly:
             case _:
                 transactions.cut_off_tail()
                 self._control_between_fragments(message, row)
+
+    def _add_definitions(self, message: messages.Message, row: ControlRow) -> None:
+        """A catalog Message. Definitions without a change complete the descriptions that are in force, too."""
+        position, xid = (self._open.file.number, row.ordinal), self._open.open_xid(row.fragment)
+        for definition in self.relations.catalog.add(message, position, xid) if message.prefix == PREFIX else ():
+            if xid is None:
+                self.relations.complete(definition, position)
 
     def _control_between_fragments(self, message: messages.PgoutputMessage, row: ControlRow) -> None:
         transactions = self._open
@@ -330,6 +341,7 @@ class Assembly:
             "highest_xid": self._newest_xid or 0,
             "unreliable_from": self.unreliable_from,
             "last_commit_ts": self.last_commit_ts,
+            "has_catalog": bool(self.relations.catalog),
         }
 
     @classmethod
@@ -352,6 +364,11 @@ NOTHING_OPEN: dict[str, Any] = {"streams": [], "prepared": []}  # in the form of
 def open_scopes(state: Mapping[str, Any]) -> list[int]:
     """The scopes of streamed transactions that have not ended. state: as returned by Assembly.state."""
     return [transaction["scope"] for transaction in (*state["streams"], *state["prepared"]) if transaction["scope"]]
+
+
+def open_xids(state: Mapping[str, Any]) -> list[int]:
+    """The xids of streamed and prepared transactions that have not ended. state: as returned by Assembly.state."""
+    return [transaction["xid"] for transaction in (*state["streams"], *state["prepared"])]
 
 
 def _add_damage(transactions: OpenTransactions, scan: FileScan, damage: Damage) -> None:

@@ -29,6 +29,7 @@ from pgoutput_etl.scan.fragment import stored_origin_lsn
 from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.outcome import (
+    ONCE_COMMITTED,
     ControlRow,
     FragmentId,
     Outcome,
@@ -168,7 +169,16 @@ class OpenTransactions:
         """Records the outcome of one sending of a transaction."""
         if transaction.scope is not None:
             self.relations.end(transaction.scope)
+        if transaction.xid is not None:
+            is_committed = status.value in ONCE_COMMITTED
+            self.relations.catalog.end(transaction.xid, is_committed, transaction.aborted_subxids)
         self.outcomes.append(transaction.outcome(status, lsn, time))
+
+    def open_xid(self, fragment: int) -> int | None:
+        """The xid of the streamed or prepared transaction that has a fragment of the file. None for an ordinary one,
+        which is only sent once it is committed."""
+        owner = self.file.owners.get(fragment)
+        return None if owner is None or (owner.scope is None and owner.gid is None) else owner.xid
 
     def add_prepared(self, transaction: OpenTransaction) -> None:
         assert transaction.xid is not None
@@ -285,6 +295,7 @@ class OpenTransactions:
             subxids = aborts.subxids[aborts.xids == xid]
             is_whole = subxids == xid
             stream.aborted_subxids.extend(subxids[~is_whole].tolist())
+            self.relations.catalog.abort(xid, subxids[~is_whole].tolist())
             if is_whole.any():
                 del self.streams[xid]
                 self.end(TransactionStatus.ABORTED, stream)

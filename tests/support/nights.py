@@ -23,7 +23,8 @@ from pgoutput_etl.changes.key_facts import KeyHashes, hashes_of
 from pgoutput_etl.changes.window import Window, rows_in
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.config.settings import Config, Source, State, Target
-from pgoutput_etl.ledger.tables import relation_of, relation_row, table_row, table_state
+from pgoutput_etl.ingest.assemble import configured
+from pgoutput_etl.ledger.tables import catalog_entry, catalog_row, relation_of, relation_row, table_row, table_state
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.replay.mirror import Replay, Row, migrated_rows, rows_under, target_row
@@ -31,6 +32,7 @@ from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
 from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
 from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.schema.catalog import Catalog
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.schema.version_spans import RowPositions
@@ -49,7 +51,7 @@ from pgoutput_etl.targets.plan import (
 )
 from pgoutput_etl.targets.target_plan import TargetPlan, plan_targets
 from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, need_reduction, write_method
-from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.assembly import Assembly, open_xids
 from pgoutput_etl.transactions.outcome import FragmentId, control_rows
 from pgoutput_etl.transactions.statistics import (
     COUNTED_KINDS,
@@ -126,6 +128,7 @@ class Nights:
     state: str | None = None
     relations: list[dict[str, Any]] = field(default_factory=list)
     types: dict[int, Type] = field(default_factory=dict)
+    catalog: list[dict[str, Any]] = field(default_factory=list)
     tables: list[dict[str, Any]] = field(default_factory=list)
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     store: dict[Place, StoredTable] = field(default_factory=dict)
@@ -143,7 +146,7 @@ class Nights:
         """Applies these files as one batch. If it raises an error, as the job would, nothing has changed."""
         config = config or self.config
         assembly = self._assembly()
-        assembly.origins = config.source.origins
+        configured(assembly, config)
         lsn_before, known = assembly.last_commit_lsn, len(assembly.relations.entries)
         waiting = blocks_of(_of_units(self.waiting, _open_units(assembly)), BlockKind.WAITING)
         states = self.states
@@ -162,6 +165,8 @@ class Nights:
         self.state = json.dumps(assembly.state())
         self.relations += [_entry_row(entry) for entry in assembly.relations.entries[known:]]
         self.types = dict(assembly.types)
+        settled = [row for row in self.catalog if row["xid"] is None]
+        self.catalog = settled + [catalog_row(entry) for entry in assembly.relations.catalog.to_store()]
         self.waiting = _of_units([*self.waiting, *batches], _open_units(assembly))
         for file in scanned:
             self.replay.add_scanned(f"{file.summary.file}", file)
@@ -171,7 +176,9 @@ class Nights:
         entries = [_entry_of(row) for row in self.relations]
         if self.state is None:
             return Assembly()
-        return Assembly.from_state(json.loads(self.state), RelationHistory.of(entries), self.types)
+        state, relations = json.loads(self.state), RelationHistory.of(entries)
+        relations.catalog = Catalog.of(map(catalog_entry, self.catalog), open_xids(state))
+        return Assembly.from_state(state, relations, self.types)
 
     def _write(self, planned: TargetPlan, rows: MemoryRows, lsn_before: int, lsn: int) -> dict[int, TableState]:
         plan = planned.tables

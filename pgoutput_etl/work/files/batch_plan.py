@@ -10,7 +10,7 @@ from functools import partial
 from pgoutput_etl.config.column_rules import changed_masks
 from pgoutput_etl.config.settings import OnError
 from pgoutput_etl.errors import SequenceError
-from pgoutput_etl.ingest.assemble import assemble
+from pgoutput_etl.ingest.assemble import assemble, configured
 from pgoutput_etl.ingest.commit_order import file_ahead, misplaced_file, relations_in
 from pgoutput_etl.ingest.landed_files import FileBatch
 from pgoutput_etl.ingest.quarantine import damage_remarks
@@ -115,7 +115,7 @@ def _plan_in_order(world: World, batch: Batch, files: FileBatch, assembly: Assem
     """Like plan_batch, with all files. Raises CommitOrderError, too."""
     config, ledger = world.config, world.ledger
     path_of = partial(ledger.files.path_of, batch)
-    assembly.origins = config.source.origins
+    configured(assembly, config)
     prior = ledger.prior_state(assembly)
     ahead = tables_ahead(batch.tables, assembly.last_commit_lsn)
     waiting, masks_of_waiting = ledger.pending.blocks(assembly, batch), ledger.pending.masks(assembly, batch)

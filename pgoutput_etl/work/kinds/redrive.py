@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.ingest.assemble import assemble
+from pgoutput_etl.ingest.assemble import assemble, configured
 from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.ingest.landed_files import accounts_of_others, read_blocks
 from pgoutput_etl.ingest.rows import MessageRows
@@ -81,8 +81,7 @@ class Redrive(Prepared[BackfillResult]):
             parts = {task.number: whole_file(landed[path], self.scans[task.number]) for path, task in tasks.items()}
             parts |= self._last_part(parts) | self._set_aside(tasks)
             self.batch = replace(self.batch, files=parts)
-            assembly = Assembly()
-            assembly.origins = config.source.origins
+            assembly = configured(Assembly(), config)
             assemble(blocks, scan_output, self.batch.paths, assembly)
             for entry in self.archive.relations.entries:
                 if is_of_snapshot(entry) and entry.relation.oid not in assembly.relations.oids():

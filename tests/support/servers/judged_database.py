@@ -17,6 +17,8 @@ from tests.support.verdicts import ServerTable, Text
 
 PUBLICATION = "p"
 
+CATALOG = Path(__file__).parents[3] / "conf/landing/catalog.sql"
+
 # Truncates each new table, which proves to the job that the table is complete, and restores rows of CREATE TABLE AS.
 # An error, for example because a query still reads the table, must not end the statement that creates the table.
 _COMPLETE = """
@@ -123,12 +125,13 @@ def judged_database(
     created: str = "",
     setup: str = "",
     publication: str = "",
+    has_catalog: bool = False,
     **options: str,
 ) -> Iterator[JudgedDatabase]:
     """A new database with a slot that is older than its tables, and a publication for all tables.
 
     created: options of CREATE DATABASE. setup: statements before the slot is created. publication: the publication's
-    options. options: pgoutput's.
+    options. has_catalog: the server sends catalog Messages. options: pgoutput's.
     """
     server.psql(f'create database "{name}" {created}')
     server.database = name
@@ -136,6 +139,10 @@ def judged_database(
         given = f"with ({publication})" if publication else ""
         server.psql(f"{setup} {_COMPLETE} create publication {PUBLICATION} for all tables {given}")
         server.create_slot(name)
+        if has_catalog:
+            installed = server.run_scripts("-f", str(CATALOG))
+            assert installed.returncode == 0, installed.stderr
+            options["messages"] = "true"
         yield JudgedDatabase(server, name, landing, options)
     finally:
         _drop(server, name)

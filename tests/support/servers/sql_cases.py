@@ -38,16 +38,22 @@ class SqlCase:
     right: frozenset[str]
     flags: frozenset[str]
 
-    def database(self, server: Server, landing: Path) -> AbstractContextManager[JudgedDatabase]:
+    def database(
+        self, server: Server, landing: Path, has_catalog: bool = False
+    ) -> AbstractContextManager[JudgedDatabase]:
         created = "encoding 'SQL_ASCII' locale 'C' template template0" if "ascii" in self.flags else ""
         publication = ", ".join(_PUBLICATION[flag] for flag in sorted(self.flags & _PUBLICATION.keys()))
         options = {"binary": "true"} if "binary" in self.flags else {}
-        return judged_database(server, self.name, landing, created=created, publication=publication, **options)
+        given = {"created": created, "publication": publication, **options}
+        return judged_database(server, self.name, landing, has_catalog=has_catalog, **given)
 
-    def judged_nights(self, server: Server, landing: Path, target: JudgedTarget) -> list[dict[str, Judgment]]:
-        """The judgments after each night, by schema.table, of the tables that the archive knows."""
+    def judged_nights(
+        self, server: Server, landing: Path, target: JudgedTarget, has_catalog: bool = False
+    ) -> list[dict[str, Judgment]]:
+        """The judgments after each night, by schema.table, of the tables that the archive knows. has_catalog: the
+        server sends catalog Messages."""
         nights = []
-        with self.database(server, landing) as database:
+        with self.database(server, landing, has_catalog) as database:
             for statements in self.nights:
                 server.psql(statements)
                 database.land()

@@ -1,0 +1,193 @@
+-- psql -d shop -f catalog.sql, as a superuser: from now on every change of a table's definition is written into the
+-- slot, as a logical decoding Message between the rows, so that the archive shows which column is which, what a new
+-- column's older rows got, and which values only the server has. Can be run again. catalog-remove.sql removes it.
+--
+-- Prints the key of its Messages once, for `source.catalog_key`: any user of the database can write Messages, but
+-- nobody else can sign one.
+\set ON_ERROR_STOP on
+set search_path = '';
+set client_min_messages = warning;
+begin;
+
+create schema if not exists pgoutput_etl;
+revoke all on schema pgoutput_etl from public;
+
+-- A materialized view, as no publication sends one.
+select to_regclass('pgoutput_etl.catalog_key') is null as is_new \gset
+\if :is_new
+create materialized view pgoutput_etl.catalog_key as
+    select pg_catalog.sha256(pg_catalog.convert_to(pg_catalog.string_agg(pg_catalog.gen_random_uuid()::text, ''), 'UTF8')) as key
+    from pg_catalog.generate_series(1, 4);
+\endif
+revoke all on pgoutput_etl.catalog_key from public;
+
+create sequence if not exists pgoutput_etl.catalog_number;
+revoke all on sequence pgoutput_etl.catalog_number from public;
+
+-- Has no rows, and as an unlogged table is never published. send_catalog() waits for transactions that have changed definitions, and they for it.
+create unlogged table if not exists pgoutput_etl.catalog_lock ();
+revoke all on pgoutput_etl.catalog_lock from public;
+
+-- The second, empty Message keeps the first one in front of the rows that follow it (docs/catalog.md).
+create or replace function pgoutput_etl.send(body jsonb) returns void language plpgsql
+set search_path = pg_catalog, pg_temp as $$
+declare
+    content bytea := convert_to((body || jsonb_build_object('version', 1,
+        'number', nextval('pgoutput_etl.catalog_number')))::text, 'UTF8');
+    secret bytea := (select k.key from pgoutput_etl.catalog_key k);
+begin
+    perform pg_logical_emit_message(true, 'pgoutput_etl.catalog',
+        convert_to(encode(sha256(secret || sha256(secret || content)), 'hex'), 'UTF8') || content);
+    perform pg_logical_emit_message(true, 'pgoutput_etl.catalog', ''::bytea);
+end $$;
+
+-- The definitions of these tables, and of their partitions.
+create or replace function pgoutput_etl.tables(wanted oid[]) returns jsonb language sql stable
+set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO' set intervalstyle = 'postgres' set extra_float_digits = '3' set bytea_output = 'hex' as $$
+with recursive tree (oid) as (
+    select unnest(wanted) union select h.inhrelid from tree t join pg_inherits h on h.inhparent = t.oid
+)
+select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+    'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind, 'persistence', c.relpersistence,
+    'identity', c.relreplident, 'bound', pg_get_expr(c.relpartbound, c.oid),
+    'root', case when c.relispartition then pg_partition_root(c.oid)::oid::bigint end,
+    'partitions', case when c.relkind = 'p' then (
+        select coalesce(jsonb_agg(h.inhrelid::bigint order by h.inhrelid), '[]')
+        from pg_inherits h where h.inhparent = c.oid) end,
+    'columns', (
+        select coalesce(jsonb_agg(jsonb_build_object(
+            'number', a.attnum, 'name', a.attname, 'type', a.atttypid::bigint, 'modifier', a.atttypmod,
+            'generated', nullif(a.attgenerated, ''), 'initial', coalesce(
+                case when a.atthasmissing then (a.attmissingval::text::text[])[1] end,
+                case when c.relkind = 'p' then (
+                    select (l.attmissingval::text::text[])[1]
+                    from pg_partition_tree(c.oid) p join pg_attribute l on l.attrelid = p.relid
+                    where p.isleaf and l.attname = a.attname and l.atthasmissing limit 1) end)) order by a.attnum), '[]')
+        from pg_attribute a where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped))) order by c.oid)
+from tree t
+join pg_class c on c.oid = t.oid
+join pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p') and c.relpersistence <> 't' and n.nspname !~ '^pg_'
+  and n.nspname not in ('information_schema', 'pgoutput_etl')
+$$;
+
+create or replace function pgoutput_etl.send_tables(command text, wanted oid[]) returns void language plpgsql
+set search_path = pg_catalog, pg_temp as $$
+declare described jsonb := pgoutput_etl.tables(wanted);
+begin
+    if described is not null then
+        perform pgoutput_etl.send(jsonb_build_object('command', command, 'tables', described));
+    end if;
+end $$;
+
+-- Nothing here may end the user's command. A definition that can't be sent is unknown.
+create or replace function pgoutput_etl.send_unknown(command text, state text) returns void language plpgsql
+set search_path = pg_catalog, pg_temp as $$
+begin
+    perform pgoutput_etl.send(jsonb_build_object('command', command, 'unknown', state));
+exception when others then null;
+end $$;
+
+create or replace function pgoutput_etl.on_ddl_command_end() returns event_trigger language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare wanted oid[];
+begin
+    lock table pgoutput_etl.catalog_lock in row share mode;
+    select array_agg(distinct t.oid) into wanted
+    from pg_event_trigger_ddl_commands() d, lateral (
+        select d.objid as oid where d.classid = 'pg_class'::regclass
+        union all select c.oid from pg_class c where d.object_type = 'schema' and c.relnamespace = d.objid
+        union all select r.prrelid from pg_publication_rel r
+        where d.classid = 'pg_publication_rel'::regclass and r.oid = d.objid) t
+    where d.schema_name is distinct from 'pg_temp';
+    if wanted is not null then
+        perform pgoutput_etl.send_tables(tg_tag, wanted);
+    end if;
+exception when others then
+    perform pgoutput_etl.send_unknown(tg_tag, sqlstate);
+end $$;
+
+-- Tables whose columns DROP … CASCADE has dropped.
+create or replace function pgoutput_etl.on_sql_drop() returns event_trigger language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    wanted oid[];
+    dropped jsonb;
+begin
+    lock table pgoutput_etl.catalog_lock in row share mode;
+    select array_agg(distinct d.objid) filter (where d.objsubid > 0),
+           jsonb_agg(d.objid::bigint) filter (where d.objsubid = 0 and d.object_type = 'table')
+    into wanted, dropped
+    from pg_event_trigger_dropped_objects() d
+    where d.classid = 'pg_class'::regclass and not d.is_temporary and d.schema_name is distinct from 'pgoutput_etl';
+    if wanted is not null and tg_tag <> 'ALTER TABLE' then
+        perform pgoutput_etl.send_tables(tg_tag, wanted);
+    end if;
+    if dropped is not null then
+        perform pgoutput_etl.send(jsonb_build_object('command', tg_tag, 'dropped', dropped));
+    end if;
+exception when others then
+    perform pgoutput_etl.send_unknown(tg_tag, sqlstate);
+end $$;
+
+-- PostgreSQL computes the values of every row anew, and sends none. They are a cast of the former ones if the client
+-- sent one ALTER TABLE without USING, and no function runs another command inside it. `is_cast` is that verdict.
+create or replace function pgoutput_etl.on_table_rewrite() returns event_trigger language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+declare
+    rewritten oid := pg_event_trigger_table_rewrite_oid();
+    reasons int := pg_event_trigger_table_rewrite_reason();
+    stack text;
+    is_cast boolean;
+begin
+    get diagnostics stack = pg_context;
+    is_cast := reasons = 4 and current_query() ~* '^\s*alter\s+table\s[^;]*;?\s*$' and current_query() !~* 'using'
+        and stack !~ '\n';
+    if exists (select from pg_class c where c.oid = rewritten and c.relpersistence <> 't') and reasons & 6 <> 0 then
+        perform pgoutput_etl.send(jsonb_strip_nulls(jsonb_build_object('command', tg_tag, 'rewritten', jsonb_build_object(
+            'oid', rewritten::bigint, 'root', pg_partition_root(rewritten)::oid::bigint, 'reasons', reasons,
+            'is_cast', is_cast))));
+    end if;
+exception when others then
+    perform pgoutput_etl.send_unknown(tg_tag, sqlstate);
+end $$;
+
+-- The definitions of all published tables, each in a Message of its own, as of one moment. Returns their number.
+create or replace function pgoutput_etl.send_catalog() returns bigint language plpgsql
+set search_path = pg_catalog, pg_temp as $$
+declare
+    described jsonb;
+    sent bigint := 0;
+begin
+    lock table pgoutput_etl.catalog_lock in exclusive mode;
+    for described in
+        select d from jsonb_array_elements(pgoutput_etl.tables(array(
+            select coalesce(pg_partition_root(c.oid)::oid, c.oid) from pg_publication_tables p
+            join pg_namespace n on n.nspname = p.schemaname
+            join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename))) d
+    loop
+        perform pgoutput_etl.send(jsonb_build_object('command', 'send_catalog', 'tables', jsonb_build_array(described)));
+        sent := sent + 1;
+    end loop;
+    return sent;
+end $$;
+
+revoke all on all functions in schema pgoutput_etl from public;
+
+drop event trigger if exists pgoutput_etl_ddl_command_end;
+drop event trigger if exists pgoutput_etl_sql_drop;
+drop event trigger if exists pgoutput_etl_table_rewrite;
+create event trigger pgoutput_etl_ddl_command_end on ddl_command_end
+    execute function pgoutput_etl.on_ddl_command_end();
+create event trigger pgoutput_etl_sql_drop on sql_drop execute function pgoutput_etl.on_sql_drop();
+create event trigger pgoutput_etl_table_rewrite on table_rewrite execute function pgoutput_etl.on_table_rewrite();
+alter event trigger pgoutput_etl_ddl_command_end enable always;
+alter event trigger pgoutput_etl_sql_drop enable always;
+alter event trigger pgoutput_etl_table_rewrite enable always;
+
+select pgoutput_etl.send_catalog() as sent \gset
+commit;
+\if :is_new
+select pg_catalog.encode(key, 'hex') as "source.catalog_key, shown once" from pgoutput_etl.catalog_key;
+\endif

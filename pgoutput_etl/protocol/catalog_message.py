@@ -1,0 +1,103 @@
+"""The Messages of conf/landing/catalog.sql, which tell how the definitions of tables change.
+
+Content: 64 hexadecimal digits, sha256(key || sha256(key || text)), and the text, a JSON object. An empty Message stands
+behind each, and means nothing.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
+
+from pgoutput_etl.protocol.messages import RelationColumn
+
+PREFIX = "pgoutput_etl.catalog"
+
+VERSION = 1
+
+_DIGEST = 64  # hexadecimal digits
+
+_MOST = {"oid": 2**32, "type": 2**32, "number": 1 << 15, "modifier": 2**31}
+
+
+class CatalogMessageError(ValueError):
+    """The reason why a Message doesn't count, without any of its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogTable:
+    """A table and all of its columns, which the publication may leave out. is_key is not set."""
+
+    oid: int
+    namespace: str
+    name: str
+    columns: tuple[RelationColumn, ...]
+
+    @property
+    def last_number(self) -> int:
+        return max((column.number or 0 for column in self.columns), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogMessage:
+    """tables: their new definitions. rewritten: OIDs of tables, and of their roots, whose values the server computed
+    anew and did not send. is_resent: nothing has changed. is_unknown: a change could not be described."""
+
+    tables: tuple[CatalogTable, ...] = ()
+    rewritten: tuple[int, ...] = ()
+    is_resent: bool = False
+    is_unknown: bool = False
+
+
+def read_catalog_message(content: bytes, key: bytes | None) -> CatalogMessage:
+    """key: of the configuration; without one, any digest is accepted. Raises CatalogMessageError."""
+    digest, text = content[:_DIGEST], content[_DIGEST:]
+    if key is not None:
+        expected = sha256(key + sha256(key + text).digest()).hexdigest().encode()
+        if not hmac.compare_digest(digest, expected):
+            raise CatalogMessageError("their digest is not made with source.catalog_key")
+    try:
+        return _message(json.loads(text))
+    except CatalogMessageError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise CatalogMessageError("conf/landing/catalog.sql does not write such Messages") from None
+
+
+def _message(body: Mapping[str, Any]) -> CatalogMessage:
+    if body["version"] != VERSION:
+        raise CatalogMessageError(f"they have another version than {VERSION}")
+    rewritten, oids = body.get("rewritten"), set[int]()
+    if rewritten is not None and rewritten["is_cast"] is not True:
+        oids = {_number(rewritten, name) for name in ("oid", "root") if name in rewritten}
+    tables = tuple(_table(table) for table in body.get("tables", ()))
+    is_resent = body.get("command") == "send_catalog"
+    return CatalogMessage(tables, tuple(sorted(oids)), is_resent, "unknown" in body)
+
+
+def _table(table: Mapping[str, Any]) -> CatalogTable:
+    columns = tuple(map(_column, table["columns"]))
+    return CatalogTable(_number(table, "oid"), _text(table["schema"]), _text(table["name"]), columns)
+
+
+def _column(column: Mapping[str, Any]) -> RelationColumn:
+    type_oid, modifier, number = (_number(column, name) for name in ("type", "modifier", "number"))
+    found = RelationColumn(False, _text(column["name"]), type_oid, modifier, number)
+    return replace(found, initial=_text(column["initial"]).encode()) if "initial" in column else found
+
+
+def _number(values: Mapping[str, Any], name: str) -> int:
+    value = values[name]
+    if type(value) is not int or not -1 <= value < _MOST.get(name, 2**32):
+        raise TypeError(name)
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("text")
+    return value

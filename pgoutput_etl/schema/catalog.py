@@ -1,0 +1,159 @@
+"""Definitions of tables as the server's catalog has them, from catalog Messages.
+
+An event trigger writes a Message where a table's definition changes, into the transaction that changes it. So it
+stands in front of the table's next Relation message, which it completes: with the columns' numbers in the catalog, the
+values that a new column has in older rows, and the number of rewrites whose values were never sent. A Relation that
+differs from the definition stays as it was sent, and its columns are matched as in an archive without such Messages.
+
+A definition holds for the transaction that sent it, and once that has committed, for all. A change of a definition
+locks the table until then, so the newest definition that counts is the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pgoutput_etl.protocol.catalog_message import CatalogMessageError, CatalogTable, read_catalog_message
+from pgoutput_etl.protocol.messages import CatalogMark, Message, Relation, RelationColumn
+
+Position = tuple[int, int]  # as in relation_history
+
+# True for the name of a column whose values may not be stored, of the table with this schema and name.
+IsMasked = Callable[[str, str, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A table's columns; none if they are unknown. mark: what its next Relation message gets."""
+
+    oid: int
+    columns: tuple[RelationColumn, ...]
+    mark: CatalogMark
+
+    def completed(self, relation: Relation) -> Relation | None:
+        """The Relation message with what the catalog knows; None if it is not of this definition."""
+        columns: list[RelationColumn] = []
+        left = iter(self.columns)
+        for sent in relation.columns:
+            form = (sent.name, sent.type_oid, sent.type_modifier)
+            known = next((c for c in left if (c.name, c.type_oid, c.type_modifier) == form), None)
+            if known is None:
+                return None
+            columns.append(replace(sent, number=known.number, initial=known.initial))
+        return replace(relation, columns=tuple(columns), catalog=self.mark)
+
+    def rewritten(self) -> Definition:
+        return replace(self, mark=replace(self.mark, rewrites=self.mark.rewrites + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """A definition from `position` on. xid: of the open transaction that sent it, None once it is committed. subxid: of
+    its subtransaction, in a stream segment."""
+
+    position: Position
+    definition: Definition
+    xid: int | None = None
+    subxid: int | None = None
+
+
+@dataclass(slots=True)
+class Catalog:
+    """The definitions of all tables. Grows with their changes.
+
+    key: of the Messages' digests; None accepts any. added: definitions that count since the catalog was loaded. refused:
+    the numbers of Messages that did not count, by reason.
+    """
+
+    key: bytes | None = field(default=None, repr=False)
+    is_masked: IsMasked = field(default=lambda schema, table, column: False, repr=False)
+    added: list[CatalogEntry] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    _committed: dict[int, Definition] = field(default_factory=dict)
+    _open: dict[int, list[CatalogEntry]] = field(default_factory=dict)  # by the transaction's xid
+
+    @classmethod
+    def of(cls, entries: Iterable[CatalogEntry], open_xids: Collection[int] = ()) -> Catalog:
+        """From stored entries. open_xids: of transactions that are still open."""
+        catalog = cls()
+        for entry in sorted(entries, key=lambda e: e.position):
+            if entry.xid is None:
+                catalog._committed[entry.definition.oid] = entry.definition
+            elif entry.xid in open_xids:
+                catalog._open.setdefault(entry.xid, []).append(entry)
+        return catalog
+
+    def __bool__(self) -> bool:
+        return bool(self._committed or self._open)
+
+    def to_store(self) -> list[CatalogEntry]:
+        """The new definitions, and all of open transactions."""
+        return [*self.added, *(entry for entries in self._open.values() for entry in entries)]
+
+    def add(self, message: Message, position: Position, xid: int | None) -> list[Definition]:
+        """xid: of the open transaction that sends the Message; None if it has committed. Returns the definitions that
+        had been in force before."""
+        if not message.transactional or not message.content:
+            return []
+        try:
+            found = read_catalog_message(message.content, self.key)
+        except CatalogMessageError as error:
+            self.refused[str(error)] = self.refused.get(str(error), 0) + 1
+            return []
+        changed = [known.rewritten() for oid in found.rewritten if (known := self.definition(oid, xid))]
+        if found.is_unknown:
+            changed += [replace(known.rewritten(), columns=()) for known in self._known(xid)]
+        tables = [self._defined(table, self.definition(table.oid, xid)) for table in found.tables]
+        for definition in (*changed, *tables):
+            if definition != self.definition(definition.oid, xid):
+                self._add(CatalogEntry(position, definition, xid, message.xid))
+        return tables if found.is_resent else []
+
+    def _defined(self, table: CatalogTable, earlier: Definition | None) -> Definition:
+        """A rewrite removes initial values from the catalog, but a later row may be the first that shows the column."""
+        mark = CatalogMark(0, table.last_number) if earlier is None else earlier.mark
+        mark = replace(mark, last_number=max(mark.last_number, table.last_number))
+        known = {} if earlier is None else {column.number: column.initial for column in earlier.columns}
+        columns = [
+            replace(c, initial=known[c.number]) if c.initial is None and known.get(c.number) is not None else c
+            for c in table.columns
+        ]
+        masked = [c.initial is not None and self.is_masked(table.namespace, table.name, c.name) for c in columns]
+        columns = [replace(c, initial=None) if hide else c for c, hide in zip(columns, masked, strict=True)]
+        definition = Definition(table.oid, tuple(columns), mark)
+        is_new = any(hide and c.number not in known for c, hide in zip(columns, masked, strict=True))
+        return definition.rewritten() if is_new and earlier is not None else definition
+
+    def _known(self, xid: int | None) -> list[Definition]:
+        oids = {*self._committed, *(entry.definition.oid for entry in self._open.get(xid or 0, ()))}
+        return [known for oid in sorted(oids) if (known := self.definition(oid, xid)) and known.columns]
+
+    def definition(self, oid: int, xid: int | None) -> Definition | None:
+        """The newest one for a transaction (None: for all)."""
+        own = () if xid is None else self._open.get(xid, ())
+        return next((e.definition for e in reversed(own) if e.definition.oid == oid), self._committed.get(oid))
+
+    def completed(self, relation: Relation, xid: int | None) -> Relation:
+        """A Relation message with what the catalog knows of it."""
+        known = self.definition(relation.oid, xid)
+        return relation if known is None else known.completed(relation) or relation
+
+    def end(self, xid: int, is_committed: bool, aborted_subxids: Sequence[int] = ()) -> None:
+        """Ends an open transaction, or one sending of it."""
+        self.abort(xid, aborted_subxids)
+        for entry in self._open.pop(xid, ()):
+            if is_committed:
+                self._add(replace(entry, xid=None, subxid=None))
+
+    def abort(self, xid: int, subxids: Collection[int]) -> None:
+        """Ends subtransactions of an open transaction."""
+        if xid in self._open and len(subxids):
+            self._open[xid] = [entry for entry in self._open[xid] if entry.subxid not in subxids]
+
+    def _add(self, entry: CatalogEntry) -> None:
+        if entry.xid is None:
+            self._committed[entry.definition.oid] = entry.definition
+            self.added.append(entry)
+        else:
+            self._open.setdefault(entry.xid, []).append(entry)

@@ -1,0 +1,42 @@
+"""Archives with catalog Messages: what is a fact then, on real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.judged_targets import in_memory
+from tests.support.servers.postgres import Server, Version
+from tests.support.servers.sql_cases import SqlCase, all_cases
+from tests.support.verdicts import Verdict
+
+pytestmark = pytest.mark.e2e
+
+Servers = Callable[[Version], Server]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    """One server per version, started by the first case that needs it."""
+    started: list[Server] = []
+
+    @cache
+    def server(version: Version) -> Server:
+        started.append(Server(version))
+        return started[-1]
+
+    yield server
+    for running in started:
+        running.stop()
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in all_cases()])
+def test_a_case(case: SqlCase, servers: Servers, tmp_path: Path, landing: Path) -> None:
+    target = in_memory(tmp_path, landing, case.rules)
+    nights = case.judged_nights(servers(case.version), landing, target, has_catalog=True)
+    for number, judgments in enumerate(nights, start=1):
+        print(case.name, number, {n: (j.verdict.name, j.difference, j.text if hasattr(j, "text") else "") for n, j in judgments.items()})
+    assert all(j.verdict is not Verdict.OTHER for night in nights for j in night.values())
