@@ -22,7 +22,17 @@ from pydantic.fields import FieldInfo
 from pgoutput_etl.config import json_schema
 from pgoutput_etl.config.rules import TableRule
 from pgoutput_etl.config.sections import Section
-from pgoutput_etl.config.settings import Config, Merge, Metrics, Source, SourceDatabase, State, Target, load_config
+from pgoutput_etl.config.settings import (
+    CatalogKey,
+    Config,
+    Merge,
+    Metrics,
+    Source,
+    SourceDatabase,
+    State,
+    Target,
+    load_config,
+)
 from pgoutput_etl.schema.contract import SchemaContract
 from pgoutput_etl.transactions.origin_filter import Origins
 
@@ -93,6 +103,8 @@ def _accepted_values(hint: object) -> str:
         return ", ".join(f"`{choice.value}`" for choice in hint)
     if hint is SourceDatabase:
         return "`{namespace: …, database: …}`"
+    if hint is CatalogKey:
+        return "`${NAME}`"
     if hint is Origins:
         return "`any`, `none`, `{accept: […]}`, `{skip: […]}`"
     if typing.get_origin(hint) is tuple:

@@ -41,6 +41,61 @@ begin
     perform pg_logical_emit_message(true, 'pgoutput_etl.catalog', ''::bytea);
 end $$;
 
+-- What a user type's values look like: the labels of an enum, the numbers of a composite's attributes, a domain's
+-- modifier. Through arrays and domains; `nested` stands for the enums and composites inside of composites and ranges.
+create or replace function pgoutput_etl.form(wanted oid) returns jsonb language sql stable
+set search_path = pg_catalog, pg_temp as $$
+with recursive chain (oid, depth) as (
+    select wanted, 0
+    union all
+    select case when t.typtype = 'd' then t.typbasetype else t.typelem end, c.depth + 1
+    from chain c join pg_type t on t.oid = c.oid
+    where t.typtype = 'd' or (t.typcategory = 'A' and t.typelem <> 0)
+), last as (
+    select t.* from chain c join pg_type t on t.oid = c.oid order by c.depth desc limit 1
+), inner_types (oid) as (
+    select i.oid from last t, lateral (
+        select a.atttypid as oid from pg_attribute a
+        where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped
+        union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid or r.rngmultitypid = t.oid) i
+    union
+    select n.oid from inner_types i join pg_type t on t.oid = i.oid, lateral (
+        select t.typbasetype as oid where t.typtype = 'd'
+        union all select t.typelem where t.typcategory = 'A'
+        union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid or r.rngmultitypid = t.oid
+        union all select a.atttypid from pg_attribute a
+        where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped) n
+    where n.oid >= 16384
+)
+select jsonb_strip_nulls(jsonb_build_object(
+    'labels', (select jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel) order by e.oid)
+               from last t join pg_enum e on e.enumtypid = t.oid),
+    'attributes', (select jsonb_agg(a.attnum order by a.attnum) from last t join pg_attribute a on a.attrelid = t.typrelid
+                   where a.attnum > 0 and not a.attisdropped),
+    'modifier', (select t.typtypmod from pg_type t where t.oid = wanted and t.typtype = 'd' and t.typtypmod >= 0),
+    'nested', (select encode(sha256(convert_to(string_agg(n.text, ',' order by n.text), 'UTF8')), 'hex')
+               from inner_types i, lateral (
+                   select e.oid || ':' || e.enumlabel as text from pg_enum e where e.enumtypid = i.oid
+                   union all select a.attrelid || '.' || a.attnum from pg_type t join pg_attribute a on a.attrelid = t.typrelid
+                   where t.oid = i.oid and a.attnum > 0 and not a.attisdropped) n)))
+$$;
+
+-- The tables whose columns have one of these types, or one that is made of it.
+create or replace function pgoutput_etl.tables_with(types oid[]) returns setof oid language sql stable
+set search_path = pg_catalog, pg_temp as $$
+with recursive made (oid) as (
+    select unnest(types)
+    union
+    select t.oid from made m, lateral (
+        select t.oid from pg_type t where t.typelem = m.oid and t.typcategory = 'A' or t.typbasetype = m.oid
+        union all select unnest(array[r.rngtypid, r.rngmultitypid]) from pg_range r where r.rngsubtype = m.oid
+        union all select c.reltype from pg_attribute a join pg_class c on c.oid = a.attrelid
+        where a.atttypid = m.oid and c.relkind = 'c' and not a.attisdropped) t
+)
+select distinct a.attrelid from made m join pg_attribute a on a.atttypid = m.oid join pg_class c on c.oid = a.attrelid
+where c.relkind in ('r', 'p') and not a.attisdropped
+$$;
+
 -- The definitions of these tables, and of their partitions.
 create or replace function pgoutput_etl.tables(wanted oid[]) returns jsonb language sql stable
 set search_path = pg_catalog, pg_temp
@@ -58,7 +113,7 @@ select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
     'columns', (
         select coalesce(jsonb_agg(jsonb_build_object(
             'number', a.attnum, 'name', a.attname, 'type', a.atttypid::bigint, 'modifier', a.atttypmod,
-            'generated', nullif(a.attgenerated, ''), 'initial', coalesce(
+            'form', case when a.atttypid >= 16384 then nullif(pgoutput_etl.form(a.atttypid), '{}') end, 'initial', coalesce(
                 case when a.atthasmissing then (a.attmissingval::text::text[])[1] end,
                 case when c.relkind = 'p' then (
                     select (l.attmissingval::text::text[])[1]
@@ -97,6 +152,9 @@ begin
     select array_agg(distinct t.oid) into wanted
     from pg_event_trigger_ddl_commands() d, lateral (
         select d.objid as oid where d.classid = 'pg_class'::regclass
+        union all select pgoutput_etl.tables_with(array[d.objid]) where d.classid = 'pg_type'::regclass
+        union all select pgoutput_etl.tables_with(array[c.reltype]) from pg_class c
+        where d.classid = 'pg_class'::regclass and c.oid = d.objid and c.relkind = 'c'
         union all select c.oid from pg_class c where d.object_type = 'schema' and c.relnamespace = d.objid
         union all select r.prrelid from pg_publication_rel r
         where d.classid = 'pg_publication_rel'::regclass and r.oid = d.objid) t

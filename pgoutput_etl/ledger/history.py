@@ -25,7 +25,8 @@ _RELATION = (
 )
 
 _CATALOG = (
-    *("batch", "oid", "columns", "rewrites", "last_number", "from_file", "from_ordinal", "xid", "subxid"),
+    *("batch", "oid", "schema", "table", "columns", "rewrites", "last_number", "dropped", "from_file", "from_ordinal"),
+    *("xid", "subxid", "commit_lsn"),
 )
 
 

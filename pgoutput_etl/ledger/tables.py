@@ -12,7 +12,7 @@ import pyarrow as pa
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.places import Place
-from pgoutput_etl.protocol.messages import CatalogMark, Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.protocol.messages import CatalogMark, Relation, RelationColumn, ReplicaIdentity, TypeForm
 from pgoutput_etl.reasons import columns_of, with_reason
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
@@ -56,7 +56,7 @@ _KINDS |= {
     "fragments": _list_of("file long, unit int"),
     "watermarks": _list_of("stretch int, lsn long"),
     "relation_columns": _list_of(
-        "name string, type_oid long, type_modifier int, is_key boolean, number int, initial binary"
+        "name string, type_oid long, type_modifier int, is_key boolean, number int, form string, initial binary"
     ),
     "file_parts": _list_of(
         "file long, path string, size long, modified long, status string, offset long, consumed long, "
@@ -91,8 +91,8 @@ _SCHEMAS = {
         "from_file long, from_ordinal long, scope long, root long, rewrites long, last_number int"
     ),
     "catalog": (
-        "batch long, oid long, columns relation_columns, rewrites long, last_number int, from_file long, "
-        "from_ordinal long, xid long, subxid long"
+        "batch long, oid long, schema string, table string, columns relation_columns, rewrites long, last_number int, "
+        "dropped boolean, from_file long, from_ordinal long, xid long, subxid long, commit_lsn long"
     ),
     "types": "batch long, oid long, schema string, name string",
     "transactions": (
@@ -201,27 +201,46 @@ def relation_of(row: Mapping[str, Any]) -> Relation:
 
 
 def column_rows(columns: Iterable[RelationColumn]) -> list[dict[str, Any]]:
-    return [asdict(column) for column in columns]
+    return [
+        {**asdict(column), "form": None if column.form is None else json.dumps(asdict(column.form))}
+        for column in columns
+    ]
 
 
 def columns_of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[RelationColumn, ...]:
     """Early ledgers have no numbers."""
     return tuple(
-        RelationColumn(c["is_key"], c["name"], c["type_oid"], c["type_modifier"], c.get("number"), c.get("initial"))
+        RelationColumn(
+            *(c["is_key"], c["name"], c["type_oid"], c["type_modifier"], c.get("number")),
+            _form(c.get("form")),
+            c.get("initial"),
+        )
         for c in rows
     )
+
+
+def _form(text: str | None) -> TypeForm | None:
+    if text is None:
+        return None
+    form = json.loads(text)
+    labels = tuple((oid, label) for oid, label in form["labels"])
+    return TypeForm(labels, tuple(form["attributes"]), form["nested"], form["modifier"])
 
 
 def catalog_row(entry: CatalogEntry) -> dict[str, Any]:
     definition = entry.definition
     position = {"from_file": entry.position[0], "from_ordinal": entry.position[1]}
-    columns = {"oid": definition.oid, "columns": column_rows(definition.columns), **_mark_row(definition.mark)}
-    return {**columns, **position, "xid": entry.xid, "subxid": entry.subxid}
+    named = {"oid": definition.oid, "schema": definition.namespace, "table": definition.name}
+    columns = {"columns": column_rows(definition.columns), "dropped": definition.is_dropped}
+    sent_by = {"xid": entry.xid, "subxid": entry.subxid, "commit_lsn": entry.commit_lsn}
+    return {**named, **columns, **_mark_row(definition.mark), **position, **sent_by}
 
 
 def catalog_entry(row: Mapping[str, Any]) -> CatalogEntry:
-    definition = Definition(row["oid"], columns_of_rows(row["columns"]), _mark(row) or CatalogMark(0, 0))
-    return CatalogEntry((row["from_file"], row["from_ordinal"]), definition, row["xid"], row["subxid"])
+    named, columns = (row["oid"], row["schema"], row["table"]), columns_of_rows(row["columns"])
+    definition = Definition(*named, columns, _mark(row) or CatalogMark(0, 0), row["dropped"])
+    position = row["from_file"], row["from_ordinal"]
+    return CatalogEntry(position, definition, row["xid"], row["subxid"], row["commit_lsn"])
 
 
 def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:

@@ -92,9 +92,12 @@ def check_migration(target: Callable[[], DataFrame], migration: SchemaMigration,
         migration.check_key()
 
 
+_REWRITING = {ValueChange.CONVERTED, ValueChange.UNSENT, ValueChange.FILLED, ValueChange.REFORMED}
+
+
 def _needs_log_only(migration: SchemaMigration) -> bool:
     """True if Delta's log can express every step, and no step introduces a name that another column still has."""
-    if {ValueChange.CONVERTED, ValueChange.UNSENT, ValueChange.FILLED} & set(migration.value_changes):
+    if _REWRITING & set(migration.value_changes):
         return False
     before = [column.name for column in migration.before]
     pairs = zip(migration.after, migration.origins, strict=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
 from pgoutput_etl.masking.mask_tuples import MaskedVersion, unchanged_in
-from pgoutput_etl.protocol.messages import Relation, RelationColumn
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, TypeForm
 from pgoutput_etl.scan.message_row import DAMAGE_TAG, MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.version_spans import NO_SCOPE, UNDESCRIBED, numbers_in_force
@@ -42,8 +43,16 @@ def masked_relation(relation: Relation, rules: Mapping[str, ColumnRule]) -> Rela
         if rule is None:
             columns.append(column)
         elif rule.action is not ColumnAction.DROP:
-            columns.append(RelationColumn(column.is_key, column.name, _TEXT, -1))
+            columns.append(
+                RelationColumn(column.is_key, column.name, _TEXT, -1, column.number, _masked_form(column, rule))
+            )
     return replace(relation, columns=tuple(columns))
+
+
+def _masked_form(column: RelationColumn, rule: ColumnRule) -> TypeForm | None:
+    """Hashes can't follow their values into another form."""
+    is_followed = column.form is None or rule.action is ColumnAction.REDACT
+    return None if is_followed else TypeForm(nested=sha256(repr(column.form).encode()).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from pgoutput_etl.protocol.messages import RelationColumn
+from pgoutput_etl.protocol.messages import RelationColumn, TypeForm
 
 PREFIX = "pgoutput_etl.catalog"
 
@@ -21,7 +21,7 @@ VERSION = 1
 
 _DIGEST = 64  # hexadecimal digits
 
-_MOST = {"oid": 2**32, "type": 2**32, "number": 1 << 15, "modifier": 2**31}
+_MOST = {"number": 1 << 15, "modifier": 2**31}  # others are OIDs
 
 
 class CatalogMessageError(ValueError):
@@ -30,12 +30,15 @@ class CatalogMessageError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A table and all of its columns, which the publication may leave out. is_key is not set."""
+    """A table and all of its columns, which the publication may leave out. is_key is not set. root: of a partition.
+    is_root: the Message has all of its partitions, too."""
 
     oid: int
     namespace: str
     name: str
     columns: tuple[RelationColumn, ...]
+    root: int | None = None
+    is_root: bool = False
 
     @property
     def last_number(self) -> int:
@@ -45,10 +48,12 @@ class CatalogTable:
 @dataclass(frozen=True, slots=True)
 class CatalogMessage:
     """tables: their new definitions. rewritten: OIDs of tables, and of their roots, whose values the server computed
-    anew and did not send. is_resent: nothing has changed. is_unknown: a change could not be described."""
+    anew and did not send. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could not be
+    described."""
 
     tables: tuple[CatalogTable, ...] = ()
     rewritten: tuple[int, ...] = ()
+    dropped: tuple[int, ...] = ()
     is_resent: bool = False
     is_unknown: bool = False
 
@@ -75,19 +80,30 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
     if rewritten is not None and rewritten["is_cast"] is not True:
         oids = {_number(rewritten, name) for name in ("oid", "root") if name in rewritten}
     tables = tuple(_table(table) for table in body.get("tables", ()))
+    dropped = tuple(_number({"oid": oid}, "oid") for oid in body.get("dropped", ()))
     is_resent = body.get("command") == "send_catalog"
-    return CatalogMessage(tables, tuple(sorted(oids)), is_resent, "unknown" in body)
+    return CatalogMessage(tables, tuple(sorted(oids)), dropped, is_resent, "unknown" in body)
 
 
 def _table(table: Mapping[str, Any]) -> CatalogTable:
     columns = tuple(map(_column, table["columns"]))
-    return CatalogTable(_number(table, "oid"), _text(table["schema"]), _text(table["name"]), columns)
+    names = (_text(table["schema"]), _text(table["name"]))
+    root = _number(table, "root") if "root" in table else None
+    return CatalogTable(_number(table, "oid"), *names, columns, root, table.get("kind") == "p" and root is None)
 
 
 def _column(column: Mapping[str, Any]) -> RelationColumn:
     type_oid, modifier, number = (_number(column, name) for name in ("type", "modifier", "number"))
-    found = RelationColumn(False, _text(column["name"]), type_oid, modifier, number)
+    form = _form(column["form"]) if "form" in column else None
+    found = RelationColumn(False, _text(column["name"]), type_oid, modifier, number, form)
     return replace(found, initial=_text(column["initial"]).encode()) if "initial" in column else found
+
+
+def _form(form: Mapping[str, Any]) -> TypeForm:
+    labels = tuple((_number({"oid": oid}, "oid"), _text(label)) for oid, label in form.get("labels", ()))
+    attributes = tuple(_number({"number": number}, "number") for number in form.get("attributes", ()))
+    nested = _text(form["nested"]) if "nested" in form else None
+    return TypeForm(labels, attributes, nested, _number(form, "modifier") if "modifier" in form else None)
 
 
 def _number(values: Mapping[str, Any], name: str) -> int:

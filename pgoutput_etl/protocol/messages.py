@@ -92,15 +92,28 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class TypeForm:
+    """What a user type's values look like, through arrays and domains. labels: of an enum, by OID. attributes: the
+    numbers of a composite's. nested: stands for the enums and composites inside. modifier: of a domain."""
+
+    labels: tuple[tuple[int, str], ...] = ()
+    attributes: tuple[int, ...] = ()
+    nested: str | None = None
+    modifier: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """number, initial: from catalog Messages (schema/catalog.py), None where none describes the column. number:
-    pg_attribute.attnum. initial: the text of its value in rows that are older than the column; None is NULL, too."""
+    """number, form, initial: from catalog Messages (schema/catalog.py), None where none describes the column. number:
+    pg_attribute.attnum. form: of a user type. initial: the text of its value in rows that are older than the column;
+    None is NULL, too."""
 
     is_key: bool
     name: str
     type_oid: int
     type_modifier: int
     number: int | None = None
+    form: TypeForm | None = None
     initial: bytes | None = field(default=None, repr=False)
 
 

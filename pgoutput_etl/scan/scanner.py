@@ -15,8 +15,8 @@ from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.protocol import messages as pgoutput
 from pgoutput_etl.protocol.framing import Frame
 from pgoutput_etl.protocol.messages import PgoutputMessage
-from pgoutput_etl.scan.fast.handoff import FastPath
 from pgoutput_etl.scan.catalog_messages import with_catalog_tag
+from pgoutput_etl.scan.fast.handoff import FastPath
 from pgoutput_etl.scan.file_summary import FileBeginning, FragmentKind, InterruptedFragment, OpenFragment
 from pgoutput_etl.scan.fragment import Fragment, HeadError, ScanRequest, ScanResult, check_time, stored_origin_lsn
 from pgoutput_etl.scan.message_row import DAMAGE_TAG, HEAD, LOGICAL_TAG, NO_FRAGMENT

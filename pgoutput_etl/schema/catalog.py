@@ -11,11 +11,18 @@ locks the table until then, so the newest definition that counts is the right on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pgoutput_etl.protocol.catalog_message import CatalogMessageError, CatalogTable, read_catalog_message
+from pgoutput_etl.protocol.catalog_message import (
+    CatalogMessage,
+    CatalogMessageError,
+    CatalogTable,
+    read_catalog_message,
+)
 from pgoutput_etl.protocol.messages import CatalogMark, Message, Relation, RelationColumn
+
+_TABLE_NAMES = (2205, 2206, 2210, 2211)  # regclass and regtype, and their arrays
 
 Position = tuple[int, int]  # as in relation_history
 
@@ -25,11 +32,15 @@ IsMasked = Callable[[str, str, str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A table's columns; none if they are unknown. mark: what its next Relation message gets."""
+    """A table's name and columns; no columns if they are unknown or the table is dropped. mark: what its next Relation
+    message gets."""
 
     oid: int
+    namespace: str
+    name: str
     columns: tuple[RelationColumn, ...]
     mark: CatalogMark
+    is_dropped: bool = False
 
     def completed(self, relation: Relation) -> Relation | None:
         """The Relation message with what the catalog knows; None if it is not of this definition."""
@@ -40,8 +51,23 @@ class Definition:
             known = next((c for c in left if (c.name, c.type_oid, c.type_modifier) == form), None)
             if known is None:
                 return None
-            columns.append(replace(sent, number=known.number, initial=known.initial))
+            columns.append(replace(sent, number=known.number, form=known.form, initial=known.initial))
         return replace(relation, columns=tuple(columns), catalog=self.mark)
+
+    def applied(self, relation: Relation) -> Relation:
+        """An earlier description with what has changed without a row: the name, rewrites, and the forms of types."""
+        relation = replace(relation, namespace=self.namespace, name=self.name)
+        if relation.catalog is None or not self.columns:
+            return relation
+        forms = {(column.number, column.type_oid): column.form for column in self.columns}
+        columns = (replace(c, form=forms.get((c.number, c.type_oid), c.form)) for c in relation.columns)
+        mark = replace(relation.catalog, rewrites=self.mark.rewrites)
+        return replace(relation, columns=tuple(columns), catalog=mark)
+
+    @property
+    def has_names(self) -> bool:
+        """True if values are the names of tables."""
+        return any(column.type_oid in _TABLE_NAMES for column in self.columns)
 
     def rewritten(self) -> Definition:
         return replace(self, mark=replace(self.mark, rewrites=self.mark.rewrites + 1))
@@ -50,27 +76,28 @@ class Definition:
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
     """A definition from `position` on. xid: of the open transaction that sent it, None once it is committed. subxid: of
-    its subtransaction, in a stream segment."""
+    its subtransaction, in a stream segment. commit_lsn: None if it is open, or unreadable."""
 
     position: Position
     definition: Definition
     xid: int | None = None
     subxid: int | None = None
+    commit_lsn: int | None = None
 
 
 @dataclass(slots=True)
 class Catalog:
     """The definitions of all tables. Grows with their changes.
 
-    key: of the Messages' digests; None accepts any. added: definitions that count since the catalog was loaded. refused:
-    the numbers of Messages that did not count, by reason.
+    key: of the Messages' digests; None accepts any. added: definitions that count since the catalog was loaded.
+    refused: the numbers of Messages that did not count, by reason.
     """
 
     key: bytes | None = field(default=None, repr=False)
-    is_masked: IsMasked = field(default=lambda schema, table, column: False, repr=False)
+    is_masked: IsMasked = field(default=lambda *_: False, repr=False)
     added: list[CatalogEntry] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
-    _committed: dict[int, Definition] = field(default_factory=dict)
+    _committed: dict[int, CatalogEntry] = field(default_factory=dict)
     _open: dict[int, list[CatalogEntry]] = field(default_factory=dict)  # by the transaction's xid
 
     @classmethod
@@ -79,7 +106,7 @@ class Catalog:
         catalog = cls()
         for entry in sorted(entries, key=lambda e: e.position):
             if entry.xid is None:
-                catalog._committed[entry.definition.oid] = entry.definition
+                catalog._committed[entry.definition.oid] = entry
             elif entry.xid in open_xids:
                 catalog._open.setdefault(entry.xid, []).append(entry)
         return catalog
@@ -91,24 +118,31 @@ class Catalog:
         """The new definitions, and all of open transactions."""
         return [*self.added, *(entry for entries in self._open.values() for entry in entries)]
 
-    def add(self, message: Message, position: Position, xid: int | None) -> list[Definition]:
-        """xid: of the open transaction that sends the Message; None if it has committed. Returns the definitions that
-        had been in force before."""
+    def read(self, message: Message) -> CatalogMessage:
+        """A Message that doesn't count is empty."""
         if not message.transactional or not message.content:
-            return []
+            return CatalogMessage()
         try:
-            found = read_catalog_message(message.content, self.key)
+            return read_catalog_message(message.content, self.key)
         except CatalogMessageError as error:
             self.refused[str(error)] = self.refused.get(str(error), 0) + 1
-            return []
+            return CatalogMessage()
+
+    def add(
+        self, found: CatalogMessage, position: Position, xid: int | None, subxid: int | None, commit_lsn: int | None
+    ) -> None:
+        """xid: of the open transaction that sends the Message; None if it has committed."""
         changed = [known.rewritten() for oid in found.rewritten if (known := self.definition(oid, xid))]
+        gone = [known for oid in found.dropped if (known := self.definition(oid, xid))]
+        changed += [replace(known, columns=(), is_dropped=True) for known in gone]
+        if gone or any(self._is_renamed(table, xid) for table in found.tables):
+            changed += [known.rewritten() for known in self._known(xid) if known.has_names and known not in gone]
         if found.is_unknown:
             changed += [replace(known.rewritten(), columns=()) for known in self._known(xid)]
-        tables = [self._defined(table, self.definition(table.oid, xid)) for table in found.tables]
+        tables = (self._defined(table, self.definition(table.oid, xid)) for table in found.tables)
         for definition in (*changed, *tables):
             if definition != self.definition(definition.oid, xid):
-                self._add(CatalogEntry(position, definition, xid, message.xid))
-        return tables if found.is_resent else []
+                self._add(CatalogEntry(position, definition, xid, subxid, commit_lsn))
 
     def _defined(self, table: CatalogTable, earlier: Definition | None) -> Definition:
         """A rewrite removes initial values from the catalog, but a later row may be the first that shows the column."""
@@ -121,9 +155,13 @@ class Catalog:
         ]
         masked = [c.initial is not None and self.is_masked(table.namespace, table.name, c.name) for c in columns]
         columns = [replace(c, initial=None) if hide else c for c, hide in zip(columns, masked, strict=True)]
-        definition = Definition(table.oid, tuple(columns), mark)
+        definition = Definition(table.oid, table.namespace, table.name, tuple(columns), mark)
         is_new = any(hide and c.number not in known for c, hide in zip(columns, masked, strict=True))
         return definition.rewritten() if is_new and earlier is not None else definition
+
+    def _is_renamed(self, table: CatalogTable, xid: int | None) -> bool:
+        known = self.definition(table.oid, xid)
+        return known is not None and (known.namespace, known.name) != (table.namespace, table.name)
 
     def _known(self, xid: int | None) -> list[Definition]:
         oids = {*self._committed, *(entry.definition.oid for entry in self._open.get(xid or 0, ()))}
@@ -132,19 +170,23 @@ class Catalog:
     def definition(self, oid: int, xid: int | None) -> Definition | None:
         """The newest one for a transaction (None: for all)."""
         own = () if xid is None else self._open.get(xid, ())
-        return next((e.definition for e in reversed(own) if e.definition.oid == oid), self._committed.get(oid))
+        found = next((entry for entry in reversed(own) if entry.definition.oid == oid), self.committed(oid))
+        return None if found is None else found.definition
+
+    def committed(self, oid: int) -> CatalogEntry | None:
+        return self._committed.get(oid)
 
     def completed(self, relation: Relation, xid: int | None) -> Relation:
         """A Relation message with what the catalog knows of it."""
         known = self.definition(relation.oid, xid)
         return relation if known is None else known.completed(relation) or relation
 
-    def end(self, xid: int, is_committed: bool, aborted_subxids: Sequence[int] = ()) -> None:
+    def end(self, xid: int, is_committed: bool, commit_lsn: int | None, aborted_subxids: Sequence[int] = ()) -> None:
         """Ends an open transaction, or one sending of it."""
         self.abort(xid, aborted_subxids)
         for entry in self._open.pop(xid, ()):
             if is_committed:
-                self._add(replace(entry, xid=None, subxid=None))
+                self._add(replace(entry, xid=None, subxid=None, commit_lsn=commit_lsn))
 
     def abort(self, xid: int, subxids: Collection[int]) -> None:
         """Ends subtransactions of an open transaction."""
@@ -153,7 +195,7 @@ class Catalog:
 
     def _add(self, entry: CatalogEntry) -> None:
         if entry.xid is None:
-            self._committed[entry.definition.oid] = entry.definition
+            self._committed[entry.definition.oid] = entry
             self.added.append(entry)
         else:
             self._open.setdefault(entry.xid, []).append(entry)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity, TypeForm
 from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.declarations import Declarations
 
@@ -48,7 +48,8 @@ class Lineage:
     origins: each column's position in the old version; None for a new column. retired: positions of old columns that
     PostgreSQL's table no longer has by name, but whose values stay in the target. unsent: positions of new columns
     whose values in existing rows were never sent. doubts: about the origins. initial: the text of new columns' values
-    in existing rows, NULL if missing. is_rewritten: existing rows have other values on the server, which it did not send.
+    in existing rows, NULL if missing. is_rewritten: existing rows have other values on the server, which it did not
+    send. reformed: columns whose user type has changed, with its forms before and after.
     """
 
     origins: tuple[int | None, ...]
@@ -58,6 +59,7 @@ class Lineage:
     doubts: tuple[Doubt, ...]
     initial: Mapping[int, bytes] = field(default_factory=dict)
     is_rewritten: bool = False
+    reformed: Mapping[int, tuple[TypeForm, TypeForm]] = field(default_factory=dict)
 
 
 def lineage(old: Relation, new: Relation, declarations: Declarations, keeps_dropped: bool = False) -> Lineage:
@@ -71,9 +73,21 @@ def lineage(old: Relation, new: Relation, declarations: Declarations, keeps_drop
     initial = {place: text for place in is_new if (text := new.columns[place].initial) is not None}
     is_rewritten = has_unsent_values(old, new)
     unsent = [*found.unsent, *older, *(place for place in is_new if is_rewritten and place not in initial)]
+    forms = {place: (old.columns[o].form, new.columns[place].form) for place, o in found.origins.items()}
+    reformed = {
+        place: (before, after)
+        for place, (before, after) in forms.items()
+        if before is not None and after is not None and _is_reformed(before, after)
+    }
     changes = _changes(old, new, origins, retired, unsent)
     columns = (tuple(origins), tuple(retired), tuple(unsent), tuple(changes), tuple(found.doubts))
-    return Lineage(*columns, initial, is_rewritten)
+    return Lineage(*columns, initial, is_rewritten, reformed)
+
+
+def _is_reformed(old: TypeForm, new: TypeForm) -> bool:
+    """True if existing values look otherwise. New labels change none."""
+    labels = dict(new.labels)
+    return old.attributes != new.attributes or any(labels.get(oid, label) != label for oid, label in old.labels)
 
 
 def has_unsent_values(old: Relation, new: Relation) -> bool:
@@ -81,7 +95,19 @@ def has_unsent_values(old: Relation, new: Relation) -> bool:
     anew, or the publication had left a column out."""
     if old.catalog is None or new.catalog is None:
         return False
-    return old.catalog.rewrites != new.catalog.rewrites or bool(_older_columns(old, new))
+    if old.catalog.rewrites != new.catalog.rewrites or _older_columns(old, new):
+        return True
+    before = {column.number: column for column in old.columns}
+    return any(_is_unsent(before[column.number], column) for column in new.columns if column.number in before)
+
+
+def _is_unsent(old: RelationColumn, new: RelationColumn) -> bool:
+    """True if values look otherwise on the server, but not how: inside of a composite or range, or in the form that a
+    domain's modifier gives them."""
+    before, after = old.form or TypeForm(), new.form or TypeForm()
+    if (old.type_oid, old.type_modifier) != (new.type_oid, new.type_modifier):
+        return after.modifier is not None
+    return before.nested != after.nested and before.attributes == after.attributes
 
 
 def _older_columns(old: Relation, new: Relation) -> list[int]:

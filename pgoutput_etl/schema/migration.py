@@ -10,12 +10,13 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_etl.errors import ServerTableError, TableError
-from pgoutput_etl.protocol.messages import Relation, RelationColumn
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, TypeForm
 from pgoutput_etl.reasons import ReasonKind
 from pgoutput_etl.schema.column_matching import declaration
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import Lineage, lineage
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableShape
+from pgoutput_etl.schema.type_forms import reformed
 from pgoutput_etl.time_zones import ZoneConversion
 from pgoutput_etl.types.column import ValueTextError, kept_bytes, load_text
 from pgoutput_etl.types.conversion import convert, is_declared, is_unchanged, widens
@@ -32,6 +33,7 @@ class ValueChange(Enum):
     NEW = "new"
     UNSENT = "unsent"
     FILLED = "filled"
+    REFORMED = "reformed"
     STAYS = "stays"
     WIDENED = "widened"
     CONVERTED = "converted"
@@ -43,7 +45,7 @@ class SchemaMigration:
 
     origins: each column's position in `before`; None for a new column, which is NULL in existing rows. unsent:
     positions of new columns whose values in existing rows were never sent. initial: the text of new columns' values in
-    existing rows. declared: conversions, by position.
+    existing rows. reformed: columns whose user type has changed. declared: conversions, by position.
     """
 
     before: tuple[TableColumn, ...]
@@ -52,6 +54,7 @@ class SchemaMigration:
     origins: tuple[int | None, ...]
     unsent: tuple[int, ...] = ()
     initial: Mapping[int, bytes] = field(default_factory=dict)
+    reformed: Mapping[int, tuple[TypeForm, TypeForm]] = field(default_factory=dict)
     declared: Conversions = field(default_factory=dict)
 
     def value_change(self, place: int) -> ValueChange:
@@ -62,7 +65,7 @@ class SchemaMigration:
             return ValueChange.UNSENT if place in self.unsent else ValueChange.NEW
         old, new = self.before[origin].type, self.after[place].type
         if is_unchanged(old, new):
-            return ValueChange.STAYS
+            return ValueChange.REFORMED if place in self.reformed else ValueChange.STAYS
         return ValueChange.WIDENED if widens(old, new) else ValueChange.CONVERTED
 
     @property
@@ -98,7 +101,7 @@ def migration_to(
     by_name = {column.name: place for place, column in enumerate(before)}
     retired = [by_name[column.name] for column in after.columns if column.retired]
     origins = (*relation_lineage.origins, *retired)
-    new = (relation_lineage.unsent, relation_lineage.initial)
+    new = (relation_lineage.unsent, relation_lineage.initial, relation_lineage.reformed)
     migration = SchemaMigration(tuple(before), after.columns, after.key, origins, *new)
     return replace(migration, declared=_declared_in(migration, declared or {}))
 
@@ -180,6 +183,8 @@ def _column(
             return array, unrepresentable
         case ValueChange.WIDENED:
             return array.cast(new.arrow), unrepresentable
+        case ValueChange.REFORMED:
+            return reformed(array, *migration.reformed[place]), unrepresentable
         case ValueChange.CONVERTED:
             texts = print_text(old, array)
             unknown = {i: text for i, text in unrepresentable.items() if text is None or kept_bytes(text) is not None}

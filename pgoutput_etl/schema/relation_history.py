@@ -19,8 +19,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
 
+from pgoutput_etl.protocol.catalog_message import CatalogMessage, CatalogTable
 from pgoutput_etl.protocol.messages import Relation
-from pgoutput_etl.schema.catalog import Catalog, Definition
+from pgoutput_etl.schema.catalog import Catalog
 
 Position = tuple[int, int]
 
@@ -120,12 +121,38 @@ class RelationHistory:
         others = (stream.entries.get(relation.oid) for stream in self._scopes.values())
         return any(entry is not None and entry.relation != relation for entry in others)
 
-    def complete(self, definition: Definition, position: Position) -> None:
-        """Completes the description in force, which came before the catalog's definition and has the same columns."""
-        known = self._for_all.get(definition.oid)
-        described = None if known is None or known.relation.catalog else definition.completed(known.relation)
-        if known is not None and described is not None:
-            self.declare(described, position, None, known.root)
+    def follow(self, message: CatalogMessage, position: Position, scope: int | None, xid: int | None) -> None:
+        """Changes the descriptions that are in force by a catalog Message, which may come without a row: names, and
+        the roots of partitions. If nothing has changed, it completes their columns. xid: as in Catalog.add."""
+        for table in message.tables:
+            known = self._in_force(table.oid, scope)
+            if known is None:
+                continue
+            relation = replace(known.relation, namespace=table.namespace, name=table.name)
+            definition = self.catalog.definition(table.oid, xid)
+            if definition is not None:
+                relation = definition.applied(relation)
+            if message.is_resent and relation.catalog is None:
+                relation = self.catalog.completed(relation, xid)
+            self.declare(relation, position, scope, self._root_of(table, known) or table.oid)
+        for oid in self._detached_by(message):
+            known = self._in_force(oid, scope)
+            if known is not None and known.root is not None:
+                self.declare(known.relation, position, scope, oid)
+
+    def _in_force(self, oid: int, scope: int | None) -> RelationEntry | None:
+        own = self._scopes.get(scope, _Scope()).entries if scope is not None else {}
+        return own.get(oid, self._for_all.get(oid))
+
+    def _root_of(self, table: CatalogTable, known: RelationEntry) -> int | None:
+        """The OID that a partition's rows stand under: the root's, if that is published."""
+        return table.root if known.root is not None or table.root in self._by_oid else None
+
+    def _detached_by(self, message: CatalogMessage) -> set[int]:
+        """Partitions of which a Message shows that they are none any more."""
+        roots = {table.oid for table in message.tables if table.is_root}
+        left = {oid for root in roots for oid in self._partitions.get(root, ())}
+        return (left - {table.oid for table in message.tables}) | set(message.dropped)
 
     def promote(self, scope: int, position: Position) -> None:
         """At Stream Commit or Stream Prepare: the stream's versions hold for all now, unless a newer one does."""

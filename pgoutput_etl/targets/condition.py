@@ -34,8 +34,8 @@ class ConditionKind(str, Enum):
 
     HELD: no later commit is applied. DIVERGED: changes contradict the table's rows, although it has all rows that the
     archive begins with. AMBIGUOUS: a change of its columns can be read in another way, too, and nobody has said which
-    is right. REWRITTEN: the server has computed values of rows anew and not sent them. INCOMPLETE: rows from before the archive's first change are missing, or may be. Only held tables are not
-    applied further.
+    is right. REWRITTEN: the server has computed values of rows anew and not sent them. INCOMPLETE: rows from before the
+    archive's first change are missing, or may be. Only held tables are not applied further.
     """
 
     HELD = "held"

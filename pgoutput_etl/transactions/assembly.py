@@ -221,12 +221,11 @@ class Assembly:
         message = decode(row.body, in_stream)
         match message:
             case messages.Relation():
-                stream = file.segments.get(row.fragment) if in_stream else None
-                scope = None if stream is None else stream.scope
-                described = self.relations.catalog.completed(message, self._open.open_xid(row.fragment))
-                self.relations.declare(described, (file.number, row.ordinal), scope, file.roots.get(row.ordinal))
+                described = self.relations.catalog.completed(message, transactions.open_xid(row.fragment))
+                position, root = (file.number, row.ordinal), file.roots.get(row.ordinal)
+                self.relations.declare(described, position, file.scope_of(row.fragment, in_stream), root)
             case messages.Message():
-                self._add_definitions(message, row)
+                self._add_definitions(message, row, file.scope_of(row.fragment, in_stream))
             case messages.Type():
                 self.types[message.oid] = message
             case messages.Origin():
@@ -242,12 +241,16 @@ class Assembly:
                 transactions.cut_off_tail()
                 self._control_between_fragments(message, row)
 
-    def _add_definitions(self, message: messages.Message, row: ControlRow) -> None:
-        """A catalog Message. Definitions without a change complete the descriptions that are in force, too."""
+    def _add_definitions(self, message: messages.Message, row: ControlRow, scope: int | None) -> None:
+        """A catalog Message."""
+        if message.prefix != PREFIX:
+            return
         position, xid = (self._open.file.number, row.ordinal), self._open.open_xid(row.fragment)
-        for definition in self.relations.catalog.add(message, position, xid) if message.prefix == PREFIX else ():
-            if xid is None:
-                self.relations.complete(definition, position)
+        owner = self._open.file.owners.get(row.fragment)
+        lsn = None if xid is not None else row.commit_lsn if owner is None else owner.lsn
+        found = self.relations.catalog.read(message)
+        self.relations.catalog.add(found, position, xid, message.xid, lsn)
+        self.relations.follow(found, position, scope, xid)
 
     def _control_between_fragments(self, message: messages.PgoutputMessage, row: ControlRow) -> None:
         transactions = self._open

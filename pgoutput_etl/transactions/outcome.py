@@ -107,13 +107,14 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class ControlRow:
-    """A control message of one file."""
+    """A control message of one file. commit_lsn: of an ordinary transaction that begins in the file."""
 
     ordinal: int
     fragment: int
     epoch: int
     in_stream: bool
     body: bytes
+    commit_lsn: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class StreamAborts:
 
 Control = ControlRow | StreamAborts
 
-CONTROL_COLUMNS = ("file", "ordinal", "unit", "stretch", "xid", "tag", "body")
+CONTROL_COLUMNS = ("file", "ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn")
 
 _NO_CONTROL_TAGS = (SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG, LOGICAL_TAG)
 
@@ -156,9 +157,10 @@ def controls_of_files(batch: pa.RecordBatch) -> Iterator[tuple[int, Control]]:
             aborts = StreamAborts(run.column("ordinal")[0].as_py(), _uint32(bodies, 1), _uint32(bodies, 5))
             yield int(file[begin]), aborts
         else:
-            columns = (run.column(name).to_pylist() for name in ("file", "ordinal", "unit", "stretch", "xid", "body"))
-            for number, ordinal, fragment, epoch, xid, body in zip(*columns, strict=True):
-                yield number, ControlRow(ordinal, fragment, epoch, xid is not None, body)
+            names = ("file", "ordinal", "unit", "stretch", "xid", "body", "commit_lsn")
+            columns = (run.column(name).to_pylist() for name in names)
+            for number, ordinal, fragment, epoch, xid, body, lsn in zip(*columns, strict=True):
+                yield number, ControlRow(ordinal, fragment, epoch, xid is not None, body, lsn)
         begin = end
 
 

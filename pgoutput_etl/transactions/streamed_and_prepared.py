@@ -140,6 +140,11 @@ class FileState:
     orphans: list[int] = field(default_factory=list)
     roots: Mapping[int, int] = field(default_factory=dict)
 
+    def scope_of(self, fragment: int, in_stream: bool) -> int | None:
+        """The scope of Relation messages in a fragment."""
+        stream = self.segments.get(fragment) if in_stream else None
+        return None if stream is None else stream.scope
+
 
 @dataclass(slots=True)
 class OpenTransactions:
@@ -171,7 +176,7 @@ class OpenTransactions:
             self.relations.end(transaction.scope)
         if transaction.xid is not None:
             is_committed = status.value in ONCE_COMMITTED
-            self.relations.catalog.end(transaction.xid, is_committed, transaction.aborted_subxids)
+            self.relations.catalog.end(transaction.xid, is_committed, lsn, transaction.aborted_subxids)
         self.outcomes.append(transaction.outcome(status, lsn, time))
 
     def open_xid(self, fragment: int) -> int | None:

@@ -7,7 +7,7 @@ Text: record_out, "8.16.6. Composite Type Input and Output Syntax". Binary: reco
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from pgoutput_etl.types.binary import ValueReader
 from pgoutput_etl.types.column import RefusedError, bounded
@@ -48,6 +48,13 @@ def may_become(old: str, new: str) -> bool:
         return after[: len(before)] == before and not any(after[len(before) :])
     remaining = iter(before)
     return all(text in remaining for text in after)
+
+
+def with_attributes(row: str, before: Sequence[int], after: Sequence[int]) -> str:
+    """A row's text after its type has gained or lost attributes, which is NULL in existing rows. before, after: the
+    numbers of its attributes."""
+    texts = dict(zip(before, _attributes(row), strict=False))
+    return f"({','.join(texts.get(number, '') for number in after)})" if len(texts) == len(before) else row
 
 
 _ATTRIBUTE = r'"(?:[^"\\]|""|\\\\)*"|[^"\\(),]*'

@@ -1,0 +1,29 @@
+"""Tables whose definitions have changed without a row after it, as catalog Messages show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
+from pgoutput_etl.targets.plan import TableChanges, TableState
+
+
+def with_moves(
+    history: RelationHistory, changes: Mapping[int, TableChanges], states: Mapping[int, TableState]
+) -> dict[int, TableChanges]:
+    """A batch's changes, with a change of no row for each table with a new name, rewritten values, or other labels of
+    an enum since its last row. states: after the previous batch."""
+    moved = dict(changes)
+    for oid in {*changes, *states}:
+        state, own = states.get(oid), changes.get(oid, TableChanges(oid))
+        entry = history.catalog.committed(oid)
+        relation = own.runs[-1].relation if own.runs else None if state is None else state.relation
+        last_row = own.last_row or (state and state.last_row) or (0, 0, 0)
+        if entry is None or entry.commit_lsn is None or relation is None or entry.definition.is_dropped:
+            continue
+        applied = entry.definition.applied(relation)
+        at = (entry.commit_lsn, *entry.position)
+        if applied != relation and at > last_row:
+            moved[oid] = replace(own, runs=(*own.runs, RelationSpan(at, applied)), last_row=at)
+    return moved
