@@ -96,12 +96,14 @@ select distinct a.attrelid from made m join pg_attribute a on a.atttypid = m.oid
 where c.relkind in ('r', 'p') and not a.attisdropped
 $$;
 
--- The definitions of these tables, and of their partitions.
+-- The definitions of these tables. A partitioned table comes with all of its tree, which shows what was detached.
 create or replace function pgoutput_etl.tables(wanted oid[]) returns jsonb language sql stable
 set search_path = pg_catalog, pg_temp
 set datestyle = 'ISO' set intervalstyle = 'postgres' set extra_float_digits = '3' set bytea_output = 'hex' as $$
 with recursive tree (oid) as (
-    select unnest(wanted) union select h.inhrelid from tree t join pg_inherits h on h.inhparent = t.oid
+    select case when c.relkind = 'p' then coalesce(pg_partition_root(c.oid)::oid, c.oid) else c.oid end
+    from pg_class c where c.oid = any (wanted)
+    union select h.inhrelid from tree t join pg_inherits h on h.inhparent = t.oid
 )
 select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
     'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind, 'persistence', c.relpersistence,
@@ -127,12 +129,12 @@ where c.relkind in ('r', 'p') and c.relpersistence <> 't' and n.nspname !~ '^pg_
   and n.nspname not in ('information_schema', 'pgoutput_etl')
 $$;
 
-create or replace function pgoutput_etl.send_tables(command text, wanted oid[]) returns void language plpgsql
-set search_path = pg_catalog, pg_temp as $$
+create or replace function pgoutput_etl.send_tables(command text, wanted oid[], created oid[] default '{}')
+returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare described jsonb := pgoutput_etl.tables(wanted);
 begin
     if described is not null then
-        perform pgoutput_etl.send(jsonb_build_object('command', command, 'tables', described));
+        perform pgoutput_etl.send(jsonb_build_object('command', command, 'tables', described, 'created', created::bigint[]));
     end if;
 end $$;
 
@@ -146,9 +148,16 @@ end $$;
 
 create or replace function pgoutput_etl.on_ddl_command_end() returns event_trigger language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
-declare wanted oid[];
+declare
+    wanted oid[];
+    created oid[];
 begin
     lock table pgoutput_etl.catalog_lock in row share mode;
+    -- Such a table has no rows, and all of those to come are sent. Whether another publication has it, nobody knows.
+    select coalesce(array_agg(d.objid), '{}') into created
+    from pg_event_trigger_ddl_commands() d
+    where d.command_tag = 'CREATE TABLE' and d.classid = 'pg_class'::regclass
+      and exists (select from pg_publication p where p.puballtables);
     select array_agg(distinct t.oid) into wanted
     from pg_event_trigger_ddl_commands() d, lateral (
         select d.objid as oid where d.classid = 'pg_class'::regclass
@@ -160,7 +169,7 @@ begin
         where d.classid = 'pg_publication_rel'::regclass and r.oid = d.objid) t
     where d.schema_name is distinct from 'pg_temp';
     if wanted is not null then
-        perform pgoutput_etl.send_tables(tg_tag, wanted);
+        perform pgoutput_etl.send_tables(tg_tag, wanted, created);
     end if;
 exception when others then
     perform pgoutput_etl.send_unknown(tg_tag, sqlstate);
@@ -190,7 +199,8 @@ exception when others then
 end $$;
 
 -- PostgreSQL computes the values of every row anew, and sends none. They are a cast of the former ones if the client
--- sent one ALTER TABLE without USING, and no function runs another command inside it. `is_cast` is that verdict.
+-- sent one ALTER TABLE without USING, and no function runs another command inside it. `is_cast` is that verdict. SET
+-- LOGGED and SET UNLOGGED count, too: rows that are written in between are not sent.
 create or replace function pgoutput_etl.on_table_rewrite() returns event_trigger language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
@@ -202,7 +212,7 @@ begin
     get diagnostics stack = pg_context;
     is_cast := reasons = 4 and current_query() ~* '^\s*alter\s+table\s[^;]*;?\s*$' and current_query() !~* 'using'
         and stack !~ '\n';
-    if exists (select from pg_class c where c.oid = rewritten and c.relpersistence <> 't') and reasons & 6 <> 0 then
+    if exists (select from pg_class c where c.oid = rewritten and c.relpersistence <> 't') and reasons & 7 <> 0 then
         perform pgoutput_etl.send(jsonb_strip_nulls(jsonb_build_object('command', tg_tag, 'rewritten', jsonb_build_object(
             'oid', rewritten::bigint, 'root', pg_partition_root(rewritten)::oid::bigint, 'reasons', reasons,
             'is_cast', is_cast))));
@@ -211,7 +221,8 @@ exception when others then
     perform pgoutput_etl.send_unknown(tg_tag, sqlstate);
 end $$;
 
--- The definitions of all published tables, each in a Message of its own, as of one moment. Returns their number.
+-- The definitions of all published tables, as of one moment. Returns the number of Messages: one per table, or tree of
+-- partitions.
 create or replace function pgoutput_etl.send_catalog() returns bigint language plpgsql
 set search_path = pg_catalog, pg_temp as $$
 declare
@@ -220,12 +231,13 @@ declare
 begin
     lock table pgoutput_etl.catalog_lock in exclusive mode;
     for described in
-        select d from jsonb_array_elements(pgoutput_etl.tables(array(
+        select jsonb_agg(d) from jsonb_array_elements(pgoutput_etl.tables(array(
             select coalesce(pg_partition_root(c.oid)::oid, c.oid) from pg_publication_tables p
             join pg_namespace n on n.nspname = p.schemaname
             join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename))) d
+        group by coalesce(d -> 'root', d -> 'oid')
     loop
-        perform pgoutput_etl.send(jsonb_build_object('command', 'send_catalog', 'tables', jsonb_build_array(described)));
+        perform pgoutput_etl.send(jsonb_build_object('command', 'send_catalog', 'tables', described));
         sent := sent + 1;
     end loop;
     return sent;

@@ -21,12 +21,12 @@ from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scop
 
 _RELATION = (
     *("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope", "root"),
-    *("rewrites", "last_number"),
+    *("rewrites", "last_number", "casts", "is_created"),
 )
 
 _CATALOG = (
-    *("batch", "oid", "schema", "table", "columns", "rewrites", "last_number", "dropped", "from_file", "from_ordinal"),
-    *("xid", "subxid", "commit_lsn"),
+    *("batch", "oid", "schema", "table", "columns", "rewrites", "last_number", "partitions", "dropped", "from_file"),
+    *("from_ordinal", "casts", "is_created", "xid", "subxid", "commit_lsn"),
 )
 
 

@@ -88,11 +88,13 @@ _SCHEMAS = {
     ),
     "relations": (
         "batch long, oid long, schema string, table string, replica_identity string, columns relation_columns, "
-        "from_file long, from_ordinal long, scope long, root long, rewrites long, last_number int"
+        "from_file long, from_ordinal long, scope long, root long, rewrites long, last_number int, "
+        "casts long, is_created boolean"
     ),
     "catalog": (
         "batch long, oid long, schema string, table string, columns relation_columns, rewrites long, last_number int, "
-        "dropped boolean, from_file long, from_ordinal long, xid long, subxid long, commit_lsn long"
+        "casts long, is_created boolean, partitions longs, dropped boolean, from_file long, from_ordinal long, "
+        "xid long, subxid long, commit_lsn long"
     ),
     "types": "batch long, oid long, schema string, name string",
     "transactions": (
@@ -231,14 +233,16 @@ def catalog_row(entry: CatalogEntry) -> dict[str, Any]:
     definition = entry.definition
     position = {"from_file": entry.position[0], "from_ordinal": entry.position[1]}
     named = {"oid": definition.oid, "schema": definition.namespace, "table": definition.name}
-    columns = {"columns": column_rows(definition.columns), "dropped": definition.is_dropped}
+    columns = {"columns": column_rows(definition.columns), "partitions": list(definition.partitions)}
+    columns["dropped"] = definition.is_dropped
     sent_by = {"xid": entry.xid, "subxid": entry.subxid, "commit_lsn": entry.commit_lsn}
     return {**named, **columns, **_mark_row(definition.mark), **position, **sent_by}
 
 
 def catalog_entry(row: Mapping[str, Any]) -> CatalogEntry:
     named, columns = (row["oid"], row["schema"], row["table"]), columns_of_rows(row["columns"])
-    definition = Definition(*named, columns, _mark(row) or CatalogMark(0, 0), row["dropped"])
+    mark, partitions = _mark(row) or CatalogMark(0, 0), tuple(row["partitions"])
+    definition = Definition(*named, columns, mark, partitions, row["dropped"])
     position = row["from_file"], row["from_ordinal"]
     return CatalogEntry(position, definition, row["xid"], row["subxid"], row["commit_lsn"])
 
@@ -248,7 +252,9 @@ def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:
 
 
 def _mark(row: Mapping[str, Any]) -> CatalogMark | None:
-    return None if row.get("rewrites") is None else CatalogMark(row["rewrites"], row["last_number"])
+    if row.get("rewrites") is None:
+        return None
+    return CatalogMark(row["rewrites"], row["last_number"], row["casts"], row["is_created"])
 
 
 def erasure_of(backfill: str | None) -> Mapping[str, Any] | None:

@@ -31,7 +31,7 @@ class CatalogMessageError(ValueError):
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
     """A table and all of its columns, which the publication may leave out. is_key is not set. root: of a partition.
-    is_root: the Message has all of its partitions, too."""
+    is_root: the Message has all of its partitions, too. is_created: it is new, and published."""
 
     oid: int
     namespace: str
@@ -39,6 +39,7 @@ class CatalogTable:
     columns: tuple[RelationColumn, ...]
     root: int | None = None
     is_root: bool = False
+    is_created: bool = False
 
     @property
     def last_number(self) -> int:
@@ -48,11 +49,12 @@ class CatalogTable:
 @dataclass(frozen=True, slots=True)
 class CatalogMessage:
     """tables: their new definitions. rewritten: OIDs of tables, and of their roots, whose values the server computed
-    anew and did not send. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could not be
-    described."""
+    anew and did not send. is_cast: by a cast. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could
+    not be described."""
 
     tables: tuple[CatalogTable, ...] = ()
     rewritten: tuple[int, ...] = ()
+    is_cast: bool = False
     dropped: tuple[int, ...] = ()
     is_resent: bool = False
     is_unknown: bool = False
@@ -77,19 +79,22 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
     if body["version"] != VERSION:
         raise CatalogMessageError(f"they have another version than {VERSION}")
     rewritten, oids = body.get("rewritten"), set[int]()
-    if rewritten is not None and rewritten["is_cast"] is not True:
+    if rewritten is not None:
         oids = {_number(rewritten, name) for name in ("oid", "root") if name in rewritten}
-    tables = tuple(_table(table) for table in body.get("tables", ()))
+    is_cast = rewritten is not None and rewritten["is_cast"] is True
+    created = frozenset(body.get("created", ()))
+    tables = tuple(_table(table, created) for table in body.get("tables", ()))
     dropped = tuple(_number({"oid": oid}, "oid") for oid in body.get("dropped", ()))
     is_resent = body.get("command") == "send_catalog"
-    return CatalogMessage(tables, tuple(sorted(oids)), dropped, is_resent, "unknown" in body)
+    return CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body)
 
 
-def _table(table: Mapping[str, Any]) -> CatalogTable:
+def _table(table: Mapping[str, Any], created: frozenset[int]) -> CatalogTable:
     columns = tuple(map(_column, table["columns"]))
     names = (_text(table["schema"]), _text(table["name"]))
     root = _number(table, "root") if "root" in table else None
-    return CatalogTable(_number(table, "oid"), *names, columns, root, table.get("kind") == "p" and root is None)
+    oid, is_root = _number(table, "oid"), table.get("kind") == "p" and root is None
+    return CatalogTable(oid, *names, columns, root, is_root, oid in created)
 
 
 def _column(column: Mapping[str, Any]) -> RelationColumn:

@@ -120,10 +120,13 @@ class RelationColumn:
 @dataclass(frozen=True, slots=True)
 class CatalogMark:
     """The state of a table's definition, as catalog Messages show it. rewrites: how often the server has computed
-    values anew and not sent them. last_number: of a column that the table has had, published or not."""
+    values anew and not sent them. casts: how often by nothing but a cast. last_number: of a column that the table has
+    had, published or not. is_created: the archive has the table from its creation on."""
 
     rewrites: int
     last_number: int
+    casts: int = 0
+    is_created: bool = False
 
 
 @dataclass(frozen=True, slots=True)

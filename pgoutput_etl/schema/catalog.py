@@ -33,13 +33,14 @@ IsMasked = Callable[[str, str, str], bool]
 @dataclass(frozen=True, slots=True)
 class Definition:
     """A table's name and columns; no columns if they are unknown or the table is dropped. mark: what its next Relation
-    message gets."""
+    message gets. partitions: OIDs, of a root."""
 
     oid: int
     namespace: str
     name: str
     columns: tuple[RelationColumn, ...]
     mark: CatalogMark
+    partitions: tuple[int, ...] = ()
     is_dropped: bool = False
 
     def completed(self, relation: Relation) -> Relation | None:
@@ -69,8 +70,9 @@ class Definition:
         """True if values are the names of tables."""
         return any(column.type_oid in _TABLE_NAMES for column in self.columns)
 
-    def rewritten(self) -> Definition:
-        return replace(self, mark=replace(self.mark, rewrites=self.mark.rewrites + 1))
+    def rewritten(self, is_cast: bool = False) -> Definition:
+        rewrites, casts = self.mark.rewrites + (not is_cast), self.mark.casts + is_cast
+        return replace(self, mark=replace(self.mark, rewrites=rewrites, casts=casts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +134,23 @@ class Catalog:
         self, found: CatalogMessage, position: Position, xid: int | None, subxid: int | None, commit_lsn: int | None
     ) -> None:
         """xid: of the open transaction that sends the Message; None if it has committed."""
-        changed = [known.rewritten() for oid in found.rewritten if (known := self.definition(oid, xid))]
+        rewritten = [known for oid in found.rewritten if (known := self.definition(oid, xid))]
+        changed = [known.rewritten(found.is_cast) for known in rewritten]
         gone = [known for oid in found.dropped if (known := self.definition(oid, xid))]
         changed += [replace(known, columns=(), is_dropped=True) for known in gone]
         if gone or any(self._is_renamed(table, xid) for table in found.tables):
             changed += [known.rewritten() for known in self._known(xid) if known.has_names and known not in gone]
         if found.is_unknown:
             changed += [replace(known.rewritten(), columns=()) for known in self._known(xid)]
-        tables = (self._defined(table, self.definition(table.oid, xid)) for table in found.tables)
+        tables = (self._defined(table, found, self.definition(table.oid, xid)) for table in found.tables)
         for definition in (*changed, *tables):
             if definition != self.definition(definition.oid, xid):
                 self._add(CatalogEntry(position, definition, xid, subxid, commit_lsn))
 
-    def _defined(self, table: CatalogTable, earlier: Definition | None) -> Definition:
+    def _defined(self, table: CatalogTable, message: CatalogMessage, earlier: Definition | None) -> Definition:
         """A rewrite removes initial values from the catalog, but a later row may be the first that shows the column."""
-        mark = CatalogMark(0, table.last_number) if earlier is None else earlier.mark
+        new = CatalogMark(0, table.last_number, is_created=table.is_created)
+        mark = new if earlier is None else earlier.mark
         mark = replace(mark, last_number=max(mark.last_number, table.last_number))
         known = {} if earlier is None else {column.number: column.initial for column in earlier.columns}
         columns = [
@@ -155,7 +159,8 @@ class Catalog:
         ]
         masked = [c.initial is not None and self.is_masked(table.namespace, table.name, c.name) for c in columns]
         columns = [replace(c, initial=None) if hide else c for c, hide in zip(columns, masked, strict=True)]
-        definition = Definition(table.oid, table.namespace, table.name, tuple(columns), mark)
+        partitions = tuple(other.oid for other in message.tables if other.root == table.oid)
+        definition = Definition(table.oid, table.namespace, table.name, tuple(columns), mark, partitions)
         is_new = any(hide and c.number not in known for c, hide in zip(columns, masked, strict=True))
         return definition.rewritten() if is_new and earlier is not None else definition
 

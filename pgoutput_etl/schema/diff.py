@@ -97,16 +97,17 @@ def has_unsent_values(old: Relation, new: Relation) -> bool:
         return False
     if old.catalog.rewrites != new.catalog.rewrites or _older_columns(old, new):
         return True
-    before = {column.number: column for column in old.columns}
-    return any(_is_unsent(before[column.number], column) for column in new.columns if column.number in before)
+    before, is_cast = {column.number: column for column in old.columns}, old.catalog.casts != new.catalog.casts
+    pairs = ((before[column.number], column) for column in new.columns if column.number in before)
+    return any(_is_unsent(older, column, is_cast) for older, column in pairs)
 
 
-def _is_unsent(old: RelationColumn, new: RelationColumn) -> bool:
+def _is_unsent(old: RelationColumn, new: RelationColumn, is_cast: bool) -> bool:
     """True if values look otherwise on the server, but not how: inside of a composite or range, or in the form that a
     domain's modifier gives them."""
     before, after = old.form or TypeForm(), new.form or TypeForm()
     if (old.type_oid, old.type_modifier) != (new.type_oid, new.type_modifier):
-        return after.modifier is not None
+        return is_cast and after.modifier is not None
     return before.nested != after.nested and before.attributes == after.attributes
 
 

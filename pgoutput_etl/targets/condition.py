@@ -137,7 +137,8 @@ def _rewrite(state: TableState, since: CompleteSince) -> str:
     """The columns that were retyped or newly sent then are concerned, and if there are none, any may be."""
     names = [name for name, lsn in state.changed_at.items() if lsn >= since.lsn]
     concerned = f"of {named(names)}" if names else "of some columns"
-    return f"before LSN {format_lsn(since.lsn)} the server computed the values {concerned} anew, and sent none of them"
+    lsn = format_lsn(since.lsn)
+    return f"the server computed the values {concerned} anew before LSN {lsn}, or rows were UNLOGGED, and sent none"
 
 
 def _incompleteness(found: Mismatches | None, since: CompleteSince | None) -> str:

@@ -12,8 +12,8 @@ from pgoutput_etl.targets.plan import TableChanges, TableState
 def with_moves(
     history: RelationHistory, changes: Mapping[int, TableChanges], states: Mapping[int, TableState]
 ) -> dict[int, TableChanges]:
-    """A batch's changes, with a change of no row for each table with a new name, rewritten values, or other labels of
-    an enum since its last row. states: after the previous batch."""
+    """A batch's changes, with a change of no row for each table with a new name, rewritten values, other labels of an
+    enum, or other partitions since its last row. states: after the previous batch."""
     moved = dict(changes)
     for oid in {*changes, *states}:
         state, own = states.get(oid), changes.get(oid, TableChanges(oid))
@@ -24,6 +24,7 @@ def with_moves(
             continue
         applied = entry.definition.applied(relation)
         at = (entry.commit_lsn, *entry.position)
-        if applied != relation and at > last_row:
+        has_others = history.attached(oid, last_row[1:]) or history.detached(oid, last_row[1:])
+        if (applied != relation or has_others) and at > last_row:
             moved[oid] = replace(own, runs=(*own.runs, RelationSpan(at, applied)), last_row=at)
     return moved

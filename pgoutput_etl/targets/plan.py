@@ -49,7 +49,8 @@ class Since(Enum):
     they are missing, if there were any."""
 
     SNAPSHOT = "snapshot"
-    CREATION = "creation"  # after a snapshot of a server that publishes all tables, and did not have this one
+    # After a snapshot of a server that publishes all tables, and did not have this one; or by a catalog Message.
+    CREATION = "creation"
     TRUNCATE = "truncate"
     FIRST_CHANGE = "first change"
     ATTACHMENT = "attachment"
@@ -296,7 +297,9 @@ def complete_since(before: TableState | None, changes: TableChanges) -> Complete
     is_new = before is None or before.version < 0
     if known is not None or not is_new or not changes.runs:
         return known
-    return CompleteSince(Since.FIRST_CHANGE, changes.runs[0].start[0])
+    marks = (run.relation.catalog for run in changes.runs)
+    is_created = before is None and any(mark is not None and mark.is_created for mark in marks)
+    return CompleteSince(Since.CREATION if is_created else Since.FIRST_CHANGE, changes.runs[0].start[0])
 
 
 def _rewritten_at(before: TableState | None, changes: TableChanges) -> int | None:
