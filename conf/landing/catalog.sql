@@ -24,7 +24,9 @@ revoke all on pgoutput_etl.catalog_key from public;
 create sequence if not exists pgoutput_etl.catalog_number;
 revoke all on sequence pgoutput_etl.catalog_number from public;
 
--- Has no rows, and as an unlogged table is never published. send_catalog() waits for transactions that have changed definitions, and they for it.
+-- Unlogged, so it is never published. send_catalog() waits for transactions that have changed definitions, and they for
+-- it. A row shows the xid of the subtransaction that inserts it: in a streamed transaction, a Message only has that of
+-- the whole, and would count after ROLLBACK TO SAVEPOINT.
 create unlogged table if not exists pgoutput_etl.catalog_lock ();
 revoke all on pgoutput_etl.catalog_lock from public;
 
@@ -32,10 +34,14 @@ revoke all on pgoutput_etl.catalog_lock from public;
 create or replace function pgoutput_etl.send(body jsonb) returns void language plpgsql
 set search_path = pg_catalog, pg_temp as $$
 declare
-    content bytea := convert_to((body || jsonb_build_object('version', 1,
-        'number', nextval('pgoutput_etl.catalog_number')))::text, 'UTF8');
     secret bytea := (select k.key from pgoutput_etl.catalog_key k);
+    own bigint;
+    content bytea;
 begin
+    insert into pgoutput_etl.catalog_lock default values returning xmin::text::bigint into own;
+    delete from pgoutput_etl.catalog_lock;
+    content := convert_to((body || jsonb_build_object('version', 1, 'xid', own,
+        'number', nextval('pgoutput_etl.catalog_number')))::text, 'UTF8');
     perform pg_logical_emit_message(true, 'pgoutput_etl.catalog',
         convert_to(encode(sha256(secret || sha256(secret || content)), 'hex'), 'UTF8') || content);
     perform pg_logical_emit_message(true, 'pgoutput_etl.catalog', ''::bytea);

@@ -50,7 +50,8 @@ class CatalogTable:
 class CatalogMessage:
     """tables: their new definitions. rewritten: OIDs of tables, and of their roots, whose values the server computed
     anew and did not send. is_cast: by a cast. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could
-    not be described."""
+    not be described. xid: of the subtransaction, which pgoutput does not tell: it gives a Message in a stream segment
+    the xid of the whole transaction (pgoutput_message)."""
 
     tables: tuple[CatalogTable, ...] = ()
     rewritten: tuple[int, ...] = ()
@@ -58,6 +59,7 @@ class CatalogMessage:
     dropped: tuple[int, ...] = ()
     is_resent: bool = False
     is_unknown: bool = False
+    xid: int | None = None
 
 
 def read_catalog_message(content: bytes, key: bytes | None) -> CatalogMessage:
@@ -86,7 +88,8 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
     tables = tuple(_table(table, created) for table in body.get("tables", ()))
     dropped = tuple(_number({"oid": oid}, "oid") for oid in body.get("dropped", ()))
     is_resent = body.get("command") == "send_catalog"
-    return CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body)
+    xid = _number(body, "xid")
+    return CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid)
 
 
 def _table(table: Mapping[str, Any], created: frozenset[int]) -> CatalogTable:

@@ -130,9 +130,7 @@ class Catalog:
             self.refused[str(error)] = self.refused.get(str(error), 0) + 1
             return CatalogMessage()
 
-    def add(
-        self, found: CatalogMessage, position: Position, xid: int | None, subxid: int | None, commit_lsn: int | None
-    ) -> None:
+    def add(self, found: CatalogMessage, position: Position, xid: int | None, commit_lsn: int | None) -> None:
         """xid: of the open transaction that sends the Message; None if it has committed."""
         rewritten = [known for oid in found.rewritten if (known := self.definition(oid, xid))]
         changed = [known.rewritten(found.is_cast) for known in rewritten]
@@ -145,7 +143,7 @@ class Catalog:
         tables = (self._defined(table, found, self.definition(table.oid, xid)) for table in found.tables)
         for definition in (*changed, *tables):
             if definition != self.definition(definition.oid, xid):
-                self._add(CatalogEntry(position, definition, xid, subxid, commit_lsn))
+                self._add(CatalogEntry(position, definition, xid, None if xid is None else found.xid, commit_lsn))
 
     def _defined(self, table: CatalogTable, message: CatalogMessage, earlier: Definition | None) -> Definition:
         """A rewrite removes initial values from the catalog, but a later row may be the first that shows the column."""

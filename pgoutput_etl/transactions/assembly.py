@@ -249,7 +249,7 @@ class Assembly:
         owner = self._open.file.owners.get(row.fragment)
         lsn = None if xid is not None else row.commit_lsn if owner is None else owner.lsn
         found = self.relations.catalog.read(message)
-        self.relations.catalog.add(found, position, xid, message.xid, lsn)
+        self.relations.catalog.add(found, position, xid, lsn)
         self.relations.follow(found, position, scope, xid)
 
     def _control_between_fragments(self, message: messages.PgoutputMessage, row: ControlRow) -> None:

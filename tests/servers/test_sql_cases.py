@@ -31,16 +31,14 @@ _CAUSES = {
     "a domain's modifier is not sent, as the summary says": "domain_modifier",
 }
 _WRONG = {name: cause for cause, names in _CAUSES.items() for name in names.split()}
-WRONG_IN_MEMORY = {
-    **_WRONG,
-    **dict.fromkeys(
-        (
-            *("ascii_values", "binary_composite_of_domain", "key_not_unique", "key_retype_uncertain"),
-            *("pk_only_generated", "underscore_types"),
-        ),
-        "only the job holds a table with its reason",
+ONLY_THE_JOB = dict.fromkeys(
+    (
+        *("ascii_values", "binary_composite_of_domain", "key_not_unique", "key_retype_uncertain"),
+        *("pk_only_generated", "underscore_types"),
     ),
-}
+    "only the job holds a table with its reason",
+)
+WRONG_IN_MEMORY = {**_WRONG, **ONLY_THE_JOB}
 # In memory, a root is incomplete, as nothing shows that it was created empty.
 WRONG_THROUGH_THE_JOB = {
     **_WRONG,
