@@ -36,10 +36,11 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     secret bytea := (select k.key from pgoutput_etl.catalog_key k);
     own bigint;
+    place tid;
     content bytea;
 begin
-    insert into pgoutput_etl.catalog_lock default values returning xmin::text::bigint into own;
-    delete from pgoutput_etl.catalog_lock;
+    insert into pgoutput_etl.catalog_lock default values returning xmin::text::bigint, ctid into own, place;
+    delete from pgoutput_etl.catalog_lock where ctid = place;
     content := convert_to((body || jsonb_build_object('version', 1, 'xid', own,
         'number', nextval('pgoutput_etl.catalog_number')))::text, 'UTF8');
     perform pg_logical_emit_message(true, 'pgoutput_etl.catalog',

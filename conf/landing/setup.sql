@@ -3,16 +3,20 @@
 -- -v slot=etl_shop: another name than etl, because a server's databases can't have slots of the same name.
 -- -v two_phase=true: prepared transactions are sent when they are prepared (PostgreSQL 15 and newer).
 -- -v failover=true: standbys have the slot too (PostgreSQL 17 and newer; both options together from 18 on).
+-- -v catalog=false: without catalog.sql, which writes changes of tables' definitions into the slot (PostgreSQL 14 and
+-- newer).
 \set ON_ERROR_STOP on
 set search_path = '';
 \if :{?slot} \else \set slot etl \endif
 -- An option that isn't given is false for a new slot, and isn't checked for an existing one.
 \if :{?two_phase} \else \set two_phase '' \endif
 \if :{?failover} \else \set failover '' \endif
+\if :{?catalog} \else \set catalog true \endif
 \set is_ready true
 select current_setting('server_version_num')::int >= 180000 as is_18,
        current_setting('server_version_num')::int >= 170000 as is_17,
        current_setting('server_version_num')::int >= 150000 as is_15,
+       current_setting('server_version_num')::int >= 140000 and :'catalog'::boolean as has_catalog,
        current_setting('server_version_num')::int >= 120000 as is_12,
        exists (select from pg_roles where rolname = 'landing') as has_role,
        exists (select from pg_publication where pubname = 'etl') as has_publication,
@@ -37,6 +41,24 @@ select pg_create_logical_replication_slot(:'slot', 'pgoutput', false, :'new_two_
 select pg_create_logical_replication_slot(:'slot', 'pgoutput', false, :'new_two_phase');
 \else
 select pg_create_logical_replication_slot(:'slot', 'pgoutput');
+\endif
+
+-- Who may create event triggers differs by provider, so one is tried, and rolled back.
+\if :has_catalog
+do $try$ begin
+    create function pg_temp.pgoutput_etl_try() returns event_trigger language plpgsql as $$ begin end $$;
+    create event trigger pgoutput_etl_try on sql_drop execute function pg_temp.pgoutput_etl_try();
+    raise exception using errcode = 'PE001';
+exception when sqlstate 'PE001' then perform pg_catalog.set_config('pgoutput_etl.can_watch', 'true', false);
+    when others then perform pg_catalog.set_config('pgoutput_etl.can_watch', 'false', false);
+end $try$;
+select current_setting('pgoutput_etl.can_watch')::boolean as can_watch \gset
+\if :can_watch
+\ir catalog.sql
+\else
+\echo 'catalog.sql is not installed, because this user may not create event triggers: some changes of columns then need'
+\echo 'a declaration or a snapshot (docs/schema-changes.md)'
+\endif
 \endif
 
 -- Tables whose changes are not sent, if the publication lists tables or schemas.

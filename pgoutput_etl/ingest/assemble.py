@@ -55,9 +55,9 @@ def collect_scans(blocks: ScannedBlocks) -> ScanOutput:
 def configured(assembly: Assembly, config: Config) -> Assembly:
     """The assembly with what the configuration says of transactions and catalog Messages."""
     assembly.origins = config.source.origins
-    catalog, key = assembly.relations.catalog, config.source.catalog_key
-    catalog.key = None if key is None else key.secret
-    catalog.is_masked = lambda schema, table, column: column in config.rule_for(schema, table).column_rules
+    definitions, key = assembly.relations.definitions, config.source.catalog_key
+    definitions.key = None if key is None else key.secret
+    definitions.is_masked = lambda schema, table, column: column in config.rule_for(schema, table).column_rules
     return assembly
 
 

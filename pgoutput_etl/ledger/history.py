@@ -13,7 +13,7 @@ from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.store import Store
 from pgoutput_etl.ledger.tables import catalog_entry, catalog_row, relation_of, relation_row
 from pgoutput_etl.protocol.messages import Type
-from pgoutput_etl.schema.catalog import Catalog
+from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationEntry, RelationHistory
 from pgoutput_etl.targets.plan import TableState
@@ -50,7 +50,7 @@ class LedgerHistory:
             for row in stored.to_pylist()
         )
         if batch.state is not None and batch.state.get("has_catalog"):
-            relations.catalog = self._catalog(batch, batch.state)
+            relations.definitions = self._catalog(batch, batch.state)
         rows = self.store.rows_before("types", ("batch", "oid", "schema", "name"), batch)
         rows.sort(key=lambda row: row["batch"])
         types = {row["oid"]: Type(None, row["oid"], row["schema"], row["name"]) for row in rows}
@@ -68,16 +68,16 @@ class LedgerHistory:
         ]
         self.store.append_rows("relations", rows, batch.number)
 
-    def _catalog(self, batch: Batch, state: Mapping[str, Any]) -> Catalog:
+    def _catalog(self, batch: Batch, state: Mapping[str, Any]) -> Definitions:
         """Each batch stores the definitions of all transactions that it leaves open."""
         rows = self.store.rows_before("catalog", _CATALOG, batch)
         last = {row["xid"]: 0 for row in rows}
         for row in rows:
             last[row["xid"]] = max(last[row["xid"]], row["batch"])
         entries = [catalog_entry(row) for row in rows if row["xid"] is None or row["batch"] == last[row["xid"]]]
-        return Catalog.of(entries, open_xids(state))
+        return Definitions.of(entries, open_xids(state))
 
-    def append_catalog(self, catalog: Catalog, batch: Batch) -> None:
+    def append_catalog(self, catalog: Definitions, batch: Batch) -> None:
         self.store.append_rows("catalog", [catalog_row(entry) for entry in catalog.to_store()], batch.number)
 
     def append_types(self, types: Iterable[Type], batch: Batch) -> None:

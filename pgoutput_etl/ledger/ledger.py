@@ -81,7 +81,7 @@ class Ledger:
             partial(self.transactions.append_messages, batch, rows, statistics.messages),
             partial(self.history.append_relations, assembly.relations.entries[before.relation_entries :], batch),
             partial(self.history.append_types, new_types, batch),
-            partial(self.history.append_catalog, assembly.relations.catalog, batch),
+            partial(self.history.append_catalog, assembly.relations.definitions, batch),
             partial(self.quarantine.append_refused, batch),
         )
 

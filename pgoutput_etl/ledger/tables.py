@@ -16,8 +16,8 @@ from pgoutput_etl.protocol.messages import CatalogMark, Relation, RelationColumn
 from pgoutput_etl.reasons import columns_of, with_reason
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.schema.catalog import CatalogEntry, Definition
 from pgoutput_etl.schema.column_matching import Doubt
+from pgoutput_etl.schema.definitions import Definition, DefinitionEntry
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since, TableState
 from pgoutput_etl.timestamps import time_of
@@ -229,7 +229,7 @@ def _form(text: str | None) -> TypeForm | None:
     return TypeForm(labels, tuple(form["attributes"]), form["nested"], form["modifier"])
 
 
-def catalog_row(entry: CatalogEntry) -> dict[str, Any]:
+def catalog_row(entry: DefinitionEntry) -> dict[str, Any]:
     definition = entry.definition
     position = {"from_file": entry.position[0], "from_ordinal": entry.position[1]}
     named = {"oid": definition.oid, "schema": definition.namespace, "table": definition.name}
@@ -239,12 +239,12 @@ def catalog_row(entry: CatalogEntry) -> dict[str, Any]:
     return {**named, **columns, **_mark_row(definition.mark), **position, **sent_by}
 
 
-def catalog_entry(row: Mapping[str, Any]) -> CatalogEntry:
+def catalog_entry(row: Mapping[str, Any]) -> DefinitionEntry:
     named, columns = (row["oid"], row["schema"], row["table"]), columns_of_rows(row["columns"])
     mark, partitions = _mark(row) or CatalogMark(0, 0), tuple(row["partitions"])
     definition = Definition(*named, columns, mark, partitions, row["dropped"])
     position = row["from_file"], row["from_ordinal"]
-    return CatalogEntry(position, definition, row["xid"], row["subxid"], row["commit_lsn"])
+    return DefinitionEntry(position, definition, row["xid"], row["subxid"], row["commit_lsn"])
 
 
 def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:

@@ -69,7 +69,7 @@ SELECT json_build_object(
       ORDER BY n.nspname, c.relname), '[]'::json)
     FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN published p ON p.schemaname = n.nspname AND p.tablename = c.relname
-    WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema')
+    WHERE c.relkind IN ('r', 'p') AND n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', 'pgoutput_etl'))
 )::text AS server
 """.strip()
 

@@ -29,7 +29,7 @@ class CatalogMessageError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogTable:
+class DefinedTable:
     """A table and all of its columns, which the publication may leave out. is_key is not set. root: of a partition.
     is_root: the Message has all of its partitions, too. is_created: it is new, and published."""
 
@@ -53,7 +53,7 @@ class CatalogMessage:
     not be described. xid: of the subtransaction, which pgoutput does not tell: it gives a Message in a stream segment
     the xid of the whole transaction (pgoutput_message)."""
 
-    tables: tuple[CatalogTable, ...] = ()
+    tables: tuple[DefinedTable, ...] = ()
     rewritten: tuple[int, ...] = ()
     is_cast: bool = False
     dropped: tuple[int, ...] = ()
@@ -92,12 +92,12 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
     return CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid)
 
 
-def _table(table: Mapping[str, Any], created: frozenset[int]) -> CatalogTable:
+def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
     columns = tuple(map(_column, table["columns"]))
     names = (_text(table["schema"]), _text(table["name"]))
     root = _number(table, "root") if "root" in table else None
     oid, is_root = _number(table, "oid"), table.get("kind") == "p" and root is None
-    return CatalogTable(oid, *names, columns, root, is_root, oid in created)
+    return DefinedTable(oid, *names, columns, root, is_root, oid in created)
 
 
 def _column(column: Mapping[str, Any]) -> RelationColumn:

@@ -104,7 +104,7 @@ class TypeForm:
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """number, form, initial: from catalog Messages (schema/catalog.py), None where none describes the column. number:
+    """number, form, initial: from catalog Messages (schema/definitions.py), None where none describes it. number:
     pg_attribute.attnum. form: of a user type. initial: the text of its value in rows that are older than the column;
     None is NULL, too."""
 

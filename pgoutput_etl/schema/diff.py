@@ -28,6 +28,10 @@ class ChangeKind(Enum):
     TABLE_MOVED = "table moved to the path that the configuration gives it"
 
 
+# The detail of a new column whose values in existing rows are known, or named as rewritten.
+BY_CATALOG = "by the server's catalog"
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
     """detail: the difference, in names and types; "" if the column's name is enough."""
@@ -131,7 +135,7 @@ def _changes(
     for place, (column, origin) in enumerate(zip(after, origins, strict=True)):
         if origin is None:
             kind = ChangeKind.PUBLISHED if place in unsent else ChangeKind.ADDED
-            changes.append(SchemaChange(kind, column.name))
+            changes.append(SchemaChange(kind, column.name, BY_CATALOG if old.catalog and new.catalog else ""))
             continue
         old_column = before[origin]
         if old_column.name != column.name:

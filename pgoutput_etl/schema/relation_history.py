@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
 
-from pgoutput_etl.protocol.catalog_message import CatalogMessage, CatalogTable
+from pgoutput_etl.protocol.catalog_message import CatalogMessage, DefinedTable
 from pgoutput_etl.protocol.messages import Relation
-from pgoutput_etl.schema.catalog import Catalog
+from pgoutput_etl.schema.definitions import Definitions
 
 Position = tuple[int, int]
 
@@ -74,12 +74,12 @@ class _Scope:
 class RelationHistory:
     """The versions of all relations. Grows with the number of versions, not of messages.
 
-    entries: as they were sent. mask: applied by `newest` and `versions`. catalog: what completes the next ones.
+    entries: as they were sent. mask: applied by `newest` and `versions`. definitions: what completes the next ones.
     """
 
     entries: list[RelationEntry] = field(default_factory=list)
     mask: RelationMask | None = None
-    catalog: Catalog = field(default_factory=Catalog)
+    definitions: Definitions = field(default_factory=Definitions)
     _by_oid: dict[int, list[RelationEntry]] = field(default_factory=dict)
     _partitions: dict[int, set[int]] = field(default_factory=dict)  # by the root's OID
     _for_all: dict[int, RelationEntry] = field(default_factory=dict)
@@ -123,17 +123,17 @@ class RelationHistory:
 
     def follow(self, message: CatalogMessage, position: Position, scope: int | None, xid: int | None) -> None:
         """Changes the descriptions that are in force by a catalog Message, which may come without a row: names, and
-        the roots of partitions. If nothing has changed, it completes their columns. xid: as in Catalog.add."""
+        the roots of partitions. If nothing has changed, it completes their columns. xid: as in Definitions.add."""
         for table in message.tables:
             known = self._in_force(table.oid, scope)
             if known is None:
                 continue
             relation = replace(known.relation, namespace=table.namespace, name=table.name)
-            definition = self.catalog.definition(table.oid, xid)
+            definition = self.definitions.definition(table.oid, xid)
             if definition is not None:
                 relation = definition.applied(relation)
             if message.is_resent and relation.catalog is None:
-                relation = self.catalog.completed(relation, xid)
+                relation = self.definitions.completed(relation, xid)
             self.declare(relation, position, scope, self._root_of(table, known) or table.oid)
         for oid in self._detached_by(message):
             known = self._in_force(oid, scope)
@@ -144,7 +144,7 @@ class RelationHistory:
         own = self._scopes.get(scope, _Scope()).entries if scope is not None else {}
         return own.get(oid, self._for_all.get(oid))
 
-    def _root_of(self, table: CatalogTable, known: RelationEntry) -> int | None:
+    def _root_of(self, table: DefinedTable, known: RelationEntry) -> int | None:
         """The OID that a partition's rows stand under: the root's, if that is published."""
         return table.root if known.root is not None or table.root in self._by_oid else None
 

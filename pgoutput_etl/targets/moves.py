@@ -17,7 +17,7 @@ def with_moves(
     moved = dict(changes)
     for oid in {*changes, *states}:
         state, own = states.get(oid), changes.get(oid, TableChanges(oid))
-        entry = history.catalog.committed(oid)
+        entry = history.definitions.committed(oid)
         relation = own.runs[-1].relation if own.runs else None if state is None else state.relation
         last_row = own.last_row or (state and state.last_row) or (0, 0, 0)
         if entry is None or entry.commit_lsn is None or relation is None or entry.definition.is_dropped:

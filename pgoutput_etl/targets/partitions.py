@@ -62,7 +62,7 @@ def with_other_partitions(
     attached = (entry.relation for entry in history.attached(changes.oid, since))
     detached = (entry.relation for entry in history.detached(changes.oid, since))
     gained = tuple(r.full_name for r in attached if rows.get(r.oid, _NO_ROWS).last > loaded_at)
-    entry = history.catalog.committed(changes.oid)
+    entry = history.definitions.committed(changes.oid)
     unseen = RowLsns(-1 if entry is None else entry.commit_lsn or -1, -1)  # the catalog shows it without a row
     lost = tuple(r.full_name for r in detached if rows.get(r.oid, unseen).first > loaded_at)
     is_loaded = rows.get(changes.oid, _NO_ROWS).first <= loaded_at

@@ -221,7 +221,7 @@ class Assembly:
         message = decode(row.body, in_stream)
         match message:
             case messages.Relation():
-                described = self.relations.catalog.completed(message, transactions.open_xid(row.fragment))
+                described = self.relations.definitions.completed(message, transactions.open_xid(row.fragment))
                 position, root = (file.number, row.ordinal), file.roots.get(row.ordinal)
                 self.relations.declare(described, position, file.scope_of(row.fragment, in_stream), root)
             case messages.Message():
@@ -248,8 +248,8 @@ class Assembly:
         position, xid = (self._open.file.number, row.ordinal), self._open.open_xid(row.fragment)
         owner = self._open.file.owners.get(row.fragment)
         lsn = None if xid is not None else row.commit_lsn if owner is None else owner.lsn
-        found = self.relations.catalog.read(message)
-        self.relations.catalog.add(found, position, xid, lsn)
+        found = self.relations.definitions.read(message)
+        self.relations.definitions.add(found, position, xid, lsn)
         self.relations.follow(found, position, scope, xid)
 
     def _control_between_fragments(self, message: messages.PgoutputMessage, row: ControlRow) -> None:
@@ -344,7 +344,7 @@ class Assembly:
             "highest_xid": self._newest_xid or 0,
             "unreliable_from": self.unreliable_from,
             "last_commit_ts": self.last_commit_ts,
-            "has_catalog": bool(self.relations.catalog),
+            "has_catalog": bool(self.relations.definitions),
         }
 
     @classmethod

@@ -176,7 +176,7 @@ class OpenTransactions:
             self.relations.end(transaction.scope)
         if transaction.xid is not None:
             is_committed = status.value in ONCE_COMMITTED
-            self.relations.catalog.end(transaction.xid, is_committed, lsn, transaction.aborted_subxids)
+            self.relations.definitions.end(transaction.xid, is_committed, lsn, transaction.aborted_subxids)
         self.outcomes.append(transaction.outcome(status, lsn, time))
 
     def open_xid(self, fragment: int) -> int | None:
@@ -300,7 +300,7 @@ class OpenTransactions:
             subxids = aborts.subxids[aborts.xids == xid]
             is_whole = subxids == xid
             stream.aborted_subxids.extend(subxids[~is_whole].tolist())
-            self.relations.catalog.abort(xid, subxids[~is_whole].tolist())
+            self.relations.definitions.abort(xid, subxids[~is_whole].tolist())
             if is_whole.any():
                 del self.streams[xid]
                 self.end(TransactionStatus.ABORTED, stream)

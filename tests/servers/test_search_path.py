@@ -30,7 +30,8 @@ pytestmark = pytest.mark.e2e
 
 DRIVER = "org.postgresql:postgresql:42.7.7"
 FIRST = "public, pg_catalog"  # the database's owner may set it: then copies of PostgreSQL's functions come first
-LANDING = {name: (CONF / f"{name}.sql").read_text() for name in ("setup", "copy-end", "copy-changes", "copy-advance")}
+_SCRIPTS = ("setup", "catalog", "copy-end", "copy-changes", "copy-advance")
+LANDING = {name: (CONF / f"{name}.sql").read_text() for name in _SCRIPTS}
 LANDING["watch"] = (CONF / "watch.sql").read_text()
 TABLES = """
 create domain code as text;
@@ -131,6 +132,7 @@ def own(server: Server, statement: str) -> str:
 def run_file(server: Server, folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     path = folder / "statements.sql"
     path.write_text(text)
+    (folder / "catalog.sql").write_text(LANDING["catalog"])  # setup.sql includes it
     given = {"slot": "etl", "publication": "etl", "upto": own(server, "select pg_current_wal_flush_lsn()")}
     variables = (part for name, value in given.items() for part in ("-v", f"{name}={value}"))
     return server.run_scripts(*variables, "-o", str(folder / "output"), "-f", str(path))
@@ -152,6 +154,8 @@ def test_landing(trapped: Server, tmp_path: Path) -> None:
         for name in ("setup", "setup", "watch", "copy-end", "copy-changes", "copy-advance"):
             done = run_file(trapped, tmp_path, LANDING[name])
             assert done.returncode == 0, (name, done.stderr)
+        trapped.psql("alter table public.keyed add more int default 7")
+        trapped.psql("alter table public.keyed alter more type text; alter table public.keyed drop more")
         machine = Machine(trapped, tmp_path / "machine", LANDED_BY="copy", PUBLICATION="etl")
         own(trapped, "insert into public.keyed values (10, 'landed')")
         machine.run("pg-landing-copy@.service")

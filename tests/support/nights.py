@@ -32,7 +32,7 @@ from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
 from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
 from pgoutput_etl.scan.scan_file import scan_file
-from pgoutput_etl.schema.catalog import Catalog
+from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.schema.version_spans import RowPositions
@@ -166,7 +166,7 @@ class Nights:
         self.relations += [_entry_row(entry) for entry in assembly.relations.entries[known:]]
         self.types = dict(assembly.types)
         settled = [row for row in self.catalog if row["xid"] is None]
-        self.catalog = settled + [catalog_row(entry) for entry in assembly.relations.catalog.to_store()]
+        self.catalog = settled + [catalog_row(entry) for entry in assembly.relations.definitions.to_store()]
         self.waiting = _of_units([*self.waiting, *batches], _open_units(assembly))
         for file in scanned:
             self.replay.add_scanned(f"{file.summary.file}", file)
@@ -177,7 +177,7 @@ class Nights:
         if self.state is None:
             return Assembly()
         state, relations = json.loads(self.state), RelationHistory.of(entries)
-        relations.catalog = Catalog.of(map(catalog_entry, self.catalog), open_xids(state))
+        relations.definitions = Definitions.of(map(catalog_entry, self.catalog), open_xids(state))
         return Assembly.from_state(state, relations, self.types)
 
     def _write(self, planned: TargetPlan, rows: MemoryRows, lsn_before: int, lsn: int) -> dict[int, TableState]:

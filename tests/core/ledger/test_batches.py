@@ -143,5 +143,5 @@ def test_a_version_that_knows_no_attached_partitions_refuses_their_ledger(
     assert last.tables[1].complete_since == since
     monkeypatch.setattr("pgoutput_etl.ledger.tables.FORMAT", 2)
     monkeypatch.setattr("pgoutput_etl.ledger.batches.table_state", lambda _: pytest.fail("it parsed a state"))
-    with pytest.raises(RunError, match=r"the ledger has format 4, and this version .* up to 2: run"):
+    with pytest.raises(RunError, match=rf"the ledger has format {FORMAT}, and this version .* up to 2: run"):
         batches.last()

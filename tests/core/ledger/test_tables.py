@@ -27,7 +27,7 @@ def nested(table: str, column: str) -> str:
 def test_a_ledger_that_an_older_version_cannot_read_has_a_higher_number() -> None:
     """A version looks up values and unpacks nested columns by name, so it fails at new ones. To add any of these,
     raise FORMAT, and add the number to docs/upgrading.md."""
-    assert FORMAT == 4
+    assert FORMAT == 5
     assert nested("batches", "tables") == (
         "oid schema table path version last_commit_lsn status reason reason_kind relation key retired types rows mode "
         "uses snapshot last_row complete_by complete_lsn mismatches doubts declared changed_at memory"
@@ -36,8 +36,9 @@ def test_a_ledger_that_an_older_version_cannot_read_has_a_higher_number() -> Non
         "file path size modified status offset consumed prefix_hash distinctive varied framing begins_in_stream "
         "ends_in_stream same_as unfinished reason decompressed_size head oids"
     )
-    assert nested("relations", "columns") == "name type_oid type_modifier is_key"
-    assert values(Since) == ["attachment", "creation", "first change", "snapshot", "truncate"]
+    assert nested("relations", "columns") == "name type_oid type_modifier is_key number form initial"
+    assert nested("catalog", "columns") == nested("relations", "columns")
+    assert values(Since) == ["attachment", "creation", "first change", "rewrite", "snapshot", "truncate"]
     assert values(Mode) == ["append", "history", "mirror", "soft_delete"]
     assert values(FileStatus) == ["duplicate", "moved", "read", "refused", "same", "unreadable"]
     assert values(TransactionStatus) == ["aborted", "committed", "open", "quarantined", "refused", "resent"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pgoutput_etl.protocol.catalog_message import (
     CatalogMessage,
     CatalogMessageError,
-    CatalogTable,
+    DefinedTable,
     read_catalog_message,
 )
 from pgoutput_etl.protocol.messages import CatalogMark, Message, Relation, RelationColumn
@@ -76,7 +76,7 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogEntry:
+class DefinitionEntry:
     """A definition from `position` on. xid: of the open transaction that sent it, None once it is committed. subxid: of
     its subtransaction, in a stream segment. commit_lsn: None if it is open, or unreadable."""
 
@@ -88,7 +88,7 @@ class CatalogEntry:
 
 
 @dataclass(slots=True)
-class Catalog:
+class Definitions:
     """The definitions of all tables. Grows with their changes.
 
     key: of the Messages' digests; None accepts any. added: definitions that count since the catalog was loaded.
@@ -97,26 +97,26 @@ class Catalog:
 
     key: bytes | None = field(default=None, repr=False)
     is_masked: IsMasked = field(default=lambda *_: False, repr=False)
-    added: list[CatalogEntry] = field(default_factory=list)
+    added: list[DefinitionEntry] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
-    _committed: dict[int, CatalogEntry] = field(default_factory=dict)
-    _open: dict[int, list[CatalogEntry]] = field(default_factory=dict)  # by the transaction's xid
+    _committed: dict[int, DefinitionEntry] = field(default_factory=dict)
+    _open: dict[int, list[DefinitionEntry]] = field(default_factory=dict)  # by the transaction's xid
 
     @classmethod
-    def of(cls, entries: Iterable[CatalogEntry], open_xids: Collection[int] = ()) -> Catalog:
+    def of(cls, entries: Iterable[DefinitionEntry], open_xids: Collection[int] = ()) -> Definitions:
         """From stored entries. open_xids: of transactions that are still open."""
-        catalog = cls()
+        definitions = cls()
         for entry in sorted(entries, key=lambda e: e.position):
             if entry.xid is None:
-                catalog._committed[entry.definition.oid] = entry
+                definitions._committed[entry.definition.oid] = entry
             elif entry.xid in open_xids:
-                catalog._open.setdefault(entry.xid, []).append(entry)
-        return catalog
+                definitions._open.setdefault(entry.xid, []).append(entry)
+        return definitions
 
     def __bool__(self) -> bool:
         return bool(self._committed or self._open)
 
-    def to_store(self) -> list[CatalogEntry]:
+    def to_store(self) -> list[DefinitionEntry]:
         """The new definitions, and all of open transactions."""
         return [*self.added, *(entry for entries in self._open.values() for entry in entries)]
 
@@ -143,9 +143,9 @@ class Catalog:
         tables = (self._defined(table, found, self.definition(table.oid, xid)) for table in found.tables)
         for definition in (*changed, *tables):
             if definition != self.definition(definition.oid, xid):
-                self._add(CatalogEntry(position, definition, xid, None if xid is None else found.xid, commit_lsn))
+                self._add(DefinitionEntry(position, definition, xid, None if xid is None else found.xid, commit_lsn))
 
-    def _defined(self, table: CatalogTable, message: CatalogMessage, earlier: Definition | None) -> Definition:
+    def _defined(self, table: DefinedTable, message: CatalogMessage, earlier: Definition | None) -> Definition:
         """A rewrite removes initial values from the catalog, but a later row may be the first that shows the column."""
         new = CatalogMark(0, table.last_number, is_created=table.is_created)
         mark = new if earlier is None else earlier.mark
@@ -162,7 +162,7 @@ class Catalog:
         is_new = any(hide and c.number not in known for c, hide in zip(columns, masked, strict=True))
         return definition.rewritten() if is_new and earlier is not None else definition
 
-    def _is_renamed(self, table: CatalogTable, xid: int | None) -> bool:
+    def _is_renamed(self, table: DefinedTable, xid: int | None) -> bool:
         known = self.definition(table.oid, xid)
         return known is not None and (known.namespace, known.name) != (table.namespace, table.name)
 
@@ -176,7 +176,7 @@ class Catalog:
         found = next((entry for entry in reversed(own) if entry.definition.oid == oid), self.committed(oid))
         return None if found is None else found.definition
 
-    def committed(self, oid: int) -> CatalogEntry | None:
+    def committed(self, oid: int) -> DefinitionEntry | None:
         return self._committed.get(oid)
 
     def completed(self, relation: Relation, xid: int | None) -> Relation:
@@ -196,7 +196,7 @@ class Catalog:
         if xid in self._open and len(subxids):
             self._open[xid] = [entry for entry in self._open[xid] if entry.subxid not in subxids]
 
-    def _add(self, entry: CatalogEntry) -> None:
+    def _add(self, entry: DefinitionEntry) -> None:
         if entry.xid is None:
             self._committed[entry.definition.oid] = entry
             self.added.append(entry)

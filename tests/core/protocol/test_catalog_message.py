@@ -1,0 +1,79 @@
+"""Catalog Messages: what counts, and what a forged or damaged one does."""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from pgoutput_etl.protocol.catalog_message import CatalogMessage, CatalogMessageError, read_catalog_message
+
+KEY = bytes(range(32))
+COLUMN = {"number": 1, "name": "id", "type": 23, "modifier": -1}
+TABLE = {"oid": 16400, "schema": "public", "name": "t", "columns": [COLUMN]}
+BODY: dict[str, Any] = {"version": 1, "number": 1, "xid": 700, "command": "ALTER TABLE", "tables": [TABLE]}
+
+
+def content(body: object, key: bytes = KEY) -> bytes:
+    text = json.dumps(body).encode()
+    return sha256(key + sha256(key + text).digest()).hexdigest().encode() + text
+
+
+def test_a_message_with_the_keys_digest_counts() -> None:
+    [table] = read_catalog_message(content(BODY), KEY).tables
+    assert (table.oid, table.namespace, table.name, table.last_number) == (16400, "public", "t", 1)
+
+
+@pytest.mark.parametrize("forged", [content(BODY, b"guessed"), content(BODY)[:-1] + b" ", b"0" * 64, b"", b"\xff" * 99])
+def test_a_message_with_another_digest_does_not(forged: bytes) -> None:
+    with pytest.raises(CatalogMessageError, match="digest"):
+        read_catalog_message(forged, KEY)
+
+
+def test_without_a_key_any_digest_counts() -> None:
+    assert read_catalog_message(content(BODY, b"guessed"), None).tables
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        [],
+        "text",
+        None,
+        {**BODY, "tables": [{**TABLE, "oid": "16400"}]},
+        {**BODY, "tables": [{**TABLE, "oid": 2**32}]},
+        {**BODY, "tables": [{**TABLE, "oid": True}]},
+        {**BODY, "tables": [{**TABLE, "name": 1}]},
+        {**BODY, "tables": [{**TABLE, "columns": [{**COLUMN, "number": 1 << 15}]}]},
+        {**BODY, "tables": [{**TABLE, "columns": [{**COLUMN, "initial": 7}]}]},
+        {**BODY, "tables": [{**TABLE, "columns": [{**COLUMN, "form": {"labels": [["a", 1]]}}]}]},
+        {**BODY, "tables": 1},
+        {**BODY, "rewritten": {"oid": 1}},
+        {**BODY, "dropped": [None]},
+        {"version": 1},
+    ],
+)
+def test_another_form_is_an_error_without_content(body: object) -> None:
+    with pytest.raises(CatalogMessageError, match="does not write such Messages"):
+        read_catalog_message(content(body), None)
+
+
+def test_a_deeply_nested_text_is_an_error() -> None:
+    with pytest.raises(CatalogMessageError):
+        read_catalog_message(b"0" * 64 + b"[" * 100_000, None)
+
+
+def test_a_newer_version_is_named() -> None:
+    with pytest.raises(CatalogMessageError, match="another version than 1"):
+        read_catalog_message(content({**BODY, "version": 2}), None)
+
+
+def test_what_a_command_has_done() -> None:
+    rewritten = {"version": 1, "xid": 1, "rewritten": {"oid": 5, "root": 4, "reasons": 4, "is_cast": True}}
+    assert read_catalog_message(content(rewritten), None) == CatalogMessage(rewritten=(4, 5), is_cast=True, xid=1)
+    dropped = {"version": 1, "xid": 1, "dropped": [7]}
+    assert read_catalog_message(content(dropped), None) == CatalogMessage(dropped=(7,), xid=1)
+    unknown = {"version": 1, "xid": 1, "unknown": "55P03"}
+    assert read_catalog_message(content(unknown), None).is_unknown
