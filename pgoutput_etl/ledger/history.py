@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.store import Store
-from pgoutput_etl.ledger.tables import catalog_entry, catalog_row, relation_of, relation_row
+from pgoutput_etl.ledger.tables import SCHEMAS, catalog_entry, catalog_row, relation_of, relation_row
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.schema.diff import SchemaChange
@@ -21,13 +21,10 @@ from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scop
 
 _RELATION = (
     *("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope", "root"),
-    *("rewrites", "last_number", "casts", "is_created"),
+    *("rewrites", "last_number", "casts", "is_created", "is_whole"),
 )
 
-_CATALOG = (
-    *("batch", "oid", "schema", "table", "columns", "rewrites", "last_number", "partitions", "dropped", "from_file"),
-    *("from_ordinal", "casts", "is_created", "xid", "subxid", "commit_lsn"),
-)
+_CATALOG = tuple(name for name in SCHEMAS["catalog"].names if name != "source")
 
 
 @dataclass(frozen=True, slots=True)

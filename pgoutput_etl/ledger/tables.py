@@ -89,12 +89,12 @@ _SCHEMAS = {
     "relations": (
         "batch long, oid long, schema string, table string, replica_identity string, columns relation_columns, "
         "from_file long, from_ordinal long, scope long, root long, rewrites long, last_number int, "
-        "casts long, is_created boolean"
+        "casts long, is_created boolean, is_whole boolean"
     ),
     "catalog": (
         "batch long, oid long, schema string, table string, columns relation_columns, rewrites long, last_number int, "
-        "casts long, is_created boolean, partitions longs, dropped boolean, from_file long, from_ordinal long, "
-        "xid long, subxid long, commit_lsn long"
+        "casts long, is_created boolean, is_whole boolean, partitions longs, has_generated boolean, dropped boolean, "
+        "from_file long, from_ordinal long, xid long, subxid long, commit_lsn long"
     ),
     "types": "batch long, oid long, schema string, name string",
     "transactions": (
@@ -234,7 +234,7 @@ def catalog_row(entry: DefinitionEntry) -> dict[str, Any]:
     position = {"from_file": entry.position[0], "from_ordinal": entry.position[1]}
     named = {"oid": definition.oid, "schema": definition.namespace, "table": definition.name}
     columns = {"columns": column_rows(definition.columns), "partitions": list(definition.partitions)}
-    columns["dropped"] = definition.is_dropped
+    columns |= {"has_generated": definition.has_generated, "dropped": definition.is_dropped}
     sent_by = {"xid": entry.xid, "subxid": entry.subxid, "commit_lsn": entry.commit_lsn}
     return {**named, **columns, **_mark_row(definition.mark), **position, **sent_by}
 
@@ -242,7 +242,7 @@ def catalog_row(entry: DefinitionEntry) -> dict[str, Any]:
 def catalog_entry(row: Mapping[str, Any]) -> DefinitionEntry:
     named, columns = (row["oid"], row["schema"], row["table"]), columns_of_rows(row["columns"])
     mark, partitions = _mark(row) or CatalogMark(0, 0), tuple(row["partitions"])
-    definition = Definition(*named, columns, mark, partitions, row["dropped"])
+    definition = Definition(*named, columns, mark, partitions, row["has_generated"], row["dropped"])
     position = row["from_file"], row["from_ordinal"]
     return DefinitionEntry(position, definition, row["xid"], row["subxid"], row["commit_lsn"])
 
@@ -254,7 +254,7 @@ def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:
 def _mark(row: Mapping[str, Any]) -> CatalogMark | None:
     if row.get("rewrites") is None:
         return None
-    return CatalogMark(row["rewrites"], row["last_number"], row["casts"], row["is_created"])
+    return CatalogMark(row["rewrites"], row["last_number"], row["casts"], row["is_created"], row["is_whole"])
 
 
 def erasure_of(backfill: str | None) -> Mapping[str, Any] | None:

@@ -31,7 +31,8 @@ class CatalogMessageError(ValueError):
 @dataclass(frozen=True, slots=True)
 class DefinedTable:
     """A table and all of its columns, which the publication may leave out. is_key is not set. root: of a partition.
-    is_root: the Message has all of its partitions, too. is_created: it is new, and published."""
+    is_root: the Message has all of its partitions, too. is_created: it is new, and published. has_generated: some
+    columns are."""
 
     oid: int
     namespace: str
@@ -40,6 +41,7 @@ class DefinedTable:
     root: int | None = None
     is_root: bool = False
     is_created: bool = False
+    has_generated: bool = False
 
     @property
     def last_number(self) -> int:
@@ -97,7 +99,8 @@ def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
     names = (_text(table["schema"]), _text(table["name"]))
     root = _number(table, "root") if "root" in table else None
     oid, is_root = _number(table, "oid"), table.get("kind") == "p" and root is None
-    return DefinedTable(oid, *names, columns, root, is_root, oid in created)
+    has_generated = any("generated" in column for column in table["columns"])
+    return DefinedTable(oid, *names, columns, root, is_root, oid in created, has_generated)
 
 
 def _column(column: Mapping[str, Any]) -> RelationColumn:

@@ -121,12 +121,14 @@ class RelationColumn:
 class CatalogMark:
     """The state of a table's definition, as catalog Messages show it. rewrites: how often the server has computed
     values anew and not sent them. casts: how often by nothing but a cast. last_number: of a column that the table has
-    had, published or not. is_created: the archive has the table from its creation on."""
+    had, published or not. is_created: the archive has the table from its creation on. is_whole: the publication sends
+    all of its columns, and none is generated."""
 
     rewrites: int
     last_number: int
     casts: int = 0
     is_created: bool = False
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pgoutput_etl.protocol.catalog_message import (
     DefinedTable,
     read_catalog_message,
 )
-from pgoutput_etl.protocol.messages import CatalogMark, Message, Relation, RelationColumn
+from pgoutput_etl.protocol.messages import CatalogMark, Message, Relation, RelationColumn, ReplicaIdentity
 
 _TABLE_NAMES = (2205, 2206, 2210, 2211)  # regclass and regtype, and their arrays
 
@@ -41,6 +41,7 @@ class Definition:
     columns: tuple[RelationColumn, ...]
     mark: CatalogMark
     partitions: tuple[int, ...] = ()
+    has_generated: bool = False
     is_dropped: bool = False
 
     def completed(self, relation: Relation) -> Relation | None:
@@ -53,9 +54,20 @@ class Definition:
             if known is None:
                 return None
             columns.append(replace(sent, number=known.number, form=known.form, initial=known.initial))
-        return replace(relation, columns=tuple(columns), catalog=self.mark)
+        is_whole = len(columns) == len(self.columns) and not self.has_generated
+        return replace(relation, columns=tuple(columns), catalog=replace(self.mark, is_whole=is_whole))
 
     def applied(self, relation: Relation) -> Relation:
+        """An earlier description with all that has changed: the columns, too, if the publication sends all of them."""
+        followed = self.followed(relation)
+        if relation.catalog is None or not relation.catalog.is_whole or not self.columns or self.has_generated:
+            return followed
+        is_full = relation.replica_identity is ReplicaIdentity.FULL
+        keys = {column.number for column in relation.columns if column.is_key}
+        columns = tuple(replace(c, is_key=is_full or c.number in keys) for c in self.columns)
+        return replace(followed, columns=columns, catalog=replace(self.mark, is_whole=True))
+
+    def followed(self, relation: Relation) -> Relation:
         """An earlier description with what has changed without a row: the name, rewrites, and the forms of types."""
         relation = replace(relation, namespace=self.namespace, name=self.name)
         if relation.catalog is None or not self.columns:
@@ -158,7 +170,9 @@ class Definitions:
         masked = [c.initial is not None and self.is_masked(table.namespace, table.name, c.name) for c in columns]
         columns = [replace(c, initial=None) if hide else c for c, hide in zip(columns, masked, strict=True)]
         partitions = tuple(other.oid for other in message.tables if other.root == table.oid)
-        definition = Definition(table.oid, table.namespace, table.name, tuple(columns), mark, partitions)
+        definition = Definition(
+            table.oid, table.namespace, table.name, tuple(columns), mark, partitions, table.has_generated
+        )
         is_new = any(hide and c.number not in known for c, hide in zip(columns, masked, strict=True))
         return definition.rewritten() if is_new and earlier is not None else definition
 

@@ -131,7 +131,7 @@ class RelationHistory:
             relation = replace(known.relation, namespace=table.namespace, name=table.name)
             definition = self.definitions.definition(table.oid, xid)
             if definition is not None:
-                relation = definition.applied(relation)
+                relation = definition.followed(relation)
             if message.is_resent and relation.catalog is None:
                 relation = self.definitions.completed(relation, xid)
             self.declare(relation, position, scope, self._root_of(table, known) or table.oid)

@@ -12,8 +12,8 @@ from pgoutput_etl.targets.plan import TableChanges, TableState
 def with_moves(
     history: RelationHistory, changes: Mapping[int, TableChanges], states: Mapping[int, TableState]
 ) -> dict[int, TableChanges]:
-    """A batch's changes, with a change of no row for each table with a new name, rewritten values, other labels of an
-    enum, or other partitions since its last row. states: after the previous batch."""
+    """A batch's changes, with a change of no row for each table with another definition, rewritten values, or other
+    partitions since its last row. states: after the previous batch."""
     moved = dict(changes)
     for oid in {*changes, *states}:
         state, own = states.get(oid), changes.get(oid, TableChanges(oid))
@@ -22,7 +22,8 @@ def with_moves(
         last_row = own.last_row or (state and state.last_row) or (0, 0, 0)
         if entry is None or entry.commit_lsn is None or relation is None or entry.definition.is_dropped:
             continue
-        applied = entry.definition.applied(relation)
+        definition = entry.definition
+        applied = definition.followed(relation) if history.masks_of(oid) else definition.applied(relation)
         at = (entry.commit_lsn, *entry.position)
         has_others = history.attached(oid, last_row[1:]) or history.detached(oid, last_row[1:])
         if (applied != relation or has_others) and at > last_row:

@@ -116,7 +116,7 @@ def test_an_unknown_change_ends_what_is_known_until_it_is_sent_again() -> None:
     catalog = catalog_with(message(A, B), CatalogMessage(is_unknown=True))
     assert catalog.completed(sent(A, B), None) == sent(A, B)
     catalog.add(message(A, B), (0, 9), None, 9)
-    assert catalog.completed(sent(A, B), None).catalog == CatalogMark(1, 2)
+    assert catalog.completed(sent(A, B), None).catalog == CatalogMark(1, 2, is_whole=True)
 
 
 def test_a_value_is_never_shown() -> None:

@@ -137,15 +137,16 @@ class RegressionFile:
     path: Path
 
     def judged_nights(
-        self, server: Server, folder: Path, landing: Path, target: JudgedTarget
+        self, server: Server, folder: Path, landing: Path, target: JudgedTarget, has_catalog: bool = False
     ) -> list[dict[str, Judgment]]:
         """The judgments after each night, by schema.table; documented limits are reported ones. One night if the
-        session can't be divided."""
+        session can't be divided. has_catalog: the server sends catalog Messages."""
         script = statements(self.path.read_text(encoding="utf-8", errors="surrogateescape"))
         parts = list(script)
         nights = []
         created = f"template {TEMPLATE} strategy file_copy"
-        with judged_database(server, _name_of(self.path), landing, setup=WATCH, created=created) as database:
+        name = _name_of(self.path)
+        with judged_database(server, name, landing, setup=WATCH, created=created, has_catalog=has_catalog) as database:
             session = PsqlSession(database, self.path, folder)
             try:
                 rest = iter(parts[len(parts) // 2 :])
