@@ -55,16 +55,16 @@ _SENDER = {"float_digits": "the sender rounds values", "regclass_rename": "the s
 # The configuration needs the mask for the staging table, too: the job stops, and says so.
 _MASKED = {"staging_swap_masked": "ConfigError"}
 
-_IN_CI = {"staging_swap"}
+_IN_CI = {"catalog_without_rows"}
 
 
-@pytest.mark.parametrize("case", cases({**_SENDER, **ONLY_THE_JOB}))
+@pytest.mark.parametrize("case", cases({**_SENDER, **ONLY_THE_JOB}, has_catalog=True))
 def test_a_case_in_memory(case: SqlCase, servers: Servers, tmp_path: Path, landing: Path) -> None:
     assert_as_expected(case, servers, landing, in_memory(tmp_path, landing, case.rules))
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("case", cases({**_SENDER, **_MASKED}, _IN_CI))
+@pytest.mark.parametrize("case", cases({**_SENDER, **_MASKED}, _IN_CI, has_catalog=True))
 def test_a_case_through_the_job(
     case: SqlCase, servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
 ) -> None:

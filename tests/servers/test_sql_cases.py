@@ -62,9 +62,11 @@ def servers() -> Iterator[Servers]:
         running.stop()
 
 
-def cases(wrong: dict[str, str], in_ci: set[str] | None = None) -> list[Any]:
+def cases(wrong: dict[str, str], in_ci: set[str] | None = None, has_catalog: bool = False) -> list[Any]:
     parameters = []
     for case in all_cases():
+        if "catalog" in case.flags and not has_catalog:
+            continue
         marks = [] if in_ci is None or case.name in in_ci else [pytest.mark.soak]
         if case.name in wrong:
             marks.append(pytest.mark.xfail(strict=True, raises=AssertionError, reason=wrong[case.name]))

@@ -2,8 +2,9 @@
 
 Directives, each a line: `-- night` begins another night; `-- server: 18` names the only version that the case is about,
 and 16 runs the others; `-- via-root`, `-- generated`: options of the publication; `-- binary`: pgoutput's option;
-`-- ascii`: a database in the encoding SQL_ASCII; `-- rule: {…}`: an item of the configuration's `tables`;
-`-- right: …`: tables that must equal the server's after every night, whatever happens to the others.
+`-- catalog`: only with catalog Messages; `-- ascii`: a database in the encoding SQL_ASCII; `-- rule: {…}`: an item of
+the configuration's `tables`; `-- right: …`: tables that must equal the server's after every night, whatever happens to
+the others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.support.verdicts import Judgment, is_unknown, judge
 CASES = Path(__file__).parents[2] / "cases"
 
 _VALUE = re.compile(r"^-- (server|rule|right): (.+)$", re.MULTILINE)
-_FLAG = re.compile(r"^-- (via-root|generated|binary|ascii)$", re.MULTILINE)
+_FLAG = re.compile(r"^-- (via-root|generated|binary|ascii|catalog)$", re.MULTILINE)
 _NIGHT = re.compile(r"^-- night$", re.MULTILINE)
 _PUBLICATION = {"via-root": "publish_via_partition_root = true", "generated": "publish_generated_columns = stored"}
 
