@@ -196,7 +196,8 @@ def migrated(target: DataFrame, migration: SchemaMigration, mode: Mode) -> DataF
     schema = StructType([*own_fields, *(target.schema[name] for name in metadata)])
     names = schema.names
 
-    without_key = replace(migration, key=())  # for rows that nothing can change or delete any more
+    # For rows that nothing can change or delete any more: they keep what they were.
+    without_key = replace(migration, key=(), initial={}, reformed={})
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

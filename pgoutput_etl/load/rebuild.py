@@ -10,6 +10,7 @@ from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.load.holding import FAULTS
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.places import Place
+from pgoutput_etl.targets.moves import with_moves
 from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.transactions.assembly import Assembly
@@ -67,6 +68,7 @@ class Rebuild:
         counts = rows.counts(relations)
         included = {*counts, *(oid for oid in {*places, *since} if oid not in cutoffs)}
         changes = {oid: counts.get(oid, TableChanges(oid)) for oid in oids if oid in included}
+        changes = with_moves(relations, changes, since)
         cutoffs = {oid: cutoff for oid, cutoff in cutoffs.items() if oid in oids}
         states = {oid: replace(state, status=APPLIED) for oid, state in since.items()}
         user_types = UserTypes.of(self.assembly.types.values(), self.config.types)

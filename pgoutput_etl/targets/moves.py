@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
 from pgoutput_etl.targets.plan import TableChanges, TableState
 
@@ -22,10 +23,20 @@ def with_moves(
         last_row = own.last_row or (state and state.last_row) or (0, 0, 0)
         if entry is None or entry.commit_lsn is None or relation is None or entry.definition.is_dropped:
             continue
-        definition = entry.definition
+        definition, relation = entry.definition, _completed(relation, history)
         applied = definition.followed(relation) if history.masks_of(oid) else definition.applied(relation)
         at = (entry.commit_lsn, *entry.position)
         has_others = history.attached(oid, last_row[1:]) or history.detached(oid, last_row[1:])
         if (applied != relation or has_others) and at > last_row:
             moved[oid] = replace(own, runs=(*own.runs, RelationSpan(at, applied)), last_row=at)
     return moved
+
+
+def _completed(relation: Relation, history: RelationHistory) -> Relation:
+    """The relation with its columns' numbers, if a Message came after its last row."""
+    newest = history.newest(relation.oid)
+    if relation.catalog is not None or newest is None or newest.catalog is None:
+        return relation
+    forms = [[(c.name, c.type_oid, c.type_modifier) for c in r.columns] for r in (relation, newest)]
+    is_same = forms[0] == forms[1]
+    return replace(relation, columns=newest.columns, catalog=newest.catalog) if is_same else relation

@@ -132,7 +132,7 @@ class _VersionTracker:
         living = {id(event): event for event in self.table.events()}
         ended = {id(v.event): v.event for v in self.versions if id(v.event) not in living}
         after = dict(zip(living, migrated_rows(living.values(), span.migration), strict=True))
-        without_key = replace(span.migration, key=())
+        without_key = replace(span.migration, key=(), initial={}, reformed={})
         after |= zip(ended, migrated_rows(ended.values(), without_key), strict=True)
         table = rows_under(span.shape)
         for event in self.table.events():
