@@ -116,17 +116,21 @@ def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple
     conditions = findings.conditions
     if findings.swapped:
         yield _SWAPPED, snapshot_of(sorted(findings.swapped), server)
-    diverged = [condition for condition in conditions if condition.state is ConditionKind.DIVERGED]
-    repairable = sorted(condition.name for condition in diverged if condition.can_be_repaired)
-    if repairable:
-        repair = (*snapshot_of(repairable, server), "--repair")
-        yield f"{_are(len(repairable), 'diverged')}: find the cause, {_REPAIR}", repair
-    replaced = [condition for condition in diverged if not condition.can_be_repaired]
-    if replaced:
-        yield (
-            f"{_are(len(replaced), 'diverged')}: find the cause, {_REPLACE}{_dropping(replaced)}",
-            snapshot_of(sorted(condition.name for condition in replaced), server),
-        )
+    for state, first, accept in (
+        (ConditionKind.DIVERGED, "find the cause, ", _ACCEPT),
+        (ConditionKind.REWRITTEN, "", ""),
+    ):
+        found = [condition for condition in conditions if condition.state is state]
+        repairable = sorted(condition.name for condition in found if condition.can_be_repaired)
+        if repairable:
+            repair = (*snapshot_of(repairable, server), "--repair")
+            yield f"{_are(len(repairable), state.value)}: {first}{_REPAIR}{accept}:", repair
+        replaced = [condition for condition in found if not condition.can_be_repaired]
+        if replaced:
+            yield (
+                f"{_are(len(replaced), state.value)}: {first}{_REPLACE}{accept}. The snapshot replaces the table{_dropping(replaced)}",
+                snapshot_of(sorted(condition.name for condition in replaced), server),
+            )
     ambiguous = [condition for condition in conditions if condition.state is ConditionKind.AMBIGUOUS]
     if ambiguous:
         names = patterns_of(sorted(condition.name for condition in ambiguous))
@@ -180,15 +184,11 @@ _FROM_SERVER = (
     "a snapshot:"
 )
 
-_REPAIR = (
-    "set PGUSER and PGPASSWORD, and write the rows that differ from the server's. `on_missing_row: ignore` accepts the "
-    "table as it is:"
-)
+_REPAIR = "set PGUSER and PGPASSWORD, and write the rows that differ from the server's"
 
-_REPLACE = (
-    "set PGUSER and PGPASSWORD, and load the server's rows. `on_missing_row: ignore` accepts the table as it is. The "
-    "snapshot replaces the table"
-)
+_REPLACE = "set PGUSER and PGPASSWORD, and load the server's rows"
+
+_ACCEPT = ". `on_missing_row: ignore` accepts the table as it is"
 
 _DECLARE = (
     "write one of the declarations above into the table's rule. If the reading was right, that is all. "

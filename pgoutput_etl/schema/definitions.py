@@ -128,6 +128,10 @@ class Definitions:
     def __bool__(self) -> bool:
         return bool(self._committed or self._open)
 
+    def newly_dropped(self) -> set[int]:
+        """OIDs of tables that were dropped since the definitions were loaded."""
+        return {entry.definition.oid for entry in self.added if entry.definition.is_dropped}
+
     def to_store(self) -> list[DefinitionEntry]:
         """The new definitions, and all of open transactions."""
         return [*self.added, *(entry for entries in self._open.values() for entry in entries)]

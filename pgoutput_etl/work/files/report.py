@@ -41,14 +41,15 @@ class RunSummary:
     files_not_read: remarks on files that were read before or are still being written. refused_files: files with the
     reasons. refused_transactions: number of transactions from origins that the configuration refuses. logical_messages:
     those of committed transactions ("transactional"), and those outside transactions, counted each time they arrived
-    ("others"). ignored_catalog_messages: their numbers, by reason. last_commit_time: time of the archive's last commit,
-    in microseconds since 2000-01-01 UTC. ahead: by table, the LSN of a snapshot that the archive has not reached yet.
-    first_seen: by new table, the LSN of its first change; the table lacks earlier rows, if any existed. conditions: of
-    all tables of the source after the batch, not only of those that it changed. added_columns: new columns of existing
-    tables; older rows lack a column's DEFAULT, if it has one. rounded_floats: files whose floats seem to be rounded by
-    the sender. swaps: by table, why others seem to be renamed to it. next: the commands that resolve the conditions,
-    quarantined or refused data, swaps, and tables that are ahead. unpublished: why views and manifest show an earlier
-    batch. columns: those of each written table, by the table's name; for lineage, not for JSON.
+    ("others"). ignored_catalog_messages: their numbers, by reason. dropped: tables that a DROP TABLE leaves here.
+    last_commit_time: time of the archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by table, the LSN
+    of a snapshot that the archive has not reached yet. first_seen: by new table, the LSN of its first change; the table
+    lacks earlier rows, if any existed. conditions: of all tables of the source after the batch, not only of those that
+    it changed. added_columns: new columns of existing tables; older rows lack a column's DEFAULT, if it has one.
+    rounded_floats: files whose floats seem to be rounded by the sender. swaps: by table, why others seem to be renamed
+    to it. next: the commands that resolve the conditions, quarantined or refused data, swaps, and tables that are
+    ahead. unpublished: why views and manifest show an earlier batch. columns: those of each written table, by the
+    table's name; for lineage, not for JSON.
     """
 
     source: str
@@ -74,6 +75,7 @@ class RunSummary:
     refused_transactions: int = 0
     logical_messages: dict[str, int] = field(default_factory=dict)
     ignored_catalog_messages: dict[str, int] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
     last_commit_time: int | None = None
     ahead: dict[str, int] = field(default_factory=dict)
     first_seen: dict[str, int] = field(default_factory=dict)
@@ -183,6 +185,8 @@ def _remarks(summary: RunSummary) -> list[str]:
     if any(summary.logical_messages.values()):
         transactional, others = (summary.logical_messages.get(name, 0) for name in ("transactional", "others"))
         lines.append(f"Logical decoding Messages: {transactional:,} transactional, {others:,} non-transactional.")
+    if summary.dropped:
+        lines.append(f"Dropped on the server, and kept here: {', '.join(summary.dropped)}.")
     lines += [
         f"Ignored: {counted(count, 'catalog Message')}, because {why}"
         for why, count in sorted(summary.ignored_catalog_messages.items())

@@ -19,6 +19,7 @@ from pgoutput_etl.targets.condition import ConditionKind, conditions_of
 from pgoutput_etl.targets.plan import TableState, may_lack_rows, snapshots_ahead
 from pgoutput_etl.targets.swaps import swap_remarks
 from pgoutput_etl.targets.written_settings import refuse_other_modes
+from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 from pgoutput_etl.work.batch import World
 from pgoutput_etl.work.files.batch_plan import BatchPlan
@@ -57,6 +58,7 @@ def summarize(
         refused_files=files.refused(),
         logical_messages=dict(plan.targets.statistics.messages),
         ignored_catalog_messages=dict(assembly.relations.definitions.refused),
+        dropped=_dropped(assembly, states),
         ahead=snapshots_ahead(states, assembly.last_commit_lsn),
         unpublished=world.ledger.unpublished,
         first_seen=_first_seen(batch, results),
@@ -66,6 +68,11 @@ def summarize(
         columns={result.state.full_name: _columns(world.config, result) for result in results if result.columns},
     )
     return _with_next(world.config, summary)
+
+
+def _dropped(assembly: Assembly, states: Mapping[int, TableState]) -> tuple[str, ...]:
+    gone = [states[oid] for oid in assembly.relations.definitions.newly_dropped() if oid in states]
+    return tuple(sorted(state.full_name for state in gone if state.is_readable))
 
 
 def _first_seen(batch: Batch, results: Iterable[TableResult]) -> dict[str, int]:

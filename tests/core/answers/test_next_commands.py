@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,7 @@ INCOMPLETE = TableCondition(1, "public", "t", ConditionKind.INCOMPLETE, "why", 1
 PAST = TableCondition(2, "public", "past", ConditionKind.INCOMPLETE, "why", 100, mode="history")
 DIVERGED = TableCondition(3, "public", "d", ConditionKind.DIVERGED, "why", 100, can_be_repaired=True)
 BAG = TableCondition(4, "public", "bag", ConditionKind.DIVERGED, "why", 100)
+REWRITTEN = [replace(one, state=ConditionKind.REWRITTEN) for one in (DIVERGED, BAG)]
 AMBIGUOUS = TableCondition(5, "public", "a", ConditionKind.AMBIGUOUS, "why", 100)
 SERVER = "--jdbc jdbc:postgresql://HOST:5432/DATABASE"
 STATES = {
@@ -55,6 +57,10 @@ STATES = {
     "incomplete": (Findings({}, conditions=[INCOMPLETE, PAST]), [f"snapshot --tables public.past,public.t {SERVER} "]),
     "diverged": (
         Findings({}, conditions=[DIVERGED, BAG]),
+        [f"snapshot --tables public.d {SERVER} --repair ", f"snapshot --tables public.bag {SERVER} "],
+    ),
+    "rewritten": (
+        Findings({}, conditions=REWRITTEN),
         [f"snapshot --tables public.d {SERVER} --repair ", f"snapshot --tables public.bag {SERVER} "],
     ),
     "ambiguous": (Findings({}, conditions=[AMBIGUOUS]), ["backfill --tables public.a "]),
