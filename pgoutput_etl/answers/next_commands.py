@@ -128,7 +128,7 @@ def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple
         replaced = [condition for condition in found if not condition.can_be_repaired]
         if replaced:
             yield (
-                f"{_are(len(replaced), state.value)}: {first}{_REPLACE}{accept}. The snapshot replaces the table{_dropping(replaced)}",
+                f"{_are(len(replaced), state.value)}: {first}{_REPLACE}{accept}{_REPLACED}{_dropping(replaced)}",
                 snapshot_of(sorted(condition.name for condition in replaced), server),
             )
     ambiguous = [condition for condition in conditions if condition.state is ConditionKind.AMBIGUOUS]
@@ -187,6 +187,8 @@ _FROM_SERVER = (
 _REPAIR = "set PGUSER and PGPASSWORD, and write the rows that differ from the server's"
 
 _REPLACE = "set PGUSER and PGPASSWORD, and load the server's rows"
+
+_REPLACED = ". The snapshot replaces the table"
 
 _ACCEPT = ". `on_missing_row: ignore` accepts the table as it is"
 
