@@ -11,11 +11,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.replay.mirror import Replay
+from tests.servers.test_snapshot_live import DRIVER
 from tests.servers.test_sql_cases import ONLY_THE_JOB, cases
+from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.support.jobs import Job
 from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
 from tests.support.servers.catalog_history import CatalogHistory
-from tests.support.servers.judged_database import CATALOG
+from tests.support.servers.judged_database import CATALOG, judged_database
 from tests.support.servers.postgres import Server, Version
 from tests.support.servers.sql_cases import SqlCase
 from tests.support.truth import assert_equals_truth
@@ -82,6 +84,41 @@ def assert_as_expected(case: SqlCase, servers: Servers, landing: Path, target: J
     if case.name not in _REPORTED:
         last = {name: judgment.difference for name, judgment in nights[-1].items() if judgment.is_reported}
         assert last == {}
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_a_repair_mends_rewritten_tables(
+    servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that the summary prints; after it, the table is consistent."""
+    monkeypatch.setenv("PGUSER", "postgres")
+    monkeypatch.setenv("PGPASSWORD", "none")
+    job, server = Job(spark, tmp_path, landing), servers(18)
+    job.write_config()
+    with judged_database(server, "rewritten", landing, has_catalog=True) as database:
+        server.psql("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
+        server.psql("create table b (v int); alter table b replica identity full; insert into b values (1), (1), (2)")
+        database.land()
+        assert job.run().conditions == ()
+        server.psql("alter table t alter v type bigint using v * 100; alter table t add r float default random()")
+        server.psql("alter table b alter v type bigint using v * 100")
+        database.land()
+        assert {c.name: c.state.value for c in job.run().conditions} == {
+            "public.b": "rewritten",
+            "public.t": "rewritten",
+        }
+        url = f"jdbc:postgresql://127.0.0.1:{server.port}/rewritten"
+        submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER]
+        repair = ["--config", str(job.config), "--tables", "public.b,public.t", "--jdbc", url, "--repair"]
+        repaired = run(*submit, ROOT / "jobs/snapshot.py", *repair)
+        assert repaired.returncode == 0, repaired.stdout + repaired.stderr
+        server.psql("update t set v = v + 1 where id = 1; delete from b where v = 200")
+        database.land()
+        assert job.run().conditions == ()
+        for name in ("t", "b"):
+            server.copy_csv(f"public.{name}", tmp_path / f"truth-{name}.csv")
+            assert_equals_truth(job.rows("public", name), tmp_path / f"truth-{name}.csv")
 
 
 OPTIONS: list[tuple[Version, int, dict[str, str]]] = [
