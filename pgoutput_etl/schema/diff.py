@@ -101,7 +101,7 @@ def has_unsent_values(old: Relation, new: Relation) -> bool:
         return False
     if old.catalog.rewrites != new.catalog.rewrites or _older_columns(old, new):
         return True
-    before, is_cast = {column.number: column for column in old.columns}, old.catalog.casts != new.catalog.casts
+    before, is_cast = {column.number: column for column in old.columns}, has_cast(old, new)
     pairs = ((before[column.number], column) for column in new.columns if column.number in before)
     return any(_is_unsent(older, column, is_cast) for older, column in pairs)
 
@@ -113,6 +113,12 @@ def _is_unsent(old: RelationColumn, new: RelationColumn, is_cast: bool) -> bool:
     if (old.type_oid, old.type_modifier) != (new.type_oid, new.type_modifier):
         return is_cast and after.modifier is not None
     return before.nested != after.nested and before.attributes == after.attributes
+
+
+def has_cast(old: Relation | None, new: Relation) -> bool:
+    """True if catalog Messages show that the server has cast existing rows' values to other types."""
+    known = None if old is None else old.catalog
+    return known is not None and new.catalog is not None and known.casts != new.catalog.casts
 
 
 def _older_columns(old: Relation, new: Relation) -> list[int]:

@@ -19,7 +19,7 @@ from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableColumn, TableS
 from pgoutput_etl.schema.type_forms import reformed
 from pgoutput_etl.time_zones import ZoneConversion
 from pgoutput_etl.types.column import ValueTextError, kept_bytes, load_text
-from pgoutput_etl.types.conversion import convert, is_declared, is_unchanged, widens
+from pgoutput_etl.types.conversion import convert, is_certain, is_declared, is_unchanged, widens
 from pgoutput_etl.types.printing import print_text
 
 Retired = tuple[RelationColumn, ...]
@@ -71,6 +71,13 @@ class SchemaMigration:
     @property
     def value_changes(self) -> list[ValueChange]:
         return [self.value_change(place) for place in range(len(self.after))]
+
+    @property
+    def is_certain(self) -> bool:
+        """True if a cast gives existing rows the values of the new types, whatever these rows are."""
+        converted = [i for i, change in enumerate(self.value_changes) if change is ValueChange.CONVERTED]
+        types = ((i, self.before[o].type, self.after[i].type) for i in converted if (o := self.origins[i]) is not None)
+        return all(place in self.declared or is_certain(old, new) for place, old, new in types)
 
     @property
     def changes_nothing(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import pairwise
 
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.places import NO_PLACE, Place
@@ -14,7 +13,7 @@ from pgoutput_etl.reasons import CONTRACT_KINDS, Reason, ReasonKind, kind_of
 from pgoutput_etl.schema.column_changes import ChangedAt
 from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.declarations import Used
-from pgoutput_etl.schema.diff import SchemaChange, has_unsent_values
+from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.migration import Retired, SchemaMigration
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
@@ -165,7 +164,8 @@ class TableChanges:
     some. size: bytes of their blocks, or None if unknown. runs: the relation's versions in commit order, as far as they
     are described. last_row: the last change. gained: tables that became partitions of the relation: their rows belong
     to it now, and were not sent again. lost: former partitions, whose rows belong to it no longer. left: former roots,
-    under which its rows were sent.
+    under which its rows were sent. rewritten_at: the LSN of the first commit after which rows that the table still has
+    have values that were not sent.
     """
 
     oid: int
@@ -182,6 +182,7 @@ class TableChanges:
     gained: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
+    rewritten_at: int | None = None
 
     @property
     def total(self) -> int:
@@ -289,9 +290,8 @@ def complete_since(before: TableState | None, changes: TableChanges) -> Complete
     known = None if before is None else before.complete_since
     if changes.gained or changes.lost or changes.left:
         return CompleteSince(Since.ATTACHMENT, changes.runs[0].start[0])
-    rewritten_at = _rewritten_at(before, changes)
-    if rewritten_at is not None:
-        return CompleteSince(Since.REWRITE, rewritten_at)
+    if changes.rewritten_at is not None:
+        return CompleteSince(Since.REWRITE, changes.rewritten_at)
     if changes.truncated_at is not None and (known is None or known.kind in _UNPROVEN):
         return CompleteSince(Since.TRUNCATE, changes.truncated_at[0])
     is_new = before is None or before.version < 0
@@ -300,17 +300,6 @@ def complete_since(before: TableState | None, changes: TableChanges) -> Complete
     marks = (run.relation.catalog for run in changes.runs)
     is_created = before is None and any(mark is not None and mark.is_created for mark in marks)
     return CompleteSince(Since.CREATION if is_created else Since.FIRST_CHANGE, changes.runs[0].start[0])
-
-
-def _rewritten_at(before: TableState | None, changes: TableChanges) -> int | None:
-    """The LSN of the first commit after which rows that the table still has have values that were not sent."""
-    relations = [*([] if before is None else [before.relation]), *(run.relation for run in changes.runs)]
-    starts = [run.start for run in changes.runs][1 if before is None else 0 :]
-    for (old, new), start in zip(pairwise(relations), starts, strict=True):
-        is_left = changes.truncated_at is None or changes.truncated_at < start
-        if is_left and has_unsent_values(old, new):
-            return start[0]
-    return None
 
 
 def mismatches_left(before: TableState | None, changes: TableChanges) -> Mismatches | None:

@@ -19,7 +19,7 @@ from pgoutput_etl.reasons import CONTRACT_KINDS, kind_of
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.declarations import Declarations
-from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange
+from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange, has_cast
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
@@ -135,12 +135,13 @@ class _Case:
 @dataclass(slots=True)
 class _ColumnHistory:
     """What a table's changes leave undecided. open: doubts of earlier batches. new: of this one. domains:
-    columns of existing rows whose type became one."""
+    columns of existing rows whose type became one. rewritten_at: as in TableChanges."""
 
     declarations: Declarations
     open: list[Doubt] = field(default_factory=list)
     new: list[Doubt] = field(default_factory=list)
     domains: list[RelationColumn] = field(default_factory=list)
+    rewritten_at: int | None = None
 
     def add(self, step: Lineage, before: Relation, begins_empty: bool) -> None:
         """before: the older version. begins_empty: no row has older columns, so nothing can be wrong."""
@@ -291,6 +292,7 @@ class _Planner:
         is_displaced = moved_from is not None and path.is_within(location.displaced_folder(config))
         schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
         masks = self.history.masks_of(case.oid)
+        changes = replace(changes, rewritten_at=history.rewritten_at)
         laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
         remarks += (*partition_change_remarks(changes), *domain_remarks(history.domains))
         target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
@@ -340,7 +342,7 @@ class _Planner:
                 except TableError as error:
                     if not begins_empty:
                         raise with_later_steps(error, chain, first) from None
-            before = run.relation
+            former, before = before, run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # the truncate removes all of its rows
             retired = () if begins_empty else retired
@@ -355,6 +357,9 @@ class _Planner:
                 migration = migration_to(columns, shape, step, rule.conversions)
                 check_key(domains, (shape.columns[i].name for i in shape.key))
                 history.domains += domains
+                is_cast = has_cast(former, run.relation) and not migration.is_certain
+                if history.rewritten_at is None and (step.is_rewritten or is_cast):
+                    history.rewritten_at = run.start[0]
             if migration is not None and migration.changes_nothing:
                 migration = None
             spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))

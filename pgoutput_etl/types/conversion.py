@@ -174,6 +174,21 @@ def _rule(old: ColumnType, new: ColumnType) -> Rule:
     return _same if reads_text or is_document else _never
 
 
+def is_certain(old: ColumnType, new: ColumnType) -> bool:
+    """True if the types alone say that `convert` gives PostgreSQL's result for every value that its cast accepts."""
+    if is_unchanged(old, new) or widens(old, new):
+        return True
+    if _is_array(old) and _is_array(new):
+        return is_certain(element_of(old), element_of(new))
+    before, after = _base(old), _base(new)
+    if after in _TEXTS:
+        return _has_one_text(old) and before != "xml" and not _is_users(before)
+    if before == after and after in ("numeric", *_WITH_FRACTIONS):
+        sizes = (_scale(old), _scale(new)) if after == "numeric" else (_size(old), _size(new))
+        return sizes[1] is None or (sizes[0] is not None and sizes[0] <= sizes[1])
+    return (before in _INTEGERS and after == "numeric") or (before, after) == ("date", "timestamp")
+
+
 def is_declared(old: ColumnType, new: ColumnType, declared: ZoneConversion) -> bool:
     """True if the declaration is about this change of types."""
     return (_base(old), _base(new)) == (declared.before, declared.after)
