@@ -77,8 +77,9 @@ with recursive chain (oid, depth) as (
 select jsonb_strip_nulls(jsonb_build_object(
     'labels', (select jsonb_agg(jsonb_build_array(e.oid::bigint, e.enumlabel) order by e.oid)
                from last t join pg_enum e on e.enumtypid = t.oid),
-    'attributes', (select jsonb_agg(a.attnum order by a.attnum) from last t join pg_attribute a on a.attrelid = t.typrelid
-                   where a.attnum > 0 and not a.attisdropped),
+    'attributes', (select (select coalesce(jsonb_agg(a.attnum order by a.attnum), '[]') from pg_attribute a
+                           where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped)
+                   from last t where t.typtype = 'c'),
     'modifier', (select t.typtypmod from pg_type t where t.oid = wanted and t.typtype = 'd' and t.typtypmod >= 0),
     'nested', (select encode(sha256(convert_to(string_agg(n.text, ',' order by n.text), 'UTF8')), 'hex')
                from inner_types i, lateral (

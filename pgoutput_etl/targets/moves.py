@@ -23,12 +23,14 @@ def with_moves(
         last_row = own.last_row or (state and state.last_row) or (0, 0, 0)
         if entry is None or entry.commit_lsn is None or relation is None or entry.definition.is_dropped:
             continue
-        definition, relation = entry.definition, _completed(relation, history)
-        applied = definition.followed(relation) if history.masks_of(oid) else definition.applied(relation)
+        definition, completed = entry.definition, _completed(relation, history)
+        applied = definition.followed(completed) if history.masks_of(oid) else definition.applied(completed)
         at = (entry.commit_lsn, *entry.position)
         has_others = history.attached(oid, last_row[1:]) or history.detached(oid, last_row[1:])
         if (applied != relation or has_others) and at > last_row:
-            moved[oid] = replace(own, runs=(*own.runs, RelationSpan(at, applied)), last_row=at)
+            # Two steps, so that the numbers decide the second one.
+            steps = tuple(RelationSpan(at, step) for step in dict.fromkeys((completed, applied)) if step != relation)
+            moved[oid] = replace(own, runs=(*own.runs, *(steps or (RelationSpan(at, relation),))), last_row=at)
     return moved
 
 
