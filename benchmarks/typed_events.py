@@ -27,6 +27,7 @@ from pgoutput_etl.scan.blocks import BlockKind
 from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.table_shape import TableShape, table_shape
 from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.cutoff import commits_before
 from pgoutput_etl.transactions.outcome import control_rows
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from pgoutput_etl.work.batch import World
@@ -70,7 +71,7 @@ def _type(spark: SparkSession, landing: Path, tables: Path) -> float:
     landed = read_files(world.landing, files, backlog.index, backlog.listing)
     batch = replace(Batch.after(backlog.last, {}), files=landed.parts)
     plan = plan_batch(world, batch, landed, world.ledger.history.assembly(batch))
-    changes = ChangeBlocks(plan.rows, plan.targets.cutoffs)
+    changes = ChangeBlocks(plan.rows, commits_before(plan.targets.cutoffs))
     changes.prepare(plan.tables.tasks)
     for task in plan.tables.tasks:
         for span in task.spans:

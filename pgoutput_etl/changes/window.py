@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from pgoutput_etl.changes.events import ROW_SCHEMA
 from pgoutput_etl.scan.blocks import unpacked
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import CommitPosition
+from pgoutput_etl.transactions.statistics import CommitWindow
 from pgoutput_etl.transactions.status_lookup import COMMITTED, DECIDED_BY, StatusLookup
 
 _MESSAGE_COLUMNS = [name for name in ROW_SCHEMA.names if name in MESSAGE_SCHEMA.names]
@@ -26,13 +27,13 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The range of rows to apply, in commit order: after `truncated_at`, from `start` on, before `end`, and of commits
-    before the LSN `cutoff`."""
+    """The range of rows to apply, in commit order: after `truncated_at`, from `start` on, before `end`, and of these
+    commits."""
 
     truncated_at: CommitPosition | None = None
     start: CommitPosition | None = None
     end: CommitPosition | None = None
-    cutoff: int | None = None
+    commits: CommitWindow = field(default_factory=CommitWindow)
 
     @property
     def is_open(self) -> bool:
@@ -48,8 +49,8 @@ class Window:
             is_inside &= ~_is_before(position, self.start, or_equal=False)
         if self.end is not None:
             is_inside &= _is_before(position, self.end, or_equal=False)
-        if self.cutoff is not None:
-            is_inside &= position[0] < self.cutoff
+        if self.commits != CommitWindow():
+            is_inside &= self.commits.holds(position[0])
         return is_inside
 
 

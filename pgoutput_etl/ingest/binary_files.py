@@ -116,19 +116,21 @@ def scan_files(
     salvages: bool,
     policy: MaskingPolicy | WithholdRows | None = None,
     landing: str | None = None,
+    leaves_tuples: bool = True,
 ) -> DataFrame:
     """Blocks (BLOCK_SCHEMA) of the new messages in the files, masked by `policy`. tasks: by path. landing: as in
     map_files.
 
-    An unreadable file becomes one row with ERROR_TAG; with `salvages`, only if nothing in the file is readable. Blocks
-    leave unmasked tuples in local files, except with Spark Connect, whose client may read blocks and not the files.
+    An unreadable file becomes one row with ERROR_TAG; with `salvages`, only if nothing in the file is readable. With
+    `leaves_tuples`, blocks leave unmasked tuples in local files; not with Spark Connect, whose client may read blocks
+    and not the files.
 
     Jobs within `first_scan` compute the blocks for the first time. Any later job that computes them does so because an
     executor was lost with them. By then a file may have been replaced, so it is read again only if the task has its
     hash; otherwise, and if it has changed, the job fails with a RereadError.
     """
     max_size = size_limit(spark)
-    leaves_from = LEAVES_FROM if policy is None and not is_connect(spark) else None
+    leaves_from = LEAVES_FROM if leaves_tuples and policy is None and not is_connect(spark) else None
     # Pickled one by one, because every Spark task gets all of them but reads only a few.
     pickled = {path: pickle.dumps(task) for path, task in tasks.items()}
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.ingest.rows import count_changes
+from pgoutput_etl.ingest.executors import batch_statistics, committed_changes, committed_positions
+from pgoutput_etl.scan.blocks import UNPACKED_BY
 from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.schema.version_spans import RowPositions
 from pgoutput_etl.targets.plan import TableChanges
+from pgoutput_etl.targets.target_plan import changes_in
+from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, StatisticsRequest
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 R = TypeVar("R")
 
@@ -23,8 +29,8 @@ class CommittedRows(Protocol):
         """These changes without those up to a commit LSN. lsns: by relation OID."""
         ...
 
-    def plus(self: R, other: R) -> R:
-        """These changes and others."""
+    def plus(self: R, later: R) -> R:
+        """These changes and later ones, within the windows of the latter."""
         ...
 
     def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
@@ -33,23 +39,54 @@ class CommittedRows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SparkRows:
-    """frame: one row per change, with the status of its transaction."""
+class CommittedBlocks:
+    """blocks: of changes. windows: the commits that count, by relation OID; without a window, all of them."""
 
-    frame: DataFrame
+    blocks: DataFrame
+    statuses: StatusLookup
+    windows: Mapping[int, CommitWindow]
 
-    def after(self, lsns: Mapping[int, int]) -> SparkRows:
-        frame = self.frame
-        for oid, lsn in lsns.items():
-            frame = frame.where((F.col("relation") != oid) | (F.col("commit_lsn") > lsn))
-        return SparkRows(frame)
+    @property
+    def spark(self) -> SparkSession:
+        return self.blocks.sparkSession
 
-    def plus(self, other: SparkRows) -> SparkRows:
-        return SparkRows(self.frame.unionByName(other.frame, allowMissingColumns=True))
+    def after(self, lsns: Mapping[int, int]) -> CommittedBlocks:
+        return replace(self, windows=windows_after(self.windows, lsns))
 
-    def through(self, lsn: int) -> SparkRows:
-        """These changes without those after a commit LSN."""
-        return SparkRows(self.frame.where(F.col("commit_lsn") <= lsn))
+    def plus(self, later: CommittedBlocks) -> CommittedBlocks:
+        return replace(later, blocks=self.blocks.unionByName(later.blocks))
+
+    def through(self, lsn: int) -> CommittedBlocks:
+        """These changes without those after a commit LSN, in relations that have a window."""
+        windows = {oid: replace(own, before=min(own.before, lsn + 1)) for oid, own in self.windows.items()}
+        return replace(self, windows=windows)
 
     def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
-        return count_changes(self.frame, history)
+        return changes_in(self, history, self.windows)
+
+    def commits(self) -> DataFrame:
+        """The relation and the commit LSN of each transaction's changes of a table."""
+        changes = committed_changes(self.blocks, self.statuses, self.windows)
+        return changes.select("relation", "commit_lsn").distinct()
+
+    def statistics(self, request: StatisticsRequest) -> BatchStatistics:
+        return batch_statistics(self.blocks, self.statuses, request)
+
+    def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
+        return committed_positions(self._changes_of(oids), self.statuses, windows)
+
+    def changes(self) -> DataFrame:
+        return self.blocks
+
+    def collect_changes(self, oids: Collection[int]) -> pa.Table:
+        """The blocks of these relations' changes."""
+        return self._changes_of(oids).select("relation", *UNPACKED_BY).toArrow()
+
+    def _changes_of(self, oids: Collection[int]) -> DataFrame:
+        return self.blocks.where(F.col("relation").isin(*oids))
+
+
+def windows_after(windows: Mapping[int, CommitWindow], lsns: Mapping[int, int]) -> dict[int, CommitWindow]:
+    """The windows without commits up to an LSN. lsns: by relation OID."""
+    owns = {oid: windows.get(oid, CommitWindow()) for oid in lsns}
+    return {**windows, **{oid: replace(own, after=max(own.after, lsns[oid])) for oid, own in owns.items()}}

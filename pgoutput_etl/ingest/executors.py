@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,14 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
 from pgoutput_etl.ingest.scanned_blocks import of_kind
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, UNPACKED_BY, BlockKind, Packer, unpacked
 from pgoutput_etl.scan.landed_tuples import TupleFile
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.schema.relation_history import RelationVersions
-from pgoutput_etl.schema.version_spans import NO_SCOPE, RowPositions, VersionSpan, spans_of
+from pgoutput_etl.schema.version_spans import NO_SCOPE, RowPositions
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.workers import freeze_modules
@@ -194,57 +192,24 @@ def logical_messages(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
     return _map_blocks(blocks, count, LOGICAL_SCHEMA)
 
 
-_POSITION = [(name, pa.int64()) for name in ("commit_lsn", "file", "ordinal")]
-
-_SPANS = pa.schema(
-    [(name, pa.int64()) for name in ("relation", "generation", "number")]
-    + [(f"{end}_{name}", kind) for end in ("first", "last") for name, kind in _POSITION]
-)
-
-_POSITIONS = pa.schema([("relation", pa.int64()), *_POSITION, ("scope", pa.int64())])
+_POSITIONS = pa.schema([(name, pa.int64()) for name in ("relation", "commit_lsn", "file", "ordinal", "scope")])
 
 
-def version_spans(rows: DataFrame, versions: Mapping[int, RelationVersions]) -> dict[int, list[VersionSpan]]:
-    """OID -> version spans of the committed rows of these relations. Collects a few small rows per task."""
-    holds_from = {oid: relation.holds_from for oid, relation in versions.items()}
+def committed_changes(blocks: DataFrame, statuses: StatusLookup, windows: Mapping[int, CommitWindow]) -> DataFrame:
+    """The position of each committed change: relation, commit_lsn, file, ordinal, and scope. windows: OID -> commits
+    that count; without a window, all of them."""
 
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for oid, positions in _by_relation(batch).items():
-                for span in spans_of(positions, holds_from[oid]):
-                    values = (oid, span.generation, span.number, *span.first, *span.last)
-                    yield pa.RecordBatch.from_arrays([pa.array([value], pa.int64()) for value in values], schema=_SPANS)
+        return _positions(iterate_blocks(batches), statuses, windows)
 
-    positions = _committed_positions(rows, versions)
-    table = positions.mapInArrow(find, spark_schema(_SPANS)).toArrow()
-    result: dict[int, dict[tuple[int, int], VersionSpan]] = {}
-    for oid, generation, number, *limits in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        span = VersionSpan(generation, number, (limits[0], limits[1], limits[2]), (limits[3], limits[4], limits[5]))
-        known = result.setdefault(oid, {}).get((generation, number), span)
-        result[oid][generation, number] = known.joined(span)
-    return {oid: list(spans.values()) for oid, spans in result.items()}
-
-
-def row_positions(rows: DataFrame, oids: Collection[int]) -> dict[int, RowPositions]:
-    """OID -> positions of all committed rows of these relations."""
-    return _by_relation(_committed_positions(rows, oids).toArrow())
-
-
-def _committed_positions(rows: DataFrame, oids: Collection[int]) -> DataFrame:
-    return rows.where(F.col("relation").isin(*oids)).select(*_POSITIONS.names)
+    return blocks.select("relation", "rows", "head").mapInArrow(find, spark_schema(_POSITIONS))
 
 
 def committed_positions(
     blocks: DataFrame, statuses: StatusLookup, windows: Mapping[int, CommitWindow]
 ) -> dict[int, RowPositions]:
-    """Like `row_positions`, from blocks of changes. windows: OID -> commits that count; without a window, all of
-    them."""
-
-    def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return _positions(iterate_blocks(batches), statuses, windows)
-
-    changes = blocks.select("relation", "rows", "head")
-    return _by_relation(changes.mapInArrow(find, spark_schema(_POSITIONS)).toArrow())
+    """OID -> positions of all committed changes. windows: as in `committed_changes`."""
+    return _by_relation(committed_changes(blocks, statuses, windows).toArrow())
 
 
 def positions_of(

@@ -1,4 +1,4 @@
-"""Rows for the ledger's quarantine, and the changes before a table's cutoff, which can still be applied."""
+"""Rows for the ledger's quarantine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from pgoutput_etl.reasons import TORN, Reason, ReasonKind, columns_of, with_reas
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.transactions.assembly import Assembly
-from pgoutput_etl.transactions.cutoff import Cutoff, bytes_in_words, quarantined, reason_of, with_paths
+from pgoutput_etl.transactions.cutoff import bytes_in_words, quarantined, reason_of, with_paths
 from pgoutput_etl.transactions.outcome import TransactionStatus
-
-_CUTOFFS = pa.schema([("relation", pa.int64()), ("cut", pa.int64())])
 
 _REASONS = pa.schema(
     [
@@ -25,15 +23,6 @@ _REASONS = pa.schema(
         *((name, pa.string()) for name in ("path", "reason", "reason_kind")),
     ]
 )
-
-
-def before_cutoffs(spark: SparkSession, rows: DataFrame, cutoffs: Mapping[int, Cutoff]) -> DataFrame:
-    """The committed changes before their table's cutoff. cutoffs: by OID."""
-    if not cutoffs:
-        return rows
-    limits = [{"relation": oid, "cut": cutoff.lsn} for oid, cutoff in cutoffs.items()]
-    joined = rows.join(F.broadcast(frame(spark, pa.Table.from_pylist(limits, _CUTOFFS))), "relation", "left")
-    return joined.where(F.col("cut").isNull() | (F.col("commit_lsn") < F.col("cut"))).drop("cut")
 
 
 def damage_remarks(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) -> list[str]:

@@ -1,17 +1,16 @@
-"""A batch's message rows with the status of their transactions, and the changes to apply from them."""
+"""A batch's message rows with the status of their transactions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.events import ROW_SCHEMA
 from pgoutput_etl.ingest.executors import (
     ENDED_SCHEMA,
     TransactionFilter,
@@ -23,19 +22,14 @@ from pgoutput_etl.ingest.executors import (
     logical_messages,
     message_rows,
     positions_of,
-    row_positions,
     rows_with_status,
     statistics_of,
-    version_spans,
 )
 from pgoutput_etl.ingest.scanned_blocks import ScannedBlocks, of_kind
 from pgoutput_etl.scan.blocks import UNPACKED_BY, BlockKind
-from pgoutput_etl.scan.message_row import CHANGE_TAGS, DAMAGE_TAG
-from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
+from pgoutput_etl.scan.message_row import DAMAGE_TAG
 from pgoutput_etl.schema.version_spans import RowPositions
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.targets.plan import SchemaSpan, TableChanges
-from pgoutput_etl.targets.target_plan import relation_spans
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import StatusLookup
@@ -141,60 +135,3 @@ class MessageRows:
         if not isinstance(self.waiting, pa.Table):
             return None
         return pa.concat_tables([self.blocks.local, self.waiting.select(self.blocks.local.column_names)])
-
-
-def count_changes(rows: DataFrame, history: RelationHistory) -> dict[int, TableChanges]:
-    """OID -> summary of its changes. rows: committed ones with their status. Collects one row per relation and span."""
-    tag = F.col("tag")
-    position = F.struct("commit_lsn", "file", "ordinal")
-    unchanged = F.col("unchanged").isNotNull()
-    moves = unchanged & (F.col("old_kind") == "K")
-    counted = rows.groupBy("relation").agg(
-        *(F.sum((tag == t).cast("long")).alias(t) for t in CHANGE_TAGS),
-        F.max(F.when(tag == "T", position)).alias("truncated_at"),
-        F.array_distinct(F.flatten(F.collect_set("unchanged"))).alias("unchanged"),
-        F.coalesce(F.bool_or(moves), F.lit(False)).alias("moves_toast"),
-        F.max(position).alias("last_row"),
-    )
-    counts = {row.relation: row for row in counted.collect()}
-    spans = _spans(rows, history, counts)
-    changes = {}
-    for oid, row in counts.items():
-        by_tag = (row.I, row.U, row.D, row.T)
-        truncated_at = None if row.truncated_at is None else tuple(row.truncated_at)
-        toast, last = (frozenset(row.unchanged), row.moves_toast), tuple(row.last_row)
-        changes[oid] = TableChanges(oid, *by_tag, truncated_at, *toast, runs=spans[oid], last_row=last)
-    return changes
-
-
-def _spans(rows: DataFrame, history: RelationHistory, oids: Iterable[int]) -> dict[int, tuple[RelationSpan, ...]]:
-    versions = {oid: history.versions(oid) for oid in oids}
-    several = {oid: relation for oid, relation in versions.items() if len(relation.relations) > 1}
-    single = {oid: tuple(RelationSpan((0, 0, 0), r) for r in relation.relations) for oid, relation in versions.items()}
-    if not several:
-        return single
-    spans = version_spans(rows, several)
-    return single | relation_spans({oid: spans.get(oid, ()) for oid in several}, several, partial(row_positions, rows))
-
-
-def messages_to_apply(
-    rows: DataFrame, changes: TableChanges, span: SchemaSpan, with_truncates: bool = False
-) -> DataFrame:
-    """The rows of one relation (ROW_SCHEMA) within a schema span and after its last truncate."""
-    rows = rows.where(F.col("relation") == changes.oid)
-    if not with_truncates:
-        rows = rows.where(F.col("tag") != "T")
-    if changes.truncated_at is not None:
-        rows = rows.where(_is_after(changes.truncated_at, inclusive=False))
-    if span.start is not None:
-        rows = rows.where(_is_after(span.start, inclusive=True))
-    if span.end is not None:
-        rows = rows.where(~_is_after(span.end, inclusive=True))
-    return rows.select(*ROW_SCHEMA.names)
-
-
-def _is_after(position: CommitPosition, inclusive: bool) -> Column:
-    lsn, file, ordinal = (F.lit(part) for part in position)
-    further = F.col("ordinal") >= ordinal if inclusive else F.col("ordinal") > ordinal
-    later = (F.col("file") > file) | ((F.col("file") == file) & further)
-    return (F.col("commit_lsn") > lsn) | ((F.col("commit_lsn") == lsn) & later)

@@ -86,16 +86,16 @@ class LedgerArchive(ABC):
         """
 
     @abstractmethod
-    def assembled(
-        self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]
-    ) -> AbstractContextManager[CommittedRows]:
-        """The committed changes among rows whose transactions are assembled, until the end of the context. without:
-        OIDs of relations to leave out. cutoffs: those of tables, by OID; later changes are left out, too."""
+    def assembled(self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]) -> CommittedRows:
+        """The committed changes among rows whose transactions are assembled. without: OIDs of relations to leave out.
+        cutoffs: those of tables, by OID; later changes are left out, too."""
 
     @abstractmethod
-    def staged(self, place: str, oids: Collection[int], lsn: int, time: int | None) -> CommittedRows:
-        """A snapshot's rows of these tables, as inserted by one transaction, before all files, that committed at `lsn`.
-        time: microseconds since 2000-01-01 UTC."""
+    def staged(
+        self, place: str, oids: Collection[int], lsn: int, time: int | None
+    ) -> AbstractContextManager[CommittedRows]:
+        """A snapshot's rows of these tables, as inserted by one transaction, before all files, that committed at `lsn`,
+        until the end of the context. time: microseconds since 2000-01-01 UTC."""
 
     @abstractmethod
     def discard(self, place: str) -> None:

@@ -17,12 +17,12 @@ from pyspark.sql import functions as F
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ingest.binary_files import scan_files
-from pgoutput_etl.ingest.committed_rows import SparkRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.executors import blocks_of, message_rows, rows_with_status
 from pgoutput_etl.ingest.landing_folder import SparkLandingFolder
 from pgoutput_etl.ingest.listing import reading_files
-from pgoutput_etl.ingest.quarantine import before_cutoffs
 from pgoutput_etl.ingest.rows import MessageRows
+from pgoutput_etl.ingest.scanned_blocks import of_kind
 from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask, task_again
 from pgoutput_etl.landing.selection import refuse
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
@@ -41,8 +41,10 @@ from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.workers import first_scan
 from pgoutput_etl.targets.plan import BEFORE_FILES, TableState
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, microseconds_of
-from pgoutput_etl.transactions.cutoff import Cutoff
+from pgoutput_etl.transactions.cutoff import Cutoff, commits_before
 from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
+from pgoutput_etl.transactions.statistics import CommitWindow
+from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 _OPEN = pa.schema(
     [
@@ -150,43 +152,38 @@ class DeltaArchive(LedgerArchive):
         return lsn if exact["lsn"] is None else int(exact["lsn"])
 
     @contextmanager
-    def reading(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> Iterator[SparkRows]:
-        """Yields rows with the columns of `rows_with_status`."""
-        rows = persist(self._committed(files, oids, commits), StorageLevel.DISK_ONLY)
-        try:
+    def reading(
+        self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange
+    ) -> Iterator[CommittedBlocks]:
+        windows = dict.fromkeys(oids, CommitWindow(commits.first - 1, commits.last + 1))
+        is_of_table = F.col("relation").isin(*windows)
+        scanned = self._blocks(files, self.masking_policy, leaves_tuples=False)
+        scanned = scanned.where(is_of_table | (F.col("kind") == BlockKind.CONTROL.value))
+        with _persisted(scanned) as blocks:
             if files:
-                _refuse_unreadable(rows)
-            yield SparkRows(rows)
-        finally:
-            unpersist(rows)
+                _refuse_unreadable(message_rows(of_kind(blocks, BlockKind.CONTROL)))
+            statuses = self._statuses([file.number for file in files])
+            yield CommittedBlocks(blocks.where(is_of_table), statuses, windows)
+
+    def assembled(self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]) -> CommittedBlocks:
+        blocks = rows.changes().where(~F.col("relation").isin(*without))
+        return CommittedBlocks(blocks, rows.statuses, commits_before(cutoffs))
 
     @contextmanager
-    def assembled(
-        self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]
-    ) -> Iterator[SparkRows]:
-        changes = persist(rows_with_status(rows.changes(), rows.statuses), StorageLevel.DISK_ONLY)
-        try:
-            is_committed = F.col("fate") == TransactionStatus.COMMITTED.value
-            committed = changes.where(is_committed & ~F.col("relation").isin(*without))
-            yield SparkRows(before_cutoffs(self.spark, committed, cutoffs))
-        finally:
-            unpersist(changes)
-
-    def staged(self, place: str, oids: Collection[int], lsn: int, time: int | None) -> SparkRows:
+    def staged(self, place: str, oids: Collection[int], lsn: int, time: int | None) -> Iterator[CommittedBlocks]:
         columns = {
             "file": F.lit(BEFORE_FILES).cast("long"),
             "offset": F.col("ordinal"),
             "tag": F.lit("I"),
-            "fate": F.lit(TransactionStatus.COMMITTED.value),
             "commit_lsn": F.lit(lsn).cast("long"),
             "commit_ts": F.lit(time).cast("long"),
         }
-        schema = pa.schema([*MESSAGE_SCHEMA, ("scope", pa.int64()), ("fate", pa.string())])
-        empty = SparkRows(frame(self.spark, schema.empty_table()))
-        if not is_delta_table(self.spark, Place(place)):  # no table that is repaired differs
-            return empty
-        rows = read_table(self.spark, Place(place)).where(F.col("relation").isin(*oids))
-        return empty.plus(SparkRows(rows.withColumns(columns)))
+        rows = frame(self.spark, MESSAGE_SCHEMA.empty_table())
+        if is_delta_table(self.spark, Place(place)):  # else no table that is repaired differs
+            found = read_table(self.spark, Place(place)).where(F.col("relation").isin(*oids))
+            rows = rows.unionByName(found.withColumns(columns), allowMissingColumns=True)
+        with _persisted(blocks_of(rows, BlockKind.CHANGE)) as blocks:
+            yield CommittedBlocks(blocks, StatusLookup.of((), ()), {})
 
     def discard(self, place: str) -> None:
         """Deletes only the rows, not the folder, where Hadoop's file system can't be called."""
@@ -212,15 +209,6 @@ class DeltaArchive(LedgerArchive):
         _refuse_unreadable(rows)
         return rows
 
-    def _committed(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> DataFrame:
-        """A file that has changed yields an error row for `_refuse_unreadable`."""
-        is_of_table = F.col("relation").isin(*oids)
-        blocks = self._blocks(files, self.masking_policy)
-        blocks = blocks.where(is_of_table | (F.col("kind") == BlockKind.CONTROL.value))
-        rows = rows_with_status(blocks, self._statuses([file.number for file in files]))
-        is_change = F.col("tag").isin(*CHANGE_TAGS) & is_of_table & _is_committed(commits)
-        return rows.where(is_change | (F.col("tag") == ERROR_TAG))
-
     def waiting(self, fragments: Collection[FragmentId], policy: MaskingPolicy | None) -> DataFrame:
         numbers = {file for file, _ in fragments}
         rows = message_rows(self._blocks([file for file in self.files if file.number in numbers], policy))
@@ -229,7 +217,10 @@ class DeltaArchive(LedgerArchive):
         own = F.broadcast(fragment_frame(self.spark, fragments))
         return blocks_of(wanted.join(own, ["file", "unit"], "left_semi"), BlockKind.WAITING)
 
-    def _blocks(self, files: Collection[ReadFile], policy: MaskingPolicy | None) -> DataFrame:
+    def _blocks(
+        self, files: Collection[ReadFile], policy: MaskingPolicy | None, leaves_tuples: bool = True
+    ) -> DataFrame:
+        """A file that has changed yields an error row for `_refuse_unreadable`."""
         landed = self.landed(file.path for file in files)
         rounds: list[dict[str, ScanTask]] = []  # a scan reads each path only once, so a file's parts need several scans
         for file in files:
@@ -241,7 +232,7 @@ class DeltaArchive(LedgerArchive):
         blocks, source = frame(self.spark, BLOCK_SCHEMA.empty_table()), self.config.source
         for tasks in rounds:
             known = KnownContents({})
-            scanned = scan_files(self.spark, tasks, known, source.framing, True, policy, source.landing)
+            scanned = scan_files(self.spark, tasks, known, source.framing, True, policy, source.landing, leaves_tuples)
             blocks = blocks.unionByName(scanned)
         return blocks
 
@@ -267,6 +258,15 @@ class DeltaArchive(LedgerArchive):
         rows = [dict(zip(_OPEN.names, fragment, strict=True)) for fragment in waiting]
         opened = frame(self.spark, pa.Table.from_pylist(rows, _OPEN))
         return ended.unionByName(opened, allowMissingColumns=True)
+
+
+@contextmanager
+def _persisted(blocks: DataFrame) -> Iterator[DataFrame]:
+    persisted = persist(blocks, StorageLevel.DISK_ONLY)
+    try:
+        yield persisted
+    finally:
+        unpersist(persisted)
 
 
 def _is_committed(commits: CommitRange) -> Column:

@@ -1,4 +1,4 @@
-"""Reads a table's change events per schema span, from a DataFrame of changes or from a batch's blocks.
+"""Reads a table's change events per schema span, from a batch's blocks or from those of the archive.
 
 Tables with few changes are typed on the driver; one Spark job collects the blocks of all of them. For such a table
 starting Spark tasks costs more than the work itself.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,10 +22,11 @@ from pgoutput_etl.changes.fast_events import event_batches
 from pgoutput_etl.changes.key_exchanges import without_exchanges
 from pgoutput_etl.changes.key_facts import ranges_of
 from pgoutput_etl.changes.window import Window, rows_in
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.executors import iterate_blocks
-from pgoutput_etl.ingest.rows import MessageRows, messages_to_apply
+from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load.batch_keys import BatchKeys, keys_of_blocks, keys_of_events
-from pgoutput_etl.load.key_exchanges import serial_rows, serial_rows_of_blocks
+from pgoutput_etl.load.key_exchanges import serial_rows
 from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.row_states import EventLog
 from pgoutput_etl.scan.blocks import UNPACKED_BY
@@ -34,7 +35,7 @@ from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
-from pgoutput_etl.transactions.cutoff import Cutoff
+from pgoutput_etl.transactions.statistics import CommitWindow
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 # Most bytes of blocks that the driver types: of one table, and of all tables together.
@@ -48,37 +49,6 @@ SINGLE_TASK_BYTES = 1 << 26
 _BUCKETS = 8  # of keys, for each task
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], ROW_SCHEMA)
-
-
-class ChangeSource(Protocol):
-    """The committed changes of the tables to write."""
-
-    def events(self, task: TableTask, span: SchemaSpan) -> TableEvents: ...
-
-    def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
-        """Every event, including truncates and events that later ones supersede."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeRows:
-    """rows: one per change, with the status of its transaction."""
-
-    rows: DataFrame
-
-    def events(self, task: TableTask, span: SchemaSpan) -> TableEvents:
-        return TableEvents(_events_of_rows(event_batches, self._serial(task, span, False), span.shape))
-
-    def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
-        events = _events_of_rows(every_event, self._serial(task, span, True), span.shape)
-        return EventLog(events, None, bool(task.changes.truncates))
-
-    def _serial(self, task: TableTask, span: SchemaSpan, with_truncates: bool) -> DataFrame:
-        rows = messages_to_apply(self.rows, task.changes, span, with_truncates)
-        if not _may_exchange_keys(task, span.shape):
-            return rows
-        serial = serial_rows(rows, span.shape, _keeps_changes(task))
-        return rows if serial is None else serial
 
 
 def _events_of_rows(
@@ -95,10 +65,13 @@ def _events_of_rows(
 
 @dataclass(slots=True)
 class ChangeBlocks:
-    """A batch's changes. _local: the blocks that the driver types, by relation OID."""
+    """The committed changes of tables. windows: the commits that count, by relation OID. finds_keys: INSERTs' keys are
+    looked up, in jobs of their own, because a write of distinct keys is cheaper. _local: the blocks that the driver
+    types, by relation OID."""
 
-    rows: MessageRows
-    cutoffs: Mapping[int, Cutoff]
+    rows: MessageRows | CommittedBlocks
+    windows: Mapping[int, CommitWindow]
+    finds_keys: bool = True
     _local: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def prepare(self, tasks: Iterable[TableTask]) -> None:
@@ -116,7 +89,7 @@ class ChangeBlocks:
 
     def events(self, task: TableTask, span: SchemaSpan) -> TableEvents:
         shape, changes = span.shape, task.changes
-        window = window_of(task, span, self.cutoffs)
+        window = window_of(task, span, self.windows)
         only_inserts = _only_inserts(task)
         if task.oid in self._local:
             return self._on_driver(task, shape, window, only_inserts)
@@ -124,9 +97,7 @@ class ChangeBlocks:
         serial = self._serial(task, blocks, window, shape)
         if serial is not None:
             return TableEvents(_events_of_rows(event_batches, serial, shape), False, changes.size)
-        keys = None
-        if only_inserts and not shape.is_bag:
-            keys = keys_of_blocks(blocks, self.rows.statuses, window, shape, changes.inserts)
+        keys = self._keys(task, blocks, window, shape)
         where, is_net = (blocks, self.rows.statuses, window, shape), True
         if keys is not None and keys.facts.are_unique:
             events = _net_events(compaction.typed_events_of, *where)
@@ -154,7 +125,7 @@ class ChangeBlocks:
         return TableEvents(local, is_net, task.changes.size, True, only_inserts, deletes, keys, ranges)
 
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
-        shape, window, only_inserts = span.shape, window_of(task, span, self.cutoffs), _only_inserts(task)
+        shape, window, only_inserts = span.shape, window_of(task, span, self.windows), _only_inserts(task)
         keys: BatchKeys | None = None
         if task.oid in self._local:
             batch = _as_one(every_event(self._local_rows(task, shape, window), shape), shape)
@@ -162,8 +133,7 @@ class ChangeBlocks:
             events = frame(self.rows.spark, pa.Table.from_batches([batch]))
         else:
             blocks = _blocks_of_table(self.rows, shape)
-            if only_inserts and not shape.is_bag:
-                keys = keys_of_blocks(blocks, self.rows.statuses, window, shape, task.changes.inserts)
+            keys = self._keys(task, blocks, window, shape)
             serial = self._serial(task, blocks, window, shape)
             if serial is None:
                 events = _events_of_blocks(every_event_of, blocks, self.rows.statuses, window, shape)
@@ -174,7 +144,7 @@ class ChangeBlocks:
 
     def typed_events(self, task: TableTask, span: SchemaSpan) -> DataFrame:
         """Every event but truncates, typed on executors."""
-        shape, window = span.shape, window_of(task, span, self.cutoffs)
+        shape, window = span.shape, window_of(task, span, self.windows)
         blocks = _blocks_of_table(self.rows, shape)
         serial = self._serial(task, blocks, window, shape)
         if serial is not None:
@@ -187,10 +157,15 @@ class ChangeBlocks:
         [rows] = pa.Table.from_batches(parts, ROW_SCHEMA).combine_chunks().to_batches() or [_NO_ROWS]
         return without_exchanges(rows, shape, _keeps_changes(task)) if _may_exchange_keys(task, shape) else rows
 
+    def _keys(self, task: TableTask, blocks: DataFrame, window: Window, shape: TableShape) -> BatchKeys | None:
+        if not self.finds_keys or shape.is_bag or not _only_inserts(task):
+            return None
+        return keys_of_blocks(blocks, self.rows.statuses, window, shape, task.changes.inserts)
+
     def _serial(self, task: TableTask, blocks: DataFrame, window: Window, shape: TableShape) -> DataFrame | None:
         if not _may_exchange_keys(task, shape):
             return None
-        return serial_rows_of_blocks(blocks, self.rows.statuses, window, shape, _keeps_changes(task))
+        return serial_rows(blocks, self.rows.statuses, window, shape, _keeps_changes(task))
 
 
 def _may_exchange_keys(task: TableTask, shape: TableShape) -> bool:
@@ -206,7 +181,7 @@ def _only_inserts(task: TableTask) -> bool:
     return not (changes.updates or changes.deletes or changes.truncates)
 
 
-def _blocks_of_table(rows: MessageRows, shape: TableShape) -> DataFrame:
+def _blocks_of_table(rows: MessageRows | CommittedBlocks, shape: TableShape) -> DataFrame:
     return rows.changes().where(F.col("relation") == shape.relation.oid).select(*UNPACKED_BY)
 
 
@@ -252,9 +227,8 @@ def _exchanged(blocks: DataFrame, statuses: StatusLookup, window: Window, shape:
     return exchanged.mapInArrow(reduced, spark_schema(shape.net_schema()))
 
 
-def window_of(task: TableTask, span: SchemaSpan, cutoffs: Mapping[int, Cutoff]) -> Window:
-    cutoff = cutoffs.get(task.oid)
-    return Window(task.changes.truncated_at, span.start, span.end, None if cutoff is None else cutoff.lsn)
+def window_of(task: TableTask, span: SchemaSpan, windows: Mapping[int, CommitWindow]) -> Window:
+    return Window(task.changes.truncated_at, span.start, span.end, windows.get(task.oid, CommitWindow()))
 
 
 def _as_one(batches: Iterable[pa.RecordBatch], shape: TableShape) -> pa.RecordBatch:

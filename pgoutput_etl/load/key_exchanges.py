@@ -26,20 +26,11 @@ _FOUND = pa.schema([KEY_USES.field("transaction")])
 _WIDE = pa.schema([f.with_type(pa.large_binary()) if f.type == pa.binary() else f for f in ROW_SCHEMA])
 
 
-def serial_rows(rows: DataFrame, shape: TableShape, keeps_changes: bool) -> DataFrame | None:
-    """The message rows (ROW_SCHEMA) without exchanges; None if there are none. keeps_changes: as in `exchanging`."""
-
-    def use(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield key_uses(batch, shape)
-
-    return _serial(rows, rows.mapInArrow(use, spark_schema(KEY_USES)), shape, keeps_changes)
-
-
-def serial_rows_of_blocks(
+def serial_rows(
     blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, keeps_changes: bool
 ) -> DataFrame | None:
-    """Like `serial_rows`, of a table's blocks, including truncates."""
+    """The message rows (ROW_SCHEMA) of a table's blocks without exchanges, including truncates; None if there are none.
+    keeps_changes: as in `exchanging`."""
 
     def use(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for block in iterate_blocks(batches):

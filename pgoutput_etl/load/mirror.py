@@ -125,11 +125,11 @@ def _net_of(events: DataFrame, shape: TableShape, target: DataFrame | None) -> D
     return net_rows(resolve_moves(ordered, shape, target) if shape.moves_toast else ordered, shape)
 
 
-def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -> DataFrame:
+def rows_after(stored: DataFrame | None, shape: TableShape, events: TableEvents) -> DataFrame:
     """The rows of a table after these events. stored: its rows before; None if there were none."""
     if shape.is_bag:
-        return bag.rows_after(stored, shape, events)
-    net = _net_of(events, shape, stored)
+        return bag.rows_after(stored, shape, events.frame)
+    net = as_net_rows(events.frame, shape) if events.is_net else _net_of(events.frame, shape, stored)
     if stored is None:
         return selected(net.where(~F.col("_delete")), net_values(shape))
     return net_merge(net, shape).after(stored)

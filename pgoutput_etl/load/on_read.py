@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.rules import Mode
-from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks, CommittedRows
 from pgoutput_etl.load import mirror as merge
-from pgoutput_etl.load.change_source import ChangeRows
+from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import check_migration, migrated
 from pgoutput_etl.load.log_modes import LOG_MODES
@@ -30,7 +30,7 @@ class FrameChanges:
     """Computes a table's rows after each of its schema spans."""
 
     targets: FrameTargets
-    source: ChangeRows
+    source: ChangeBlocks
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:  # noqa: ARG001
@@ -45,7 +45,7 @@ class FrameChanges:
 
     def _rows_after(self, stored: DataFrame | None, task: TableTask, span: SchemaSpan) -> DataFrame:
         if task.mode not in LOG_MODES:
-            return merge.rows_after(stored, span.shape, self.source.events(task, span).frame)
+            return merge.rows_after(stored, span.shape, self.source.events(task, span))
         return LOG_MODES[task.mode].rows_after(stored, span.shape, self.source.event_log(task, span))
 
 
@@ -72,9 +72,14 @@ class FrameTargets:
     def pool(self, tables: int) -> Executor:  # noqa: ARG002
         return ThreadPoolExecutor(1)
 
-    def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> FrameChanges:  # noqa: ARG002
-        assert isinstance(rows, SparkRows)
-        return FrameChanges(self, ChangeRows(rows.frame))
+    def archived_changes(
+        self,
+        rows: CommittedRows,
+        tasks: Iterable[TableTask],  # noqa: ARG002
+        commits: tuple[int, int] | None = None,  # noqa: ARG002
+    ) -> FrameChanges:
+        assert isinstance(rows, CommittedBlocks)
+        return FrameChanges(self, ChangeBlocks(rows, rows.windows, finds_keys=False))
 
     def check_exists(self, place: Place, version: int = -1, commit: DeltaTransaction | None = None) -> None:
         pass  # the caller has read it

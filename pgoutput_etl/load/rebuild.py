@@ -92,7 +92,7 @@ class Rebuild:
         """The results of rebuilt tables, and of unchanged ones. A table that takes several commits is built in the
         scratch folder first."""
         tasks = [self._task(task) for task in plan.tasks]
-        results = self.writer.write(TablePlan(tasks, plan.held), self.writer.targets.archived_changes(rows))
+        results = self.writer.write(TablePlan(tasks, plan.held), self.writer.targets.archived_changes(rows, tasks))
         paths = {task.oid: task.path for task in tasks}
         by_oid = {task.oid: task for task in plan.tasks}
         rebuilt: list[TableResult] = []

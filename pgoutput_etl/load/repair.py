@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.changes.events import UPDATED
 from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.ingest.committed_rows import SparkRows
-from pgoutput_etl.load.change_source import ChangeRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
+from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.commit import TargetRows, WriteResult, written
 from pgoutput_etl.load.net_effect import (
     all_of,
@@ -47,16 +47,16 @@ class RepairChanges:
     without a key is overwritten."""
 
     spark: SparkSession
-    rows: SparkRows
+    rows: CommittedBlocks
     ranges: Mapping[int, KeyRanges]
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
-        ranges = self.ranges[task.oid]
+        ranges, source = self.ranges[task.oid], ChangeBlocks(self.rows, self.rows.windows)
         if span.shape.is_bag:
-            replaced = DeltaChanges(self.spark, ChangeRows(self.rows.frame)).prepared(task, span)
+            replaced = DeltaChanges(self.spark, source).prepared(task, span)
             return lambda _, commit, __: replaced(TargetRows.NOTHING, commit, None)
         repairing = partial(_repairing, self.spark, task.path, ranges)
-        changes = DeltaChanges(self.spark, ChangeRows(self.rows.frame), repairing)
+        changes = DeltaChanges(self.spark, source, repairing)
         ambiguous = _ambiguous_keys(self.spark, task.path, ranges, span.shape).localCheckpoint()
         if ambiguous.isEmpty():
             return changes.prepared(task, span)

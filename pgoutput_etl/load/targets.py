@@ -14,18 +14,18 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.events import HEAP_PER_BYTE, memory_for
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import RunError, TableError
-from pgoutput_etl.ingest.committed_rows import CommittedRows, SparkRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks, CommittedRows
 from pgoutput_etl.ingest.listing import heap_of
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load import commit as delta_commit
 from pgoutput_etl.load import mirror as merge
-from pgoutput_etl.load.change_source import ChangeBlocks, ChangeRows, ChangeSource
+from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import applications, committed_steps, evolve
 from pgoutput_etl.load.layout import lay_out
 from pgoutput_etl.load.log_modes import LOG_MODES
 from pgoutput_etl.load.mismatches import mismatches_in_log
-from pgoutput_etl.load.net_effect import event_key_parts, has_key, keyed_columns
+from pgoutput_etl.load.net_effect import TableEvents, event_key_parts, has_key, keyed_columns
 from pgoutput_etl.load.shared_table import check_shared, tagged_target
 from pgoutput_etl.load.table_writer import DeltaTransaction, committing
 from pgoutput_etl.load.target_columns import current_rows
@@ -42,7 +42,7 @@ from pgoutput_etl.spark.session import is_running, session_settings, writes_may_
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
-from pgoutput_etl.transactions.cutoff import Cutoff
+from pgoutput_etl.transactions.cutoff import Cutoff, commits_before
 
 T = TypeVar("T")
 
@@ -89,7 +89,9 @@ class WrittenTargets(Protocol):
         """Threads to write so many tables at a time, or one after the other."""
         ...
 
-    def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> Changes:
+    def archived_changes(
+        self, rows: CommittedRows, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
+    ) -> Changes:
         """commits: the first and the last commit LSN of a range; then only changes of keys with a change in it."""
         ...
 
@@ -176,15 +178,16 @@ class DeltaChanges:
     rows."""
 
     spark: SparkSession
-    source: ChangeSource
+    source: ChangeBlocks
     event_filter: Callable[[DataFrame, TableShape], DataFrame] | None = None
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         span = with_memory(self.spark, span)
         if task.mode not in LOG_MODES:
-            events = self.source.events(task, span)
-            if self.event_filter is not None:
-                events = replace(events, frame=self.event_filter(events.frame, span.shape))
+            if self.event_filter is None:
+                events = self.source.events(task, span)
+            else:  # a change that a later one supersedes may be one that the filter selects
+                events = TableEvents(self.event_filter(self.source.typed_events(task, span), span.shape))
 
             def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
                 return again(partial(merge.write, self.spark, task.path, span.shape, events, before, commit, rows))
@@ -244,14 +247,19 @@ class DeltaTargets:
     def batch_changes(
         self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]
     ) -> DeltaChanges:
-        changes = ChangeBlocks(rows, cutoffs)
+        changes = ChangeBlocks(rows, commits_before(cutoffs))
         changes.prepare(tasks)
         return DeltaChanges(self.spark, changes)
 
-    def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> DeltaChanges:
-        assert isinstance(rows, SparkRows)
-        event_filter = None if commits is None else partial(_events_of_changed_rows, commits)
-        return DeltaChanges(self.spark, ChangeRows(rows.frame), event_filter)
+    def archived_changes(
+        self, rows: CommittedRows, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
+    ) -> DeltaChanges:
+        assert isinstance(rows, CommittedBlocks)
+        changes = ChangeBlocks(rows, rows.windows)
+        if commits is not None:
+            return DeltaChanges(self.spark, changes, partial(_events_of_changed_rows, commits))
+        changes.prepare(tasks)
+        return DeltaChanges(self.spark, changes)
 
     def exists(self, place: Place) -> bool:
         return is_delta_table(self.spark, place)

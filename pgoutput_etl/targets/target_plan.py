@@ -155,6 +155,16 @@ def table_changes(
     return {oid: _changes_of(oid, counts, statistics, runs[oid]) for oid, counts in relations.items()}
 
 
+def changes_in(
+    rows: BatchRows, history: RelationHistory, windows: Mapping[int, CommitWindow]
+) -> dict[int, TableChanges]:
+    """The changes of relations with committed rows in their windows, by OID."""
+    versions = {oid: history.versions(oid) for oid in history.oids()}
+    holds_from = {oid: relation_versions.holds_from for oid, relation_versions in versions.items()}
+    statistics = rows.statistics(StatisticsRequest(windows=windows, versions=holds_from))
+    return table_changes(statistics, versions, lambda oids: rows.positions(oids, windows))
+
+
 def relation_spans(
     spans: Mapping[int, Iterable[VersionSpan]],
     versions: Mapping[int, RelationVersions],

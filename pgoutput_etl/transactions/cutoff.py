@@ -18,7 +18,7 @@ from pgoutput_etl.errors import without_offset
 from pgoutput_etl.reasons import Reason, ReasonKind, kind_of
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
-from pgoutput_etl.transactions.statistics import BatchStatistics
+from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow
 
 _FILE = re.compile(r"\bfile (\d+)(?=[,:])")
 
@@ -46,6 +46,11 @@ def reason_of(outcome: Outcome) -> Reason:
 def with_paths(reason: str, path_of: Callable[[int], str]) -> Reason:
     """Replaces file numbers, which is all that assembly knows, with paths."""
     return Reason(_FILE.sub(lambda match: path_of(int(match[1])), reason), kind_of(reason))
+
+
+def commits_before(cutoffs: Mapping[int, Cutoff]) -> dict[int, CommitWindow]:
+    """The commits that can still be applied, by relation OID."""
+    return {oid: CommitWindow(before=cutoff.lsn) for oid, cutoff in cutoffs.items()}
 
 
 def find_cutoffs(assembly: Assembly, statistics: BatchStatistics, tables: Iterable[int]) -> dict[int, Cutoff]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 
 from pgoutput_etl.errors import ArchiveError, RunError
+from pgoutput_etl.ingest.committed_rows import windows_after
 from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks, positions_of, statistics_of, with_status
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import KnownContents, task_again
 from pgoutput_etl.landing.incremental_scan import scan_part
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
-from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
@@ -25,11 +25,11 @@ from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.schema.version_spans import RowPositions
 from pgoutput_etl.targets.plan import BEFORE_FILES, TableChanges, TableState
-from pgoutput_etl.targets.target_plan import table_changes
+from pgoutput_etl.targets.target_plan import changes_in
 from pgoutput_etl.timestamps import microseconds_of
-from pgoutput_etl.transactions.cutoff import Cutoff
+from pgoutput_etl.transactions.cutoff import Cutoff, commits_before
 from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
-from pgoutput_etl.transactions.statistics import CommitWindow, StatisticsRequest
+from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.simulation.landing import SimLandingFolder
 from tests.simulation.storage import FilesRemovedError
@@ -38,38 +38,26 @@ from tests.support.nights import Block
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SimRows:
-    """committed_rows.CommittedRows. blocks: of changes. commits: to apply. since: the LSN after which a relation's
-    changes count, by OID. before: the LSN from which they don't, by OID."""
+    """committed_rows.CommittedRows. blocks: of changes. windows: as in committed_rows.CommittedBlocks."""
 
     blocks: list[Block]
     statuses: StatusLookup
-    oids: frozenset[int]
-    commits: CommitRange
-    since: Mapping[int, int]
-    before: Mapping[int, int] = field(default_factory=dict)
+    windows: Mapping[int, CommitWindow]
 
     def after(self, lsns: Mapping[int, int]) -> SimRows:
-        return replace(self, since={**self.since, **lsns})
-
-    def range_of(self, oid: int) -> tuple[int, int]:
-        """The first and the last commit LSN that count."""
-        last = min(self.commits.last, self.before.get(oid, MAX_STORED_LSN) - 1)
-        return max(self.commits.first, self.since.get(oid, -1) + 1), last
+        return replace(self, windows=windows_after(self.windows, lsns))
 
     def plus(self, later: SimRows) -> SimRows:
         return replace(later, blocks=[*self.blocks, *later.blocks])
 
     def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
-        ranges = {oid: self.range_of(oid) for oid in self.oids}
-        windows = {oid: CommitWindow(first - 1, last + 1) for oid, (first, last) in ranges.items()}
-        versions = {oid: history.versions(oid) for oid in history.oids()}
-        request = StatisticsRequest(windows=windows, versions={oid: v.holds_from for oid, v in versions.items()})
-        statistics = statistics_of(self.blocks, self.statuses, request)
+        return changes_in(self, history, self.windows)
 
-        def positions(oids: Collection[int]) -> dict[int, RowPositions]:
-            return positions_of((b for b in self.blocks if b["relation"] in oids), self.statuses, windows)
+    def statistics(self, request: StatisticsRequest) -> BatchStatistics:
+        return statistics_of(self.blocks, self.statuses, request)
 
-        return table_changes(statistics, versions, positions)
+    def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
+        return positions_of((b for b in self.blocks if b["relation"] in oids), self.statuses, windows)
 
 
 @dataclass(frozen=True)
@@ -78,28 +66,26 @@ class SimArchive(LedgerArchive):
 
     @contextmanager
     def reading(self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange) -> Iterator[SimRows]:
-        wanted = frozenset(oids)
+        windows = dict.fromkeys(oids, CommitWindow(commits.first - 1, commits.last + 1))
         found = iterate_blocks(pack_blocks(self._batches(files, self.masking_policy), BlockKind.CHANGE))
-        blocks = [block for block in found if block["kind"] == BlockKind.CHANGE.value and block["relation"] in wanted]
-        yield SimRows(blocks, self._statuses([file.number for file in files]), wanted, commits, {})
+        blocks = [block for block in found if block["kind"] == BlockKind.CHANGE.value and block["relation"] in windows]
+        yield SimRows(blocks, self._statuses([file.number for file in files]), windows)
 
-    @contextmanager
-    def assembled(
-        self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]
-    ) -> Iterator[SimRows]:
-        oids = frozenset(rows.assembly.relations.oids() - {*without})
+    def assembled(self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]) -> SimRows:
         assert rows.blocks.local is not None
         found = iterate_blocks(rows.blocks.local.to_batches())
-        blocks = [block for block in found if block["kind"] == BlockKind.CHANGE.value and block["relation"] in oids]
-        before = {oid: cutoff.lsn for oid, cutoff in cutoffs.items()}
-        yield SimRows(blocks, rows.statuses, oids, CommitRange(0, MAX_STORED_LSN), {}, before)
+        blocks = [
+            block for block in found if block["kind"] == BlockKind.CHANGE.value and block["relation"] not in without
+        ]
+        return SimRows(blocks, rows.statuses, commits_before(cutoffs))
 
-    def staged(self, place: str, oids: Collection[int], lsn: int, time: int | None) -> SimRows:  # noqa: ARG002
+    @contextmanager
+    def staged(self, place: str, oids: Collection[int], lsn: int, time: int | None) -> Iterator[SimRows]:  # noqa: ARG002
         storage, process = self.landing.storage, self.landing.process
         content = storage.read(process, f"read {place}", lambda: storage.staged[place])
         packed = iterate_blocks(pack_blocks(scan_file(place, BEFORE_FILES, content).batches, BlockKind.CHANGE))
         blocks = [b for b in packed if b["kind"] == BlockKind.CHANGE.value and b["relation"] in oids]
-        return SimRows(blocks, StatusLookup.of((), ()), frozenset(oids), CommitRange(lsn, lsn), {})
+        yield SimRows(blocks, StatusLookup.of((), ()), {})
 
     def discard(self, place: str) -> None:
         storage, process = self.landing.storage, self.landing.process

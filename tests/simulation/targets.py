@@ -23,7 +23,8 @@ from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
-from pgoutput_etl.transactions.cutoff import Cutoff
+from pgoutput_etl.transactions.cutoff import Cutoff, commits_before
+from pgoutput_etl.transactions.statistics import CommitWindow
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.simulation.archive import SimRows
 from tests.simulation.modes import Rows, migrated, needs_key, printed, rows_after
@@ -74,10 +75,10 @@ class _SpanChanges(ABC):
 class SimChanges(_SpanChanges):
     blocks: list[Block]
     statuses: StatusLookup
-    cutoffs: Mapping[int, Cutoff]
+    windows: Mapping[int, CommitWindow]
 
     def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]:
-        return events_in(self.blocks, self.statuses, window_of(task, span, self.cutoffs), span.shape, task.mode)
+        return events_in(self.blocks, self.statuses, window_of(task, span, self.windows), span.shape, task.mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,7 @@ class SimArchivedChanges(_SpanChanges):
     commits: tuple[int, int] | None
 
     def _events(self, task: TableTask, span: SchemaSpan) -> list[Row]:
-        window = window_of(task, span, {})
-        first, last = self.rows.range_of(task.oid)
-        begin = (first, -(1 << 62), 0)
-        start = begin if window.start is None else max(window.start, begin)
-        window = replace(window, start=start, cutoff=last + 1)
+        window = window_of(task, span, self.rows.windows)
         events = events_in(self.rows.blocks, self.rows.statuses, window, span.shape, task.mode)
         if self.commits is not None:
             key = KeyedRows(span.shape).key
@@ -132,9 +129,14 @@ class SimTargets:
 
     def batch_changes(self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]) -> SimChanges:
         blocks = rows.collect_changes([task.oid for task in tasks]).to_pylist()
-        return SimChanges(self, blocks, rows.statuses, cutoffs)
+        return SimChanges(self, blocks, rows.statuses, commits_before(cutoffs))
 
-    def archived_changes(self, rows: CommittedRows, commits: tuple[int, int] | None = None) -> SimArchivedChanges:
+    def archived_changes(
+        self,
+        rows: CommittedRows,
+        tasks: Iterable[TableTask],  # noqa: ARG002
+        commits: tuple[int, int] | None = None,
+    ) -> SimArchivedChanges:
         assert isinstance(rows, SimRows)
         return SimArchivedChanges(self, rows, commits)
 

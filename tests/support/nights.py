@@ -222,9 +222,8 @@ class Nights:
             before, table = current, rows_under(segment.shape)
             for row in current:
                 table.put(row)
-            window = Window(
-                task.changes.truncated_at, segment.start, segment.end, None if task.cutoff is None else task.cutoff.lsn
-            )
+            commits = CommitWindow() if task.cutoff is None else CommitWindow(before=task.cutoff.lsn)
+            window = Window(task.changes.truncated_at, segment.start, segment.end, commits)
             events = events_in(rows.changes(), rows.fates, window, segment.shape)
             method, is_reduced = self._method(task, segment.shape, before, events)
             for event in events:

@@ -18,7 +18,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import is_chosen
-from pgoutput_etl.ingest.committed_rows import SparkRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ledger.archive import CommitRange
 from pgoutput_etl.ledger.as_of import Tables
 from pgoutput_etl.ledger.batch import applied
@@ -125,7 +125,7 @@ class MomentReader:
     archive: DeltaArchive
     progress: Progress = no_progress
     through: int = 0
-    _kept: dict[tuple[frozenset[int], CommitRange], SparkRows] = field(default_factory=dict)
+    _kept: dict[tuple[frozenset[int], CommitRange], CommittedBlocks] = field(default_factory=dict)
 
     def read(self, lsn: int, patterns: Sequence[str] = ("*",)) -> Tables:
         """The tables as of the commit at `lsn`; see `read_at`."""
@@ -150,10 +150,10 @@ class MomentReader:
         """The commits with changes of these tables after the last batch that ended by `lsn`, up to `through`."""
         starts = self._base(lsn, patterns).starts
         first = min(starts.values(), default=self.through) + 1
-        rows = self._committed(starts, CommitRange(first, self.through)).frame
-        return sorted(row["commit_lsn"] for row in rows.select("commit_lsn").distinct().collect())
+        commits = self._committed(starts, CommitRange(first, self.through)).commits()
+        return sorted({row["commit_lsn"] for row in commits.collect()})
 
-    def changes(self, lsn: int, patterns: Sequence[str]) -> SparkRows:
+    def changes(self, lsn: int, patterns: Sequence[str]) -> CommittedBlocks:
         """All committed changes of these tables after the commit at `lsn`, up to `through`."""
         states = self.archive.ledger.batches.states_at(lsn).states
         return self._committed(self._oids(patterns, states), CommitRange(lsn + 1, self.through))
@@ -192,7 +192,7 @@ class MomentReader:
         columns = table_columns(state.relation, state.retired, self.archive.user_types)
         return tagged_target(self.archive.spark, state.path, columns, state.version)
 
-    def _committed(self, oids: Collection[int], commits: CommitRange) -> SparkRows:
+    def _committed(self, oids: Collection[int], commits: CommitRange) -> CommittedBlocks:
         wanted = replace(commits, last=max(commits.last, self.through))
         key = frozenset(oids), wanted
         if key in self._kept:
@@ -200,7 +200,8 @@ class MomentReader:
         files = self.archive.files_with(oids, wanted)
         self.progress(f"reading {counted(len(files), 'file')}")
         with self.archive.reading(files, oids, wanted) as committed:
-            rows = SparkRows(committed.frame.localCheckpoint())  # kept as long as somebody has the tables
+            # Kept as long as somebody has the tables.
+            rows = replace(committed, blocks=committed.blocks.localCheckpoint())
         if self.through:
             self._kept[key] = rows
         return rows.through(commits.last)
@@ -227,5 +228,5 @@ class MomentReader:
         batch = replace(archive.last, resumed=False, last_commit_lsn=lsn, tables=dict(started))
         path_of = partial(archive.ledger.files.path_of, archive.last)
         writer = Writer(targets, archive.config, batch, lsn, no_claim, path_of, no_progress)
-        results = writer.write(plan, targets.archived_changes(rows))
+        results = writer.write(plan, targets.archived_changes(rows, plan.tasks))
         return {result.state.oid: result.state for result in results}

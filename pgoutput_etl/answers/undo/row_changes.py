@@ -13,9 +13,9 @@ from pyspark.sql import functions as F
 from pgoutput_etl.answers.undo.steps import Change, Key, Row
 from pgoutput_etl.answers.verify.row_text import delta_texts, text_names
 from pgoutput_etl.identifiers import quoted
-from pgoutput_etl.ingest.committed_rows import SparkRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.load import append
-from pgoutput_etl.load.change_source import ChangeRows
+from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
 from pgoutput_etl.targets.plan import TableTask
@@ -35,10 +35,10 @@ class RowChanges:
         columns = tuple(ComparedColumn(c.name, c.type) for c in task.shape.columns if not c.retired)
         return cls(task, columns, task.shape.key)
 
-    def log(self, rows: SparkRows) -> DataFrame:
+    def log(self, rows: CommittedBlocks) -> DataFrame:
         """The table's changes: the columns of `_texts`, op, seq, unchanged (names of values not sent), and the
         row's keys before and after the change, old and key, which are NULL if there was no such row."""
-        events = ChangeRows(rows.frame)
+        events = ChangeBlocks(rows, rows.windows, finds_keys=False)
         logs = []
         for span in self.task.spans:
             changes = append.rows_after(None, span.shape, events.event_log(self.task, span))

@@ -20,7 +20,7 @@ from pgoutput_etl.answers.undo.steps import Row, history_of
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.ingest.committed_rows import SparkRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ledger.archive import CommitRange
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.target_columns import current_rows
@@ -112,8 +112,7 @@ def undone_tables(archive: DeltaArchive, request: UndoRequest, progress: Progres
     before = selection.range.first - 1
     reader = MomentReader(archive, progress, through=archive.last.last_commit_lsn)
     rows = reader.changes(before, request.tables)
-    selected = rows.frame.where(selection.condition(F.col("commit_lsn"))).select("relation", "commit_lsn").distinct()
-    touching = selected.collect()
+    touching = rows.commits().where(selection.condition(F.col("commit_lsn"))).collect()
     if not touching:
         raise ConfigError(f"no transaction{_within(selection.range)} changed these tables")
     oids = {row["relation"] for row in touching}
@@ -151,7 +150,7 @@ def _is_replaced(archive: DeltaArchive, oid: int) -> bool:
     return state is not None and (state.is_displaced or archive.names.get(archive.name(oid)) != oid)
 
 
-def _plan(archive: DeltaArchive, rows: SparkRows, found: TablesFound, oids: Collection[int]) -> TablePlan:
+def _plan(archive: DeltaArchive, rows: CommittedBlocks, found: TablesFound, oids: Collection[int]) -> TablePlan:
     """How the changes would be applied to the rows before them. oids: of the tables to undo."""
     states = {state.oid: replace(state, status=APPLIED, reason=None) for state, _ in found.rows}
     return make_plan(
@@ -201,7 +200,7 @@ def _types_of(columns: Sequence[TableColumn]) -> dict[str, str]:
 
 
 def _undone(
-    task: TableTask, relation: Relation, rows: SparkRows, selection: Selection, stored: DataFrame | None
+    task: TableTask, relation: Relation, rows: CommittedBlocks, selection: Selection, stored: DataFrame | None
 ) -> UndoneTable:
     """relation: as it is now."""
     table = RowChanges.of(task)

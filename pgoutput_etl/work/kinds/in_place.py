@@ -152,8 +152,9 @@ class InPlaceBackfill(Prepared[BackfillResult]):
         rebuilt, unchanged = self.rebuild.write(self.plan, self.missing_rows)
         self.results = [*rebuilt, *(unchanged_result(result, self.batch.tables) for result in unchanged)]
         if self.rows is not None:
-            changes = self.targets.archived_changes(self.rows, self.order.commits(self.batch.last_commit_lsn))
-            repaired = self._writer().write(TablePlan(list(self.tasks.values())), changes)
+            tasks = list(self.tasks.values())
+            changes = self.targets.archived_changes(self.rows, tasks, self.order.commits(self.batch.last_commit_lsn))
+            repaired = self._writer().write(TablePlan(tasks), changes)
             self.results += [self._repaired(result) for result in repaired]
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest.assemble import assemble, configured
 from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.ingest.landed_files import accounts_of_others, read_blocks
+from pgoutput_etl.ingest.listing import rereading_files
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.ingest.source_check import check_history
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus, LandedFile, ScanTask, task_again
@@ -94,8 +95,8 @@ class Redrive(Prepared[BackfillResult]):
                 blocks, _ = read_blocks(landing, tasks, policy)
             self.rows = MessageRows(blocks, None, frozenset(), assembly)
             self._check_order()
-            with self._planned():
-                yield self
+            self._plan()
+            yield self
         finally:
             blocks.release()
 
@@ -179,8 +180,7 @@ class Redrive(Prepared[BackfillResult]):
         _, before = prior.by_path[prior.names[root]]
         return {root: replace(parts[root], size=before.size, modified=before.modified)}
 
-    @contextmanager
-    def _planned(self) -> Iterator[None]:
+    def _plan(self) -> None:
         archive, batch, rows, assembly = self.archive, self.batch, self.rows, self.rows.assembly
         late = [path for path in archive.prior_state.left_unread if path in batch.paths.values()]
         rebuild_all = bool(late) or any(map(self._is_ignored, archive.prior_state.names.values()))
@@ -192,24 +192,23 @@ class Redrive(Prepared[BackfillResult]):
         writer, since = self._writer(assembly.last_commit_lsn), archive.snapshots(held.keys() - worse.keys())
         scratch = scratch_folder(archive.config)
         rebuild = Rebuild(archive.config, assembly, batch.tables, since, self.progress, writer, scratch)
-        with archive.assembled(rows, {*applied, *worse}, cutoffs) as applicable:
-            missing = rebuild.missing_rows(applicable)
-            paths = own_places(batch.tables, held)
-            oids = {*held, *assembly.relations.oids(), *cutoffs} - {*applied, *worse}
-            plan = rebuild.plan(missing, oids, paths, cutoffs)
-            plan.held += [
-                HeldTable(oid, state.relation, cutoffs[oid].reason, TableChanges(oid), state)
-                for oid, state in worse.items()
-            ]
-            if not batch.resumed:
-                new = [task for task in plan.tasks if task.path != paths.get(task.oid)]
-                refuse_existing_rows(self.targets, plan, new)
-            self.cutoffs, self.held, self.rebuild, self.plan, self.missing = cutoffs, held, rebuild, plan, missing
-            yield
+        missing = rebuild.missing_rows(archive.assembled(rows, {*applied, *worse}, cutoffs))
+        paths = own_places(batch.tables, held)
+        oids = {*held, *assembly.relations.oids(), *cutoffs} - {*applied, *worse}
+        plan = rebuild.plan(missing, oids, paths, cutoffs)
+        plan.held += [
+            HeldTable(oid, state.relation, cutoffs[oid].reason, TableChanges(oid), state)
+            for oid, state in worse.items()
+        ]
+        if not batch.resumed:
+            new = [task for task in plan.tasks if task.path != paths.get(task.oid)]
+            refuse_existing_rows(self.targets, plan, new)
+        self.cutoffs, self.held, self.rebuild, self.plan, self.missing = cutoffs, held, rebuild, plan, missing
 
     def write(self) -> None:
         held = self.held
-        rebuilt, unchanged = self.rebuild.write(self.plan, self.missing)
+        with rereading_files(self.batch.paths.values()):
+            rebuilt, unchanged = self.rebuild.write(self.plan, self.missing)
         self.results = [*rebuilt, *(_with_new_reason(result, self.batch.tables) for result in unchanged)]
         self.schema_changes = [
             (r.state, position, change)

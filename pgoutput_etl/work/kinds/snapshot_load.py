@@ -10,7 +10,7 @@ may be ahead of the archive; the nightly job skips the commits it already has (t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 from pgoutput_etl.console import Progress
@@ -107,11 +107,13 @@ class SnapshotLoad(Prepared[SnapshotResult]):
         since = CommitRange(order.lsn, batch.last_commit_lsn)
         has_later = since.first <= since.last and order.repairs is None  # a table that is repaired hasn't changed since
         files = archive.files_with(order.oids, since) if has_later else []
-        staged = archive.staged(order.staged, order.oids, order.lsn, order.time)
-        self.loaded = {oid: changes.inserts for oid, changes in staged.counts(self._history()).items()}
-        with archive.reading(files, order.oids, since) if files else nullcontext(staged) as later:
-            self.rows = staged.plus(later) if files else staged
-            self.changes = self.rows.counts(self._history())
+        with archive.staged(order.staged, order.oids, order.lsn, order.time) as staged, ExitStack() as stack:
+            self.changes = staged.counts(self._history())
+            self.loaded = {oid: changes.inserts for oid, changes in self.changes.items()}
+            self.rows = staged
+            if files:
+                self.rows = staged.plus(stack.enter_context(archive.reading(files, order.oids, since)))
+                self.changes = self.rows.counts(self._history())
             repairs = order.repairs
             self.plan = self._plan(self.changes) if repairs is None else self._repair_plan(self.changes, repairs)
             if not batch.resumed:

@@ -25,6 +25,7 @@ from pgoutput_etl.load.targets import with_memory
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import SchemaSpan, TableChanges, TableTask
+from pgoutput_etl.transactions.cutoff import commits_before
 from pgoutput_etl.work.files.batch_plan import BatchPlan
 from pgoutput_etl.work.plan.report import PlannedTable, PlannedType
 
@@ -84,7 +85,7 @@ def _count_span(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Rows by effect, and by column the changes with a value that the column cannot hold."""
     span = with_memory(plan.rows.spark, span)
-    shape, source = span.shape, ChangeBlocks(plan.rows, plan.targets.cutoffs)
+    shape, source = span.shape, ChangeBlocks(plan.rows, commits_before(plan.targets.cutoffs))
     events = with_sequence(source.typed_events(task, span))
     columns = [column.name for column in shape.columns if column.type.may_be_unrepresentable]
     entries = F.coalesce(F.col("_unrep"), no_entries())

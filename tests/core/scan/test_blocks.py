@@ -24,7 +24,7 @@ from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TIMESTAMP, UNREPRESENTABLE, TableShape, table_shape
 from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus, Watermark
-from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics
+from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics, CommitWindow
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.support.captures import DATA, files_of
 
@@ -157,7 +157,8 @@ def test_windows(
         and (cut is None or row[0] < cut)
         for row in rows
     ]
-    assert Window(truncated_at, start, end, cut).holds(*columns).tolist() == expected
+    commits = CommitWindow() if cut is None else CommitWindow(before=cut)
+    assert Window(truncated_at, start, end, commits).holds(*columns).tolist() == expected
 
 
 XIDS = st.none() | st.integers(7, 9)

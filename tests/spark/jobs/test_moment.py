@@ -232,11 +232,8 @@ def test_show_prints_a_table_as_of_a_moment(
 
     code, text = shown("public.t", "--before-xid", "3")
     assert code == 0
-    assert [line.split("|")[1:3] for line in text.splitlines() if line[:1] == "|"] == [
-        [" id", "  v"],
-        ["  1", "  w"],
-        ["  3", " v3"],
-    ]
+    header, *rows = [line.split("|")[1:3] for line in text.splitlines() if line[:1] == "|"]
+    assert (header, sorted(rows)) == ([" id", "  v"], [["  1", "  w"], ["  3", " v3"]])
     assert "| 4|" in shown("public.t", "--at", "0/300")[1].replace("  ", " ")
     assert shown("public.t", "--at", "0/50")[1].startswith("ConfigError: there was no table public.t at 0/50")
     assert shown("public.no", "--at", "0/50")[0] == 2
