@@ -15,7 +15,7 @@ from pgoutput_etl.ingest.scanned_blocks import of_kind
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, UNPACKED_BY, BlockKind, Packer, unpacked
 from pgoutput_etl.scan.landed_tuples import TupleFile
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
-from pgoutput_etl.schema.version_spans import NO_SCOPE, RowPositions
+from pgoutput_etl.schema.version_spans import RowPositions
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.workers import freeze_modules
@@ -231,9 +231,8 @@ def _positions(
         yield pa.RecordBatch.from_arrays([pa.array(column) for column in (relation, *columns)], schema=_POSITIONS)
 
 
-def _by_relation(positions: pa.RecordBatch | pa.Table) -> dict[int, RowPositions]:
-    """positions: the columns of _POSITIONS; scope is NULL or NO_SCOPE for a row that was not streamed."""
-    columns = [positions.column(n).fill_null(NO_SCOPE).to_numpy(zero_copy_only=False) for n in _POSITIONS.names]
-    relation, *others = columns
+def _by_relation(positions: pa.Table) -> dict[int, RowPositions]:
+    """positions: the columns of _POSITIONS."""
+    relation, *others = (positions.column(name).to_numpy() for name in _POSITIONS.names)
     oids = np.unique(relation).tolist()
     return {oid: RowPositions(*(column[relation == oid] for column in others)) for oid in oids}

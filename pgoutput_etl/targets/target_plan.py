@@ -151,7 +151,7 @@ def table_changes(
 ) -> dict[int, TableChanges]:
     """The changes of relations with committed rows, by OID. positions_of: called for relations whose spans overlap."""
     relations = statistics.relations
-    runs = relation_spans({oid: counts.spans.values() for oid, counts in relations.items()}, versions, positions_of)
+    runs = _relation_spans({oid: counts.spans.values() for oid, counts in relations.items()}, versions, positions_of)
     return {oid: _changes_of(oid, counts, statistics, runs[oid]) for oid, counts in relations.items()}
 
 
@@ -165,7 +165,7 @@ def changes_in(
     return table_changes(statistics, versions, lambda oids: rows.positions(oids, windows))
 
 
-def relation_spans(
+def _relation_spans(
     spans: Mapping[int, Iterable[VersionSpan]],
     versions: Mapping[int, RelationVersions],
     positions_of: Callable[[Collection[int]], Mapping[int, RowPositions]],

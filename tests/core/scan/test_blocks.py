@@ -140,25 +140,26 @@ PLACES = st.tuples(NUMBERS, NUMBERS, NUMBERS)
 @given(
     st.lists(PLACES, max_size=20),
     *(st.none() | PLACES for _ in range(3)),
-    st.none() | NUMBERS,
+    st.integers(-1, 3),
+    st.integers(0, 4),
 )
 def test_windows(
     rows: list[tuple[int, int, int]],
     truncated_at: tuple[int, int, int] | None,
     start: tuple[int, int, int] | None,
     end: tuple[int, int, int] | None,
-    cut: int | None,
+    after: int,
+    before: int,
 ) -> None:
     columns = [pa.array([row[i] for row in rows], pa.int64()) for i in range(3)]
     expected = [
         (truncated_at is None or row > truncated_at)
         and (start is None or row >= start)
         and (end is None or row < end)
-        and (cut is None or row[0] < cut)
+        and after < row[0] < before
         for row in rows
     ]
-    commits = CommitWindow() if cut is None else CommitWindow(before=cut)
-    assert Window(truncated_at, start, end, commits).holds(*columns).tolist() == expected
+    assert Window(truncated_at, start, end, CommitWindow(after, before)).holds(*columns).tolist() == expected
 
 
 XIDS = st.none() | st.integers(7, 9)

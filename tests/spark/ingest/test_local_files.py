@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+import pgoutput_etl as pg
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest import binary_files, scanned_blocks
 from pgoutput_etl.load import change_source
+from pgoutput_etl.work.backfill.request import BackfillRequest
 from pgoutput_etl.work.files.pipeline import PreparedFiles
+from pgoutput_etl.work.kinds.redrive import Redrive
 from tests.support.captures import CAPTURES, files_of, truth_tables
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import in_subtransaction, insert, segment, stream_commit, table, transaction, update
@@ -87,6 +90,37 @@ def test_a_file_that_is_overwritten_meanwhile(nights: Nights, monkeypatch: pytes
         nights.job.run()
     assert "secret" not in str(raised.value)
     assert nights.values("t") == [("1", "a")]
+    monkeypatch.undo()
+    path.write_bytes(content)
+    nights.job.run()
+    assert nights.values("t") == [("1", "secret")]
+
+
+def test_a_moment_outlives_its_files(nights: Nights) -> None:
+    nights.night(transaction(1, 100, table(), insert("1", "a")), transaction(2, 200, update("1", "b")))
+    rows = pg.read_at(nights.job.spark, nights.job.loaded(), lsn=100)["public.t"]
+    (nights.job.landing / "000.copydata").unlink()
+    assert [(row["id"], row["v"]) for row in rows.collect()] == [("1", "a")]
+
+
+@pytest.mark.soak
+def test_a_file_that_is_overwritten_during_a_redrive(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = nights.land(transaction(1, 100, table(), insert("1", "a")), transaction(2, 200, update("1", "secret")))
+    content = path.read_bytes()
+    at = content.index(b"t\x00\x00\x00\x06secret")
+    path.write_bytes(content[:at] + b"?" + content[at + 1 :])
+    assert [held.table for held in nights.job.run().tables if held.held]
+    path.write_bytes(content)
+    write = Redrive.write
+
+    def overwrite_and_write(self: Redrive) -> None:
+        path.write_bytes(content[:60] + b"\xff" * (len(content) - 60))
+        write(self)
+
+    monkeypatch.setattr(Redrive, "write", overwrite_and_write)
+    with pytest.raises(ArchiveError, match="The file has changed since") as raised:
+        nights.job.backfill(BackfillRequest(None))
+    assert "secret" not in str(raised.value)
     monkeypatch.undo()
     path.write_bytes(content)
     nights.job.run()
