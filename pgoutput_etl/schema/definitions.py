@@ -156,10 +156,14 @@ class Definitions:
             changed += [known.rewritten() for known in self._known(xid) if known.has_names and known not in gone]
         if found.is_unknown:
             changed += [replace(known.rewritten(), columns=()) for known in self._known(xid)]
-        tables = (self._defined(table, found, self.definition(table.oid, xid)) for table in found.tables)
-        for definition in (*changed, *tables):
-            if definition != self.definition(definition.oid, xid):
-                self._add(DefinitionEntry(position, definition, xid, None if xid is None else found.xid, commit_lsn))
+        subxid = None if xid is None else found.xid
+        for definition in changed:
+            self._add(DefinitionEntry(position, definition, xid, subxid, commit_lsn))
+        for table in found.tables:
+            known = self.definition(table.oid, xid)
+            definition = self._defined(table, found, known)
+            if definition != known:
+                self._add(DefinitionEntry(position, definition, xid, subxid, commit_lsn))
 
     def _defined(self, table: DefinedTable, message: CatalogMessage, earlier: Definition | None) -> Definition:
         """A rewrite removes initial values from the catalog, but a later row may be the first that shows the column."""

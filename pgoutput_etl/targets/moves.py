@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pgoutput_etl.protocol.messages import Relation
-from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan
+from pgoutput_etl.schema.definitions import Definition
+from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
 from pgoutput_etl.targets.plan import TableChanges, TableState
 
 
@@ -21,17 +22,25 @@ def with_moves(
         entry = history.definitions.committed(oid)
         relation = own.runs[-1].relation if own.runs else None if state is None else state.relation
         last_row = own.last_row or (state and state.last_row) or (0, 0, 0)
-        if entry is None or entry.commit_lsn is None or relation is None or entry.definition.is_dropped:
+        if relation is None or entry is None or entry.commit_lsn is None or entry.definition.is_dropped:
             continue
-        definition, completed = entry.definition, _completed(relation, history)
-        applied = definition.followed(completed) if history.masks_of(oid) else definition.applied(completed)
         at = (entry.commit_lsn, *entry.position)
-        has_others = history.attached(oid, last_row[1:]) or history.detached(oid, last_row[1:])
-        if (applied != relation or has_others) and at > last_row:
-            # Two steps, so that the numbers decide the second one.
-            steps = tuple(RelationSpan(at, step) for step in dict.fromkeys((completed, applied)) if step != relation)
-            moved[oid] = replace(own, runs=(*own.runs, *(steps or (RelationSpan(at, relation),))), last_row=at)
+        if at > last_row and (steps := _steps(relation, entry.definition, history, last_row)):
+            runs = (*own.runs, *(RelationSpan(at, step) for step in steps))
+            moved[oid] = replace(own, runs=runs, last_row=at)
     return moved
+
+
+def _steps(
+    relation: Relation, definition: Definition, history: RelationHistory, last_row: CommitPosition
+) -> list[Relation]:
+    """The descriptions that follow a table's last one. Its numbers come first, so that they decide the next step."""
+    oid, completed = relation.oid, _completed(relation, history)
+    applied = definition.followed(completed) if history.masks_of(oid) else definition.applied(completed)
+    if applied == relation:
+        has_others = history.attached(oid, last_row[1:]) or history.detached(oid, last_row[1:])
+        return [relation] if has_others else []
+    return [step for step in dict.fromkeys((completed, applied)) if step != relation]
 
 
 def _completed(relation: Relation, history: RelationHistory) -> Relation:
