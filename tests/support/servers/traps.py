@@ -24,6 +24,7 @@ _PSEUDO = {
 _STRINGS = {"text": ("text", "name"), "name": ("name", "text")}
 # Other types without values of their own: no call has them.
 _NEVER = re.compile(r"^(any|internal|cstring|trigger|record$|void|event_trigger|.*_handler)")
+_PSEUDO_TYPE = re.compile(r"\bpg_ddl_command\b")
 _MOST_PER_OVERLOAD = 60
 
 _BODY = "language plpgsql as $$ begin raise log 'trap: %'; return{result}; end $$"
@@ -99,7 +100,7 @@ def _function(
                 state = f"(sfunc = public.trapped_{name}, stype = {result})"
                 yield f"create aggregate public.{name}({', '.join(types) or '*'}) {state}"
             elif columns is not None:
-                yield _create(signature, f"table ({columns})", signature, "")
+                yield _create(signature, f"table ({_PSEUDO_TYPE.sub('text', columns)})", signature, "")
             else:
                 yield _create(signature, f"{'setof ' if is_set else ''}{result}", signature, "" if is_set else None)
 
