@@ -49,7 +49,7 @@ _REPORTED = {
     *("domain_and_base", "domain_key", "domain_modifier", "full_on_root_only", "generated_drop_expression"),
     *("neighbor_takes_a_type", "partition_keys_only_on_leaves", "partitions_wide_key", "pk_generated_insert"),
     *("pk_partly_generated", "rename_attach", "set_expression", "unlogged_toggle", "via_root_detach"),
-    "via_root_detach_with_rows",
+    *("via_root_detach_with_rows", "catalog_retypes"),
 }
 
 _SENDER = {"float_digits": "the sender rounds values", "regclass_rename": "the sender prints names by its search_path"}
@@ -59,8 +59,17 @@ _MASKED = {"staging_swap_masked": "ConfigError"}
 
 _IN_CI = {"catalog_without_rows"}
 
+# Those of which the rows alone say something else.
+_FACTS = {
+    *("bag_add_default", "bag_enum_rename", "bag_type_using", "bigint_key_swap", "catalog_in_modes"),
+    *("catalog_without_rows", "composite_attribute", "domain_modifier", "drop_add_last", "enum_key"),
+    *("generated_drop_expression", "key_swap_key_last", "rename_then_add_old_name", "set_expression"),
+    *("shadow_column_declared", "staging_swap", "staging_swap_masked", "swap_keep_old", "unlogged_toggle"),
+    *("via_root_detach", "timestamp_zone_declared", "catalog_defaults", "catalog_names", "catalog_partitions"),
+}
 
-@pytest.mark.parametrize("case", cases({**_SENDER, **ONLY_THE_JOB}, has_catalog=True))
+
+@pytest.mark.parametrize("case", cases({**_SENDER, **ONLY_THE_JOB}, _FACTS, has_catalog=True))
 def test_a_case_in_memory(case: SqlCase, servers: Servers, tmp_path: Path, landing: Path) -> None:
     assert_as_expected(case, servers, landing, in_memory(tmp_path, landing, case.rules))
 
