@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.servers.test_snapshot_live import DRIVER
 from tests.servers.test_sql_cases import ONLY_THE_JOB, cases
 from tests.spark.jobs.test_apply_job import ROOT, run
@@ -19,7 +20,7 @@ from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
 from tests.support.servers.catalog_history import CatalogHistory
 from tests.support.servers.judged_database import CATALOG, judged_database
 from tests.support.servers.postgres import Server, Version
-from tests.support.servers.sql_cases import SqlCase
+from tests.support.servers.sql_cases import SqlCase, all_cases
 from tests.support.truth import assert_equals_truth
 from tests.support.verdicts import Verdict
 
@@ -81,6 +82,24 @@ def test_a_case_through_the_job(
 ) -> None:
     job = Job(spark, tmp_path, landing, [f"tables={case.rules}"])
     assert_as_expected(case, servers, landing, JobTarget(job))
+
+
+_REBUILT = ("catalog_without_rows", "catalog_in_modes", "catalog_names", "bag_add_default", "staging_swap")
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in all_cases() if case.name in _REBUILT])
+def test_a_rebuild_is_equal(
+    case: SqlCase, servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
+) -> None:
+    job = Job(spark, tmp_path, landing, [f"tables={case.rules}"])
+    target = JobTarget(job)
+    assert_as_expected(case, servers, landing, target)
+    before = {name: sorted(table.rows, key=str) for name, table in target.tables().items()}
+    rebuilt = job.backfill(BackfillRequest(("*",)))
+    assert rebuilt.exit_code == 0
+    assert {name: sorted(table.rows, key=str) for name, table in target.tables().items()} == before
 
 
 def assert_as_expected(case: SqlCase, servers: Servers, landing: Path, target: JudgedTarget) -> None:

@@ -104,10 +104,10 @@ class JobTarget:
             report = RunReport([self.job.run()])
         except (PgoutputEtlError, PySparkException, Py4JJavaError) as error:
             brief = f"{type(error).__name__}: {error}".partition("\n")[0]
-            return AppliedNight(exit_code_of(error), frozenset(), self._tables(), brief)
-        return AppliedNight(report.exit_code, reported_tables(json.loads(report.to_json())), self._tables())
+            return AppliedNight(exit_code_of(error), frozenset(), self.tables(), brief)
+        return AppliedNight(report.exit_code, reported_tables(json.loads(report.to_json())), self.tables())
 
-    def _tables(self) -> dict[str, AppliedTable]:
+    def tables(self) -> dict[str, AppliedTable]:
         config = self.job.loaded()
         ledger = DeltaLedger.of(self.job.spark, config)
         last = ledger.batches.last()
