@@ -20,8 +20,8 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from pgoutput_etl.config import json_schema
+from pgoutput_etl.config.key_checks import Section
 from pgoutput_etl.config.rules import TableRule
-from pgoutput_etl.config.sections import Section
 from pgoutput_etl.config.settings import (
     CatalogKey,
     Config,

@@ -11,7 +11,7 @@ from pydantic import SkipValidation, model_validator
 from pydantic.dataclasses import dataclass as section
 
 from pgoutput_etl.config.column_rules import DROP, LEAST_SALT, SALT_VARIABLE, ColumnAction, ColumnRule, Salt
-from pgoutput_etl.config.sections import SETTINGS, Section, below, expected, mistake, part, text
+from pgoutput_etl.config.key_checks import SETTINGS, Section, below, expected, mistake, part, text
 from pgoutput_etl.config.yaml_file import FromEnvironment
 from pgoutput_etl.time_zones import TIMESTAMP, TIMESTAMPTZ
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pgoutput_etl.config.sections import mistake
+from pgoutput_etl.config.key_checks import mistake
 from pgoutput_etl.schema.layout import CHANGE_FEED, NOT_FOR_ALL, Layout, Readers
 
 MOST_CLUSTERING_COLUMNS = 4  # Delta's limit

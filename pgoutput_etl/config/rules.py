@@ -25,8 +25,7 @@ from pgoutput_etl.config.column_settings import (
     column_setting,
     settings_of,
 )
-from pgoutput_etl.config.layout import check_layout, check_tag
-from pgoutput_etl.config.sections import (
+from pgoutput_etl.config.key_checks import (
     DIFFERENT,
     SETTINGS,
     Flag,
@@ -40,6 +39,7 @@ from pgoutput_etl.config.sections import (
     mistake,
     text,
 )
+from pgoutput_etl.config.layout import check_layout, check_tag
 from pgoutput_etl.schema.contract import FOLLOW_ALL, OnChange, SchemaContract
 from pgoutput_etl.schema.layout import CHANGE_FEED, Layout
 from pgoutput_etl.time_zones import ZoneConversion

@@ -17,9 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, SkipValidation, Validation
 from pydantic.dataclasses import dataclass as section
 from pydantic.json_schema import SkipJsonSchema
 
-from pgoutput_etl.config.layout import check_readers
-from pgoutput_etl.config.rules import TableRule, check_rules, matches
-from pgoutput_etl.config.sections import (
+from pgoutput_etl.config.key_checks import (
     DIFFERENT,
     SETTINGS,
     Flag,
@@ -36,6 +34,8 @@ from pgoutput_etl.config.sections import (
     part,
     text,
 )
+from pgoutput_etl.config.layout import check_readers
+from pgoutput_etl.config.rules import TableRule, check_rules, matches
 from pgoutput_etl.config.yaml_file import FromEnvironment, read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PRIVATE, Access

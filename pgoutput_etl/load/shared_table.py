@@ -44,7 +44,7 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.spark.delta import delta_table, has_tag, is_delta_table, make_schema, read_table, save
-from pgoutput_etl.targets.columns import columns_of_mode
+from pgoutput_etl.targets.column_descriptions import columns_of_mode
 from pgoutput_etl.targets.modes import added_columns
 
 _LADDERS = ((ShortType(), IntegerType(), LongType()), (FloatType(), DoubleType()))

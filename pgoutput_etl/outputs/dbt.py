@@ -26,7 +26,7 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.places import Place
 from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.schema.table_shape import table_columns
-from pgoutput_etl.targets.columns import TargetColumn, target_columns
+from pgoutput_etl.targets.column_descriptions import TargetColumn, target_columns
 from pgoutput_etl.targets.location import target_name
 from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
 from pgoutput_etl.types import NO_USER_TYPES, UserTypes

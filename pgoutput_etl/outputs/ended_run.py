@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
 from pgoutput_etl.places import Place
-from pgoutput_etl.targets.columns import TargetColumn
+from pgoutput_etl.targets.column_descriptions import TargetColumn
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.extras import installing
 from pgoutput_etl.outputs.ended_run import EndedRun, RunOutput, WrittenTable
 from pgoutput_etl.places import Place
-from pgoutput_etl.targets.columns import TargetColumn
+from pgoutput_etl.targets.column_descriptions import TargetColumn
 
 if TYPE_CHECKING:
     from openlineage.client.event_v2 import InputDataset, OutputDataset, RunState

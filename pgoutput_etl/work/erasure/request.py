@@ -9,7 +9,17 @@ from typing import Annotated, TypeAlias
 from pydantic import BeforeValidator, model_validator
 from pydantic.dataclasses import dataclass as section
 
-from pgoutput_etl.config.sections import SETTINGS, Section, as_mapping, checked, expected, items, mistake, setting, text
+from pgoutput_etl.config.key_checks import (
+    SETTINGS,
+    Section,
+    as_mapping,
+    checked,
+    expected,
+    items,
+    mistake,
+    setting,
+    text,
+)
 from pgoutput_etl.config.yaml_file import read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.lsn import parse_lsn

@@ -14,7 +14,7 @@ from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
 from pgoutput_etl.outputs.ended_run import ConditionMetrics, EndedRun, RunMetrics, TableMetrics, WrittenTable
 from pgoutput_etl.outputs.publish import RunPublisher
 from pgoutput_etl.places import Place
-from pgoutput_etl.targets.columns import TargetColumn
+from pgoutput_etl.targets.column_descriptions import TargetColumn
 from pgoutput_etl.targets.condition import TableCondition
 from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.work.files.report import RunReport, RunSummary

@@ -18,7 +18,7 @@ from pgoutput_etl.inspection.float_digits import rounding_remark
 from pgoutput_etl.load.summary import TableSummary, unchanged_lines
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.places import Place
-from pgoutput_etl.targets.columns import TargetColumn
+from pgoutput_etl.targets.column_descriptions import TargetColumn
 from pgoutput_etl.targets.condition import (
     TableCondition,
     condition_lines,

@@ -14,7 +14,7 @@ from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
 from pgoutput_etl.load.writer import TableResult
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.diff import BY_CATALOG, ChangeKind
-from pgoutput_etl.targets.columns import TargetColumn, target_columns
+from pgoutput_etl.targets.column_descriptions import TargetColumn, target_columns
 from pgoutput_etl.targets.condition import ConditionKind, conditions_of
 from pgoutput_etl.targets.plan import TableState, may_lack_rows, snapshots_ahead
 from pgoutput_etl.targets.swaps import swap_remarks

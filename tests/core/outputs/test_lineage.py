@@ -23,7 +23,7 @@ from pgoutput_etl.outputs.openlineage import dataset_name
 from pgoutput_etl.outputs.publish import RunPublisher
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableColumn
-from pgoutput_etl.targets.columns import TargetColumn, target_columns
+from pgoutput_etl.targets.column_descriptions import TargetColumn, target_columns
 from pgoutput_etl.types import column_type
 from pgoutput_etl.work.files.recorder import RunRecorder, written_tables
 from pgoutput_etl.work.files.report import RunReport, RunSummary
