@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,8 +58,12 @@ def configured(assembly: Assembly, config: Config) -> Assembly:
     assembly.origins = config.source.origins
     definitions, key = assembly.relations.definitions, config.source.catalog_key
     definitions.key = None if key is None else key.secret
-    definitions.is_masked = lambda schema, table, column: column in config.rule_for(schema, table).column_rules
+    definitions.is_masked = partial(_is_masked, config)
     return assembly
+
+
+def _is_masked(config: Config, schema: str, table: str, column: str) -> bool:
+    return column in config.rule_for(schema, table).column_rules
 
 
 def assemble(

@@ -30,6 +30,10 @@ Position = tuple[int, int]  # as in relation_history
 IsMasked = Callable[[str, str, str], bool]
 
 
+def _nothing(_schema: str, _table: str, _column: str) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """A table's name and columns; no columns if they are unknown or the table is dropped. mark: what its next Relation
@@ -108,7 +112,7 @@ class Definitions:
     """
 
     key: bytes | None = field(default=None, repr=False)
-    is_masked: IsMasked = field(default=lambda *_: False, repr=False)
+    is_masked: IsMasked = field(default=_nothing, repr=False)
     added: list[DefinitionEntry] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
     _committed: dict[int, DefinitionEntry] = field(default_factory=dict)
