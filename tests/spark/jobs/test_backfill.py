@@ -74,8 +74,8 @@ def land_four_nights(nights: Nights) -> None:
     """Table t is in three of four files: streamed across two, partly rolled back, and sent again in another."""
     bag, other = table("v", oid=BAG, name="bag", identity=FULL), table(oid=OTHER, name="other")
     first = transaction(1, 100, table(), *(insert(k, f"v{k}") for k in "12345"))
-    rows = [bag, insert("x", oid=BAG), insert("x", oid=BAG), other, insert("1", "o", oid=OTHER)]
-    nights.land(first, transaction(2, 200, *rows))
+    of_bag = (bag, insert("x", oid=BAG), insert("x", oid=BAG))
+    nights.land(first, transaction(2, 200, *of_bag, other, insert("1", "o", oid=OTHER)))
     nights.land(transaction(3, 300, insert("2", "o", oid=OTHER)))
     streamed = segment(40, update("1", "streamed"), first=True)
     rolled_back = segment(40, in_subtransaction(41, update("5", "never")))
