@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -19,30 +17,12 @@ from tests.support.jobs import Job
 from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
 from tests.support.servers.catalog_history import CatalogHistory
 from tests.support.servers.judged_database import CATALOG, judged_database
-from tests.support.servers.postgres import Server, Version
+from tests.support.servers.postgres import Servers, Version
 from tests.support.servers.sql_cases import SqlCase, all_cases
 from tests.support.truth import assert_equals_truth
 from tests.support.verdicts import Verdict
 
 pytestmark = pytest.mark.e2e
-
-Servers = Callable[[Version], Server]
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    """One server per version, started by the first case that needs it."""
-    started: list[Server] = []
-
-    @cache
-    def server(version: Version) -> Server:
-        started.append(Server(version))
-        return started[-1]
-
-    yield server
-    for running in started:
-        running.stop()
-
 
 # What the server has changed without sending it: the job says so. Other cases are right, without a word.
 _REPORTED = {

@@ -5,8 +5,6 @@ All tables are complete, so that a wrong row is found, and not only that earlier
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +13,11 @@ from pyspark.sql import SparkSession
 
 from tests.support.jobs import Job
 from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
-from tests.support.servers.postgres import Server, Version
+from tests.support.servers.postgres import Servers
 from tests.support.servers.sql_cases import SqlCase, all_cases
 from tests.support.verdicts import Verdict
 
 pytestmark = pytest.mark.e2e
-
-Servers = Callable[[Version], Server]
 
 # The cases with a table that differs from the server's without a word, by cause. A case that no longer has one fails.
 _CAUSES = {
@@ -45,21 +41,6 @@ WRONG_THROUGH_THE_JOB = {
     "via_root_detach": "no message names a detached partition before it has a row of its own",
 }
 IN_CI = {"binary_composite_of_domain", "pk_only_generated"}
-
-
-@pytest.fixture(scope="session")
-def servers() -> Iterator[Servers]:
-    """One server per version, started by the first case that needs it."""
-    started: list[Server] = []
-
-    @cache
-    def server(version: Version) -> Server:
-        started.append(Server(version))
-        return started[-1]
-
-    yield server
-    for running in started:
-        running.stop()
 
 
 def cases(wrong: dict[str, str], in_ci: set[str] | None = None, has_catalog: bool = False) -> list[Any]:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +20,8 @@ import psycopg
 from psycopg import sql
 
 Version = Literal[16, 18]
+
+Servers = Callable[[Version], "Server"]  # the server of a version, started by the first call
 
 _INSTALLED: Final[Mapping[int, str]] = {16: "pginstall", 18: "pginstall18"}
 
