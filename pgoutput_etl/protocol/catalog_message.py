@@ -21,10 +21,10 @@ VERSION = 1
 
 _DIGEST = 64  # hexadecimal digits
 
-_MOST = {"number": 1 << 15, "modifier": 2**31}  # others are OIDs
+_OIDS, _NUMBERS, _MODIFIERS = 2**32, 2**15, 2**31  # the number of each
 
 
-class CatalogMessageError(ValueError):
+class CatalogMessageError(Exception):
     """The reason why a Message doesn't count, without any of its content."""
 
 
@@ -73,8 +73,6 @@ def read_catalog_message(content: bytes, key: bytes | None) -> CatalogMessage:
             raise CatalogMessageError("their digest is not made with source.catalog_key")
     try:
         return _message(json.loads(text))
-    except CatalogMessageError:
-        raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CatalogMessageError("conf/landing/catalog.sql does not write such Messages") from None
 
@@ -84,43 +82,43 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
         raise CatalogMessageError(f"they have another version than {VERSION}")
     rewritten, oids = body.get("rewritten"), set[int]()
     if rewritten is not None:
-        oids = {_number(rewritten, name) for name in ("oid", "root") if name in rewritten}
+        oids = {_number(rewritten[name]) for name in ("oid", "root") if name in rewritten}
     is_cast = rewritten is not None and rewritten["is_cast"] is True
     created = frozenset(body.get("created", ()))
     tables = tuple(_table(table, created) for table in body.get("tables", ()))
-    dropped = tuple(_number({"oid": oid}, "oid") for oid in body.get("dropped", ()))
+    dropped = tuple(map(_number, body.get("dropped", ())))
     is_resent = body.get("command") == "send_catalog"
-    xid = _number(body, "xid")
+    xid = _number(body["xid"])
     return CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid)
 
 
 def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
     columns = tuple(map(_column, table["columns"]))
     names = (_text(table["schema"]), _text(table["name"]))
-    root = _number(table, "root") if "root" in table else None
-    oid, is_root = _number(table, "oid"), table.get("kind") == "p" and root is None
+    root = _number(table["root"]) if "root" in table else None
+    oid, is_root = _number(table["oid"]), table.get("kind") == "p" and root is None
     has_generated = any("generated" in column for column in table["columns"])
     return DefinedTable(oid, *names, columns, root, is_root, oid in created, has_generated)
 
 
 def _column(column: Mapping[str, Any]) -> RelationColumn:
-    type_oid, modifier, number = (_number(column, name) for name in ("type", "modifier", "number"))
+    type_oid, modifier = _number(column["type"]), _number(column["modifier"], _MODIFIERS)
     form = _form(column["form"]) if "form" in column else None
+    number = _number(column["number"], _NUMBERS)
     found = RelationColumn(False, _text(column["name"]), type_oid, modifier, number, form)
     return replace(found, initial=_text(column["initial"]).encode()) if "initial" in column else found
 
 
 def _form(form: Mapping[str, Any]) -> TypeForm:
-    labels = tuple((_number({"oid": oid}, "oid"), _text(label)) for oid, label in form.get("labels", ()))
-    attributes = tuple(_number({"number": number}, "number") for number in form.get("attributes", ()))
+    labels = tuple((_number(oid), _text(label)) for oid, label in form.get("labels", ()))
+    attributes = tuple(_number(number, _NUMBERS) for number in form.get("attributes", ()))
     nested = _text(form["nested"]) if "nested" in form else None
-    return TypeForm(labels, attributes, nested, _number(form, "modifier") if "modifier" in form else None)
+    return TypeForm(labels, attributes, nested, _number(form["modifier"], _MODIFIERS) if "modifier" in form else None)
 
 
-def _number(values: Mapping[str, Any], name: str) -> int:
-    value = values[name]
-    if type(value) is not int or not -1 <= value < _MOST.get(name, 2**32):
-        raise TypeError(name)
+def _number(value: object, below: int = _OIDS) -> int:
+    if type(value) is not int or not -1 <= value < below:
+        raise TypeError("number")
     return value
 
 

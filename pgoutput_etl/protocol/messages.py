@@ -116,6 +116,11 @@ class RelationColumn:
     form: TypeForm | None = None
     initial: bytes | None = field(default=None, repr=False)
 
+    @property
+    def described_as(self) -> tuple[str, int, int]:
+        """What a Relation message tells of it besides the key."""
+        return self.name, self.type_oid, self.type_modifier
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogMark:

@@ -134,7 +134,7 @@ def identify(before: Columns, after: Columns, declared: DeclaredStep) -> Identif
     """Raises TableError if a declaration is impossible, or if one is needed."""
     if are_numbered(before) and are_numbered(after):
         return _by_number(before, after, declared)
-    if [*map(_identity, before)] == [*map(_identity, after)]:
+    if [c.described_as for c in before] == [c.described_as for c in after]:
         return Identification({place: place for place in range(len(after))})
     versions = Versions(before, after)
     anchors = versions.declared_origins(declared)
@@ -368,10 +368,10 @@ class Versions:
     def _differing(self) -> tuple[int, int]:
         """The numbers of equal columns at the start and at the end."""
         pairs = [*zip(self.before, self.after, strict=False)]
-        start = next((i for i, (old, new) in enumerate(pairs) if _identity(old) != _identity(new)), len(pairs))
+        start = next((i for i, (old, new) in enumerate(pairs) if old.described_as != new.described_as), len(pairs))
         most = min(len(self.before), len(self.after)) - start
         end = 0
-        while end < most and _identity(self.before[-end - 1]) == _identity(self.after[-end - 1]):
+        while end < most and self.before[-end - 1].described_as == self.after[-end - 1].described_as:
             end += 1
         return start, end
 
@@ -412,7 +412,7 @@ class Versions:
         names: dict[str, str | None] = {}
         for place in news:
             column, origin = self.after[place], origins.get(place)
-            if origin is None or _identity(self.before[origin]) != _identity(column):
+            if origin is None or self.before[origin].described_as != column.described_as:
                 names[column.name] = None if origin is None else self.before[origin].name
         return names
 
@@ -423,10 +423,6 @@ def _subsets(olds: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
 
 def _agrees(origins: Mapping[int, int], places: Sequence[int], anchors: Mapping[int, int | None]) -> bool:
     return all(origins.get(place) == origin for place, origin in anchors.items() if place in places)
-
-
-def _identity(column: RelationColumn) -> tuple[str, int, int]:
-    return column.name, column.type_oid, column.type_modifier
 
 
 def _form(column: RelationColumn) -> tuple[int, int]:

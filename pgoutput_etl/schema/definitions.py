@@ -53,8 +53,7 @@ class Definition:
         columns: list[RelationColumn] = []
         left = iter(self.columns)
         for sent in relation.columns:
-            form = (sent.name, sent.type_oid, sent.type_modifier)
-            known = next((c for c in left if (c.name, c.type_oid, c.type_modifier) == form), None)
+            known = next((c for c in left if c.described_as == sent.described_as), None)
             if known is None:
                 return None
             columns.append(replace(sent, number=known.number, form=known.form, initial=known.initial))

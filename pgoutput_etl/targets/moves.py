@@ -48,6 +48,5 @@ def _completed(relation: Relation, history: RelationHistory) -> Relation:
     newest = history.newest(relation.oid)
     if relation.catalog is not None or newest is None or newest.catalog is None:
         return relation
-    forms = [[(c.name, c.type_oid, c.type_modifier) for c in r.columns] for r in (relation, newest)]
-    is_same = forms[0] == forms[1]
+    is_same = [c.described_as for c in relation.columns] == [c.described_as for c in newest.columns]
     return replace(relation, columns=newest.columns, catalog=newest.catalog) if is_same else relation
