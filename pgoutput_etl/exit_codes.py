@@ -8,6 +8,7 @@ EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_QUARANTINE = 3  # finished, but something was set aside
+EXIT_TRY_LATER = 75  # sysexits' EX_TEMPFAIL: nothing is wrong, and a later run may be able to
 EXIT_STOPPED = 130  # by SIGINT (Ctrl-C), as shells have it
 EXIT_DIFFERENT = 3  # verify: tables differ from the other side, or are held
 

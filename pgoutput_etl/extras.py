@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # The extra of modules that jobs import without more ado. Other modules check for theirs.
-EXTRA_OF = {"pyspark": "spark", "delta": "spark", "matplotlib": "reports"}
+EXTRA_OF = {"pyspark": "spark", "delta": "spark", "matplotlib": "reports", "psycopg": "postgres"}
 
 
 def installing(extra: str) -> str:

@@ -1,8 +1,8 @@
-"""Checks that Delta and PostgreSQL hold the same rows; writes nothing.
+"""Checks that Delta and PostgreSQL hold the same rows.
 
-Compares tables with a server (--jdbc), or one table with PostgreSQL's CSV (--csv) or another Delta table (--delta):
-first digests of key ranges, then the rows of ranges that differ. Prints keys only with --keys, and other values only
-with --values.
+Compares tables with a server (--server), or one table with PostgreSQL's CSV (--csv) or another Delta table (--delta):
+first digests of key ranges, then the rows of ranges that differ. A server in use is asked as of one moment, and the
+answers are compared once an apply has passed it. Prints keys only with --keys, and other values only with --values.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
 
 EXAMPLE = (
-    "PGPASSWORD=… ./spark-submit.sh --packages org.postgresql:postgresql:42.7.7 jobs/verify.py "
-    "--config conf/local.yaml --jdbc jdbc:postgresql://db:5432/shop?user=etl"
+    "PGPASSWORD=… ./spark-submit.sh jobs/verify.py --config conf/local.yaml --server postgresql://etl@db:5432/shop"
 )
 
 

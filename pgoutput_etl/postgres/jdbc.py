@@ -23,6 +23,7 @@ from pgoutput_etl.errors import (
 )
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.connection import DRIVER_PACKAGE, guarded
+from pgoutput_etl.postgres.sql_states import has_no_values, is_of_one_table
 
 DRIVER = "org.postgresql.Driver"
 
@@ -30,12 +31,7 @@ _NO_DRIVER = ("No suitable driver", f"ClassNotFoundException: {DRIVER}")
 
 _SERVER_ERROR = re.compile(r"org\.postgresql\.util\.PSQLException: ([^\n]*)")
 
-# Classes of PostgreSQL's errors about connections, rights, names, and resources. Others may quote values, or texts that
-# a function of a table's owner chose.
-_HAS_NO_VALUES = re.compile(r"SQLSTATE (?:08|0A|25|28|3D|3F|42|53|54|55|57|58)")
-
-# PostgreSQL's errors that other tables don't meet: of values, names, rights, locks, time limits, and damaged pages.
-_OF_ONE_TABLE = re.compile(r"SQLSTATE (?:22|42|55P03|57014|XX00[12])")
+_STATE = re.compile(r"SQLSTATE (\w{5})")
 
 # Raised in a Python worker
 _FILE_ERROR = re.compile(rf"(ArchiveError|FramingError|RowError|{'|'.join(RowError.classes)}): (.*)")
@@ -95,11 +91,12 @@ def jdbc_errors(of_table: bool = False) -> Iterator[None]:
             raise RowError.classes.get(file_error[1], ArchiveError)(file_error[2]) from None
         if (server_error := _SERVER_ERROR.search(text)) is not None:
             why = brief(error)
-            if _HAS_NO_VALUES.search(why) is None:
+            state = found[1] if (found := _STATE.search(why)) else ""
+            if not has_no_values(state):
                 refusal = RunError(f"--jdbc: the server can't be read ({why})")
             else:
                 refusal = RunError(f"--jdbc: the server says: {server_error[1]}")
-            if of_table and _OF_ONE_TABLE.search(why) is not None:
+            if of_table and is_of_one_table(state):
                 raise TableError(str(refusal)) from None
             raise refusal from None
         condition = error.getCondition() if isinstance(error, PySparkException) else None

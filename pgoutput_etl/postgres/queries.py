@@ -76,22 +76,22 @@ def session_of(snapshot: str) -> str:
 def snapshot_rows(
     schema: str, name: str, columns: Sequence[str], is_root: bool, place: str | None, where: str | None
 ) -> str:
-    """The rows of `_table` as text columns t0, t1, …, and `place`, the column by which connections divide them.
+    """The rows of `own_rows` as text columns t0, t1, …, and `place`, the column by which connections divide them.
     where: a publication's row filter."""
     texts = [f"{as_text(f't.{identifier(column)}')} AS t{i}" for i, column in enumerate(columns)]
     if place is not None:
         texts.append(f"t.{place} AS place")
-    rows = f"SELECT {', '.join(texts)} FROM {_table(schema, name, is_root)} AS t"
+    rows = f"SELECT {', '.join(texts)} FROM {own_rows(schema, name, is_root)} AS t"
     return rows if where is None else f"{rows} WHERE {where}"
 
 
 def key_limits(schema: str, name: str, key: str, is_root: bool) -> str:
     column = identifier(key)
-    table = _table(schema, name, is_root)
+    table = own_rows(schema, name, is_root)
     return f"SELECT min({column})::bigint AS low, max({column})::bigint AS high FROM {table}"
 
 
-def _table(schema: str, name: str, is_root: bool) -> str:
+def own_rows(schema: str, name: str, is_root: bool) -> str:
     """A table's own rows, or those of a partitioned table's partitions."""
     return f"{'' if is_root else 'ONLY '}{qualified(schema, name)}"
 

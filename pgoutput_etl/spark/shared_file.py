@@ -24,6 +24,10 @@ class SharedFile(Protocol):
 
     def replace(self, text: str) -> None: ...
 
+    def delete(self) -> None:
+        """Does nothing if it doesn't exist."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class LocalFile:
@@ -40,6 +44,9 @@ class LocalFile:
         if not self.path.parent.exists():
             self.access.make_folder(self.path.parent)
         replace_file(self.path, text, self.access)
+
+    def delete(self) -> None:
+        self.path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,9 @@ class ObjectFile:
 
     def replace(self, text: str) -> None:
         self.objects.replace(self.name, text)
+
+    def delete(self) -> None:
+        self.objects.delete(self.name)
 
 
 def shared_file(spark: SparkSession, folder: str, name: str, access: Access = PRIVATE) -> SharedFile | None:

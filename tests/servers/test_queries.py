@@ -11,7 +11,7 @@ from urllib.parse import parse_qs
 import psycopg
 import pytest
 
-from pgoutput_etl.answers.verify.key_ranges import BUCKETS, Digest, Ranges, merge_digests
+from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges, merge_digests
 from pgoutput_etl.answers.verify.server_digest import ServerTable
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.connection import guarded
@@ -20,6 +20,7 @@ from tests.support.servers.postgres import Server
 
 pytestmark = pytest.mark.e2e
 Connection = psycopg.Connection[tuple[Any, ...]]
+HASHED = tuple(range(1 << 24, 1 << 32, 1 << 24))
 SETUP = """
 create type pair as (a int, b text);
 create table "Odd ""one" (
@@ -78,9 +79,9 @@ def expected(rows: Sequence[Sequence[str | None]], ranges: Ranges) -> dict[int, 
     [
         ('Odd "one', Ranges((0,), (-400, -100, 200)), 4),
         ('Odd "one', Ranges((0,), ()), 1),
-        ('Odd "one', Ranges((0,), None, BUCKETS), 84),
-        ('Odd "one', Ranges((0, 2), None), 1),
-        ("bag", Ranges((0, 1), None, BUCKETS), 95),
+        ('Odd "one', Ranges((0,), HASHED, is_hashed=True), 84),
+        ('Odd "one', Ranges((0, 2), (), is_hashed=True), 1),
+        ("bag", Ranges((0, 1), HASHED, is_hashed=True), 95),
         ("loose", Ranges((0,), (2, 10)), 2),
     ],
 )

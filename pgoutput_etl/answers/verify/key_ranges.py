@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import md5
 from typing import Any
 
@@ -21,7 +21,9 @@ _MODULUS = 1 << HALF_BITS
 
 HALF_DIGITS = HALF_BITS // 4
 
-BUCKETS = 256
+HASH_BITS = 32  # the bits of an MD5 that are the place of a key that is not an integer
+
+HASH_DIGITS = HASH_BITS // 4
 
 ROWS_IN_RANGE = 50_000
 
@@ -63,30 +65,42 @@ def differing_ranges(ours: Mapping[int, Digest], theirs: Mapping[int, Digest]) -
 class Ranges:
     """The rule that assigns rows to ranges, the same on both sides. columns: positions of the columns that decide.
 
-    starts: the integer at which each range but the first begins, or None for buckets by the MD5 of the columns' texts.
+    starts: the place at which each range but the first begins: of the integer in the one column, or, if is_hashed, of
+    the first HASH_BITS of the MD5 of the columns' texts.
     """
 
     columns: tuple[int, ...]
-    starts: tuple[int, ...] | None
-    buckets: int = 1
+    starts: tuple[int, ...]
+    is_hashed: bool = False
 
     @property
     def count(self) -> int:
-        return self.buckets if self.starts is None else len(self.starts) + 1
+        return len(self.starts) + 1
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        """The least and the greatest integer of each range."""
-        starts = self.starts or ()
-        return list(zip((LEAST, *starts), (*(start - 1 for start in starts), GREATEST), strict=True))
+        """The least and the greatest place of each range."""
+        return list(zip((LEAST, *self.starts), (*(start - 1 for start in self.starts), GREATEST), strict=True))
+
+    def divided(self, parts: Mapping[int, int], least: int, greatest: int) -> tuple[Ranges, dict[int, int]]:
+        """With some ranges in equal parts: their numbers, by range. least, greatest: between which the places lie. Also
+        returns the new numbers of the ranges that stay as they are."""
+        bounds, added = self.bounds, set[int]()
+        for number, count in parts.items():
+            low, high = bounds[number]
+            added.update(between(max(low, least), min(high, greatest), count))
+        starts = tuple(sorted({*self.starts, *added}))
+        number_of = {low: number for number, low in enumerate((LEAST, *starts))}
+        same = {number: number_of[low] for number, (low, _) in enumerate(bounds) if number not in parts}
+        return replace(self, starts=starts), same
 
     def range_of(self, row: Sequence[Text]) -> int:
         """A key that is not an integer (NULL, or a malformed field of a file) is in the first range."""
-        if self.starts is None:
-            if self.buckets == 1:
-                return 0
+        if not self.starts:
+            return 0
+        if self.is_hashed:
             encoded = encode_row(row[i] for i in self.columns)
-            return md5(encoded, usedforsecurity=False).digest()[0] * self.buckets // 256
+            return bisect_right(self.starts, int(md5(encoded, usedforsecurity=False).hexdigest()[:HASH_DIGITS], 16))
         try:
             number = int(row[self.columns[0]] or "")
         except ValueError:
@@ -103,8 +117,11 @@ def plan_ranges(
     if has_integer_key(columns, key):
         return Ranges((key[0],), _starts(rows, *limits))
     if any(columns[i].by_value for i in deciding):
-        return Ranges(deciding, None)
-    return Ranges(deciding, None, BUCKETS)
+        return Ranges(deciding, (), is_hashed=True)
+    return Ranges(deciding, tuple(range(_HASH_WIDTH, 1 << HASH_BITS, _HASH_WIDTH)), is_hashed=True)
+
+
+_HASH_WIDTH = (1 << HASH_BITS) // MAX_RANGES
 
 
 def has_integer_key(columns: Sequence[ComparedColumn], key: Sequence[int]) -> bool:
@@ -116,6 +133,11 @@ def _starts(rows: int, least: int | None, greatest: int | None) -> tuple[int, ..
     count = min(-(-rows // ROWS_IN_RANGE), MAX_RANGES)
     if least is None or greatest is None or count < 2:
         return ()
+    return between(least, greatest, count)
+
+
+def between(least: int, greatest: int, count: int) -> tuple[int, ...]:
+    """The starts of ranges of equal width, but the first."""
     width = max(-(-(greatest - least + 1) // count), 1)
     return tuple(range(least + width, greatest + 1, width))
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pgoutput_etl.console import counted, grid, print_parts, summary_json
-from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE
+from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE, EXIT_TRY_LATER
 from pgoutput_etl.identifiers import printable
 from pgoutput_etl.lsn import format_lsn
 
@@ -53,6 +53,7 @@ class VerifiedTable:
     not compared. by_value: columns compared by value, not by spelling. not_compared: the reason by column.
 
     why_not: the reason why the whole table was not compared. is_held: the table is held, is missing, or can't be read.
+    is_undecided: it can be compared the next time. rows_unread: in ranges that differ, of which no rows were kept.
     """
 
     schema: str
@@ -73,20 +74,37 @@ class VerifiedTable:
     differences: tuple[Difference, ...] = ()
     why_not: str | None = None
     is_held: bool = False
+    is_undecided: bool = False
+    rows_unread: int = 0
 
     @property
     def differing(self) -> int:
-        return self.only_delta + self.only_other + self.differs
+        """Rows that differ. A range without its rows counts as one."""
+        return self.only_delta + self.only_other + self.differs + (self.rows_unread > 0)
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.table}"
 
     @property
     def name(self) -> str:
-        return printable(f"{self.schema}.{self.table}")
+        return printable(self.full_name)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedMoment:
+    """lsn: the server had all transactions that committed before. at: ISO 8601. tables: in which Delta differed."""
+
+    lsn: int
+    at: str
+    tables: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
     """against: URL or path of the other side. last_commit_lsn: the commit as of which Delta was read. server_lsns: the
-    end of the server's WAL before and after the comparison. next_command: mends tables that differ."""
+    end of the server's WAL before and after the comparison. next_command: mends tables that differ. asked: what the
+    next run settles. is_decided: False if only that remains."""
 
     source: str
     against: str
@@ -95,10 +113,14 @@ class VerifySummary:
     server_lsns: tuple[str, str] | None = None
     remarks: tuple[str, ...] = ()
     next_command: str | None = None
+    asked: AskedMoment | None = None
+    is_decided: bool = True
 
     @property
     def exit_code(self) -> int:
-        return EXIT_DIFFERENT if any(table.differing or table.is_held for table in self.tables) else EXIT_DONE
+        if self.is_decided and any(table.differing or table.is_held for table in self.tables):
+            return EXIT_DIFFERENT
+        return EXIT_DONE if self.is_decided else EXIT_TRY_LATER
 
     def to_json(self) -> str:
         return summary_json(self, lsn=format_lsn(self.last_commit_lsn))
@@ -107,9 +129,12 @@ class VerifySummary:
 def print_verification(summary: VerifySummary, console: Console | None = None) -> None:
     """Prints the verdict, then the tables, then a sample of the rows that differ."""
     lines = [line for table in summary.tables for line in _table_lines(table)]
-    print_parts([_verdict(summary), _grid(summary), *lines, *_server_lines(summary), *summary.remarks], console)
+    print_parts([_verdict(summary), _grid(summary), *lines], console)
+    print_parts([*_server_lines(summary), *_asked_lines(summary), *summary.remarks], console)
     if summary.next_command is not None:
-        print_parts(["Unless later commits explain the differences, run this, and verify again:"], console)
+        is_exact = summary.server_lsns is None
+        advice = "Run this" if is_exact else "Unless later commits explain the differences, run this"
+        print_parts([f"{advice}, and verify again:"], console)
         print_parts([f"  {summary.next_command}"], console, soft_wrap=True)
 
 
@@ -158,6 +183,18 @@ def _server_lines(summary: VerifySummary) -> list[str]:
     return [f"{ends} Rows written after {lsn} may appear as differences."]
 
 
+def _asked_lines(summary: VerifySummary) -> list[str]:
+    asked = summary.asked
+    if asked is None:
+        return []
+    lsn, count = format_lsn(asked.lsn), counted(len(asked.tables), "table")
+    if not asked.tables:
+        return [f"Asked the server at {asked.at}, as of LSN {lsn}: it equals Delta already."]
+    behind = f"{count} that Delta may only lag behind in: {', '.join(asked.tables)}"
+    asking = f"Asked the server at {asked.at}, as of LSN {lsn}, which no apply has passed yet: {behind}."
+    return [f"{asking} Once one has, verify --finish compares them as of that LSN."]
+
+
 def _table_lines(table: VerifiedTable) -> list[str]:
     if table.why_not is not None:
         return [f"Not compared: {table.name}: {table.why_not}"]
@@ -169,6 +206,11 @@ def _table_lines(table: VerifiedTable) -> list[str]:
     if table.columns:
         columns = ", ".join(f"{name} ({counted(rows, 'row')})" for name, rows in table.columns.items())
         lines.append(f"{table.name}: differing: {columns}")
+    if table.rows_unread:
+        lines.append(
+            f"{table.name}: {counted(table.rows_unread, 'row')} in ranges that differ, too many to be kept: verify "
+            "again, which finds the rows"
+        )
     if table.written_since:
         lines.append(
             f"{table.name}: {counted(table.written_since, 'differing row')} written on the server by transactions "

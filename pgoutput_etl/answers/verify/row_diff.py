@@ -9,18 +9,43 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide
+from pgoutput_etl.answers.verify.key_ranges import Ranges
 from pgoutput_etl.answers.verify.report import Difference, LastWriter
 from pgoutput_etl.answers.verify.request import VerifyRequest
-from pgoutput_etl.answers.verify.row_text import text_names
+from pgoutput_etl.answers.verify.row_text import rows_in_ranges, text_names
 from pgoutput_etl.load.net_effect import all_of
+from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.types.canonical_text import ComparedColumn
 
 _ONLY_DELTA, _ONLY_OTHER, _DIFFERS, _SAME = "only_delta", "only_other", "differs", "same"
 
 _MAX_TRANSACTIONS = 10
+
+
+def differences(
+    side: DeltaSide,
+    choice: ColumnChoice,
+    ranges: Ranges,
+    numbers: Sequence[int],
+    theirs: DataFrame,
+    request: VerifyRequest,
+    newest: int | None = None,
+) -> dict[str, Any]:
+    """VerifiedTable's fields about the rows of these ranges. theirs: the other side's rows of them."""
+    columns, former = choice.columns, side.former(choice.columns)
+    ours = rows_in_ranges(side.texts(columns), columns, ranges, numbers)
+    ended = None if former is None else rows_in_ranges(former, columns, ranges, numbers)
+    rows = row_differences(ours, theirs, columns, choice.key, newest, ended)
+    found = persist(rows, StorageLevel.DISK_ONLY)
+    try:
+        return summarize_differences(found, columns, choice.key, request)
+    finally:
+        unpersist(found)
 
 
 def row_differences(

@@ -3,49 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.answers.command_line import jdbc_job_line, job_line
-from pgoutput_etl.answers.next_commands import snapshot_of
+from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_compared
 from pgoutput_etl.answers.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest, batch_at, refuse_commits_between
-from pgoutput_etl.answers.verify.row_diff import row_differences, summarize_differences
-from pgoutput_etl.answers.verify.row_text import delta_texts, digests_of, key_size, rows_in_ranges
+from pgoutput_etl.answers.verify.row_diff import differences
+from pgoutput_etl.answers.verify.row_text import digests_of, key_size
 from pgoutput_etl.answers.verify.sides import CsvRows, OtherDelta, OtherTable, ServerRows
-from pgoutput_etl.config.chosen_tables import matching_names
+from pgoutput_etl.answers.verify.tables import chosen_states, foreign_changes, mending_command, named_states
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.ledger.as_of import consistent_points
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.holding import FAULTS, held_reason
-from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.target_columns import current_rows, is_current
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
-from pgoutput_etl.schema.table_shape import table_columns
-from pgoutput_etl.spark.delta import delta_table, is_delta_table
-from pgoutput_etl.spark.delta_history import is_as_recorded, operations_since
-from pgoutput_etl.spark.platform import persist, unpersist
+from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.spark.table_pool import TablePool
-from pgoutput_etl.targets.condition import can_be_repaired
-from pgoutput_etl.targets.location import displaced_folder
-from pgoutput_etl.targets.modes import table_mode
-from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
+from pgoutput_etl.targets.plan import HELD, TableState
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
-from pgoutput_etl.types.canonical_text import ComparedColumn
 from pgoutput_etl.xid import newest_xid
 
 Find = Callable[[TableState], "OtherTable | None"]  # None: the other side has no such table
@@ -53,8 +41,6 @@ Find = Callable[[TableState], "OtherTable | None"]  # None: the other side has n
 _LARGE = 1_000_000  # rows
 
 _RECENT = 1_000  # transactions searched for the newest xid
-
-_APPEND = "mode append stores changes, not rows: see docs/modes.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +55,16 @@ class _Baseline:
 def verify(
     spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress = no_progress
 ) -> VerifySummary:
-    """Compares Delta tables with the server, with CSV files or with other Delta tables. Writes nothing.
+    """Compares Delta tables with the server, with CSV files or with other Delta tables. Writes nothing but what a
+    server in use was asked, until that is settled.
 
     Raises PgoutputEtlError.
     """
     request.check()
+    if request.is_live:
+        from pgoutput_etl.answers.verify.live import LiveVerification
+
+        return LiveVerification.of(spark, config, request, progress).run()
     ledger = DeltaLedger.of(spark, config)
     last = ledger.batches.last()
     if last is None or (last.state is None and not last.tables):
@@ -81,7 +72,13 @@ def verify(
     baseline = _Baseline(last.last_commit_lsn, last.tables)
     if request.at_lsn is not None:
         baseline = _baseline_at(ledger, request.at_lsn)
-    states = _select_tables(config, baseline, request)
+    if request.table is None:
+        states = chosen_states(config, baseline.tables, request.tables)
+    else:
+        named = named_states(config, baseline.tables)
+        if request.table not in named:
+            raise ConfigError(f"--table: the ledger has no table {request.table}")
+        states = [named[request.table]]
     server = None
     if request.jdbc is not None:
         server = Server(spark, request.jdbc, credentials(request.jdbc, os.environ), request.connections)
@@ -109,40 +106,10 @@ def verify(
     remarks = baseline.remarks
     if request.at_lsn is None:
         compared = [state for state, table in zip(states, tables, strict=True) if table.why_not is None]
-        remarks += tuple(remark for state in compared if (remark := _foreign_changes(spark, state)) is not None)
+        remarks += tuple(remark for state in compared if (remark := foreign_changes(spark, state)) is not None)
     differing = {table.name for table in tables if table.differing}
-    command = mending_command([state for state in states if state.full_name in differing], request, config)
+    command = mending_command([state for state in states if state.full_name in differing], request.jdbc, config)
     return VerifySummary(config.source.name, request.against, baseline.lsn, tuple(tables), lsns, remarks, command)
-
-
-def mending_command(differing: Sequence[TableState], request: VerifyRequest, config: Config) -> str | None:
-    """The command that mends the tables. With a server, if only some of them can be repaired, these: what the archive
-    lacks, only the server has."""
-    if not differing:
-        return None
-    if request.jdbc is None:
-        return job_line(config, "backfill", "--tables", patterns_of(state.full_name for state in differing))
-    repairable = [state for state in differing if can_be_repaired(state)]
-    snapshot = snapshot_of((state.full_name for state in repairable or differing), request.jdbc)
-    return jdbc_job_line(config, *snapshot, *(["--repair"] if repairable else []))
-
-
-def _foreign_changes(spark: SparkSession, state: TableState) -> str | None:
-    """A remark about later commits by other programs: the comparison reads the version that a run recorded, so it
-    doesn't show them."""
-    if not state.path or state.version < 0 or not is_delta_table(spark, state.path):
-        return None
-    [newest] = delta_table(spark, state.path).history(1).select("version").collect()
-    if newest["version"] == state.version:
-        return None
-    operations = operations_since(spark, state.path, state.version)
-    if is_as_recorded(operations):
-        return None
-    return (
-        f"{state.schema}.{state.table} was compared at Delta version {state.version}, which the last run wrote. "
-        f"Other programs have changed it since: {len(operations):,} commits up to version {newest['version']}. "
-        "jobs/backfill.py --tables rebuilds it from the archive"
-    )
 
 
 def _is_large(state: TableState) -> bool:
@@ -190,17 +157,6 @@ def _newest_xid(ledger: DeltaLedger) -> int | None:
     return newest_xid([row["xid"] for row in rows if row["xid"] is not None])
 
 
-def _select_tables(config: Config, baseline: _Baseline, request: VerifyRequest) -> list[TableState]:
-    named = {
-        f"{s.schema}.{s.table}": s for s in baseline.tables.values() if not s.path.is_within(displaced_folder(config))
-    }
-    if request.table is not None:
-        if request.table not in named:
-            raise ConfigError(f"--table: the ledger has no table {request.table}")
-        return [named[request.table]]
-    return [named[name] for name in sorted(matching_names(request.tables or ["*"], named, "the ledger"))]
-
-
 @dataclass(frozen=True, slots=True)
 class _Comparison:
     spark: SparkSession
@@ -213,90 +169,31 @@ class _Comparison:
 
     def run(self) -> VerifiedTable:
         schema, table = self.state.schema, self.state.table
-        why, is_held = self._why_not(), self.state.status == HELD
+        why, is_held = why_not_compared(self.state), self.state.status == HELD
         if why is None and not is_delta_table(self.spark, self.state.path):
             why, is_held = f"the table at {self.state.path} no longer exists", True
         other = self.find() if why is None else None
         if other is None:
             why = why or "the other side has no such table"
             return VerifiedTable(schema, table, why_not=why, is_held=is_held)
-        columns, not_compared = self._columns(other)
-        names = [column.name for column in columns]
-        missing = [name for name in self.state.key if name not in names]
-        if missing or not columns:
-            why = f"key column {missing[0]!r} can't be compared" if missing else "no column can be compared"
-            return VerifiedTable(schema, table, why_not=why, not_compared=not_compared)
-        return self._compare(other, columns, not_compared)
+        side = DeltaSide.stored(self.spark, self.state, self.user_types)
+        choice = side.chosen(other)
+        if choice.why_not is not None:
+            return VerifiedTable(schema, table, why_not=choice.why_not, not_compared=dict(choice.not_compared))
+        return self._compare(side, other, choice)
 
-    def _why_not(self) -> str | None:
-        if self.state.status == HELD:
-            return f"the table is held: {self.state.reason}"
-        if self.state.status == SKIPPED:
-            return "the configuration skips the table, or skipped it while changes were committed"
-        if not table_mode(self.state.mode).has_rows:
-            return _APPEND
-        return "no run has written the table" if self.state.version < 0 else None
-
-    def _columns(self, other: OtherTable) -> tuple[list[ComparedColumn], dict[str, str]]:
-        """The columns to compare, and the reasons why the others are not compared."""
-        state = self.state
-        described = table_columns(state.relation, state.retired, self.user_types)
-        columns, not_compared = [], {}
-        for column, stored in zip(described, state.types, strict=True):
-            compared = ComparedColumn(column.name, column.type)
-            why = other.why_not(compared)
-            if column.name in state.masks and not isinstance(other, OtherDelta):
-                why = f"the configuration masks it ({state.masks[column.name].partition(':')[0]})"
-            if column.retired and why is not None:
-                continue  # a dropped column, which only Delta still has
-            if column.type.stored_as != stored:
-                why = f"stored as {stored}, but the configuration's `types` has {column.type.stored_as}"
-            if why is None:
-                columns.append(compared)
-            else:
-                not_compared[column.name] = why
-        known = {column.name for column in described}
-        unknown = {name: "the archive has no such column" for name in other.names if name not in known}
-        unknown |= {name: "the configuration drops it" for name in unknown if name in state.masks}
-        return columns, {**not_compared, **unknown}
-
-    def _rows(self) -> DataFrame:
-        columns = table_columns(self.state.relation, self.state.retired, self.user_types)
-        return tagged_target(self.spark, self.state.path, columns, self.state.version)
-
-    def _former_rows(self) -> DataFrame | None:
-        """Deleted rows with the transaction that deleted them; mode history doesn't store its xid."""
-        ends = table_mode(self.state.mode).ends
-        if ends is None:
-            return None
-        unknown = F.lit(None).cast("long")
-        ended = self._rows().where(~is_current(self.state.mode))
-        return ended.withColumns({name: unknown if end is None else F.col(end) for name, end in ends.items()})
-
-    def _compare(
-        self, other: OtherTable, columns: Sequence[ComparedColumn], not_compared: Mapping[str, str]
-    ) -> VerifiedTable:
-        schema, table = self.state.schema, self.state.table
-        current = current_rows(self._rows(), self.state.mode)
-        texts = delta_texts(current, columns)
-        key = [[column.name for column in columns].index(name) for name in self.state.key]
-        ranges = plan_ranges(columns, key, *key_size(current, columns, key))
+    def _compare(self, side: DeltaSide, other: OtherTable, choice: ColumnChoice) -> VerifiedTable:
+        schema, table, columns = self.state.schema, self.state.table, choice.columns
+        texts = side.texts(columns)
+        ranges = plan_ranges(columns, choice.key, *key_size(side.current, columns, choice.key))
         ours = digests_of(texts, len(columns), ranges)
         theirs = other.digests(columns, ranges)
         numbers = differing_ranges(ours, theirs)
         counts: dict[str, Any] = {}
         if numbers:
             self.progress(f"{schema}.{table}: comparing rows of {len(numbers):,} of {ranges.count:,} ranges")
-            our_rows = rows_in_ranges(texts, columns, ranges, numbers)
-            their_rows = other.rows(columns, ranges, numbers)
-            former = self._former_rows()
-            ended = None if former is None else rows_in_ranges(delta_texts(former, columns), columns, ranges, numbers)
-            rows = row_differences(our_rows, their_rows, columns, key, self.newest, ended)
-            differences = persist(rows, StorageLevel.DISK_ONLY)
-            try:
-                counts = summarize_differences(differences, columns, key, self.request)
-            finally:
-                unpersist(differences)
+            rows = other.rows(columns, ranges, numbers)
+            counts = differences(side, choice, ranges, numbers, rows, self.request, self.newest)
         return VerifiedTable(
             schema,
             table,
@@ -304,7 +201,7 @@ class _Comparison:
             other_rows=sum(digest.rows for digest in theirs.values()),
             ranges=ranges.count,
             ranges_differing=len(numbers),
-            by_value=tuple(column.name for column in columns if column.by_value),
-            not_compared=dict(not_compared),
+            by_value=choice.by_value,
+            not_compared=dict(choice.not_compared),
             **counts,
         )

@@ -21,7 +21,7 @@ from pgoutput_etl.spark.delta import is_delta_table, read_table
 from pgoutput_etl.types.canonical_text import ComparedColumn
 
 
-class OtherTable(Protocol):
+class ComparedSide(Protocol):
     @property
     def names(self) -> list[str]:
         """The names of all columns."""
@@ -29,6 +29,8 @@ class OtherTable(Protocol):
     def why_not(self, column: ComparedColumn) -> str | None:
         """The reason why a column can't be compared, or None."""
 
+
+class OtherTable(ComparedSide, Protocol):
     def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]: ...
 
     def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
@@ -124,8 +126,8 @@ class ServerRows:
         return ServerTable(self.schema, self.table, names, not is_never_null)
 
     def _shares(self, numbers: Sequence[int], ranges: Ranges) -> list[str]:
-        """A condition per connection. Buckets take one connection, as computing them reads the whole table."""
-        if ranges.starts is None:
+        """A condition per connection. Hashed ranges take one, as computing them reads the whole table."""
+        if ranges.is_hashed:
             return ["true"]
         connections = min(self.server.connections, len(numbers))
         shares = [numbers[i::connections] for i in range(connections)]

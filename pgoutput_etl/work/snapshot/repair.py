@@ -68,6 +68,6 @@ class TableComparison:
         server = ServerRows(self.server, relation.namespace, relation.name, not_null)
         ours = digests_of(delta_texts(rows, columns), len(columns), ranges)
         numbers = differing_ranges(ours, server.digests(columns, ranges))
-        if ranges.starts is None or state.key[0] not in table.not_null:
+        if ranges.is_hashed or state.key[0] not in table.not_null:
             return _EVERYTHING if numbers else ()
         return tuple(ranges.bounds[number] for number in numbers)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pgoutput_etl.answers.verify.key_ranges import (
-    BUCKETS,
     GREATEST,
     LEAST,
     MAX_RANGES,
@@ -81,10 +80,10 @@ def test_every_integer_is_within_the_bounds_of_its_range(rows: int, one: int, ot
         assert low <= number <= high
 
 
-def test_keys_of_other_types_are_in_buckets() -> None:
+def test_keys_of_other_types_are_in_ranges_of_their_hash() -> None:
     by_text = plan_ranges(columns(TEXT, INT4), (0,), 10**6, (None, None))
-    assert (by_text.starts, by_text.count) == (None, BUCKETS)
-    assert {by_text.range_of([f"key {i}", "1"]) for i in range(4000)} == set(range(BUCKETS))
+    assert (by_text.is_hashed, by_text.count) == (True, MAX_RANGES)
+    assert {by_text.range_of([f"key {i}", "1"]) for i in range(4000)} == set(range(MAX_RANGES))
     assert by_text.range_of(["a", "1"]) == by_text.range_of(["a", "2"]), "only the key decides"
     bag = plan_ranges(columns(TEXT, INT4), (), 10**6, (None, None))
     assert len({bag.range_of(["a", str(i)]) for i in range(50)}) > 1, "all columns of a bag decide"

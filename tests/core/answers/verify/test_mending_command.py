@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pgoutput_etl.answers.verify.request import VerifyRequest
-from pgoutput_etl.answers.verify.run import mending_command
+from pgoutput_etl.answers.verify.tables import mending_command
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.postgres.connection import DRIVER_PACKAGE
 from tests.core.targets.test_planner import CONFIG, state_of
@@ -17,19 +16,18 @@ HISTORY = replace(state_of(table(name="a,b", oid=2)), mode=Mode.HISTORY)
 
 
 def test_a_server_repairs_what_it_can_and_then_replaces_the_rest() -> None:
-    server = VerifyRequest(jdbc=URL)
-    assert mending_command([], server, CONFIG) is None
+    assert mending_command([], URL, CONFIG) is None
     for differing in ([MIRROR], [HISTORY, MIRROR]):
-        command = mending_command(differing, server, CONFIG)
+        command = mending_command(differing, URL, CONFIG)
         assert command is not None
         assert command.endswith(f" snapshot --tables public.orders --jdbc {URL} --repair")
-    replaced = mending_command([HISTORY], server, CONFIG)
+    replaced = mending_command([HISTORY], URL, CONFIG)
     assert replaced is not None
     assert replaced.endswith(f" snapshot --tables 'public.a?b' --jdbc {URL}")
     assert DRIVER_PACKAGE not in replaced, "the installed command adds it"
 
 
 def test_without_a_server_tables_are_rebuilt() -> None:
-    command = mending_command([HISTORY, MIRROR], VerifyRequest(csv="rows.csv", table="public.orders"), CONFIG)
+    command = mending_command([HISTORY, MIRROR], None, CONFIG)
     assert command is not None
     assert command.endswith(" backfill --tables 'public.a?b,public.orders'")

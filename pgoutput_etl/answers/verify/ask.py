@@ -1,0 +1,311 @@
+"""Asks a server that is in use for the digests of its tables, as of a moment whose LSN is known.
+
+Delta is behind that moment. So a table that differs is not wrong yet: its digests, and the rows of ranges that differ,
+are kept, and compared again once Delta has that moment (settle.py). Ranges that differ are divided, so that few rows
+are fetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import partial
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_compared
+from pgoutput_etl.answers.verify.key_ranges import (
+    GREATEST,
+    HASH_BITS,
+    Digest,
+    Ranges,
+    differing_ranges,
+    merge_digests,
+    plan_ranges,
+)
+from pgoutput_etl.answers.verify.question import AskedTable, Question
+from pgoutput_etl.answers.verify.report import VerifiedTable
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.row_text import digests_of, key_size, text_names
+from pgoutput_etl.answers.verify.server_digest import ServerTable
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.identifiers import is_chosen
+from pgoutput_etl.load.holding import FAULTS, held_reason
+from pgoutput_etl.postgres.catalog import QUERY, CatalogTable, read_catalog
+from pgoutput_etl.postgres.live_server import ServerMoment, ask_server, mark, server_errors, server_moment, shown
+from pgoutput_etl.postgres.queries import rewritten
+from pgoutput_etl.spark.delta import is_delta_table
+from pgoutput_etl.spark.session import is_running
+from pgoutput_etl.spark.table_pool import TablePool
+from pgoutput_etl.targets.plan import HELD, TableState
+from pgoutput_etl.types import UserTypes
+from pgoutput_etl.types.canonical_text import ComparedColumn, Text
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_ROWS_IN_PART = 500
+
+_MOST_PARTS = 4_096  # of the ranges of one table
+
+_MOST_DIVISIONS = 4
+
+_MOST_ROWS = 10_000  # of one table that are kept
+
+_MOST_TEXT = 1 << 26  # characters of one table that are kept
+
+_ROWS_AT_ONCE = 1_000
+
+_IN_RECOVERY = "SELECT pg_catalog.pg_is_in_recovery() AS is_standby"
+
+
+_REWRITTEN = (
+    "rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) while the server was asked, whose snapshot doesn't have its rows"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table on the server, as published. connections: that may read it."""
+
+    table: CatalogTable
+    connections: int
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.table.relation.columns]
+
+    def why_not(self, column: ComparedColumn) -> str | None:
+        return None if column.name in self.names else "the server doesn't publish it"
+
+    def digests(
+        self,
+        moment: ServerMoment,
+        columns: Sequence[ComparedColumn],
+        ranges: Ranges,
+        numbers: Sequence[int] | None = None,
+    ) -> dict[int, Digest]:
+        """numbers: of the wanted ranges, None for all."""
+        table, wanted = self._query(columns, ranges), range(ranges.count) if numbers is None else numbers
+        # Hashed ranges take a scan of the whole table, so one connection reads all of them.
+        count = 1 if ranges.is_hashed else min(self.connections, len(wanted))
+        shares = [numbers] if count == 1 else [wanted[i::count] for i in range(count)]
+        with ThreadPoolExecutor(count) as pool:
+            answers = pool.map(lambda share: moment.ask(table.digests(ranges, share)), shares)
+            return merge_digests(row for answer in answers for row in answer)
+
+    def rows(
+        self, moment: ServerMoment, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]
+    ) -> dict[int, list[list[Text]]]:
+        found: dict[int, list[list[Text]]] = {number: [] for number in numbers}
+        for row in moment.ask(self._query(columns, ranges).rows(ranges, numbers)):
+            found[row["range"]].append([row[name] for name in text_names(len(columns))])
+        return found
+
+    def has_rows(self, moment: ServerMoment) -> bool:
+        [row] = moment.ask(self._query((), Ranges((), ())).any_row())
+        return bool(row["has_rows"])
+
+    def _query(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> ServerTable:
+        relation, names = self.table.relation, tuple(column.name for column in columns)
+        nullable = any(names[i] not in self.table.not_null for i in ranges.columns)
+        return ServerTable(relation.namespace, relation.name, names, nullable, self.table.is_root, self.table.filter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """A table whose rows in Delta have been read. digests: of Delta's rows. least, greatest: places of these rows."""
+
+    side: DeltaSide
+    other: PublishedTable
+    choice: ColumnChoice
+    ranges: Ranges
+    digests: Mapping[int, Digest]
+    least: int
+    greatest: int
+
+    @classmethod
+    def of(cls, side: DeltaSide, other: PublishedTable, choice: ColumnChoice) -> _Comparison:
+        size, (least, greatest) = key_size(side.current, choice.columns, choice.key)
+        ranges = plan_ranges(choice.columns, choice.key, size, (least, greatest))
+        if ranges.is_hashed:
+            least, greatest = 0, (1 << HASH_BITS) - 1
+        elif greatest is not None and greatest < GREATEST:  # rows that Delta doesn't have yet are often behind it
+            ranges = replace(ranges, starts=(*ranges.starts, greatest + 1))
+        digests = digests_of(side.texts(choice.columns), len(choice.columns), ranges)
+        return cls(side, other, choice, ranges, digests, least or 0, greatest or 0)
+
+    def answer(self, moment: ServerMoment) -> AskedTable | VerifiedTable:
+        columns, ranges, ours = self.choice.columns, self.ranges, self.digests
+        theirs = self.other.digests(moment, columns, ranges)
+        for _ in range(_MOST_DIVISIONS):
+            parts = self._parts(ranges, ours, theirs)
+            if not parts:
+                break
+            ranges, kept = ranges.divided(parts, self.least, self.greatest)
+            new = sorted({*range(ranges.count)}.difference(kept.values()))
+            theirs = {kept[number]: digest for number, digest in theirs.items() if number in kept}
+            theirs |= self.other.digests(moment, columns, ranges, new)
+            ours = digests_of(self.side.texts(columns), len(columns), ranges)
+        numbers, state = differing_ranges(ours, theirs), self.side.state
+        if not numbers:
+            return self._equal(sum(digest.rows for digest in theirs.values()))
+        rows = self._rows(moment, ranges, {number: theirs.get(number, Digest()).rows for number in numbers})
+        return AskedTable(state.schema, state.table, tuple(c.name for c in columns), ranges, theirs, rows)
+
+    def _equal(self, rows: int) -> VerifiedTable:
+        state, choice = self.side.state, self.choice
+        return VerifiedTable(
+            state.schema,
+            state.table,
+            rows=rows,
+            other_rows=rows,
+            ranges=self.ranges.count,
+            by_value=choice.by_value,
+            not_compared=dict(choice.not_compared),
+        )
+
+    def _parts(self, ranges: Ranges, ours: Mapping[int, Digest], theirs: Mapping[int, Digest]) -> dict[int, int]:
+        """Into how many parts to divide which ranges."""
+        sizes = {
+            n: max(ours.get(n, Digest()).rows, theirs.get(n, Digest()).rows) for n in differing_ranges(ours, theirs)
+        }
+        bounds = ranges.bounds
+        wide = [
+            number
+            for number, size in sizes.items()
+            if size > _ROWS_IN_PART and max(bounds[number][0], self.least) < min(bounds[number][1], self.greatest)
+        ]
+        most = (_MOST_PARTS - ranges.count) // len(wide) + 1 if wide else 0
+        parts = {number: min(-(-sizes[number] // _ROWS_IN_PART), most) for number in wide}
+        return {number: count for number, count in parts.items() if count > 1}
+
+    def _rows(self, moment: ServerMoment, ranges: Ranges, sizes: Mapping[int, int]) -> dict[int, list[list[Text]]]:
+        """The server's rows of as many ranges as may be kept, those with few rows first. sizes: numbers of its rows."""
+        kept: dict[int, list[list[Text]]] = {}
+        rows = texts = 0
+        for numbers in _shares(sizes):
+            rows += sum(sizes[number] for number in numbers)
+            if rows > _MOST_ROWS:
+                break
+            found = self.other.rows(moment, self.choice.columns, ranges, numbers)
+            texts += sum(len(text or "") for own in found.values() for row in own for text in row)
+            if texts > _MOST_TEXT:
+                break
+            kept |= found
+        return kept
+
+
+def _shares(sizes: Mapping[int, int]) -> Iterator[list[int]]:
+    """Ranges whose rows are fetched at once."""
+    share, rows = list[int](), 0
+    for number in sorted(sizes, key=lambda n: (sizes[n], n)):
+        if share and rows + sizes[number] > _ROWS_AT_ONCE:
+            yield share
+            share, rows = [], 0
+        share.append(number)
+        rows += sizes[number]
+    if share:
+        yield share
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """states: of the chosen tables, after the last batch. known: names of all tables that Delta has."""
+
+    spark: SparkSession
+    config: Config
+    request: VerifyRequest
+    states: Sequence[TableState]
+    known: Collection[str]
+    user_types: UserTypes
+    progress: Progress
+
+    @property
+    def _url(self) -> str:
+        assert self.request.server is not None, "as VerifyRequest.check has seen"
+        return self.request.server
+
+    def run(self) -> Question:
+        catalog, threads = self._catalog(), self.config.merge.parallel_tables
+        pool = TablePool.of(self.spark, threads, "reading", self.progress)
+        read = partial(self._guarded, partial(self._read, catalog))
+        prepared = pool.map([(state, state) for state in self.states], _name, read)
+        with server_moment(self._url, self.request.connections, self.progress) as moment:
+            pool = TablePool.of(self.spark, threads, "asking for", self.progress)
+            ask = partial(self._guarded, partial(_answered, moment))
+            results = pool.map([*zip(self.states, prepared, strict=True)], _name, ask)
+            gone = {row["oid"] for row in moment.ask(rewritten(state.oid for state in self.states))}
+            missing = tuple(
+                (table.relation.namespace, table.relation.name)
+                for name, table in sorted(catalog.items())
+                if name not in self.known and PublishedTable(table, 1).has_rows(moment)
+            )
+        mark(self._url)
+        results = [
+            VerifiedTable(state.schema, state.table, why_not=_REWRITTEN, is_undecided=True)
+            if state.oid in gone
+            else own
+            for state, own in zip(self.states, results, strict=True)
+        ]
+        return Question(
+            moment.lsn,
+            datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            shown(self._url),
+            tuple(result for result in results if isinstance(result, AskedTable)),
+            tuple(result for result in results if isinstance(result, VerifiedTable)),
+            missing,
+        )
+
+    def _catalog(self) -> dict[str, CatalogTable]:
+        [row] = ask_server(self._url, _IN_RECOVERY)
+        if row["is_standby"]:
+            raise RunError("--server: the server is a standby, whose LSN is not known exactly: name its primary")
+        [row] = ask_server(self._url, QUERY)
+        patterns, rule_for = self.request.tables or ["*"], self.config.rule_for
+        catalog = read_catalog(row["catalog"], self.request.publications, lambda name: is_chosen(name, patterns))
+        tables = (t for t in catalog.tables if not rule_for(t.relation.namespace, t.relation.name).skip)
+        return {table.full_name: table for table in tables}
+
+    def _read(
+        self, catalog: Mapping[str, CatalogTable], state: TableState, _: TableState
+    ) -> _Comparison | VerifiedTable:
+        why, is_held = why_not_compared(state), state.status == HELD
+        if why is None and not is_delta_table(self.spark, state.path):
+            why, is_held = f"the table at {state.path} no longer exists", True
+        table = catalog.get(state.full_name)
+        if why is not None or table is None:
+            why = why or "the server doesn't publish it"
+            return VerifiedTable(state.schema, state.table, why_not=why, is_held=is_held)
+        side = DeltaSide.stored(self.spark, state, self.user_types)
+        other = PublishedTable(table, self.request.connections)
+        choice = side.chosen(other)
+        if choice.why_not is not None:
+            names = dict(choice.not_compared)
+            return VerifiedTable(state.schema, state.table, why_not=choice.why_not, not_compared=names)
+        return _Comparison.of(side, other, choice)
+
+    def _guarded(self, work: Callable[[TableState, T], R], table: tuple[TableState, T]) -> R | VerifiedTable:
+        """The work's result; that the table can't be compared if an error is about it alone."""
+        state, given = table
+        try:
+            return work(state, given)
+        except FAULTS as error:
+            why = held_reason(error, f"verifying {state.full_name}", str, partial(is_running, self.spark))
+            return VerifiedTable(state.schema, state.table, why_not=why, is_held=True)
+
+
+def _name(table: tuple[TableState, object]) -> str:
+    return table[0].full_name
+
+
+def _answered(moment: ServerMoment, _: TableState, prepared: _Comparison | VerifiedTable) -> AskedTable | VerifiedTable:
+    if isinstance(prepared, VerifiedTable):
+        return prepared
+    with server_errors(of_table=True):
+        return prepared.answer(moment)

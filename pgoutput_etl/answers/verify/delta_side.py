@@ -1,0 +1,110 @@
+"""Delta's side of a comparison: the rows of one table, and the columns that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.answers.verify.row_text import delta_texts
+from pgoutput_etl.answers.verify.sides import ComparedSide, OtherDelta
+from pgoutput_etl.load.shared_table import tagged_target
+from pgoutput_etl.load.target_columns import current_rows, is_current
+from pgoutput_etl.schema.table_shape import table_columns
+from pgoutput_etl.targets.modes import table_mode
+from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
+from pgoutput_etl.types import UserTypes
+from pgoutput_etl.types.canonical_text import ComparedColumn
+
+_APPEND = "mode append stores changes, not rows: see docs/modes.md"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """key: positions among the columns. not_compared: the reason by column. why_not: the reason why no row can be
+    compared."""
+
+    columns: tuple[ComparedColumn, ...]
+    key: tuple[int, ...]
+    not_compared: Mapping[str, str]
+    why_not: str | None = None
+
+    @property
+    def by_value(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns if column.by_value)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSide:
+    """rows: of the mode's target, with former versions."""
+
+    state: TableState
+    rows: DataFrame
+    user_types: UserTypes
+
+    @classmethod
+    def stored(cls, spark: SparkSession, state: TableState, user_types: UserTypes) -> DeltaSide:
+        """As the last batch left the table."""
+        columns = table_columns(state.relation, state.retired, user_types)
+        return cls(state, tagged_target(spark, state.path, columns, state.version), user_types)
+
+    @property
+    def current(self) -> DataFrame:
+        return current_rows(self.rows, self.state.mode)
+
+    def texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
+        return delta_texts(self.current, columns)
+
+    def former(self, columns: Sequence[ComparedColumn]) -> DataFrame | None:
+        """Deleted rows with the transaction that deleted them; mode history doesn't store its xid."""
+        ends = table_mode(self.state.mode).ends
+        if ends is None:
+            return None
+        unknown = F.lit(None).cast("long")
+        ended = self.rows.where(~is_current(self.state.mode))
+        ended = ended.withColumns({name: unknown if end is None else F.col(end) for name, end in ends.items()})
+        return delta_texts(ended, columns)
+
+    def chosen(self, other: ComparedSide, only: Collection[str] | None = None) -> ColumnChoice:
+        """The columns to compare with the other side's. only: these, in their order."""
+        state = self.state
+        described = table_columns(state.relation, state.retired, self.user_types)
+        columns, not_compared = [], {}
+        for column, stored in zip(described, state.types, strict=True):
+            compared = ComparedColumn(column.name, column.type)
+            why = other.why_not(compared)
+            if column.name in state.masks and not isinstance(other, OtherDelta):
+                why = f"the configuration masks it ({state.masks[column.name].partition(':')[0]})"
+            if column.retired and why is not None:
+                continue  # a dropped column, which only Delta still has
+            if column.type.stored_as != stored:
+                why = f"stored as {stored}, but the configuration's `types` has {column.type.stored_as}"
+            if why is None:
+                columns.append(compared)
+            else:
+                not_compared[column.name] = why
+        known = {column.name for column in described}
+        unknown = {name: "the archive has no such column" for name in other.names if name not in known}
+        unknown |= {name: "the configuration drops it" for name in unknown if name in state.masks}
+        if only is not None:
+            by_name = {column.name: column for column in columns}
+            columns = [by_name[name] for name in only if name in by_name]
+        names = [column.name for column in columns]
+        missing = [name for name in state.key if name not in names]
+        why_not = f"key column {missing[0]!r} can't be compared" if missing else None
+        why_not = why_not or (None if columns else "no column can be compared")
+        key = () if missing else tuple(map(names.index, state.key))
+        return ColumnChoice(tuple(columns), key, {**not_compared, **unknown}, why_not)
+
+
+def why_not_compared(state: TableState) -> str | None:
+    """The reason why a table's rows are not those of a server at any time, or None."""
+    if state.status == HELD:
+        return f"the table is held: {state.reason}"
+    if state.status == SKIPPED:
+        return "the configuration skips the table, or skipped it while changes were committed"
+    if not table_mode(state.mode).has_rows:
+        return _APPEND
+    return "no run has written the table" if state.version < 0 else None

@@ -1,0 +1,112 @@
+"""Verifies against a server that is in use: asks it, and settles the answers once Delta has reached that moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.answers.verify.ask import Asking
+from pgoutput_etl.answers.verify.question import Question, kept_question, question_file
+from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.settle import Settling
+from pgoutput_etl.answers.verify.tables import chosen_states, foreign_changes, mending_command, named_states
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.ledger.batch import Batch, applied
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.spark.shared_file import SharedFile
+
+_POLL = 5.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LiveVerification:
+    """file: keeps the question."""
+
+    spark: SparkSession
+    config: Config
+    request: VerifyRequest
+    file: SharedFile
+    ledger: DeltaLedger
+    progress: Progress
+
+    @classmethod
+    def of(cls, spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress) -> LiveVerification:
+        return cls(spark, config, request, question_file(spark, config), DeltaLedger.of(spark, config), progress)
+
+    def run(self) -> VerifySummary:
+        """Raises PgoutputEtlError."""
+        request = self.request
+        if request.begin:
+            question = self._asked()
+            return self._summary(question, question.decided, question, is_begun=True)
+        kept = kept_question(self.file)
+        if kept is None and request.finish:
+            raise RunError("the server has not been asked: run verify --begin, and --finish after the next apply")
+        if kept is not None:
+            settled = self._settled(kept)
+            if settled is None or request.finish:
+                return self._summary(kept, settled or kept.decided, kept if settled is None else None)
+            return self._summary(kept, settled, self._asked())
+        question = self._asked()
+        settled = self._settled(question)
+        return self._summary(question, settled or question.decided, question if settled is None else None)
+
+    def _last(self) -> Batch:
+        return applied(self.ledger.batches.last(), self.ledger.source)
+
+    def _archive(self, last: Batch) -> DeltaArchive:
+        return DeltaArchive.of(self.spark, self.config, self.ledger, last)
+
+    def _asked(self) -> Question:
+        last = self._last()
+        states = chosen_states(self.config, last.tables, self.request.tables)
+        known = {state.full_name for state in last.tables.values()}
+        types = self._archive(last).user_types
+        question = Asking(self.spark, self.config, self.request, states, known, types, self.progress).run()
+        self.file.replace(question.to_json())
+        return question
+
+    def _settled(self, question: Question) -> list[VerifiedTable] | None:
+        """The tables, as of the question's moment. None if no apply has passed it, and does not within --wait."""
+        wait = self.request.wait
+        end, shown = time.monotonic() + (0.0 if wait is None else wait.total_seconds()), -1
+        while question.is_open and (last := self._last()).last_commit_lsn < question.lsn:
+            if time.monotonic() >= end:
+                return None
+            if last.last_commit_lsn != shown:
+                shown = last.last_commit_lsn
+                self.progress(f"waiting for LSN {format_lsn(question.lsn)}; {format_lsn(shown)} has been applied")
+            time.sleep(_POLL)
+        settled = Settling(self.spark, self._archive(self._last()), question, self.request, self.progress).run()
+        self.file.delete()
+        return settled
+
+    def _summary(
+        self,
+        question: Question,
+        tables: Sequence[VerifiedTable],
+        left: Question | None,
+        is_begun: bool = False,
+    ) -> VerifySummary:
+        """left: that the next run settles."""
+        named = named_states(self.config, self._last().tables)
+        compared = [named[t.full_name] for t in tables if t.why_not is None and t.full_name in named]
+        differing = [named[t.full_name] for t in tables if t.differing and t.full_name in named]
+        return VerifySummary(
+            self.config.source.name,
+            question.against,
+            question.lsn,
+            tuple(sorted(tables, key=lambda table: (table.schema, table.table))),
+            remarks=tuple(remark for state in compared if (remark := foreign_changes(self.spark, state)) is not None),
+            next_command=mending_command(differing, f"jdbc:{question.against}", self.config),
+            asked=None if left is None else left.asked,
+            is_decided=is_begun or left is not question,
+        )

@@ -1,0 +1,111 @@
+"""What a server was asked: its digests of the tables in which Delta differed then, and some of its rows.
+
+Kept as one JSON file below state.root until an apply has passed the LSN. It has rows' values, but none of masked
+columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges
+from pgoutput_etl.answers.verify.report import AskedMoment, VerifiedTable
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.identifiers import path_segment, printable
+from pgoutput_etl.spark.shared_file import SharedFile, shared_file
+from pgoutput_etl.types.canonical_text import Text
+
+_FOLDER, _VERSION = "verify", 1
+
+Rows = Mapping[int, list[list[Text]]]  # texts of the columns, by range
+
+
+@dataclass(frozen=True, slots=True)
+class AskedTable:
+    """columns: names. digests: the server's, by range, without empty ranges. rows: of the ranges that have them."""
+
+    schema: str
+    table: str
+    columns: tuple[str, ...]
+    ranges: Ranges
+    digests: Mapping[int, Digest]
+    rows: Rows
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """lsn: the server had all transactions that committed before. at: ISO 8601. against: its URL, for the report.
+    tables: those in which Delta differed as of its last commit; decided: those that were equal, or can't be compared.
+    missing: schemas and names of published tables with rows that Delta did not have."""
+
+    lsn: int
+    at: str
+    against: str
+    tables: tuple[AskedTable, ...]
+    decided: tuple[VerifiedTable, ...]
+    missing: tuple[tuple[str, str], ...]
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.tables or self.missing)
+
+    @property
+    def asked(self) -> AskedMoment:
+        names = (*(table.full_name for table in self.tables), *map(".".join, self.missing))
+        return AskedMoment(self.lsn, self.at, tuple(sorted(map(printable, names))))
+
+    def to_json(self) -> str:
+        return json.dumps({"version": _VERSION, **asdict(self)})
+
+    @classmethod
+    def of(cls, text: str) -> Question:
+        """Raises RunError for another version's."""
+        fields = json.loads(text)
+        if (version := fields.pop("version")) != _VERSION:
+            raise RunError(f"verify --begin was run by another version of this package ({version}): run it again")
+        tables, decided = tuple(map(_table, fields["tables"])), tuple(map(_decided, fields["decided"]))
+        missing = tuple((schema, table) for schema, table in fields["missing"])
+        return cls(fields["lsn"], fields["at"], fields["against"], tables, decided, missing)
+
+
+def _decided(fields: dict[str, Any]) -> VerifiedTable:
+    return VerifiedTable(**{**fields, "by_value": tuple(fields["by_value"])})
+
+
+def _table(fields: dict[str, Any]) -> AskedTable:
+    ranges, digests = fields["ranges"], {int(n): Digest(**digest) for n, digest in fields["digests"].items()}
+    return AskedTable(
+        fields["schema"],
+        fields["table"],
+        tuple(fields["columns"]),
+        Ranges(tuple(ranges["columns"]), tuple(ranges["starts"]), ranges["is_hashed"]),
+        digests,
+        {int(number): rows for number, rows in fields["rows"].items()},
+    )
+
+
+def question_file(spark: SparkSession, config: Config) -> SharedFile:
+    """Raises ConfigError for a client of Spark Connect."""
+    folder = f"{config.state.root.rstrip('/')}/{_FOLDER}"
+    file = shared_file(spark, folder, f"{path_segment(config.source.name)}.json", config.state.access())
+    if file is None:
+        raise ConfigError(
+            "--server: what the server was asked is kept in a file, which a client of Spark Connect can't write: put "
+            "state.root in a volume, or run this job in Spark's own process"
+        )
+    return file
+
+
+def kept_question(file: SharedFile) -> Question | None:
+    text = file.read()
+    return None if text is None else Question.of(text)

@@ -1,0 +1,136 @@
+"""Compares Delta as of exactly the moment at which a server was asked (ask.py) with what it answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from pgoutput_etl.answers.moment.read import MomentReader, TablesFound
+from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_compared
+from pgoutput_etl.answers.verify.key_ranges import Digest, differing_ranges
+from pgoutput_etl.answers.verify.question import AskedTable, Question
+from pgoutput_etl.answers.verify.report import VerifiedTable
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.row_diff import differences
+from pgoutput_etl.answers.verify.row_text import digests_of, rows_in_ranges, text_names
+from pgoutput_etl.console import Progress
+from pgoutput_etl.identifiers import pattern_of
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.load.holding import FAULTS, held_reason
+from pgoutput_etl.spark.connect import frame
+from pgoutput_etl.spark.session import is_running
+from pgoutput_etl.spark.table_pool import TablePool
+from pgoutput_etl.targets.plan import TableState
+from pgoutput_etl.types.canonical_text import ComparedColumn
+
+_NOT_LOADED = "never loaded: the server has rows of this table, and Delta has none: load a snapshot"
+
+_GONE = "its rows as of that moment are not known: a snapshot, or another table of its name, has replaced them since"
+
+_SPELLING = "more rows differ than are kept, perhaps by spelling alone, or by values that were never sent: ask again"
+
+_COLUMNS = "its columns have changed since Delta was read: ask again"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the server publishes of a table's columns."""
+
+    names: list[str]
+
+    def why_not(self, column: ComparedColumn) -> str | None:
+        return None if column.name in self.names else "the server was not asked for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Settling:
+    """archive: of a last batch that has passed the question's LSN."""
+
+    spark: SparkSession
+    archive: DeltaArchive
+    question: Question
+    request: VerifyRequest
+    progress: Progress
+
+    def run(self) -> list[VerifiedTable]:
+        archive, question = self.archive, self.question
+        known = archive.oids_by_name()
+        names = [*(table.full_name for table in question.tables), *map(".".join, question.missing)]
+        patterns = [pattern_of(name) for name in names if name in known]
+        found = TablesFound((), {}, {})
+        if patterns:
+            found = MomentReader(archive, self.progress).find(question.lsn - 1, patterns).named(patterns)
+        sides = {state.full_name: DeltaSide(state, rows, archive.user_types) for state, rows in found.rows}
+        held = {state.full_name: state for state in found.held.values()}
+        pool = TablePool.of(self.spark, archive.config.merge.parallel_tables, "verifying", self.progress)
+        settled = pool.map(question.tables, lambda table: table.full_name, partial(self._settled, sides, held))
+        lost = [
+            VerifiedTable(schema, table, why_not=_NOT_LOADED, is_held=True)
+            for schema, table in question.missing
+            if f"{schema}.{table}" not in sides
+        ]
+        return [*question.decided, *settled, *lost]
+
+    def _settled(
+        self, sides: Mapping[str, DeltaSide], held: Mapping[str, TableState], asked: AskedTable
+    ) -> VerifiedTable:
+        name = asked.full_name
+        try:
+            if name in held:
+                why = why_not_compared(held[name]) or "the table lacks changes, as it was held"
+                return VerifiedTable(asked.schema, asked.table, why_not=why, is_held=True)
+            if name not in sides:
+                return VerifiedTable(asked.schema, asked.table, why_not=_GONE, is_undecided=True)
+            return self._compared(sides[name], asked)
+        except FAULTS as error:
+            why = held_reason(error, f"verifying {name}", str, partial(is_running, self.spark))
+            return VerifiedTable(asked.schema, asked.table, why_not=why, is_held=True)
+
+    def _compared(self, side: DeltaSide, asked: AskedTable) -> VerifiedTable:
+        choice = side.chosen(_Asked(list(asked.columns)), asked.columns)
+        if tuple(column.name for column in choice.columns) != asked.columns or choice.why_not is not None:
+            return VerifiedTable(asked.schema, asked.table, why_not=_COLUMNS, is_undecided=True)
+        width = len(choice.columns)
+        texts = side.texts(choice.columns)
+        ours = digests_of(texts, width, asked.ranges)
+        numbers = differing_ranges(ours, asked.digests)
+        with_rows = [number for number in numbers if number in asked.rows]
+        others = [number for number in numbers if number not in asked.rows]
+        if others and self._may_be_equal(texts, choice, asked, others):
+            return VerifiedTable(asked.schema, asked.table, why_not=_SPELLING, is_undecided=True)
+        counts: dict[str, Any] = {}
+        if with_rows:
+            theirs = rows_in_ranges(self._rows(asked, with_rows), choice.columns, asked.ranges, with_rows)
+            counts = differences(side, choice, asked.ranges, with_rows, theirs, self.request)
+        empty = Digest()
+        unread = sum(max(ours.get(n, empty).rows, asked.digests.get(n, empty).rows) for n in others)
+        return VerifiedTable(
+            asked.schema,
+            asked.table,
+            rows=sum(digest.rows for digest in ours.values()),
+            other_rows=sum(digest.rows for digest in asked.digests.values()),
+            ranges=asked.ranges.count,
+            ranges_differing=len(numbers),
+            rows_unread=unread,
+            by_value=choice.by_value,
+            not_compared=dict(choice.not_compared),
+            **counts,
+        )
+
+    def _may_be_equal(self, texts: DataFrame, choice: ColumnChoice, asked: AskedTable, numbers: Sequence[int]) -> bool:
+        """True if rows of these ranges may be equal although their digests differ: spelled in another way, or with
+        values that were never sent."""
+        rows = rows_in_ranges(texts, choice.columns, asked.ranges, numbers)
+        return bool(choice.by_value) or not rows.where(F.size("unknown") > 0).isEmpty()
+
+    def _rows(self, asked: AskedTable, numbers: Sequence[int]) -> DataFrame:
+        names = text_names(len(asked.columns))
+        rows = [row for number in numbers for row in asked.rows[number]]
+        arrays = [pa.array([row[i] for row in rows], pa.string()) for i in range(len(names))]
+        return frame(self.spark, pa.table(arrays, names=names))

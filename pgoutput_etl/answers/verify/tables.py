@@ -1,0 +1,59 @@
+"""Which tables are verified, and how those that differ are mended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.answers.command_line import jdbc_job_line, job_line
+from pgoutput_etl.answers.next_commands import snapshot_of
+from pgoutput_etl.config.chosen_tables import matching_names
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.identifiers import patterns_of
+from pgoutput_etl.spark.delta import delta_table, is_delta_table
+from pgoutput_etl.spark.delta_history import is_as_recorded, operations_since
+from pgoutput_etl.targets.condition import can_be_repaired
+from pgoutput_etl.targets.location import displaced_folder
+from pgoutput_etl.targets.plan import TableState
+
+
+def named_states(config: Config, states: Mapping[int, TableState]) -> dict[str, TableState]:
+    """Those at their own place, by schema.table."""
+    return {s.full_name: s for s in states.values() if not s.path.is_within(displaced_folder(config))}
+
+
+def chosen_states(config: Config, states: Mapping[int, TableState], patterns: Sequence[str] | None) -> list[TableState]:
+    """In the order of their names. patterns: None for all. Raises ConfigError for one without a match."""
+    named = named_states(config, states)
+    return [named[name] for name in sorted(matching_names(patterns or ["*"], named, "the ledger"))]
+
+
+def mending_command(differing: Sequence[TableState], jdbc: str | None, config: Config) -> str | None:
+    """The command that mends the tables. With a server, if only some of them can be repaired, these: what the archive
+    lacks, only the server has."""
+    if not differing:
+        return None
+    if jdbc is None:
+        return job_line(config, "backfill", "--tables", patterns_of(state.full_name for state in differing))
+    repairable = [state for state in differing if can_be_repaired(state)]
+    snapshot = snapshot_of((state.full_name for state in repairable or differing), jdbc)
+    return jdbc_job_line(config, *snapshot, *(["--repair"] if repairable else []))
+
+
+def foreign_changes(spark: SparkSession, state: TableState) -> str | None:
+    """A remark about later commits by other programs: the comparison reads the version that a run recorded, so it
+    doesn't show them."""
+    if not state.path or state.version < 0 or not is_delta_table(spark, state.path):
+        return None
+    [newest] = delta_table(spark, state.path).history(1).select("version").collect()
+    if newest["version"] == state.version:
+        return None
+    operations = operations_since(spark, state.path, state.version)
+    if is_as_recorded(operations):
+        return None
+    return (
+        f"{state.schema}.{state.table} was compared at Delta version {state.version}, which the last run wrote. "
+        f"Other programs have changed it since: {len(operations):,} commits up to version {newest['version']}. "
+        "jobs/backfill.py --tables rebuilds it from the archive"
+    )

@@ -1,0 +1,211 @@
+"""A server that is written to all the time: verify is exact as of the moment at which it asked."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.answers.verify.report import VerifySummary
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.run import verify
+from pgoutput_etl.errors import RunError
+from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE, EXIT_TRY_LATER
+from pgoutput_etl.places import Place
+from pgoutput_etl.spark.delta import delta_table, read_table
+from tests.support.jobs import Job
+from tests.support.servers.postgres import Server, Version
+
+pytestmark = [pytest.mark.spark, pytest.mark.e2e]
+
+TABLES = """
+create table counted (
+  id bigint primary key, n int not null default 0, note text, price float8, at timestamptz default now()
+);
+create table named (name text primary key, v numeric(12,2));
+create table log (at timestamptz default now(), line text);
+alter table log replica identity full;
+create table parted (id int, at date, v text, primary key (id, at)) partition by range (at);
+create table parted_1 partition of parted for values from ('2024-01-01') to ('2025-01-01');
+create table parted_2 partition of parted default;
+create table parent (id int primary key, v text);
+create table child (extra int, primary key (id)) inherits (parent);
+create publication p for all tables with (publish_via_partition_root = true);
+"""
+ROWS = """
+insert into counted select i, i, 'note ' || i, random(), now() from generate_series(1, 3000) i;
+insert into named select 'name ' || i, i * 1.5 from generate_series(1, 1500) i;
+insert into log (line) select 'line ' || i % 50 from generate_series(1, 400) i;
+insert into parted select i, date '2024-12-01' + i % 60, 'v' from generate_series(1, 500) i;
+insert into parent select i, 'p' from generate_series(1, 20) i;
+insert into child select i, 'c', i from generate_series(101, 120) i;
+"""
+CHANGES = (
+    "update counted set n = n + 1, price = random() where id = {0}",
+    "insert into counted (id, note) values ({1}, 'new') on conflict (id) do update set note = null",
+    "delete from counted where id = {0}",
+    "update named set v = v + 1 where name = 'name {0}'",
+    "update named set name = name || 'x' where name = 'name {0}'",
+    "insert into log (line) values ('line {0}')",
+    "delete from log where ctid in (select ctid from log limit 1)",
+    "update parted set at = at + 7 where id = {0} and at < '2026-01-01'",
+    "update parent set v = v || '.' where id = {0} % 150",
+)
+
+
+@contextmanager
+def writers(server: Server, pause: float) -> Iterator[None]:
+    """Within the context, three connections write in transactions of some statements. pause: seconds between them."""
+    is_over = threading.Event()
+
+    def write(number: int) -> None:
+        chance = random.Random(number)
+        with server.connect(autocommit=False) as connection:
+            while not is_over.is_set():
+                for _ in range(chance.randint(1, 6)):
+                    change = chance.choice(CHANGES).format(chance.randint(1, 3000), chance.randint(3001, 9000))
+                    try:
+                        with connection.transaction():
+                            connection.execute(change.encode())
+                    except psycopg.Error:
+                        pass  # two writers changed the same row
+                if chance.random() < 0.1:
+                    connection.rollback()
+                else:
+                    connection.commit()
+                time.sleep(pause)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+
+class Archive:
+    """A server's archive, and its tables in Delta."""
+
+    def __init__(self, server: Server, job: Job) -> None:
+        self.server, self.job, self.files = server, job, 0
+        self.url = f"postgresql://postgres@127.0.0.1:{server.port}/{server.database}"
+
+    def apply(self) -> None:
+        path = self.job.landing / f"{self.files}.bin"
+        self.server.recvlogical("slot", path, publications=["p"], proto_version=2, streaming="on", messages="true")
+        self.files += 1
+        self.job.run()
+
+    def verify(self, **options: Any) -> VerifySummary:
+        options.setdefault("server", None if options.get("finish") else self.url)
+        return verify(self.job.spark, self.job.loaded(), VerifyRequest(**options), lambda _: None)
+
+    @property
+    def kept(self) -> list[Path]:
+        return [path for path in (self.job.folder / "tables" / "_pgoutput_etl" / "verify").rglob("*") if path.is_file()]
+
+    def place(self, table: str) -> Place:
+        return Place(str(self.job.folder / "tables" / "public" / table))
+
+    def change(self, table: str, condition: str, **values: Any) -> None:
+        """As another program would."""
+        delta_table(self.job.spark, self.place(table)).update(condition, values)
+
+    def delete(self, table: str, condition: str) -> None:
+        delta_table(self.job.spark, self.place(table)).delete(condition)
+
+    def double(self, table: str, condition: str, rows: int) -> None:
+        found = read_table(self.job.spark, self.place(table)).where(condition)
+        assert found.count() == rows
+        found.write.format("delta").mode("append").save(str(self.place(table)))
+
+
+@pytest.fixture
+def archive(spark: SparkSession, tmp_path: Path, landing: Path) -> Iterator[Archive]:
+    with archive_of(18, spark, tmp_path, landing) as found:
+        yield found
+
+
+@contextmanager
+def archive_of(version: Version, spark: SparkSession, tmp_path: Path, landing: Path) -> Iterator[Archive]:
+    with Server(version) as server:
+        server.psql(TABLES)
+        server.create_slot("slot")
+        server.psql(ROWS)
+        found = Archive(server, Job(spark, tmp_path, landing))
+        found.apply()
+        yield found
+
+
+def check_rounds(archive: Archive, rounds: int, pause: float, tables: tuple[str, ...] = ("*",)) -> None:
+    """Asks during writes, applies, and settles, again and again."""
+    with writers(archive.server, pause):
+        first = archive.verify(tables=tables)
+        assert first.exit_code == EXIT_TRY_LATER, "three writers have changed some table"
+        assert first.asked is not None
+        undecided = 0
+        for _ in range(rounds):
+            archive.apply()
+            settled = archive.verify(tables=tables)
+            differing = [table for table in settled.tables if table.differing or table.why_not is not None]
+            assert (settled.exit_code, differing) == (EXIT_DONE, [])
+            assert len(settled.tables) == len(first.asked.tables) + len(first.tables)
+            undecided += settled.asked is not None and len(settled.asked.tables)
+        assert undecided > rounds, "most tables are behind when the server is asked"
+
+
+def test_nobody_else_writes(archive: Archive) -> None:
+    equal = archive.verify()
+    assert (equal.exit_code, equal.asked, archive.kept) == (EXIT_DONE, None, [])
+    assert sum(table.rows for table in equal.tables) == 3000 + 1500 + 400 + 500 + 20 + 20
+
+
+def test_no_difference_while_others_write(archive: Archive) -> None:
+    check_rounds(archive, 5, pause=0.05, tables=("public.counted", "public.log", "public.parted"))
+
+
+def test_planted_differences_are_found(archive: Archive) -> None:
+    archive.change("counted", "id = 77", n="n + 1", note="'SECRET'")
+    archive.change("named", "name = 'name 3'", name="'name 3 '")
+    archive.delete("parted", "id = 4")
+    archive.double("log", "line = 'line 7'", rows=8)
+    archive.server.psql("update counted set n = -1 where id = 78; update named set v = 0 where name = 'name 4'")
+    archive.server.psql("update parted set v = 'w' where id = 5; insert into log (line) values ('more')")
+    archive.apply()
+    begun = archive.verify(begin=True)
+    assert (begun.exit_code, begun.asked and begun.asked.tables) == (
+        EXIT_DONE,
+        ("public.counted", "public.log", "public.named", "public.parted"),
+    )
+    [kept] = archive.kept
+    assert kept.stat().st_mode & 0o077 == 0, "it has rows"
+    early = archive.verify(finish=True)
+    assert (early.exit_code, early.asked) == (EXIT_TRY_LATER, begun.asked), "no commit has passed that moment"
+    archive.apply()  # the transaction that verify has made
+    found = archive.verify(finish=True)
+    assert (found.exit_code, archive.kept) == (EXIT_DIFFERENT, [])
+    counts = {t.table: (t.only_delta, t.only_other, t.differs) for t in found.tables if t.differing}
+    assert counts == {"counted": (0, 0, 1), "named": (1, 1, 0), "parted": (0, 1, 0), "log": (8, 0, 0)}
+    assert found.next_command is not None
+    assert f"--jdbc jdbc:postgresql://127.0.0.1:{archive.server.port}/postgres" in found.next_command
+    assert "SECRET" not in found.to_json()
+    with pytest.raises(RunError, match="the server has not been asked: run verify --begin"):
+        archive.verify(finish=True)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("version", [16, 18])
+def test_a_hundred_times(version: Version, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    with archive_of(version, spark, tmp_path, landing) as archive:
+        check_rounds(archive, 50, pause=0)
