@@ -65,8 +65,13 @@ def server_errors(of_table: bool = False) -> Iterator[None]:
         state, text = error.sqlstate, error.diag.message_primary
         if state is None:
             raise RunError(f"--server: the server can't be read ({str(error).splitlines()[0]})") from None
-        says = f"the server says: {text}" if has_no_values(state) else f"the server can't be read (SQLSTATE {state})"
-        raise (TableError if of_table and is_of_one_table(state) else RunError)(f"--server: {says}") from None
+        if has_no_values(state):
+            refusal = RunError(f"--server: the server says: {text}")
+        else:
+            refusal = RunError(f"--server: the server can't be read (SQLSTATE {state})")
+        if of_table and is_of_one_table(state):
+            raise TableError(str(refusal)) from None
+        raise refusal from None
     except UnicodeDecodeError:
         raise (TableError if of_table else RunError)("--server: values are not UTF-8") from None
 

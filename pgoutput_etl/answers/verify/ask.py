@@ -26,10 +26,10 @@ from pgoutput_etl.answers.verify.key_ranges import (
     merge_digests,
     plan_ranges,
 )
-from pgoutput_etl.answers.verify.question import AskedTable, Question
 from pgoutput_etl.answers.verify.report import VerifiedTable
 from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.row_text import digests_of, key_size, text_names
+from pgoutput_etl.answers.verify.server_answer import AskedTable, ServerAnswer
 from pgoutput_etl.answers.verify.server_digest import ServerTable
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
@@ -231,7 +231,7 @@ class Asking:
         assert self.request.server is not None, "as VerifyRequest.check has seen"
         return self.request.server
 
-    def run(self) -> Question:
+    def run(self) -> ServerAnswer:
         catalog, threads = self._catalog(), self.config.merge.parallel_tables
         pool = TablePool.of(self.spark, threads, "reading", self.progress)
         read = partial(self._guarded, partial(self._read, catalog))
@@ -253,7 +253,7 @@ class Asking:
             else own
             for state, own in zip(self.states, results, strict=True)
         ]
-        return Question(
+        return ServerAnswer(
             moment.lsn,
             datetime.now(timezone.utc).isoformat(timespec="seconds"),
             shown(self._url),

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.answers.verify.ask import Asking
-from pgoutput_etl.answers.verify.question import Question, kept_question, question_file
 from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.server_answer import ServerAnswer, answer_file, kept_answer
 from pgoutput_etl.answers.verify.settle import Settling
 from pgoutput_etl.answers.verify.tables import chosen_states, foreign_changes, mending_command, named_states
 from pgoutput_etl.config.settings import Config
@@ -28,7 +28,7 @@ _POLL = 5.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class LiveVerification:
-    """file: keeps the question."""
+    """file: keeps the answer."""
 
     spark: SparkSession
     config: Config
@@ -39,15 +39,15 @@ class LiveVerification:
 
     @classmethod
     def of(cls, spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress) -> LiveVerification:
-        return cls(spark, config, request, question_file(spark, config), DeltaLedger.of(spark, config), progress)
+        return cls(spark, config, request, answer_file(spark, config), DeltaLedger.of(spark, config), progress)
 
     def run(self) -> VerifySummary:
         """Raises PgoutputEtlError."""
         request = self.request
         if request.begin:
-            question = self._asked()
-            return self._summary(question, question.decided, question, is_begun=True)
-        kept = kept_question(self.file)
+            answer = self._asked()
+            return self._summary(answer, answer.decided, answer, is_begun=True)
+        kept = kept_answer(self.file)
         if kept is None and request.finish:
             raise RunError("the server has not been asked: run verify --begin, and --finish after the next apply")
         if kept is not None:
@@ -55,9 +55,9 @@ class LiveVerification:
             if settled is None or request.finish:
                 return self._summary(kept, settled or kept.decided, kept if settled is None else None)
             return self._summary(kept, settled, self._asked())
-        question = self._asked()
-        settled = self._settled(question)
-        return self._summary(question, settled or question.decided, question if settled is None else None)
+        answer = self._asked()
+        settled = self._settled(answer)
+        return self._summary(answer, settled or answer.decided, answer if settled is None else None)
 
     def _last(self) -> Batch:
         return applied(self.ledger.batches.last(), self.ledger.source)
@@ -65,35 +65,35 @@ class LiveVerification:
     def _archive(self, last: Batch) -> DeltaArchive:
         return DeltaArchive.of(self.spark, self.config, self.ledger, last)
 
-    def _asked(self) -> Question:
+    def _asked(self) -> ServerAnswer:
         last = self._last()
         states = chosen_states(self.config, last.tables, self.request.tables)
         known = {state.full_name for state in last.tables.values()}
         types = self._archive(last).user_types
-        question = Asking(self.spark, self.config, self.request, states, known, types, self.progress).run()
-        self.file.replace(question.to_json())
-        return question
+        answer = Asking(self.spark, self.config, self.request, states, known, types, self.progress).run()
+        self.file.replace(answer.to_json())
+        return answer
 
-    def _settled(self, question: Question) -> list[VerifiedTable] | None:
-        """The tables, as of the question's moment. None if no apply has passed it, and does not within --wait."""
+    def _settled(self, answer: ServerAnswer) -> list[VerifiedTable] | None:
+        """The tables, as of the answer's moment. None if no apply has passed it, and does not within --wait."""
         wait = self.request.wait
         end, shown = time.monotonic() + (0.0 if wait is None else wait.total_seconds()), -1
-        while question.is_open and (last := self._last()).last_commit_lsn < question.lsn:
+        while answer.is_open and (last := self._last()).last_commit_lsn < answer.lsn:
             if time.monotonic() >= end:
                 return None
             if last.last_commit_lsn != shown:
                 shown = last.last_commit_lsn
-                self.progress(f"waiting for LSN {format_lsn(question.lsn)}; {format_lsn(shown)} has been applied")
+                self.progress(f"waiting for LSN {format_lsn(answer.lsn)}; {format_lsn(shown)} has been applied")
             time.sleep(_POLL)
-        settled = Settling(self.spark, self._archive(self._last()), question, self.request, self.progress).run()
+        settled = Settling(self.spark, self._archive(self._last()), answer, self.request, self.progress).run()
         self.file.delete()
         return settled
 
     def _summary(
         self,
-        question: Question,
+        answer: ServerAnswer,
         tables: Sequence[VerifiedTable],
-        left: Question | None,
+        left: ServerAnswer | None,
         is_begun: bool = False,
     ) -> VerifySummary:
         """left: that the next run settles."""
@@ -102,11 +102,11 @@ class LiveVerification:
         differing = [named[t.full_name] for t in tables if t.differing and t.full_name in named]
         return VerifySummary(
             self.config.source.name,
-            question.against,
-            question.lsn,
+            answer.against,
+            answer.lsn,
             tuple(sorted(tables, key=lambda table: (table.schema, table.table))),
             remarks=tuple(remark for state in compared if (remark := foreign_changes(self.spark, state)) is not None),
-            next_command=mending_command(differing, f"jdbc:{question.against}", self.config),
+            next_command=mending_command(differing, f"jdbc:{answer.against}", self.config),
             asked=None if left is None else left.asked,
-            is_decided=is_begun or left is not question,
+            is_decided=is_begun or left is not answer,
         )

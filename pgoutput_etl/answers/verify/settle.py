@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 from pgoutput_etl.answers.moment.read import MomentReader, TablesFound
 from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_compared
 from pgoutput_etl.answers.verify.key_ranges import Digest, differing_ranges
-from pgoutput_etl.answers.verify.question import AskedTable, Question
 from pgoutput_etl.answers.verify.report import VerifiedTable
 from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.row_diff import differences
 from pgoutput_etl.answers.verify.row_text import digests_of, rows_in_ranges, text_names
+from pgoutput_etl.answers.verify.server_answer import AskedTable, ServerAnswer
 from pgoutput_etl.console import Progress
 from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
@@ -50,32 +50,32 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """archive: of a last batch that has passed the question's LSN."""
+    """archive: of a last batch that has passed the answer's LSN."""
 
     spark: SparkSession
     archive: DeltaArchive
-    question: Question
+    answer: ServerAnswer
     request: VerifyRequest
     progress: Progress
 
     def run(self) -> list[VerifiedTable]:
-        archive, question = self.archive, self.question
+        archive, answer = self.archive, self.answer
         known = archive.oids_by_name()
-        names = [*(table.full_name for table in question.tables), *map(".".join, question.missing)]
+        names = [*(table.full_name for table in answer.tables), *map(".".join, answer.missing)]
         patterns = [pattern_of(name) for name in names if name in known]
         found = TablesFound((), {}, {})
         if patterns:
-            found = MomentReader(archive, self.progress).find(question.lsn - 1, patterns).named(patterns)
+            found = MomentReader(archive, self.progress).find(answer.lsn - 1, patterns).named(patterns)
         sides = {state.full_name: DeltaSide(state, rows, archive.user_types) for state, rows in found.rows}
         held = {state.full_name: state for state in found.held.values()}
         pool = TablePool.of(self.spark, archive.config.merge.parallel_tables, "verifying", self.progress)
-        settled = pool.map(question.tables, lambda table: table.full_name, partial(self._settled, sides, held))
+        settled = pool.map(answer.tables, lambda table: table.full_name, partial(self._settled, sides, held))
         lost = [
             VerifiedTable(schema, table, why_not=_NOT_LOADED, is_held=True)
-            for schema, table in question.missing
+            for schema, table in answer.missing
             if f"{schema}.{table}" not in sides
         ]
-        return [*question.decided, *settled, *lost]
+        return [*answer.decided, *settled, *lost]
 
     def _settled(
         self, sides: Mapping[str, DeltaSide], held: Mapping[str, TableState], asked: AskedTable

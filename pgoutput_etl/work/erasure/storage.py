@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from pgoutput_etl.answers.verify.question import question_file
+from pgoutput_etl.answers.verify.server_answer import answer_file
 from pgoutput_etl.changes.row_search import RowSearch
 from pgoutput_etl.console import Progress
 from pgoutput_etl.ledger.archive import LedgerArchive
@@ -197,7 +197,7 @@ class SparkStorage:
 
     def discard_scratch(self) -> None:
         ObjectFolder(self.archive.spark, scratch_folder(self.archive.config)).delete_all()
-        question_file(self.archive.spark, self.archive.config).delete()
+        answer_file(self.archive.spark, self.archive.config).delete()
 
     def pool(self, verb: str, progress: Progress) -> TablePool:
         return TablePool.of(self.archive.spark, self.archive.config.merge.parallel_tables, verb, progress)

@@ -18,8 +18,13 @@ _SPECIAL = re.compile(r'["$`\\!]')  # within double quotes
 
 DEFAULT_NAME = "etl"  # of slot and publication, as in conf/landing/setup.sql
 
-# pgoutput's protocol and streaming by the server's release, the newest first
-_PROTOCOLS = ((160_000, 4, "parallel"), (150_000, 3, "on"), (140_000, 2, "on"), (0, 1, None))
+# pgoutput's protocol and other options by the server's release, the newest first
+_PROTOCOLS = (
+    (160_000, 4, ("streaming=parallel", "messages=true")),
+    (150_000, 3, ("streaming=on", "messages=true")),
+    (140_000, 2, ("streaming=on", "messages=true")),
+    (0, 1, ()),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +76,9 @@ class Commands:
                 "land the slot's changes: docs/landing.md has the timer",
                 "sudo systemctl enable --now pg-landing-copy@shop.timer",
             )
-        _, protocol, streaming = next(row for row in _PROTOCOLS if self.version >= row[0])
+        _, protocol, others = next(row for row in _PROTOCOLS if self.version >= row[0])
         names = ",".join(identifier(name) for name in publications)
-        options = [f"proto_version={protocol}", f"publication_names={names}"]
-        options += [] if streaming is None else [f"streaming={streaming}"]
+        options = [f"proto_version={protocol}", f"publication_names={names}", *others]
         is_folder = "://" not in landing and not re.search(r"[*?\[{]", landing)
         file = join(landing, f"{source}-0000001.bin") if is_folder else f"{source}-0000001.bin"
         given = [word for option in options for word in ("-o", option)]

@@ -149,7 +149,7 @@ def test_csv_as_of_an_lsn_and_refused_files(nights: Nights, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "ConfigError: expected one of --jdbc, --csv and --delta"),
+        ([], "ConfigError: expected one of --server, --jdbc, --csv and --delta"),
         (["--csv", "a"], "ConfigError: --csv and --delta hold one table"),
         (["--csv", "a", "--table", "a.b", "--at-lsn", "1"], "not an LSN: '1'"),
         (["--jdbc", "jdbc:postgresql://h/d?password=SECRET"], "PGPASSWORD"),

@@ -80,6 +80,19 @@ def test_every_integer_is_within_the_bounds_of_its_range(rows: int, one: int, ot
         assert low <= number <= high
 
 
+@given(st.integers(-100, 100), st.integers(1, 400), st.sets(st.integers(-150, 500), max_size=6), st.data())
+def test_divided_ranges_keep_all_others(least: int, size: int, starts: set[int], data: st.DataObject) -> None:
+    ranges, greatest = Ranges((0,), tuple(sorted(starts))), least + size
+    parts = data.draw(st.dictionaries(st.integers(0, ranges.count - 1), st.integers(2, 9), max_size=3))
+    divided, kept = ranges.divided(parts, least, greatest)
+    assert set(kept) == set(range(ranges.count)) - parts.keys()
+    assert all(divided.bounds[kept[number]] == ranges.bounds[number] for number in kept)
+    for place in (least, greatest, *starts, LEAST, GREATEST, None):
+        row = [None if place is None else str(place)]
+        before, after = ranges.range_of(row), divided.range_of(row)
+        assert kept[before] == after if before in kept else after not in kept.values()
+
+
 def test_keys_of_other_types_are_in_ranges_of_their_hash() -> None:
     by_text = plan_ranges(columns(TEXT, INT4), (0,), 10**6, (None, None))
     assert (by_text.is_hashed, by_text.count) == (True, MAX_RANGES)

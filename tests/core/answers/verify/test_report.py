@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
-from pgoutput_etl.answers.verify.report import Difference, LastWriter, VerifiedTable, VerifySummary, print_verification
+from pgoutput_etl.answers.verify.report import (
+    AskedMoment,
+    Difference,
+    LastWriter,
+    VerifiedTable,
+    VerifySummary,
+    print_verification,
+)
 from pgoutput_etl.answers.verify.request import VerifyRequest, batch_at, refuse_commits_between
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.postgres.connection import credentials
 
 URL = "jdbc:postgresql://db:5432/shop"
+SERVER = "postgresql://db:5432/shop"
 TABLE = VerifiedTable("public", "orders", rows=10, other_rows=11, ranges=4, ranges_differing=1)
 WRITER = LastWriter(77, 0x16_0000_0001, "2026-03-01T02:00:00.000000Z", 3)
 ROW = Difference("differs", 1, ("price",), 77, 0x16_0000_0001, "2026-03-01T02:00:00.000000Z", 99)
@@ -29,8 +38,8 @@ def printed(summary: VerifySummary) -> str:
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (VerifyRequest(), "one of --jdbc, --csv and --delta"),
-        (VerifyRequest(csv="a", delta="b"), "one of --jdbc, --csv and --delta"),
+        (VerifyRequest(), "one of --server, --jdbc, --csv and --delta"),
+        (VerifyRequest(csv="a", delta="b"), "one of --server, --jdbc, --csv and --delta"),
         (VerifyRequest(csv="a"), "expected --table"),
         (VerifyRequest(csv="a", table="a.b", tables=("*",)), "not --tables"),
         (VerifyRequest(jdbc=URL, table="a.b"), "--table is for"),
@@ -38,6 +47,15 @@ def printed(summary: VerifySummary) -> str:
         (VerifyRequest(jdbc="jdbc:mysql://db/x"), "expected jdbc:postgresql:"),
         (VerifyRequest(jdbc=f"{URL}?user=etl&password=SECRET"), "PGPASSWORD"),
         (VerifyRequest(jdbc="jdbc:postgresql://etl:SECRET@db/shop"), "PGPASSWORD"),
+        (VerifyRequest(server=URL), "expected postgresql:"),
+        (VerifyRequest(server=f"{SERVER}?password=SECRET"), "PGPASSWORD"),
+        (VerifyRequest(server="postgresql://etl:SECRET@db/shop"), "PGPASSWORD"),
+        (VerifyRequest(server=SERVER, at_lsn=1), "--at-lsn is for"),
+        (VerifyRequest(server=SERVER, begin=True, finish=True), "--begin only asks"),
+        (VerifyRequest(server=SERVER, begin=True, wait=timedelta(minutes=1)), "--begin only asks"),
+        (VerifyRequest(finish=True, tables=("*",)), "--finish compares the tables"),
+        (VerifyRequest(jdbc=URL, begin=True), "are for --server"),
+        (VerifyRequest(csv="a", table="a.b", finish=True), "--finish|are for --server|--table is for"),
         (VerifyRequest(jdbc=URL, connections=0), "--connections"),
         (VerifyRequest(jdbc=URL, limit=-1), "--limit"),
     ],
@@ -50,6 +68,8 @@ def test_arguments_that_do_not_go_together_are_refused(request_: VerifyRequest, 
 
 def test_valid_requests_pass() -> None:
     for request in (VerifyRequest(jdbc=f"{URL}?user=etl"), VerifyRequest(csv="a", table="a.b", at_lsn=1)):
+        request.check()
+    for request in (VerifyRequest(server=f"{SERVER}?user=etl", wait=timedelta(0)), VerifyRequest(finish=True)):
         request.check()
     assert VerifyRequest(jdbc=f"{URL}?user=etl").against == URL
 
@@ -87,6 +107,23 @@ def test_a_summary_without_differences() -> None:
     assert [word.strip() for word in lines[1].strip("┃").split("┃")] == ["table", "rows"], "no column of zeros"
     one = VerifySummary("shop", "rows.csv", 0x200, (replace(same, rows=1, other_rows=1),))
     assert printed(one).startswith("Equal: 1 table, 1 row, as of LSN 0/200")
+
+
+def test_what_can_only_be_settled_later() -> None:
+    same, asked = replace(TABLE, other_rows=10, ranges_differing=0), AskedMoment(0x300, "2026-03-01T02:00:00+00:00", ())
+    behind = replace(asked, tables=("public.lines",))
+    first = VerifySummary("shop", SERVER, 0x300, (same,), asked=behind, is_decided=False)
+    assert (first.exit_code, replace(first, is_decided=True).exit_code) == (75, 0)
+    held = replace(first, tables=(replace(TABLE, why_not="held", is_held=True),))
+    assert (held.exit_code, replace(held, is_decided=True).exit_code) == (75, 3)
+    text = " ".join(printed(first).split())
+    assert "Asked the server at 2026-03-01T02:00:00+00:00, as of LSN 0/300, which no apply has passed yet" in text
+    assert "1 table that Delta may only lag behind in: public.lines." in text
+    again = printed(VerifySummary("shop", SERVER, 0x200, (same,), asked=asked))
+    assert "it equals Delta already" in again
+    unread = VerifySummary("shop", SERVER, 0x200, (replace(same, ranges_differing=1, rows_unread=20_000),))
+    assert unread.exit_code == 3
+    assert "20,000 rows in ranges that differ" in printed(unread)
 
 
 def test_the_next_command_follows_the_differences() -> None:

@@ -97,6 +97,7 @@ def test_an_empty_server_gets_every_command_in_order(configuration: Path) -> Non
             *("env", "PGCLIENTENCODING=UTF8", f"PGOPTIONS={RECEIVER_ENVIRONMENT['PGOPTIONS']}"),
             *("pg_recvlogical", "-d", "postgresql://db:5432/shop?user=etl", "--slot", "etl"),
             *("-o", "proto_version=4", "-o", 'publication_names="etl"', "-o", "streaming=parallel"),
+            *("-o", "messages=true"),
             *("--start", "-f", str(Path.cwd() / "landing/shop-0000001.bin")),
         ],
     ]

@@ -43,7 +43,7 @@ class AskedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ServerAnswer:
     """lsn: the server had all transactions that committed before. at: ISO 8601. against: its URL, for the report.
     tables: those in which Delta differed as of its last commit; decided: those that were equal, or can't be compared.
     missing: schemas and names of published tables with rows that Delta did not have."""
@@ -68,7 +68,7 @@ class Question:
         return json.dumps({"version": _VERSION, **asdict(self)})
 
     @classmethod
-    def of(cls, text: str) -> Question:
+    def of(cls, text: str) -> ServerAnswer:
         """Raises RunError for another version's."""
         fields = json.loads(text)
         if (version := fields.pop("version")) != _VERSION:
@@ -79,7 +79,8 @@ class Question:
 
 
 def _decided(fields: dict[str, Any]) -> VerifiedTable:
-    return VerifiedTable(**{**fields, "by_value": tuple(fields["by_value"])})
+    names = ("by_value", "transactions", "differences")
+    return VerifiedTable(**{**fields, **{name: tuple(fields[name]) for name in names}})
 
 
 def _table(fields: dict[str, Any]) -> AskedTable:
@@ -94,7 +95,7 @@ def _table(fields: dict[str, Any]) -> AskedTable:
     )
 
 
-def question_file(spark: SparkSession, config: Config) -> SharedFile:
+def answer_file(spark: SparkSession, config: Config) -> SharedFile:
     """Raises ConfigError for a client of Spark Connect."""
     folder = f"{config.state.root.rstrip('/')}/{_FOLDER}"
     file = shared_file(spark, folder, f"{path_segment(config.source.name)}.json", config.state.access())
@@ -106,6 +107,6 @@ def question_file(spark: SparkSession, config: Config) -> SharedFile:
     return file
 
 
-def kept_question(file: SharedFile) -> Question | None:
+def kept_answer(file: SharedFile) -> ServerAnswer | None:
     text = file.read()
-    return None if text is None else Question.of(text)
+    return None if text is None else ServerAnswer.of(text)
