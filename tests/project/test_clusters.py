@@ -171,9 +171,10 @@ def test_the_cron_job_has_valid_arguments_and_a_valid_configuration(tmp_path: Pa
 
     variables = {variable["name"] for variable in driver["env"] if "valueFrom" in variable}
     assert set(re.findall(r"\$\((\w+)\)", " ".join(driver["args"]))) == variables
-    [rule] = job["podFailurePolicy"]["rules"]
-    assert rule["onExitCodes"]["values"] == [2, 3], "failures that would recur are not retried"
-    assert rule["onExitCodes"]["containerName"] == driver["name"]
+    rules = {rule["action"]: rule["onExitCodes"] for rule in job["podFailurePolicy"]["rules"]}
+    assert rules["FailJob"]["values"] == [2, 3], "failures that would recur are not retried"
+    assert rules["Ignore"]["values"] == [75], "another run is at work"
+    assert {rule["containerName"] for rule in rules.values()} == {driver["name"]}
 
 
 def test_pods_run_as_an_ordinary_user_and_write_to_temporary_volumes_only() -> None:
@@ -330,7 +331,7 @@ def test_the_dag_runs_jobs_in_order_with_valid_arguments(
 ) -> None:
     module, tasks, dag_options = airflow
     after = {name: task.after for name, task in tasks.items()}
-    jobs = {"plan": [], "apply": ["plan"], "verify": ["apply"], "maintain": ["verify"]}
+    jobs = {"apply": [], "verify": ["apply"], "maintain": ["apply"]}
     assert after == {**jobs, "quarantine": ["apply"]}
     assert (dag_options["catchup"], dag_options["max_active_runs"]) == (False, 1)
 
@@ -340,7 +341,7 @@ def test_the_dag_runs_jobs_in_order_with_valid_arguments(
     script.chmod(0o755)
     monkeypatch.setattr(module, "SUBMIT", [str(script)])
     monkeypatch.setattr(module, "FOLDER", str(ROOT))
-    for name in ("plan", "apply", "verify", "maintain"):
+    for name in ("apply", "verify", "maintain"):
         tasks[name].function()
         arguments = recorded.read_text().splitlines()
         at = next(n for n, argument in enumerate(arguments) if argument.startswith("jobs/"))
@@ -353,6 +354,10 @@ def test_the_dag_runs_jobs_in_order_with_valid_arguments(
         tasks["quarantine"].function(code)
     with pytest.raises(FailError, match="have different rows"):
         tasks["verify"].function()
+    monkeypatch.setenv("CODE", "75")
+    assert tasks["apply"].function() == 75
+    tasks["quarantine"].function(75)
+    tasks["verify"].function()
     monkeypatch.setenv("CODE", "2")
     with pytest.raises(FailError, match="configuration"):
         tasks["apply"].function()
@@ -373,4 +378,4 @@ def test_airflow_accepts_the_dag(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     errors, tasks = json.loads(done.stdout.splitlines()[-1])
     assert errors == {}
-    assert tasks["apply"] == ["quarantine", "verify"]
+    assert tasks["apply"] == ["maintain", "quarantine", "verify"]

@@ -150,20 +150,19 @@ def test_the_continuous_workflow_follows_in_one_task() -> None:
 
 
 @pytest.mark.parametrize("variant", ["nightly", "nightly_serverless"])
-def test_a_night_plans_applies_verifies_maintains_and_checks_quarantine(variant: str) -> None:
+def test_a_night_applies_verifies_maintains_and_checks_quarantine(variant: str, run_job: ModuleType) -> None:
     _, job = JOBS[variant]
     after = {task["task_key"]: [other["task_key"] for other in task.get("depends_on", [])] for task in job["tasks"]}
     assert after == {
-        "plan": [],
-        "apply": ["plan"],
+        "apply": [],
         "quarantine": ["apply"],
         "verify": ["apply"],
-        "maintain": ["verify"],
+        "maintain": ["apply"],
     }
-    tasks = {task["task_key"]: task for task in job["tasks"]}
+    tasks, parser = {task["task_key"]: task for task in job["tasks"]}, run_job.arguments_parser()
     assert all("run_if" not in task for task in job["tasks"]), "a task runs only if the tasks before it succeeded"
-    accepted = {key: "--accept" in task["spark_python_task"]["parameters"] for key, task in tasks.items()}
-    assert accepted == {"plan": True, "apply": True, "quarantine": False, "verify": False, "maintain": False}
+    accepted = {key: parser.parse_args(parameters(job, task)).accept for key, task in tasks.items()}
+    assert accepted == {"apply": [0, 3, 75], "quarantine": [0], "verify": [0, 75], "maintain": [0]}
     assert tasks["apply"]["max_retries"] > 0
     assert tasks["quarantine"]["max_retries"] == tasks["verify"]["max_retries"] == 0, "the result would be the same"
     assert job["email_notifications"]["on_failure"]

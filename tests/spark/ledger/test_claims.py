@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.exit_codes import EXIT_TRY_LATER
 from pgoutput_etl.ledger import claims
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.machine import Process
@@ -63,7 +64,7 @@ def test_a_second_run_and_a_superseded_run_change_nothing(faulty: FaultyJob, mon
     before = commits(faulty)
     first.send_signal(signal.SIGCONT)
     ended = faulty.end(first)
-    assert ended.status == 1
+    assert ended.status == EXIT_TRY_LATER
     assert ended.errors.startswith("AnotherRunError: another run has already begun batch 1; this run changes nothing")
     assert commits(faulty) == before
     faulty.assert_as_replayed(replayed(*NIGHTS))
@@ -91,9 +92,9 @@ def test_a_run_superseded_in_the_middle_stops_writing(
     ended = faulty.end(first)
     # Its next commit was made by the other run, so Delta skips it; the check then stops the run.
     if where == "write files":
-        assert ended.status in (0, 1), ended.errors
+        assert ended.status in (0, EXIT_TRY_LATER), ended.errors
     else:
-        assert ended.status == 1
+        assert ended.status == EXIT_TRY_LATER
         assert "has done this run's work" in ended.errors
     assert commits(faulty) == before
     faulty.assert_as_replayed(replayed(*NIGHTS[: night + 1]))
@@ -170,9 +171,11 @@ def test_one_of_two_simultaneous_jobs_works(faulty: FaultyJob) -> None:
         faulty.land(number, night)
         both = [faulty.start_alone() for _ in range(2)]
         results = [(process.communicate(timeout=300), process.returncode) for process in both]
-        assert sorted(status for _, status in results) == [0, 1], results
-        [error] = [errors for (_, errors), status in results if status == 1]
-        assert re.search(r"^RunError: another run (is at work on this source|has just finished)", error, re.MULTILINE)
+        assert sorted(status for _, status in results) == [0, EXIT_TRY_LATER], results
+        [error] = [errors for (_, errors), status in results if status]
+        assert re.search(
+            r"^AnotherRunError: another run (is at work on this source|has just finished)", error, re.MULTILINE
+        )
         assert "Traceback" not in error
         forget_files(faulty.job.spark)
         faulty.assert_as_replayed(replayed(*NIGHTS[: number + 1]))
