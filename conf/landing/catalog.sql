@@ -27,22 +27,34 @@ revoke all on sequence pgoutput_etl.catalog_number from public;
 -- Unlogged, so it is never published. send_catalog() waits for transactions that have changed definitions, and they for
 -- it. A row shows the xid of the subtransaction that inserts it: in a streamed transaction, a Message only has that of
 -- the whole, and would count after ROLLBACK TO SAVEPOINT.
-create unlogged table if not exists pgoutput_etl.catalog_lock ();
+--
+-- The rows are the numbers of committed Messages that no later one has in `after`, so that a lost Message is noticed.
+create unlogged table if not exists pgoutput_etl.catalog_lock (number bigint);
 revoke all on pgoutput_etl.catalog_lock from public;
 
+-- `transaction` and `number` keep others from sending a signed Message again.
 -- The second, empty Message keeps the first one in front of the rows that follow it (docs/catalog.md).
 create or replace function pgoutput_etl.send(body jsonb) returns void language plpgsql
 set search_path = pg_catalog, pg_temp as $$
 declare
     secret bytea := (select k.key from pgoutput_etl.catalog_key k);
     own bigint;
-    place tid;
+    whole text := pg_current_xact_id()::text;
+    next bigint := nextval('pgoutput_etl.catalog_number');
+    earlier bigint[];
     content bytea;
 begin
-    insert into pgoutput_etl.catalog_lock default values returning xmin::text::bigint, ctid into own, place;
-    delete from pgoutput_etl.catalog_lock where ctid = place;
-    content := convert_to((body || jsonb_build_object('version', 1, 'xid', own,
-        'number', nextval('pgoutput_etl.catalog_number')))::text, 'UTF8');
+    -- Once per transaction, which may have thousands of rows. Never waits, and never ends in a serialization failure.
+    if current_setting('transaction_isolation') = 'read committed'
+        and current_setting('pgoutput_etl.sent', true) is distinct from whole then
+        perform set_config('pgoutput_etl.sent', whole, true);
+        with sent as (select ctid from pgoutput_etl.catalog_lock for update skip locked),
+             gone as (delete from pgoutput_etl.catalog_lock l using sent s where l.ctid = s.ctid returning l.number)
+        select array_agg(g.number order by g.number) into earlier from gone g;
+    end if;
+    insert into pgoutput_etl.catalog_lock values (next) returning xmin::text::bigint into own;
+    content := convert_to((body || jsonb_build_object('version', 1, 'xid', own, 'number', next,
+        'transaction', whole::bigint, 'after', coalesce(earlier, '{}')))::text, 'UTF8');
     perform pg_logical_emit_message(true, 'pgoutput_etl.catalog',
         convert_to(encode(sha256(secret || sha256(secret || content)), 'hex'), 'UTF8') || content);
     perform pg_logical_emit_message(true, 'pgoutput_etl.catalog', ''::bytea);

@@ -17,7 +17,7 @@ from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationEntry, RelationHistory
 from pgoutput_etl.targets.plan import TableState
-from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scopes, open_xids
+from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_messages, open_scopes
 
 _RELATION = (
     *("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope", "root"),
@@ -72,7 +72,7 @@ class LedgerHistory:
         for row in rows:
             last[row["xid"]] = max(last[row["xid"]], row["batch"])
         entries = [catalog_entry(row) for row in rows if row["xid"] is None or row["batch"] == last[row["xid"]]]
-        return Definitions.of(entries, open_xids(state))
+        return Definitions.of(entries, open_messages(state))
 
     def append_catalog(self, catalog: Definitions, batch: Batch) -> None:
         self.store.append_rows("catalog", [catalog_row(entry) for entry in catalog.to_store()], batch.number)

@@ -22,6 +22,7 @@ VERSION = 1
 _DIGEST = 64  # hexadecimal digits
 
 _OIDS, _NUMBERS, _MODIFIERS = 2**32, 2**15, 2**31  # the number of each
+_XIDS, _SEQUENCE = 2**32, 2**63
 
 
 class CatalogMessageError(Exception):
@@ -49,11 +50,22 @@ class DefinedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class MessagePlace:
+    """xid: of the whole transaction that has a Message; None if the transaction's beginning is unreadable. last_number:
+    of the Message before it there. newest: the newest transaction of the archive's Messages, with its epoch."""
+
+    xid: int | None
+    last_number: int = 0
+    newest: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogMessage:
     """tables: their new definitions. rewritten: OIDs of tables, and of their roots, whose values the server computed
     anew and did not send. is_cast: by a cast. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could
     not be described. xid: of the subtransaction, which pgoutput does not tell: it gives a Message in a stream segment
-    the xid of the whole transaction (pgoutput_message)."""
+    the xid of the whole transaction (pgoutput_message). transaction: the xid of the whole transaction, with its epoch.
+    number: of the server's sequence. after: as in transactions/catalog_numbers.py."""
 
     tables: tuple[DefinedTable, ...] = ()
     rewritten: tuple[int, ...] = ()
@@ -62,6 +74,15 @@ class CatalogMessage:
     is_resent: bool = False
     is_unknown: bool = False
     xid: int | None = None
+    transaction: int = 0
+    number: int = 0
+    after: tuple[int, ...] = ()
+
+    def check_is_original(self, place: MessagePlace) -> None:
+        """Raises CatalogMessageError for a signed Message that somebody who can read the archive has sent again."""
+        is_of_transaction = self.transaction % _XIDS == place.xid and self.transaction > place.newest - _XIDS // 2
+        if not is_of_transaction or self.number <= place.last_number:
+            raise CatalogMessageError("they are copies of earlier ones")
 
 
 def read_catalog_message(content: bytes, key: bytes | None) -> CatalogMessage:
@@ -89,7 +110,10 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
     dropped = tuple(map(_number, body.get("dropped", ())))
     is_resent = body.get("command") == "send_catalog"
     xid = _number(body["xid"])
-    return CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid)
+    found = CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid)
+    transaction, number = _number(body.get("transaction", 0), _SEQUENCE), _number(body.get("number", 0), _SEQUENCE)
+    after = tuple(_number(earlier, _SEQUENCE) for earlier in body.get("after", ()))
+    return replace(found, transaction=transaction, number=number, after=after)
 
 
 def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:

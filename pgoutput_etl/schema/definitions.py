@@ -18,6 +18,7 @@ from pgoutput_etl.protocol.catalog_message import (
     CatalogMessage,
     CatalogMessageError,
     DefinedTable,
+    MessagePlace,
     read_catalog_message,
 )
 from pgoutput_etl.protocol.messages import CatalogMark, Message, Relation, RelationColumn, ReplicaIdentity
@@ -118,13 +119,13 @@ class Definitions:
     _open: dict[int, list[DefinitionEntry]] = field(default_factory=dict)  # by the transaction's xid
 
     @classmethod
-    def of(cls, entries: Iterable[DefinitionEntry], open_xids: Collection[int] = ()) -> Definitions:
-        """From stored entries. open_xids: of transactions that are still open."""
+    def of(cls, entries: Iterable[DefinitionEntry], still_open: Collection[Position] = ()) -> Definitions:
+        """From stored entries. still_open: the positions of those whose transactions are open."""
         definitions = cls()
         for entry in sorted(entries, key=lambda e: e.position):
             if entry.xid is None:
                 definitions._committed[entry.definition.oid] = entry
-            elif entry.xid in open_xids:
+            elif entry.position in still_open:
                 definitions._open.setdefault(entry.xid, []).append(entry)
         return definitions
 
@@ -139,15 +140,19 @@ class Definitions:
         """The new definitions, and all of open transactions."""
         return [*self.added, *(entry for entries in self._open.values() for entry in entries)]
 
-    def read(self, message: Message) -> CatalogMessage:
+    def read(self, message: Message, place: MessagePlace) -> CatalogMessage:
         """A Message that doesn't count is empty."""
         if not message.transactional or not message.content:
             return CatalogMessage()
         try:
-            return read_catalog_message(message.content, self.key)
+            found = read_catalog_message(message.content, self.key)
+            if place.xid is None:
+                return CatalogMessage(is_unknown=True, xid=found.xid)
+            found.check_is_original(place)
         except CatalogMessageError as error:
             self.refused[str(error)] = self.refused.get(str(error), 0) + 1
             return CatalogMessage()
+        return found
 
     def add(self, found: CatalogMessage, position: Position, xid: int | None, commit_lsn: int | None) -> None:
         """xid: of the open transaction that sends the Message; None if it has committed."""
@@ -220,6 +225,20 @@ class Definitions:
         """Ends subtransactions of an open transaction."""
         if xid in self._open and len(subxids):
             self._open[xid] = [entry for entry in self._open[xid] if entry.subxid not in subxids]
+
+    def lose(self, position: Position, xid: int | None, commit_lsn: int) -> None:
+        """Messages are missing before `position`. xid: of the open transaction that shows it, whose own definitions are
+        newer."""
+        for known in self._known(None):
+            self._add(DefinitionEntry(position, replace(known.rewritten(), columns=()), commit_lsn=commit_lsn))
+        if xid in self._open:
+            own = self._open[xid]
+            self._open[xid] = [replace(entry, definition=entry.definition.rewritten()) for entry in own]
+
+    def unknown(self) -> set[int]:
+        """OIDs of tables whose definitions must be sent anew."""
+        known = (entry.definition for entry in self._committed.values())
+        return {definition.oid for definition in known if not definition.columns and not definition.is_dropped}
 
     def _add(self, entry: DefinitionEntry) -> None:
         if entry.xid is None:

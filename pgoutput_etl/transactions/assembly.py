@@ -17,7 +17,7 @@ from typing import Any
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol import messages
-from pgoutput_etl.protocol.catalog_message import PREFIX
+from pgoutput_etl.protocol.catalog_message import PREFIX, MessagePlace
 from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.scan.file_summary import (
     Damage,
@@ -28,7 +28,8 @@ from pgoutput_etl.scan.file_summary import (
     OpenFragment,
 )
 from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
-from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.schema.relation_history import Position, RelationHistory
+from pgoutput_etl.transactions.catalog_numbers import CatalogNumber
 from pgoutput_etl.transactions.origin_filter import Origins
 from pgoutput_etl.transactions.outcome import (
     Control,
@@ -245,10 +246,18 @@ class Assembly:
         """A catalog Message."""
         if message.prefix != PREFIX:
             return
-        position, xid = (self._open.file.number, row.ordinal), self._open.open_xid(row.fragment)
-        owner = self._open.file.owners.get(row.fragment)
+        file, xid = self._open.file, self._open.open_xid(row.fragment)
+        position, owner = (file.number, row.ordinal), file.owners.get(row.fragment)
         lsn = None if xid is not None else row.commit_lsn if owner is None else owner.lsn
-        found = self.relations.definitions.read(message)
+        sent = file.catalog_numbers.setdefault(row.fragment, []) if owner is None else owner.catalog_numbers
+        top_xid, numbers = row.top_xid if owner is None else owner.xid, self._open.catalog_numbers
+        place = MessagePlace(top_xid, sent[-1].number if sent else 0, numbers.newest)
+        found = self.relations.definitions.read(message, place)
+        numbers.newest = max(numbers.newest, found.transaction)
+        if found.number and found.xid is not None:
+            sent.append(CatalogNumber(found.number, found.xid, found.after, position))
+            if lsn is not None:
+                self._open.check_catalog_numbers(sent[-1:], lsn, None)
         self.relations.definitions.add(found, position, xid, lsn)
         self.relations.follow(found, position, scope, xid)
 
@@ -327,6 +336,7 @@ class Assembly:
             self._open.cut_off_tail()
             transaction = OpenTransaction(last.xid, [(scan.file, last.fragment)], lsn=last.commit_lsn)
             transaction.origin, transaction.origin_lsn = last.origin, last.origin_lsn
+            transaction.catalog_numbers = self._open.file.catalog_numbers.get(last.fragment, [])
             if last.is_damaged:
                 _damage_transaction(self._open, scan, transaction)
             self._open.tail = OpenAtEnd(OpenAtEndKind.TRANSACTION, transaction)
@@ -369,9 +379,13 @@ def open_scopes(state: Mapping[str, Any]) -> list[int]:
     return [transaction["scope"] for transaction in (*state["streams"], *state["prepared"]) if transaction["scope"]]
 
 
-def open_xids(state: Mapping[str, Any]) -> list[int]:
-    """The xids of streamed and prepared transactions that have not ended. state: as returned by Assembly.state."""
-    return [transaction["xid"] for transaction in (*state["streams"], *state["prepared"])]
+def open_messages(state: Mapping[str, Any]) -> set[Position]:
+    """The positions of catalog Messages of transactions that have not ended. state: as returned by Assembly.state."""
+    tail = () if state["tail"] is None else (state["tail"]["of"],)
+    found: set[Position] = set()
+    for transaction in map(OpenTransaction.from_state, (*state["streams"], *state["prepared"], *tail)):
+        found |= {sent.position for sent in transaction.catalog_messages()}
+    return found
 
 
 def _add_damage(transactions: OpenTransactions, scan: FileScan, damage: Damage) -> None:

@@ -28,6 +28,7 @@ from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.fragment import stored_origin_lsn
 from pgoutput_etl.scan.message_row import HEAD, NO_FRAGMENT
 from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.transactions.catalog_numbers import CatalogNumber, CatalogNumbers
 from pgoutput_etl.transactions.outcome import (
     ONCE_COMMITTED,
     ControlRow,
@@ -50,7 +51,7 @@ _FIELDS = {stored: name for name, stored in _STORED_NAMES.items()}
 @dataclass(slots=True)
 class OpenTransaction:
     """A transaction whose end has not been read. lsn: as announced by Begin or Begin Prepare. has_content: False if it
-    was streamed, and all of its segments were empty."""
+    was streamed, and all of its segments were empty. catalog_numbers: of its Messages."""
 
     xid: int | None
     fragments: list[FragmentId]
@@ -64,17 +65,24 @@ class OpenTransaction:
     origin: str | None = None
     origin_lsn: int | None = None
     has_content: bool = True
+    catalog_numbers: list[CatalogNumber] = field(default_factory=list)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> OpenTransaction:
         values = {_FIELDS.get(name, name): value for name, value in state.items()}
         values["fragments"] = [(file, fragment) for file, fragment in state["units"]]
+        values["catalog_numbers"] = [*map(CatalogNumber.of, state.get("catalog_numbers", ()))]
         return cls(**{**values, "aborted_subxids": array(_XID, state.get("aborted_subxids", ()))})
 
     def to_state(self) -> dict[str, Any]:
         """The transaction as JSON, under the names that the ledger stores."""
         values = {_STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
         return {**values, "aborted_subxids": list(self.aborted_subxids)}
+
+    def catalog_messages(self) -> list[CatalogNumber]:
+        """Without those of aborted subtransactions."""
+        aborted = {*self.aborted_subxids}
+        return [sent for sent in self.catalog_numbers if sent.subxid not in aborted]
 
     def record_damage(self, damage: str, relations: frozenset[int] | None) -> None:
         self.damage = self.damage or damage
@@ -128,7 +136,8 @@ class OpenAtEnd:
 @dataclass(slots=True)
 class FileState:
     """State that lasts for one file. segments, owners: transactions by fragment. segment_start: the ordinal of the last
-    Stream Start; -1 if the file begins inside a segment. roots: as in scan/partition_roots.py."""
+    Stream Start; -1 if the file begins inside a segment. roots: as in scan/partition_roots.py.
+    catalog_numbers: by fragment, of ordinary transactions that begin in the file."""
 
     number: int
     watermarks: list[int]  # by epoch
@@ -139,6 +148,7 @@ class FileState:
     owners: dict[int, OpenTransaction] = field(default_factory=dict)  # of segments, prepared transactions and the head
     orphans: list[int] = field(default_factory=list)
     roots: Mapping[int, int] = field(default_factory=dict)
+    catalog_numbers: dict[int, list[CatalogNumber]] = field(default_factory=dict)
 
     def scope_of(self, fragment: int, in_stream: bool) -> int | None:
         """The scope of Relation messages in a fragment."""
@@ -163,6 +173,7 @@ class OpenTransactions:
     cut_off_gids: set[str] = field(default_factory=set)
     empty_prepared: set[str] = field(default_factory=set)  # gids of transactions prepared without anything to decode
     was_damaged: bool = False  # a message that seems to be missing may be among unreadable bytes
+    catalog_numbers: CatalogNumbers = field(default_factory=CatalogNumbers)
     outcomes: list[Outcome] = field(default_factory=list)
     unreadable_ranges: list[UnreadableRange] = field(default_factory=list)
     unknown_prepared: list[UnknownPrepared] = field(default_factory=list)
@@ -176,8 +187,17 @@ class OpenTransactions:
             self.relations.end(transaction.scope)
         if transaction.xid is not None:
             is_committed = status.value in ONCE_COMMITTED
+            if is_committed and lsn is not None:
+                self.check_catalog_numbers(transaction.catalog_messages(), lsn, transaction.xid)
             self.relations.definitions.end(transaction.xid, is_committed, lsn, transaction.aborted_subxids)
         self.outcomes.append(transaction.outcome(status, lsn, time))
+
+    def check_catalog_numbers(self, sent: list[CatalogNumber], commit_lsn: int, xid: int | None) -> None:
+        """From a Message on before which others are missing, no definition is known. xid: as in Definitions.add."""
+        for number in sent:
+            if not self.catalog_numbers.follows(number, commit_lsn):
+                file, ordinal = number.position
+                self.relations.definitions.lose((file, ordinal - 1), xid, commit_lsn)
 
     def open_xid(self, fragment: int) -> int | None:
         """The xid of the streamed or prepared transaction that has a fragment of the file. None for an ordinary one,
@@ -399,6 +419,7 @@ class OpenTransactions:
             "cut_off_gids": sorted(self.cut_off_gids),
             "empty_prepared": sorted(self.empty_prepared),
             "was_damaged": self.was_damaged,
+            "catalog_numbers": self.catalog_numbers.to_state(),
         }
 
     @classmethod
@@ -414,6 +435,7 @@ class OpenTransactions:
             cut_off_gids=set(state["cut_off_gids"]),
             empty_prepared=set(state.get("empty_prepared", ())),  # absent from early ledgers
             was_damaged=state["was_damaged"],
+            catalog_numbers=CatalogNumbers.from_state(state.get("catalog_numbers")),  # absent, as above
         )
         if state["tail"] is not None:
             kind = OpenAtEndKind(state["tail"]["kind"])

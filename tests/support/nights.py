@@ -51,7 +51,7 @@ from pgoutput_etl.targets.plan import (
 )
 from pgoutput_etl.targets.target_plan import TargetPlan, plan_targets
 from pgoutput_etl.targets.write_method import WriteFacts, WriteMethod, need_reduction, write_method
-from pgoutput_etl.transactions.assembly import Assembly, open_xids
+from pgoutput_etl.transactions.assembly import Assembly, open_messages
 from pgoutput_etl.transactions.outcome import FragmentId, control_rows
 from pgoutput_etl.transactions.statistics import (
     COUNTED_KINDS,
@@ -177,7 +177,7 @@ class Nights:
         if self.state is None:
             return Assembly()
         state, relations = json.loads(self.state), RelationHistory.of(entries)
-        relations.definitions = Definitions.of(map(catalog_entry, self.catalog), open_xids(state))
+        relations.definitions = Definitions.of(map(catalog_entry, self.catalog), open_messages(state))
         return Assembly.from_state(state, relations, self.types)
 
     def _write(self, planned: TargetPlan, rows: MemoryRows, lsn_before: int, lsn: int) -> dict[int, TableState]:

@@ -42,6 +42,7 @@ class RunSummary:
     reasons. refused_transactions: number of transactions from origins that the configuration refuses. logical_messages:
     those of committed transactions ("transactional"), and those outside transactions, counted each time they arrived
     ("others"). ignored_catalog_messages: their numbers, by reason. dropped: tables that a DROP TABLE leaves here.
+    unknown_definitions: tables whose definitions in the catalog are unknown, as catalog Messages are missing.
     last_commit_time: time of the archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by table, the LSN
     of a snapshot that the archive has not reached yet. first_seen: by new table, the LSN of its first change; the table
     lacks earlier rows, if any existed. conditions: of all tables of the source after the batch, not only of those that
@@ -76,6 +77,7 @@ class RunSummary:
     logical_messages: dict[str, int] = field(default_factory=dict)
     ignored_catalog_messages: dict[str, int] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
+    unknown_definitions: tuple[str, ...] = ()
     last_commit_time: int | None = None
     ahead: dict[str, int] = field(default_factory=dict)
     first_seen: dict[str, int] = field(default_factory=dict)
@@ -191,6 +193,11 @@ def _remarks(summary: RunSummary) -> list[str]:
         f"Ignored: {counted(count, 'catalog Message')}, because {why}"
         for why, count in sorted(summary.ignored_catalog_messages.items())
     ]
+    if summary.unknown_definitions:
+        lines.append(
+            f"Read as without catalog Messages, because some are missing: {named(summary.unknown_definitions)}. On the "
+            "server: select pgoutput_etl.send_catalog()"
+        )
     if summary.resent_transactions:
         lines.append(f"Sent more than once, applied once: {counted(summary.resent_transactions, 'transaction')}.")
     if summary.accounts:

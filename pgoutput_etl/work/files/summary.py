@@ -59,6 +59,7 @@ def summarize(
         logical_messages=dict(plan.targets.statistics.messages),
         ignored_catalog_messages=dict(assembly.relations.definitions.refused),
         dropped=_dropped(assembly, states),
+        unknown_definitions=_unknown_definitions(assembly, states),
         ahead=snapshots_ahead(states, assembly.last_commit_lsn),
         unpublished=world.ledger.unpublished,
         first_seen=_first_seen(batch, results),
@@ -73,6 +74,11 @@ def summarize(
 def _dropped(assembly: Assembly, states: Mapping[int, TableState]) -> tuple[str, ...]:
     gone = [states[oid] for oid in assembly.relations.definitions.newly_dropped() if oid in states]
     return tuple(sorted(state.full_name for state in gone if state.is_readable))
+
+
+def _unknown_definitions(assembly: Assembly, states: Mapping[int, TableState]) -> tuple[str, ...]:
+    unknown = [states[oid] for oid in assembly.relations.definitions.unknown() if oid in states]
+    return tuple(sorted(state.full_name for state in unknown if state.is_readable))
 
 
 def _first_seen(batch: Batch, results: Iterable[TableResult]) -> dict[str, int]:

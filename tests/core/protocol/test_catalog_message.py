@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
-from pgoutput_etl.protocol.catalog_message import CatalogMessage, CatalogMessageError, read_catalog_message
+from pgoutput_etl.protocol.catalog_message import (
+    CatalogMessage,
+    CatalogMessageError,
+    MessagePlace,
+    read_catalog_message,
+)
 
 KEY = bytes(range(32))
 COLUMN = {"number": 1, "name": "id", "type": 23, "modifier": -1}
 TABLE = {"oid": 16400, "schema": "public", "name": "t", "columns": [COLUMN]}
-BODY: dict[str, Any] = {"version": 1, "number": 1, "xid": 700, "command": "ALTER TABLE", "tables": [TABLE]}
+BODY: dict[str, Any] = {"version": 1, "number": 5, "xid": 701, "command": "ALTER TABLE", "tables": [TABLE]}
+BODY |= {"transaction": 2**32 + 700, "after": [4]}
 
 
 def content(body: object, key: bytes = KEY) -> bytes:
@@ -52,6 +58,9 @@ def test_without_a_key_any_digest_counts() -> None:
         {**BODY, "tables": 1},
         {**BODY, "rewritten": {"oid": 1}},
         {**BODY, "dropped": [None]},
+        {**BODY, "transaction": 2**63},
+        {**BODY, "number": None},
+        {**BODY, "after": ["4"]},
         {"version": 1},
     ],
 )
@@ -77,3 +86,15 @@ def test_what_a_command_has_done() -> None:
     assert read_catalog_message(content(dropped), None) == CatalogMessage(dropped=(7,), xid=1)
     unknown = {"version": 1, "xid": 1, "unknown": "55P03"}
     assert read_catalog_message(content(unknown), None).is_unknown
+
+
+def test_a_message_counts_once_in_the_transaction_that_has_made_it() -> None:
+    found = read_catalog_message(content(BODY), KEY)
+    found.check_is_original(MessagePlace(700, 4, 2**32 + 2**31 + 699))
+    copied = MessagePlace(701, 4), MessagePlace(700, 5), MessagePlace(700, 6), MessagePlace(700, 4, 2**33 + 700)
+    for place in copied:
+        with pytest.raises(CatalogMessageError, match="copies of earlier ones"):
+            found.check_is_original(place)
+    untold = {name: value for name, value in BODY.items() if name not in ("transaction", "number")}
+    with pytest.raises(CatalogMessageError, match="copies"):
+        read_catalog_message(content(untold), KEY).check_is_original(MessagePlace(700))

@@ -91,7 +91,7 @@ def test_definitions_of_open_transactions_are_stored_until_they_end() -> None:
     catalog = catalog_with(message(A, B))
     catalog.add(message(A, B_AGAIN), (0, 5), STREAM, None)
     stored = catalog.to_store()
-    assert numbers(Definitions.of(stored, [STREAM]).completed(sent(A, B), STREAM)) == [1, 3]
+    assert numbers(Definitions.of(stored, [(0, 5)]).completed(sent(A, B), STREAM)) == [1, 3]
     assert numbers(Definitions.of(stored).completed(sent(A, B), STREAM)) == [1, 2]
 
 
