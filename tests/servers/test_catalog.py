@@ -17,7 +17,7 @@ from tests.support.jobs import Job
 from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
 from tests.support.servers.catalog_history import CatalogHistory
 from tests.support.servers.judged_database import CATALOG, judged_database
-from tests.support.servers.postgres import Servers, Version
+from tests.support.servers.postgres import Server, Servers, Version
 from tests.support.servers.sql_cases import SqlCase, all_cases
 from tests.support.truth import assert_equals_truth
 from tests.support.verdicts import Verdict
@@ -33,7 +33,7 @@ _REPORTED = {
     *("via_root_detach_with_rows", "catalog_retypes", "ascii_values", "key_retype_uncertain", "pk_only_generated"),
 }
 
-_SENDER = {"float_digits": "the sender rounds values", "regclass_rename": "the sender prints names by its search_path"}
+SENDER = {"float_digits": "the sender rounds values", "regclass_rename": "the sender prints names by its search_path"}
 
 # The configuration needs the mask for the staging table, too: the job stops, and says so.
 _MASKED = {"staging_swap_masked": "ConfigError"}
@@ -50,18 +50,18 @@ _FACTS = {
 }
 
 
-@pytest.mark.parametrize("case", cases({**_SENDER, **ONLY_THE_JOB}, _FACTS, has_catalog=True))
+@pytest.mark.parametrize("case", cases({**SENDER, **ONLY_THE_JOB}, _FACTS, has_catalog=True))
 def test_a_case_in_memory(case: SqlCase, servers: Servers, tmp_path: Path, landing: Path) -> None:
-    assert_as_expected(case, servers, landing, in_memory(tmp_path, landing, case.rules))
+    assert_as_expected(case, servers(case.version), landing, in_memory(tmp_path, landing, case.rules))
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("case", cases({**_SENDER, **_MASKED}, _IN_CI, has_catalog=True))
+@pytest.mark.parametrize("case", cases({**SENDER, **_MASKED}, _IN_CI, has_catalog=True))
 def test_a_case_through_the_job(
     case: SqlCase, servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
 ) -> None:
     job = Job(spark, tmp_path, landing, [f"tables={case.rules}"])
-    assert_as_expected(case, servers, landing, JobTarget(job))
+    assert_as_expected(case, servers(case.version), landing, JobTarget(job))
 
 
 _REBUILT = ("catalog_without_rows", "catalog_in_modes", "catalog_names", "bag_add_default", "staging_swap")
@@ -75,15 +75,15 @@ def test_a_rebuild_is_equal(
 ) -> None:
     job = Job(spark, tmp_path, landing, [f"tables={case.rules}"])
     target = JobTarget(job)
-    assert_as_expected(case, servers, landing, target)
+    assert_as_expected(case, servers(case.version), landing, target)
     before = {name: sorted(table.rows, key=str) for name, table in target.tables().items()}
     rebuilt = job.backfill(BackfillRequest(("*",)))
     assert rebuilt.exit_code == 0
     assert {name: sorted(table.rows, key=str) for name, table in target.tables().items()} == before
 
 
-def assert_as_expected(case: SqlCase, servers: Servers, landing: Path, target: JudgedTarget) -> None:
-    nights = case.judged_nights(servers(case.version), landing, target, has_catalog=True)
+def assert_as_expected(case: SqlCase, server: Server, landing: Path, target: JudgedTarget) -> None:
+    nights = case.judged_nights(server, landing, target, has_catalog=True)
     wrong = [
         {name: judgment.difference for name, judgment in judgments.items() if judgment.verdict is Verdict.OTHER}
         for judgments in nights
@@ -129,6 +129,103 @@ def test_a_repair_mends_rewritten_tables(
             assert_equals_truth(job.rows("public", name), tmp_path / f"truth-{name}.csv")
 
 
+def test_a_signed_message_that_is_sent_again_does_not_count(servers: Servers, landing: Path) -> None:
+    """By a user who can read the slot, for a column that was dropped and added again alike."""
+    server = servers(18)
+    with judged_database(server, "copied", landing, has_catalog=True) as database:
+        server.psql("create role reader replication login; create table t (id int primary key, v int)")
+        server.create_slot("spy")
+        server.psql("alter table t alter v set not null; insert into t values (1, 7); alter table t drop v, add v int")
+        server.psql(
+            "set role reader; do $$ declare copy record; begin for copy in"
+            " select substr(data, 36) as content from pg_logical_slot_peek_binary_changes('spy', null, null,"
+            " 'proto_version', '1', 'publication_names', 'p', 'messages', 'true')"
+            " where get_byte(data, 0) = ascii('M') and length(data) > 99 order by lsn limit 1 loop"
+            " perform pg_logical_emit_message(true, 'pgoutput_etl.catalog', copy.content); end loop; end $$;"
+            "reset role; select pg_drop_replication_slot('spy'); drop role reader"
+        )
+        server.psql("insert into t values (2, 8)")
+        database.land()
+        replay = read_landed(landing)
+        definitions = replay.assembly.relations.definitions
+        known = definitions.definition(replay.name_holders()["public", "t"], None)
+        assert known is not None
+        assert [column.number for column in known.columns] == [1, 3]
+        assert definitions.refused == {"they are copies of earlier ones": 1}
+
+
+def read_landed(landing: Path) -> Replay:
+    replay = Replay()
+    for file in sorted(landing.iterdir()):
+        replay.add_file(file.name, file.read_bytes())
+    return replay
+
+
+def unknown(replay: Replay) -> set[str]:
+    names = {oid: name for (_, name), oid in replay.name_holders().items()}
+    assert replay.assembly.relations.definitions.refused == {}
+    return {names[oid] for oid in replay.assembly.relations.definitions.unknown()}
+
+
+def test_a_night_without_messages_is_noticed_and_mended_by_sending_the_catalog(servers: Servers, landing: Path) -> None:
+    server = servers(18)
+    with judged_database(server, "lost", landing, has_catalog=True) as database:
+        server.psql("create table t (id int primary key, v int); insert into t values (1, 1); create table u (id int)")
+        database.land()
+        server.psql("alter table t drop v, add v int; insert into t values (2, 2)")
+        database.options = {**database.options, "messages": "false"}
+        database.land()
+        assert unknown(read_landed(landing)) == set()
+        database.options = {**database.options, "messages": "true"}
+        server.psql("begin; alter table u add w int; rollback; alter table u add v int")
+        database.land()
+        assert unknown(read_landed(landing)) == {"t"}
+        server.psql("select pgoutput_etl.send_catalog(); insert into t values (3, 3)")
+        database.land()
+        replay = read_landed(landing)
+        assert unknown(replay) == set()
+        newest = replay.assembly.relations.newest(replay.name_holders()["public", "t"])
+        assert newest is not None
+        assert newest.catalog is not None
+        assert newest.catalog.rewrites > 0
+
+
+def test_no_message_is_missing_with_concurrent_transactions_of_all_kinds(servers: Servers, landing: Path) -> None:
+    server, chance = servers(18), Random(47)
+    with judged_database(server, "concurrent", landing, has_catalog=True) as database:
+        levels = ("read committed", "repeatable read", "serializable")
+        connections = [server.connect() for _ in range(6)]
+        for number, connection in enumerate(connections):
+            connection.execute(f"create table t{number} (id int primary key)".encode())
+        is_open = dict.fromkeys(range(6), False)
+        for step in range(300):
+            number = chance.randrange(6)
+            connection, ends = (
+                connections[number],
+                chance.choice(["commit", "commit", "rollback", "prepare", "savepoint"]),
+            )
+            if not is_open[number]:
+                connection.execute(f"begin isolation level {chance.choice(levels)}".encode())
+            elif ends == "prepare":
+                connection.execute(f"prepare transaction 'c{step}'".encode())
+                connection.execute(f"{chance.choice(['commit', 'rollback'])} prepared 'c{step}'".encode())
+            elif ends == "savepoint":
+                connection.execute(f"savepoint s; alter table t{number} add u{step} int; rollback to s".encode())
+            else:
+                connection.execute(ends.encode())
+            is_open[number] = ends == "savepoint" or not is_open[number]
+            if is_open[number]:
+                connection.execute(
+                    f"alter table t{number} add c{step} int; insert into t{number} values ({step})".encode()
+                )
+            if step % 60 == 0:
+                database.land()
+        for connection in connections:
+            connection.close()
+        database.land()
+        assert unknown(read_landed(landing)) == set()
+
+
 OPTIONS: list[tuple[Version, int, dict[str, str]]] = [
     (18, 1, {}),
     (18, 4, {"streaming": "parallel", "binary": "true"}),
@@ -141,9 +238,13 @@ SEEDS = [pytest.param(seed, marks=() if seed < 4 else pytest.mark.soak) for seed
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_history(seed: int, servers: Servers, tmp_path: Path) -> None:
-    """Without a declaration, every value is right after every night."""
     version, protocol, options = OPTIONS[seed % len(OPTIONS)]
-    server, name = servers(version), f"history_{seed}"
+    assert_right_every_night(servers(version), seed, tmp_path, protocol, options)
+
+
+def assert_right_every_night(server: Server, seed: int, tmp_path: Path, protocol: int, options: dict[str, str]) -> None:
+    """Without a declaration."""
+    name = f"history_{seed}"
     server.psql(f"create database {name}")
     server.database = name
     try:
@@ -161,6 +262,7 @@ def test_a_random_history(seed: int, servers: Servers, tmp_path: Path) -> None:
                 server.recvlogical(name, file, publications=["p"], proto_version=protocol, messages="true", **options)
                 server.copy_csv(history.full_name, tmp_path / "truth.csv")
                 replay.add_file(str(file), file.read_bytes())
+                assert unknown(replay) == set()
                 oid = replay.name_holders()[history.schema, history.name]
                 rows = replay.tables()[oid].rows
                 try:

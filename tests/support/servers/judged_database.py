@@ -46,9 +46,15 @@ end $$;
 create event trigger judge_complete on ddl_command_end execute function judge.complete();
 """
 
+_PUBLISHED = b"select distinct relid, attrs from pg_get_publication_tables('p')"
+_PUBLISHED_14 = b"""
+select p.relid, array_agg(a.attnum) as attrs from pg_get_publication_tables('p') p join pg_attribute a
+on a.attrelid = p.relid and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' group by p.relid
+"""
+
 _TABLES = b"""
 select t.relid, n.nspname, c.relname, c.relkind, a.attname, a.atttypid
-from (select distinct relid, attrs from pg_get_publication_tables('p')) t
+from (%s) t
 join pg_class c on c.oid = t.relid join pg_namespace n on n.oid = c.relnamespace
 left join pg_attribute a on a.attrelid = t.relid and a.attnum = any(t.attrs)
 order by t.relid, a.attnum
@@ -82,7 +88,8 @@ class JudgedDatabase:
         with self.server.connect() as connection:
             connection.execute(_SETTINGS)
             columns: dict[tuple[str, ...], list[tuple[str, int]]] = {}
-            for *table, name, type_oid in _copied(connection, _TABLES, 6):
+            published = _PUBLISHED_14 if self.server.version == 14 else _PUBLISHED
+            for *table, name, type_oid in _copied(connection, _TABLES % published, 6):
                 of_table = columns.setdefault(tuple(text or "" for text in table), [])
                 if name is not None and type_oid is not None:
                     of_table.append((name, int(type_oid)))

