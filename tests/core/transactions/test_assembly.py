@@ -11,8 +11,9 @@ from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.protocol.messages import PgoutputMessage, Prepare, StreamAbort
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.scan.scan_file import scan_file
+from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.schema.relation_history import RelationHistory
-from pgoutput_etl.transactions.assembly import Assembly
+from pgoutput_etl.transactions.assembly import Assembly, open_messages
 from pgoutput_etl.transactions.outcome import TransactionStatus, UnknownPrepared
 from tests.support.captures import DATA
 from tests.support.small_archives import (
@@ -49,7 +50,10 @@ def through_the_night(assembly: Assembly) -> Assembly:
     """The assembly as the ledger restores it; the rows of ended transactions are in the tables by then."""
     state = json.loads(json.dumps(assembly.state()))
     entries = reversed(assembly.relations.entries)
-    again = Assembly.from_state(state, RelationHistory.of(entries), assembly.types)
+    relations, known = RelationHistory.of(entries), assembly.relations.definitions
+    relations.definitions = Definitions.of([*known._committed.values(), *known.to_store()], open_messages(state))
+    relations.definitions.refused.update(known.refused)
+    again = Assembly.from_state(state, relations, assembly.types)
     again.outcomes.extend(assembly.outcomes)
     again.watermarks = assembly.watermarks
     return again

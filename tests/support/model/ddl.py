@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.support.model.catalog import (
@@ -139,7 +140,7 @@ class AddColumn(TableStatement):
         if not TableStatement.change(self, server, transaction):
             return False
         rows = server.tables[self.oid].rows
-        if rows and self.default is not None:
+        if rows and self.default is not None and server.triggers is None:
             transaction.log.append(NotPublished(self.oid, "ADD COLUMN gave its DEFAULT to rows"))
         for row, values in list(rows.items()):
             server.put_row(transaction, self.oid, row, values, (*values, self.default))
@@ -191,6 +192,7 @@ class RetypeColumn(TableStatement):
 
     name: str
     type_oid: int
+    is_rewrite: ClassVar[bool] = True
 
     def change(self, server: Server, transaction: Transaction) -> bool:
         """The statement rewrites the table."""

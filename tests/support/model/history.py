@@ -19,6 +19,7 @@ from pgoutput_etl.protocol.messages import (
     StreamStart,
 )
 from tests.support.model.catalog import Name, Publication
+from tests.support.model.catalog_triggers import CatalogTriggers
 from tests.support.model.receiver import TwoPhase, divided, random_connections
 from tests.support.model.server import FIRST_NORMAL_XID, XIDS, Server
 from tests.support.model.slot import Connection, Slot, Streaming
@@ -36,7 +37,8 @@ Night = list[Messages]
 class Options:
     """server_version: PostgreSQL's major version, 10 to 18. actions, connections: their numbers. weights: override
     those of workload.py, by kind. key_types: letters of the types that key columns can have. origins: the share of
-    transactions from another server. for_tables: the publication lists its tables, and may list others later.
+    transactions from another server. catalog: the numbers of the statements that send catalog Messages. for_tables: the
+    publication lists its tables, and may list others later.
     """
 
     server_version: int = 18
@@ -51,6 +53,7 @@ class Options:
     connections: int = 3
     evictions: float = 0.15
     origins: float = 0.1
+    catalog: range = range(0)
     key_types: str = "ibtnzm"
     weights: Mapping[str, int] = field(default_factory=dict)
 
@@ -144,7 +147,9 @@ class History:
 
 def new_server(options: Options, first_xid: int) -> Server:
     publication = Publication(tables={}) if options.for_tables else Publication()
-    return Server(options.server_version, publication, first_xid, options.publishes_origins)
+    server = Server(options.server_version, publication, first_xid, options.publishes_origins)
+    server.triggers = CatalogTriggers(options.catalog) if options.catalog else None
+    return server
 
 
 def random_history(chance: random.Random, options: Options) -> History:

@@ -8,6 +8,7 @@ key or name that another open transaction has changed. A statement that would wa
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from tests.support.model.catalog import Definition, Layout, Name, Publication, Row
 from tests.support.model.transaction import (
@@ -29,6 +30,9 @@ from tests.support.model.wal import (
     Record,
     RunningTransactions,
 )
+
+if TYPE_CHECKING:
+    from tests.support.model.catalog_triggers import CatalogTriggers
 
 XIDS = 1 << 32
 FIRST_NORMAL_XID = 3
@@ -68,6 +72,7 @@ class Server:
         self.commits: list[tuple[int, list[Entry]]] = []
         self.first_xid = self.next_xid = first_xid
         self.statement = 0
+        self.triggers: CatalogTriggers | None = None
         self._next_lsn = FIRST_LSN
         self._layouts: dict[tuple[Definition, Publication], Layout] = {}
         self._exclusive: dict[Hashable, Transaction] = {}

@@ -21,7 +21,12 @@ class Statement:
 
     def run(self, server: Server, session: int) -> bool:
         transaction = server.sessions[session]
-        return transaction is not None and self.change(server, transaction)
+        begin = 0 if transaction is None else len(transaction.log)
+        if transaction is None or not self.change(server, transaction):
+            return False
+        if server.triggers is not None and len(transaction.log) > begin:
+            server.triggers.run(server, transaction, self, begin)
+        return True
 
     def change(self, server: Server, transaction: Transaction) -> bool:
         raise NotImplementedError

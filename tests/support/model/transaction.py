@@ -41,7 +41,14 @@ class NotPublished(NamedTuple):
     reason: str
 
 
-Entry = RowChange | DefinitionChange | PublicationChange | RowSent | NotPublished
+class CatalogRow(NamedTuple):
+    """A catalog Message's row in pgoutput_etl.catalog_lock, and the rows that it replaces."""
+
+    number: int
+    after: tuple[int, ...]
+
+
+Entry = RowChange | DefinitionChange | PublicationChange | RowSent | NotPublished | CatalogRow
 
 
 class Subtransaction:

@@ -10,7 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.model.catalog import Column, Definition, Layout, Name, Publication, Row
-from tests.support.model.transaction import DefinitionChange, Entry, NotPublished, PublicationChange, RowChange, RowSent
+from tests.support.model.transaction import (
+    CatalogRow,
+    DefinitionChange,
+    Entry,
+    NotPublished,
+    PublicationChange,
+    RowChange,
+    RowSent,
+)
 
 TextRow = tuple[str | None, ...]
 
@@ -170,3 +178,5 @@ class Truth:
                 self._tables.setdefault(oid, _State()).unknowable = reason
             case PublicationChange(_, after):
                 self._publication = after
+            case CatalogRow():
+                pass
