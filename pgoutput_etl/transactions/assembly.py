@@ -380,12 +380,13 @@ def open_scopes(state: Mapping[str, Any]) -> list[int]:
 
 
 def open_messages(state: Mapping[str, Any]) -> set[Position]:
-    """The positions of catalog Messages of transactions that have not ended. state: as returned by Assembly.state."""
+    """The positions of catalog Messages of transactions that have not ended, of the last sending of each. state: as
+    returned by Assembly.state."""
     tail = () if state["tail"] is None else (state["tail"]["of"],)
-    found: set[Position] = set()
-    for transaction in map(OpenTransaction.from_state, (*state["streams"], *state["prepared"], *tail)):
-        found |= {sent.position for sent in transaction.catalog_messages()}
-    return found
+    sending = {transaction["xid"] for transaction in (*state["streams"], *tail)}
+    waiting = [transaction for transaction in state["prepared"] if transaction["xid"] not in sending]
+    transactions = map(OpenTransaction.from_state, (*state["streams"], *waiting, *tail))
+    return {sent.position for transaction in transactions for sent in transaction.catalog_messages()}
 
 
 def _add_damage(transactions: OpenTransactions, scan: FileScan, damage: Damage) -> None:

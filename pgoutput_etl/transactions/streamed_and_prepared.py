@@ -199,6 +199,12 @@ class OpenTransactions:
                 file, ordinal = number.position
                 self.relations.definitions.lose((file, ordinal - 1), xid, commit_lsn)
 
+    def _end_as_resent(self, transaction: OpenTransaction) -> None:
+        """The definitions under its xid are of the later sending."""
+        if transaction.scope is not None:
+            self.relations.end(transaction.scope)
+        self.outcomes.append(transaction.outcome(TransactionStatus.RESENT))
+
     def open_xid(self, fragment: int) -> int | None:
         """The xid of the streamed or prepared transaction that has a fragment of the file. None for an ordinary one,
         which is only sent once it is committed."""
@@ -210,7 +216,7 @@ class OpenTransactions:
         self.cut_off_gids.discard(transaction.gid or "")
         earlier = self.prepared.pop(transaction.xid, None)
         if earlier is not None:
-            self.end(TransactionStatus.RESENT, earlier)
+            self._end_as_resent(earlier)
         self.prepared[transaction.xid] = transaction
 
     def is_resent(self, epoch: int, commit_lsn: int) -> bool:
@@ -271,6 +277,7 @@ class OpenTransactions:
             stream = OpenTransaction(message.xid, [], scope=self.next_scope, damage=damage, has_content=False)
             self.next_scope += 1
             self.streams[message.xid] = stream
+            self.relations.definitions.end(message.xid, False, None)  # of an earlier sending
         elif stream is None:
             raise SequenceError(
                 f"message {row.ordinal}: Stream Start continues transaction {message.xid}, whose first segment is not "
@@ -342,6 +349,7 @@ class OpenTransactions:
         streamed = self.streams.pop(message.xid, None)
         if streamed is not None:  # after a new connection the server sends it in one piece
             self.end(TransactionStatus.RESENT, streamed)
+        self.relations.definitions.end(message.xid, False, None)  # of an earlier sending
         fragments = [(self.file.number, row.fragment)]
         transaction = OpenTransaction(message.xid, fragments, gid=message.gid, lsn=message.prepare_lsn)
         self.file.owners[row.fragment] = transaction

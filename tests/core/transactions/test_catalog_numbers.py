@@ -17,12 +17,14 @@ from pgoutput_etl.transactions.assembly import Assembly, open_messages
 from pgoutput_etl.transactions.outcome import control_rows
 from tests.support.catalog_messages import KEY, CatalogSender, definition
 from tests.support.small_archives import (
+    Change,
     Messages,
     T,
     commit_prepared,
     copydata,
     insert,
     prepared,
+    replayed,
     rollback_prepared,
     segment,
     stream_abort,
@@ -110,6 +112,21 @@ def test_a_transaction_that_is_sent_again_has_no_copies_and_lacks_none(way: Any)
     for archive in ([*one, *two, *one, *two], [*one, *two[:2], *one, *two], [*one, *one, *two, *two]):
         assert read([archive]) == NEWEST
         assert read([one, archive]) == NEWEST
+
+
+def streamed_and_prepared(xid: int, *sent: Change) -> Messages:
+    return [*segment(xid, *sent, first=True), *stream_prepare(xid)]
+
+
+@pytest.mark.parametrize("again", [prepared, streamed_and_prepared])
+def test_a_prepared_transaction_that_is_sent_again_begins_with_the_former_definition(again: Any) -> None:
+    server = CatalogSender()
+    first, changed = server.message(3, OLD), server.message(4, NEW)
+    sent = [table(), insert("1", "a"), changed, insert("2", "b")]
+    archive = [*transaction(3, 10, first, TABLE), *again(4, *sent), *again(4, *sent), *commit_prepared(4, 20)]
+    assert read_however_landed(archive) == NEWEST
+    relations = replayed(archive).assembly.relations.entries
+    assert {column.number for entry in relations for column in entry.relation.columns} == {1, 2}
 
 
 @pytest.mark.parametrize("way", WAYS)
