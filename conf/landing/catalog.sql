@@ -60,6 +60,32 @@ begin
     perform pg_logical_emit_message(true, 'pgoutput_etl.catalog', ''::bytea);
 end $$;
 
+-- The definitions of a user type and of the types that it is made of. Kind a is an array, others are as in pg_type.
+create or replace function pgoutput_etl.types(wanted oid) returns jsonb language sql stable
+set search_path = pg_catalog, pg_temp as $$
+with recursive made (oid) as (
+    select wanted
+    union
+    select n.oid from made m join pg_type t on t.oid = m.oid, lateral (
+        select t.typbasetype as oid
+        union all select t.typelem where t.typsubscript = 'array_subscript_handler'::regproc
+        union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid or r.rngmultitypid = t.oid
+        union all select a.atttypid from pg_attribute a
+        where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped) n
+    where n.oid >= 10000
+)
+select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+    'oid', t.oid::bigint, 'schema', n.nspname, 'name', t.typname,
+    'kind', case when t.typsubscript = 'array_subscript_handler'::regproc then 'a' else t.typtype end,
+    'of', case when t.typtype = 'd' then t.typbasetype::bigint
+               when t.typsubscript = 'array_subscript_handler'::regproc then t.typelem::bigint
+               else (select r.rngsubtype::bigint from pg_range r where r.rngtypid = t.oid or r.rngmultitypid = t.oid) end,
+    'modifier', case when t.typtype = 'd' then t.typtypmod end,
+    'attributes', (select jsonb_agg(jsonb_build_array(a.attname, a.atttypid::bigint, a.atttypmod) order by a.attnum)
+                   from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped))) order by t.oid)
+from made m join pg_type t on t.oid = m.oid join pg_namespace n on n.oid = t.typnamespace
+$$;
+
 -- What a user type's values look like: the labels of an enum, the numbers of a composite's attributes, a domain's
 -- modifier. Through arrays and domains; `nested` stands for the enums and composites inside of composites and ranges.
 create or replace function pgoutput_etl.form(wanted oid) returns jsonb language sql stable
@@ -97,7 +123,8 @@ select jsonb_strip_nulls(jsonb_build_object(
                from inner_types i, lateral (
                    select e.oid || ':' || e.enumlabel as text from pg_enum e where e.enumtypid = i.oid
                    union all select a.attrelid || '.' || a.attnum from pg_type t join pg_attribute a on a.attrelid = t.typrelid
-                   where t.oid = i.oid and a.attnum > 0 and not a.attisdropped) n)))
+                   where t.oid = i.oid and a.attnum > 0 and not a.attisdropped) n),
+    'types', pgoutput_etl.types(wanted)))
 $$;
 
 -- The tables whose columns have one of these types, or one that is made of it.
@@ -219,7 +246,8 @@ exception when others then
 end $$;
 
 -- PostgreSQL computes the values of every row anew, and sends none. They are a cast of the former ones if the client
--- sent one ALTER TABLE without USING, and no function runs another command inside it. `is_cast` is that verdict. SET
+-- sent one ALTER TABLE without USING or ADD, whose default the rewrite removes from the catalog, and no function runs
+-- another command inside it. `is_cast` is that verdict. SET
 -- LOGGED and SET UNLOGGED count, too: rows that are written in between are not sent.
 create or replace function pgoutput_etl.on_table_rewrite() returns event_trigger language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -230,7 +258,7 @@ declare
     is_cast boolean;
 begin
     get diagnostics stack = pg_context;
-    is_cast := reasons = 4 and current_query() ~* '^\s*alter\s+table\s[^;]*;?\s*$' and current_query() !~* 'using'
+    is_cast := reasons = 4 and current_query() ~* '^\s*alter\s+table\s[^;]*;?\s*$' and current_query() !~* 'using|\madd\M'
         and stack !~ '\n';
     if exists (select from pg_class c where c.oid = rewritten and c.relpersistence <> 't') and reasons & 7 <> 0 then
         perform pgoutput_etl.send(jsonb_strip_nulls(jsonb_build_object('command', tg_tag, 'rewritten', jsonb_build_object(

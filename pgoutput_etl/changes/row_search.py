@@ -19,7 +19,7 @@ from pgoutput_etl.schema.column_matching import Declared
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.diff import lineage
 from pgoutput_etl.schema.relation_history import Position, RelationVersions
-from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
+from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, type_of
 from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value, printed_text
 
 Text = str | None
@@ -204,7 +204,7 @@ class RowSearch:
         return _spelled(own_type, value.decode("utf-8", "surrogateescape"))
 
     def _type(self, column: RelationColumn) -> ColumnType:
-        return column_type(column.type_oid, column.type_modifier, self.user_types)
+        return type_of(column, self.user_types)
 
 
 def _predecessors(versions: RelationVersions) -> list[int | None]:

@@ -23,7 +23,7 @@ from pgoutput_etl.scan.scanner import Scanner
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
-from pgoutput_etl.types import UserTypes, column_type
+from pgoutput_etl.types import UserTypes, type_of
 
 _UNCHANGED, _BINARY = ord("u"), ord("b")
 
@@ -282,10 +282,7 @@ class MessageDescription:
     def _relation(self, message: m.Relation) -> None:
         name = f"{message.namespace}.{message.name}"
         types = self.context.user_types
-        columns = ", ".join(
-            f"{c.name} {column_type(c.type_oid, c.type_modifier, types).name}{' key' if c.is_key else ''}"
-            for c in message.columns
-        )
+        columns = ", ".join(f"{c.name} {type_of(c, types).name}{' key' if c.is_key else ''}" for c in message.columns)
         identity = message.replica_identity.name.lower()
         what = f"Relation {message.oid} is {name} ({columns}), replica identity {identity}"
         self._named(what, name, *(c.name for c in message.columns))

@@ -25,7 +25,7 @@ from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.relation_history import RelationEntry
 from pgoutput_etl.transactions.outcome import Outcome, TransactionStatus
-from pgoutput_etl.types import UserTypes, column_type
+from pgoutput_etl.types import UserTypes, type_of
 
 _STREAMED, _PREPARED = frozenset("SEc"), frozenset("bPKrp")
 
@@ -195,10 +195,7 @@ def _relations(inspection: Inspection) -> Iterable[RelationReport]:
 
 def _version(inspection: Inspection, entry: RelationEntry, user_types: UserTypes) -> VersionReport:
     relation, (file, ordinal) = entry.relation, entry.position
-    columns = tuple(
-        ColumnReport(c.name, column_type(c.type_oid, c.type_modifier, user_types).name, c.is_key)
-        for c in relation.columns
-    )
+    columns = tuple(ColumnReport(c.name, type_of(c, user_types).name, c.is_key) for c in relation.columns)
     identity, path = relation.replica_identity.name.lower(), inspection.paths.get(file, "")
     is_streamed = entry.scope is not None
     return VersionReport(relation.namespace, relation.name, identity, columns, path, ordinal, is_streamed)

@@ -12,7 +12,14 @@ import pyarrow as pa
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.places import Place
-from pgoutput_etl.protocol.messages import CatalogMark, Relation, RelationColumn, ReplicaIdentity, TypeForm
+from pgoutput_etl.protocol.messages import (
+    CatalogMark,
+    Relation,
+    RelationColumn,
+    ReplicaIdentity,
+    TypeDefinition,
+    TypeForm,
+)
 from pgoutput_etl.reasons import columns_of, with_reason
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
@@ -203,28 +210,30 @@ def relation_of(row: Mapping[str, Any]) -> Relation:
 
 
 def column_rows(columns: Iterable[RelationColumn]) -> list[dict[str, Any]]:
-    return [
-        {**asdict(column), "form": None if column.form is None else json.dumps(asdict(column.form))}
-        for column in columns
-    ]
+    rows = []
+    for column in columns:
+        row = asdict(column)
+        described = (row["form"] or {}) | ({"types": types} if (types := row.pop("types")) else {})
+        rows.append({**row, "form": json.dumps(described) if described else None})
+    return rows
 
 
 def columns_of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[RelationColumn, ...]:
     """Early ledgers have no numbers."""
-    return tuple(
-        RelationColumn(
-            *(c["is_key"], c["name"], c["type_oid"], c["type_modifier"], c.get("number")),
-            _form(c.get("form")),
-            c.get("initial"),
-        )
-        for c in rows
-    )
+    return tuple(map(_column_of, rows))
 
 
-def _form(text: str | None) -> TypeForm | None:
-    if text is None:
+def _column_of(row: Mapping[str, Any]) -> RelationColumn:
+    described = json.loads(row.get("form") or "{}")
+    sent = (row["is_key"], row["name"], row["type_oid"], row["type_modifier"])
+    types = tuple(TypeDefinition(**found) for found in described.get("types", ()))
+    return RelationColumn(*sent, row.get("number"), _form(described), row.get("initial"), types)
+
+
+def _form(form: Mapping[str, Any]) -> TypeForm | None:
+    """Stands beside the column's types."""
+    if not form.keys() - {"types"}:
         return None
-    form = json.loads(text)
     labels = tuple((oid, label) for oid, label in form["labels"])
     return TypeForm(labels, tuple(form["attributes"]), form["nested"], form["modifier"])
 

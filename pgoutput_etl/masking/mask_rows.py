@@ -24,7 +24,7 @@ from pgoutput_etl.scan.message_row import DAMAGE_TAG, MESSAGE_SCHEMA
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.version_spans import NO_SCOPE, UNDESCRIBED, numbers_in_force
 from pgoutput_etl.transactions.outcome import FragmentId
-from pgoutput_etl.types import UserTypes, column_type
+from pgoutput_etl.types import UserTypes, type_of
 from pgoutput_etl.types.kernels.dispatch import Numbers
 
 _TEXT = 25
@@ -154,7 +154,7 @@ class MaskingPolicy:
     def _masked_version(self, columns: tuple[RelationColumn, ...], by_name: Mapping[str, ColumnRule]) -> MaskedVersion:
         rules = {i: by_name[c.name] for i, c in enumerate(columns) if c.name in by_name}
         hashed = [i for i, rule in rules.items() if rule.action is ColumnAction.HASH]
-        types = {i: column_type(columns[i].type_oid, columns[i].type_modifier, self._types) for i in hashed}
+        types = {i: type_of(columns[i], self._types) for i in hashed}
         return MaskedVersion(columns, rules, types)
 
     @cached_property

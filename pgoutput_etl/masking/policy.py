@@ -21,7 +21,7 @@ from pgoutput_etl.schema.diff import lineage
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import FragmentId, Outcome
-from pgoutput_etl.types import UserTypes, column_type
+from pgoutput_etl.types import UserTypes, type_of
 from pgoutput_etl.types.conversion import is_unchanged
 
 _SHOWN = 3
@@ -184,6 +184,8 @@ class _TableChecks:
 
 def _spells_alike(before: RelationColumn, after: RelationColumn, types: UserTypes) -> bool:
     """True if every value has the same text under both types."""
-    old, new = (column_type(column.type_oid, column.type_modifier, types) for column in (before, after))
+    if (before.type_oid, before.type_modifier) == (after.type_oid, after.type_modifier):
+        return True
+    old, new = (type_of(column, types) for column in (before, after))
     names = {column_type.name.partition("(")[0] for column_type in (old, new)}
     return old.name == new.name or is_unchanged(old, new) or any(names <= alike for alike in _SPELLED_ALIKE)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from pgoutput_etl.protocol.messages import RelationColumn, TypeForm
+from pgoutput_etl.protocol.messages import RelationColumn, TypeDefinition, TypeForm
 
 PREFIX = "pgoutput_etl.catalog"
 
@@ -127,9 +127,10 @@ def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
 
 def _column(column: Mapping[str, Any]) -> RelationColumn:
     type_oid, modifier = _number(column["type"]), _number(column["modifier"], _MODIFIERS)
-    form = _form(column["form"]) if "form" in column else None
+    form = _form(column["form"]) if column.get("form", {}).keys() - {"types"} else None
     number = _number(column["number"], _NUMBERS)
-    found = RelationColumn(False, _text(column["name"]), type_oid, modifier, number, form)
+    types = tuple(map(_type, column.get("form", {}).get("types", ())))
+    found = RelationColumn(False, _text(column["name"]), type_oid, modifier, number, form, types=types)
     return replace(found, initial=_text(column["initial"]).encode()) if "initial" in column else found
 
 
@@ -138,6 +139,12 @@ def _form(form: Mapping[str, Any]) -> TypeForm:
     attributes = tuple(_number(number, _NUMBERS) for number in form.get("attributes", ()))
     nested = _text(form["nested"]) if "nested" in form else None
     return TypeForm(labels, attributes, nested, _number(form["modifier"], _MODIFIERS) if "modifier" in form else None)
+
+
+def _type(found: Mapping[str, Any]) -> TypeDefinition:
+    named = (_number(found["oid"]), _text(found["kind"]), _text(found["schema"]), _text(found["name"]))
+    of = _number(found["of"]) if "of" in found else None
+    return TypeDefinition(*named, of, _number(found.get("modifier", -1), _MODIFIERS))
 
 
 def _number(value: object, below: int = _OIDS) -> int:

@@ -103,10 +103,23 @@ class TypeForm:
 
 
 @dataclass(frozen=True, slots=True)
+class TypeDefinition:
+    """A user type, as the server's catalog has it. Only its names ever change. kind: pg_type.typtype, or "a" for an
+    array. of: the OID of a domain's base type, an array's elements, a range's bounds. modifier: of a domain."""
+
+    oid: int
+    kind: str
+    namespace: str
+    name: str
+    of: int | None = None
+    modifier: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """number, form, initial: from catalog Messages (schema/definitions.py), None where none describes it. number:
-    pg_attribute.attnum. form: of a user type. initial: the text of its value in rows that are older than the column;
-    None is NULL, too."""
+    """number, form, initial, types: from catalog Messages (schema/definitions.py), None or () where none describes it.
+    number: pg_attribute.attnum. form: of a user type. initial: the text of its value in rows that are older than the
+    column; None is NULL, too. types: its user type, and those that this one is made of."""
 
     is_key: bool
     name: str
@@ -115,6 +128,7 @@ class RelationColumn:
     number: int | None = None
     form: TypeForm | None = None
     initial: bytes | None = field(default=None, repr=False)
+    types: tuple[TypeDefinition, ...] = ()
 
     @property
     def described_as(self) -> tuple[str, int, int]:

@@ -57,7 +57,7 @@ class Definition:
             known = next((c for c in left if c.described_as == sent.described_as), None)
             if known is None:
                 return None
-            columns.append(replace(sent, number=known.number, form=known.form, initial=known.initial))
+            columns.append(replace(known, is_key=sent.is_key))
         is_whole = len(columns) == len(self.columns) and not self.has_generated
         return replace(relation, columns=tuple(columns), catalog=replace(self.mark, is_whole=is_whole))
 
@@ -76,8 +76,9 @@ class Definition:
         relation = replace(relation, namespace=self.namespace, name=self.name)
         if relation.catalog is None or not self.columns:
             return relation
-        forms = {(column.number, column.type_oid): column.form for column in self.columns}
-        columns = (replace(c, form=forms.get((c.number, c.type_oid), c.form)) for c in relation.columns)
+        known = {(column.number, column.type_oid): column for column in self.columns}
+        now = ((c, known.get((c.number, c.type_oid), c)) for c in relation.columns)
+        columns = (replace(c, form=new.form, types=new.types) for c, new in now)
         mark = replace(relation.catalog, rewrites=self.mark.rewrites)
         return replace(relation, columns=tuple(columns), catalog=mark)
 
@@ -213,6 +214,13 @@ class Definitions:
         """A Relation message with what the catalog knows of it."""
         known = self.definition(relation.oid, xid)
         return relation if known is None else known.completed(relation) or relation
+
+    def typed(self, relation: Relation) -> Relation:
+        """A description from elsewhere, with the user types that the catalog knows: they never change."""
+        defined = (column for entry in self._committed.values() for column in entry.definition.columns)
+        known = {column.type_oid: column.types for column in defined}
+        columns = tuple(replace(c, types=known.get(c.type_oid, c.types)) for c in relation.columns)
+        return replace(relation, columns=columns)
 
     def end(self, xid: int, is_committed: bool, commit_lsn: int | None, aborted_subxids: Sequence[int] = ()) -> None:
         """Ends an open transaction, or one sending of it."""

@@ -53,7 +53,8 @@ class Lineage:
     PostgreSQL's table no longer has by name, but whose values stay in the target. unsent: positions of new columns
     whose values in existing rows were never sent. doubts: about the origins. initial: the text of new columns' values
     in existing rows, NULL if missing. is_rewritten: existing rows have other values on the server, which it did not
-    send. reformed: columns whose user type has changed, with its forms before and after.
+    send. reformed: columns whose user type has changed, with its forms before and after. same_type: columns that
+    the server has not retyped.
     """
 
     origins: tuple[int | None, ...]
@@ -64,6 +65,7 @@ class Lineage:
     initial: Mapping[int, bytes] = field(default_factory=dict)
     is_rewritten: bool = False
     reformed: Mapping[int, tuple[TypeForm, TypeForm]] = field(default_factory=dict)
+    same_type: frozenset[int] = frozenset()
 
 
 def lineage(old: Relation, new: Relation, declarations: Declarations, keeps_dropped: bool = False) -> Lineage:
@@ -85,7 +87,12 @@ def lineage(old: Relation, new: Relation, declarations: Declarations, keeps_drop
     }
     changes = _changes(old, new, origins, retired, unsent)
     columns = (tuple(origins), tuple(retired), tuple(unsent), tuple(changes), tuple(found.doubts))
-    return Lineage(*columns, initial, is_rewritten, reformed)
+    same = frozenset(place for place, o in found.origins.items() if _has_same_type(old.columns[o], new.columns[place]))
+    return Lineage(*columns, initial, is_rewritten, reformed, same)
+
+
+def _has_same_type(old: RelationColumn, new: RelationColumn) -> bool:
+    return (old.type_oid, old.type_modifier) == (new.type_oid, new.type_modifier)
 
 
 def _is_reformed(old: TypeForm, new: TypeForm) -> bool:
@@ -110,8 +117,8 @@ def _is_unsent(old: RelationColumn, new: RelationColumn, is_cast: bool) -> bool:
     """True if values look otherwise on the server, but not how: inside of a composite or range, or in the form that a
     domain's modifier gives them."""
     before, after = old.form or TypeForm(), new.form or TypeForm()
-    if (old.type_oid, old.type_modifier) != (new.type_oid, new.type_modifier):
-        return is_cast and after.modifier is not None
+    if not _has_same_type(old, new):
+        return is_cast and after.modifier is not None and not new.types
     return before.nested != after.nested and before.attributes == after.attributes
 
 
@@ -146,7 +153,7 @@ def _changes(
         old_column = before[origin]
         if old_column.name != column.name:
             changes.append(SchemaChange(ChangeKind.RENAMED, column.name, f"was {old_column.name}"))
-        if (old_column.type_oid, old_column.type_modifier) != (column.type_oid, column.type_modifier):
+        if not _has_same_type(old_column, column):
             changes.append(SchemaChange(ChangeKind.RETYPED, column.name))
     old_key = {place for place, column in enumerate(before) if column.is_key}
     new_key = {origin for origin, column in zip(origins, after, strict=True) if column.is_key}

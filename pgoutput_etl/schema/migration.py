@@ -45,7 +45,8 @@ class SchemaMigration:
 
     origins: each column's position in `before`; None for a new column, which is NULL in existing rows. unsent:
     positions of new columns whose values in existing rows were never sent. initial: the text of new columns' values in
-    existing rows. reformed: columns whose user type has changed. declared: conversions, by position.
+    existing rows. reformed: columns whose user type has changed. same_type: columns that the server has not retyped;
+    its catalog may have described their types since. declared: conversions, by position.
     """
 
     before: tuple[TableColumn, ...]
@@ -55,6 +56,7 @@ class SchemaMigration:
     unsent: tuple[int, ...] = ()
     initial: Mapping[int, bytes] = field(default_factory=dict)
     reformed: Mapping[int, tuple[TypeForm, TypeForm]] = field(default_factory=dict)
+    same_type: frozenset[int] = frozenset()
     declared: Conversions = field(default_factory=dict)
 
     def value_change(self, place: int) -> ValueChange:
@@ -64,7 +66,8 @@ class SchemaMigration:
         if origin is None:
             return ValueChange.UNSENT if place in self.unsent else ValueChange.NEW
         old, new = self.before[origin].type, self.after[place].type
-        if is_unchanged(old, new):
+        is_same = place in self.same_type and (old.arrow, old.storage) == (new.arrow, new.storage)
+        if is_same or is_unchanged(old, new):
             return ValueChange.REFORMED if place in self.reformed else ValueChange.STAYS
         return ValueChange.WIDENED if widens(old, new) else ValueChange.CONVERTED
 
@@ -75,9 +78,16 @@ class SchemaMigration:
     @property
     def is_certain(self) -> bool:
         """True if a cast gives existing rows the values of the new types, whatever these rows are."""
-        converted = [i for i, change in enumerate(self.value_changes) if change is ValueChange.CONVERTED]
+        changes = enumerate(self.value_changes)
+        converted = [i for i, change in changes if change is ValueChange.CONVERTED and i not in self.same_type]
         types = ((i, self.before[o].type, self.after[i].type) for i in converted if (o := self.origins[i]) is not None)
         return all(place in self.declared or is_certain(old, new) for place, old, new in types)
+
+    @property
+    def described(self) -> list[str]:
+        """The columns whose types are other ones now only because the server's catalog describes them."""
+        converted = (ValueChange.WIDENED, ValueChange.CONVERTED)
+        return [self.after[i].name for i in sorted(self.same_type) if self.value_change(i) in converted]
 
     @property
     def changes_nothing(self) -> bool:
@@ -108,7 +118,7 @@ def migration_to(
     by_name = {column.name: place for place, column in enumerate(before)}
     retired = [by_name[column.name] for column in after.columns if column.retired]
     origins = (*relation_lineage.origins, *retired)
-    new = (relation_lineage.unsent, relation_lineage.initial, relation_lineage.reformed)
+    new = (relation_lineage.unsent, relation_lineage.initial, relation_lineage.reformed, relation_lineage.same_type)
     migration = SchemaMigration(tuple(before), after.columns, after.key, origins, *new)
     return replace(migration, declared=_declared_in(migration, declared or {}))
 
@@ -118,7 +128,9 @@ def _declared_in(migration: SchemaMigration, declared: Mapping[str, Sequence[Zon
     found: dict[int, ZoneConversion] = {}
     for place, column in enumerate(migration.after):
         conversions, origin = declared.get(column.name), migration.origins[place]
-        if not conversions or origin is None or migration.value_change(place) is not ValueChange.CONVERTED:
+        if not conversions or origin is None or place in migration.same_type:
+            continue
+        if migration.value_change(place) is not ValueChange.CONVERTED:
             continue
         old = migration.before[origin].type
         meant = [conversion for conversion in conversions if is_declared(old, column.type, conversion)]
@@ -197,7 +209,7 @@ def _column(
             unknown = {i: text for i, text in unrepresentable.items() if text is None or kept_bytes(text) is not None}
             for i, text in unrepresentable.items():
                 texts[i] = None if text is None or i in unknown else text.encode()
-            loaded, uncertain = convert(old, new, texts, migration.declared.get(place))
+            loaded, uncertain = convert(old, new, texts, migration.declared.get(place), place in migration.same_type)
             if place in migration.key and (uncertain or unknown):
                 raise ServerTableError(
                     f"the type of key column {migration.after[place].name!r} changed from {old.name} to {new.name}, "

@@ -11,7 +11,7 @@ from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIden
 from pgoutput_etl.schema.layout import NO_LAYOUT, Layout
 from pgoutput_etl.schema.partitions import are_full, check_identities, of_columns
 from pgoutput_etl.schema.relation_history import RelationVersions
-from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, column_type
+from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, type_of
 
 NEVER = -1  # an LSN before all others
 
@@ -141,7 +141,7 @@ def table_columns(
     relation: Relation, retired: tuple[RelationColumn, ...], user_types: UserTypes
 ) -> tuple[TableColumn, ...]:
     columns = [(column, False) for column in relation.columns] + [(column, True) for column in retired]
-    return tuple(TableColumn(c.name, column_type(c.type_oid, c.type_modifier, user_types), r) for c, r in columns)
+    return tuple(TableColumn(c.name, type_of(c, user_types), r) for c, r in columns)
 
 
 def _key_positions(relation: Relation, configured: tuple[str, ...] | None, is_root: bool) -> tuple[int, ...]:

@@ -26,9 +26,9 @@ def new_domains(
 
 
 def _may_change(column: RelationColumn, types: UserTypes) -> bool:
-    """Only a domain has the name of a built-in type in its Type message."""
+    """Only a domain has the name of a built-in type in its Type message. A catalog Message tells its modifier."""
     namespace, name = types.names.get(column.type_oid, ("", ""))
-    return namespace == "pg_catalog" and name in _CHANGED_BY_MODIFIER
+    return not column.types and namespace == "pg_catalog" and name in _CHANGED_BY_MODIFIER
 
 
 def domain_remarks(columns: Iterable[RelationColumn]) -> tuple[str, ...]:

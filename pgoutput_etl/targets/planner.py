@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from pgoutput_etl.config.rules import OnInvalidText, TableRule
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.errors import SequenceError, TableError
+from pgoutput_etl.errors import ConfigError, SequenceError, TableError
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.reasons import CONTRACT_KINDS, kind_of
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.declarations import Declarations
-from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange, has_cast
+from pgoutput_etl.schema.diff import BY_CATALOG, ChangeKind, Lineage, SchemaChange, has_cast
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
@@ -49,7 +49,7 @@ from pgoutput_etl.targets.written_settings import (
     refuse_other_settings_of_tables,
 )
 from pgoutput_etl.transactions.cutoff import Cutoff
-from pgoutput_etl.types import UserTypes
+from pgoutput_etl.types import UserTypes, contradiction
 
 Name = tuple[str, str]  # schema, table
 
@@ -342,6 +342,9 @@ class _Planner:
                 except TableError as error:
                     if not begins_empty:
                         raise with_later_steps(error, chain, first) from None
+            for column in run.relation.columns:
+                if (why := contradiction(column, self.user_types)) is not None:
+                    raise ConfigError(f"{run.relation.full_name}: {column.name}: {why}")
             former, before = before, run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # the truncate removes all of its rows
@@ -357,6 +360,8 @@ class _Planner:
                 migration = migration_to(columns, shape, step, rule.conversions)
                 check_key(domains, (shape.columns[i].name for i in shape.key))
                 history.domains += domains
+                described = (SchemaChange(ChangeKind.RETYPED, name, BY_CATALOG) for name in migration.described)
+                schema_changes += [(run.start, change) for change in described]
                 is_cast = has_cast(former, run.relation) and not migration.is_certain
                 if history.rewritten_at is None and (step.is_rewritten or is_cast):
                     history.rewritten_at = run.start[0]

@@ -25,7 +25,7 @@ PostgreSQL would not have printed or sent it. Nothing is rounded or guessed.
 from __future__ import annotations
 
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, Storage, ValueTextError, load_binary, load_text
-from pgoutput_etl.types.registry import check_configured, column_type, is_user_type
+from pgoutput_etl.types.registry import check_configured, column_type, contradiction, is_user_type, type_of
 from pgoutput_etl.types.user_types import NO_USER_TYPES, UserTypes
 
 __all__ = [
@@ -37,7 +37,9 @@ __all__ = [
     "ValueTextError",
     "check_configured",
     "column_type",
+    "contradiction",
     "is_user_type",
     "load_binary",
     "load_text",
+    "type_of",
 ]

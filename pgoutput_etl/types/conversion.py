@@ -90,13 +90,18 @@ def widens(old: ColumnType, new: ColumnType) -> bool:
 
 
 def convert(
-    old: ColumnType, new: ColumnType, texts: Sequence[bytes | None], declared: ZoneConversion | None = None
+    old: ColumnType,
+    new: ColumnType,
+    texts: Sequence[bytes | None],
+    declared: ZoneConversion | None = None,
+    is_same: bool = False,
 ) -> tuple[LoadedColumn, set[int]]:
     """Convert values of the old type, as PostgreSQL prints them, to the new type. declared: for this column.
+    is_same: it is one type on the server, which was not known before.
 
     Also returns the indices of values whose new value isn't certain. They are unrepresentable, with their old text.
     """
-    rule = _rule(old, new) if declared is None else _declared(declared, new)
+    rule = _same if is_same else _rule(old, new) if declared is None else _declared(declared, new)
     converted = [None if text is None else rule(text) for text in texts]
     try:
         loaded = load_text(new, converted)

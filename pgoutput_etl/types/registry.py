@@ -16,6 +16,7 @@ from difflib import get_close_matches
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.protocol.messages import RelationColumn, TypeDefinition
 from pgoutput_etl.reasons import Reason, kind_of
 from pgoutput_etl.types import (
     arrays,
@@ -39,6 +40,7 @@ from pgoutput_etl.types.column import (
     ColumnType,
     LoadedColumn,
     RefusedError,
+    Storage,
     TextLoader,
     TypeTable,
     ValueTextError,
@@ -62,6 +64,8 @@ _TYPES: TypeTable = {
 
 # Each level of nesting doubles the quotes in the rows below it.
 MAX_ROWS_IN_ROWS = 16
+
+_BASE = "b"  # pg_type.typtype of a type that only an extension's code describes
 
 _CATALOG = ("pg_catalog", "")  # on the wire the schema pg_catalog is ""
 
@@ -89,12 +93,21 @@ def column_type(oid: int, typmod: int, user_types: UserTypes = NO_USER_TYPES) ->
     return replace(found, keeps_bytes=True, may_be_unrepresentable=True) if user_types.keeps_bytes else found
 
 
+def type_of(column: RelationColumn, user_types: UserTypes = NO_USER_TYPES) -> ColumnType:
+    """The type of a relation's column: as the server's catalog defines it, otherwise by its name."""
+    if column.types:
+        user_types = replace(user_types, defined={found.oid: found for found in column.types})
+    return column_type(column.type_oid, column.type_modifier, user_types)
+
+
 def _column_type(oid: int, typmod: int, user_types: UserTypes) -> ColumnType:
     element_oid = arrays.ELEMENTS.get(oid)
     if element_oid is not None:
         return arrays.array_type(column_type(element_oid, typmod, user_types), element_oid)
     if oid in _TYPES:
         return _built_in_type(oid, typmod, user_types)
+    if oid in user_types.defined:
+        return _defined_type(user_types.defined[oid], user_types)
     if oid in user_types.names:
         return _named_type(*user_types.names[oid], typmod, user_types)
     if oid < arrays.FIRST_USER_OID:
@@ -113,6 +126,60 @@ def _built_in_type(oid: int, typmod: int, user_types: UserTypes) -> ColumnType:
         return built_in
     # keep the name: PostgreSQL's text may have fewer decimals than the target's type
     return replace(_TYPES[_NUMERIC](parse_type(configured, BUILT_IN_OIDS).typmod), name=built_in.name)
+
+
+def _defined_type(found: TypeDefinition, user_types: UserTypes) -> ColumnType:
+    known, declared = _catalog_type(found, user_types), user_types.declared(found)
+    if declared is None or found.kind == _BASE:
+        return known
+    if declared == "text":
+        is_text = known.arrow == pa.string() and known.storage is Storage.PLAIN
+        return known if is_text else strings.string_type(_full_name(found), known.binary_text)
+    return _configured_type(_full_name(found), declared, user_types)
+
+
+def _full_name(found: TypeDefinition) -> str:
+    return f"{found.namespace}.{found.name}"
+
+
+def _catalog_type(found: TypeDefinition, user_types: UserTypes) -> ColumnType:
+    """The type that the server's catalog defines. Its parts are resolved without it, so that no definition can contain
+    itself."""
+    others = {oid: other for oid, other in user_types.defined.items() if oid != found.oid}
+    full_name, types = _full_name(found), replace(user_types, defined=others)
+    if found.kind == _BASE:
+        return _scalar_type(found.name, full_name, types)
+    if found.of is None:  # an enum or a composite
+        return _other_type(full_name, types)
+    part = column_type(found.of, found.modifier, types)
+    match found.kind:
+        case "a":
+            if part.element is not None and part.printer is None:  # a domain over an array
+                part = strings.string_type(part.name, part.binary_text)
+            return arrays.array_type(part, found.of)
+        case "r":
+            return ranges.range_type(full_name, part)
+        case "m":
+            return ranges.multirange_type(full_name, part)
+        case _:
+            return part
+
+
+def contradiction(column: RelationColumn, user_types: UserTypes) -> str | None:
+    """Why the configuration's `types` can't be right about the column's types. text keeps the values as text, variant
+    those of json, and a numeric without a modifier may get one."""
+    defined = {found.oid: found for found in column.types}
+    types = replace(user_types, defined=defined, configured={})
+    for found in defined.values():
+        text = user_types.declared(found)
+        if text is None or text == "text" or found.kind == _BASE:
+            continue
+        known, given = _catalog_type(found, types), _configured_type(_full_name(found), text, types)
+        is_same = known.binary_text == given.binary_text and known.name == "numeric"
+        is_same = is_same or (known.stored_as, known.binary_text) == (given.stored_as, given.binary_text)
+        if not is_same and not (text == VARIANT and known.name in ("json", "jsonb")):
+            return f"types: {_full_name(found)}: {text} contradicts the server's catalog: remove it, or declare text"
+    return None
 
 
 def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -> ColumnType:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
-from pgoutput_etl.protocol.messages import Type
+from pgoutput_etl.protocol.messages import Type, TypeDefinition
 from pgoutput_etl.types import extensions
 
 VARIANT = "variant"
@@ -63,16 +63,22 @@ class UserTypes:
     configured: the configuration's `types`: type name -> declared type.
     row_depth: number of rows around the value to be read.
     keeps_bytes: see ColumnType.
+    defined: a column's types by OID, from catalog Messages.
     """
 
     names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     configured: Mapping[str, str] = field(default_factory=dict)
     row_depth: int = 0
     keeps_bytes: bool = False
+    defined: Mapping[int, TypeDefinition] = field(default_factory=dict)
 
     @classmethod
     def of(cls, messages: Iterable[Type], configured: Mapping[str, str]) -> UserTypes:
         return cls({message.oid: (message.namespace, message.name) for message in messages}, configured)
+
+    def declared(self, found: TypeDefinition) -> str | None:
+        """The configuration's type for a type of the server's catalog."""
+        return self.configured.get(f"{found.namespace}.{found.name}", self.configured.get(f"oid {found.oid}"))
 
     def is_element(self, namespace: str, name: str) -> bool:
         """True if a Type message names the type's array. PostgreSQL has no arrays of arrays, and gives an array another

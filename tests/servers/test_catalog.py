@@ -30,7 +30,7 @@ _REPORTED = {
     *("domain_and_base", "domain_key", "domain_modifier", "full_on_root_only", "generated_drop_expression"),
     *("neighbor_takes_a_type", "partition_keys_only_on_leaves", "partitions_wide_key", "pk_generated_insert"),
     *("pk_partly_generated", "rename_attach", "set_expression", "unlogged_toggle", "via_root_detach"),
-    *("via_root_detach_with_rows", "catalog_retypes", "ascii_values", "key_retype_uncertain", "pk_only_generated"),
+    *("via_root_detach_with_rows", "catalog_retypes", "catalog_default_and_type", "catalog_type_changes", "ascii_values", "key_retype_uncertain", "pk_only_generated"),
 }
 
 SENDER = {"float_digits": "the sender rounds values", "regclass_rename": "the sender prints names by its search_path"}

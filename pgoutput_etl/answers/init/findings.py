@@ -12,7 +12,7 @@ from pgoutput_etl.landing.known_files import natural_order
 from pgoutput_etl.landing.sequence_gaps import is_consecutive, missing_numbers
 from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.partitions import are_full, check_identities, common_identity, of_columns, own_key
-from pgoutput_etl.types import UserTypes, column_type
+from pgoutput_etl.types import UserTypes, type_of
 
 # Types whose values are text, so that STRING is their exact type.
 _TEXT_TYPES = frozenset({"text", "varchar", "char", '"char"', "name", "citext", "xml", "uuid"})
@@ -97,7 +97,7 @@ def _table(relation: Relation, partitions: Sequence[Relation], user_types: UserT
     are_rows = are_full(partitions) and not key
     as_text = []
     for column in relation.columns:
-        stored = column_type(column.type_oid, column.type_modifier, user_types)
+        stored = type_of(column, user_types)
         if stored.stored_as == "string" and stored.name.partition("(")[0] not in _TEXT_TYPES:
             as_text.append((column.name, stored.name))
     return TableFindings(

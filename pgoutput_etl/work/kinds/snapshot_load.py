@@ -98,8 +98,9 @@ class SnapshotLoad(Prepared[SnapshotResult]):
     def prepare(
         self, batch: Batch, check_claim: Callable[[], None]
     ) -> Iterator[SnapshotLoad | Nothing[SnapshotResult]]:
-        archive, order = self.archive, self.order
-        self.check_claim = check_claim
+        archive, definitions = self.archive, self.archive.relations.definitions
+        order = replace(self.order, relations=tuple(map(definitions.typed, self.order.relations)))
+        self.order, self.check_claim = order, check_claim
         self.batch = batch = batch.with_order(settings_of(archive.config), order.to_json())
         if not order.relations:
             yield Nothing(SnapshotResult(0, batch.last_commit_lsn, order))

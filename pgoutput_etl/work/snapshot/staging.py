@@ -287,7 +287,8 @@ class Staging:
     def _stage(self, path: str, relation: Relation, rows: DataFrame, policy: MaskingPolicy | None) -> None:
         """Masks the rows before anything is written."""
         if policy is not None:
-            rows = masked(rows, policy.of_relation(relation))
+            typed = self.archive.relations.definitions.typed(relation)
+            rows = masked(rows, policy.of_relation(typed))
         oid = F.lit(relation.oid).cast("long").alias("relation")
         staged = rows.select(oid, F.monotonically_increasing_id().alias("ordinal"), "new")
         staged.write.format("delta").mode("append").save(path)
