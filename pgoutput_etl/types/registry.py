@@ -46,7 +46,7 @@ from pgoutput_etl.types.column import (
     ValueTextError,
     declare,
 )
-from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, UserTypes, parse_type
+from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, ParsedType, UserTypes, parse_type
 
 _TYPES: TypeTable = {
     **numbers.TYPES,
@@ -64,6 +64,8 @@ _TYPES: TypeTable = {
 
 # Each level of nesting doubles the quotes in the rows below it.
 MAX_ROWS_IN_ROWS = 16
+
+MAX_TYPES_IN_TYPES = 4 * MAX_ROWS_IN_ROWS  # without a key, anybody can write a definition that contains itself
 
 _BASE = "b"  # pg_type.typtype of a type that only an extension's code describes
 
@@ -132,7 +134,7 @@ def _defined_type(found: TypeDefinition, user_types: UserTypes) -> ColumnType:
     known, declared = _catalog_type(found, user_types), user_types.declared(found)
     if declared is None or found.kind == _BASE:
         return known
-    if declared == "text":
+    if _is_text(parse_type(declared, BUILT_IN_OIDS)):
         is_text = known.arrow == pa.string() and known.storage is Storage.PLAIN
         return known if is_text else strings.string_type(_full_name(found), known.binary_text)
     return _configured_type(_full_name(found), declared, user_types)
@@ -143,13 +145,10 @@ def _full_name(found: TypeDefinition) -> str:
 
 
 def _catalog_type(found: TypeDefinition, user_types: UserTypes) -> ColumnType:
-    """The type that the server's catalog defines. Its parts are resolved without it, so that no definition can contain
-    itself."""
-    others = {oid: other for oid, other in user_types.defined.items() if oid != found.oid}
-    full_name, types = _full_name(found), replace(user_types, defined=others)
+    full_name, types = _full_name(found), replace(user_types, depth=user_types.depth + 1)
     if found.kind == _BASE:
         return _scalar_type(found.name, full_name, types)
-    if found.of is None:  # an enum or a composite
+    if found.of is None or types.depth > MAX_TYPES_IN_TYPES:  # an enum or a composite
         return _other_type(full_name, types)
     part = column_type(found.of, found.modifier, types)
     match found.kind:
@@ -172,12 +171,12 @@ def contradiction(column: RelationColumn, user_types: UserTypes) -> str | None:
     types = replace(user_types, defined=defined, configured={})
     for found in defined.values():
         text = user_types.declared(found)
-        if text is None or text == "text" or found.kind == _BASE:
+        if text is None or found.kind == _BASE or _is_text(parse_type(text, BUILT_IN_OIDS)):
             continue
         known, given = _catalog_type(found, types), _configured_type(_full_name(found), text, types)
         is_same = known.binary_text == given.binary_text and known.name == "numeric"
         is_same = is_same or (known.stored_as, known.binary_text) == (given.stored_as, given.binary_text)
-        if not is_same and not (text == VARIANT and known.name in ("json", "jsonb")):
+        if not is_same and not (given.storage is Storage.VARIANT and known.name in ("json", "jsonb")):
             return f"types: {_full_name(found)}: {text} contradicts the server's catalog: remove it, or declare text"
     return None
 
@@ -252,7 +251,7 @@ class TextByName:
 def _configured_type(full_name: str, text: str, user_types: UserTypes) -> ColumnType:
     """The type that the configuration declares for a user type, under the user type's name."""
     parsed = parse_type(text, BUILT_IN_OIDS)
-    if parsed.name == "text" and not parsed.is_array and not parsed.range_of:
+    if _is_text(parsed):
         return _text_or_row(full_name, user_types)
     if parsed.name in extensions.BY_NAME:
         result = extensions.BY_NAME[parsed.name](full_name)
@@ -266,6 +265,10 @@ def _configured_type(full_name: str, text: str, user_types: UserTypes) -> Column
     if parsed.is_array:
         result = arrays.array_type(result, BUILT_IN_OIDS.get(parsed.name))
     return replace(result, name=full_name)
+
+
+def _is_text(parsed: ParsedType) -> bool:
+    return parsed.name == "text" and not parsed.is_array and not parsed.range_of
 
 
 def _other_type(name: str, user_types: UserTypes) -> ColumnType:

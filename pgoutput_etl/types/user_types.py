@@ -64,6 +64,7 @@ class UserTypes:
     row_depth: number of rows around the value to be read.
     keeps_bytes: see ColumnType.
     defined: a column's types by OID, from catalog Messages.
+    depth: number of these around the type to be resolved.
     """
 
     names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class UserTypes:
     row_depth: int = 0
     keeps_bytes: bool = False
     defined: Mapping[int, TypeDefinition] = field(default_factory=dict)
+    depth: int = 0
 
     @classmethod
     def of(cls, messages: Iterable[Type], configured: Mapping[str, str]) -> UserTypes:

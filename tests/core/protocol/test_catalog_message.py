@@ -14,9 +14,11 @@ from pgoutput_etl.protocol.catalog_message import (
     MessagePlace,
     read_catalog_message,
 )
+from pgoutput_etl.protocol.messages import TypeDefinition
 
 KEY = bytes(range(32))
 COLUMN = {"number": 1, "name": "id", "type": 23, "modifier": -1}
+DOMAIN = {"oid": 16401, "kind": "d", "schema": "public", "name": "posint", "of": 23, "modifier": -1}
 TABLE = {"oid": 16400, "schema": "public", "name": "t", "columns": [COLUMN]}
 BODY: dict[str, Any] = {"version": 1, "number": 5, "xid": 701, "command": "ALTER TABLE", "tables": [TABLE]}
 BODY |= {"transaction": 2**32 + 700, "after": [4]}
@@ -55,6 +57,9 @@ def test_without_a_key_any_digest_counts() -> None:
         {**BODY, "tables": [{**TABLE, "columns": [{**COLUMN, "number": 1 << 15}]}]},
         {**BODY, "tables": [{**TABLE, "columns": [{**COLUMN, "initial": 7}]}]},
         {**BODY, "tables": [{**TABLE, "columns": [{**COLUMN, "form": {"labels": [["a", 1]]}}]}]},
+        {**BODY, "tables": [{**TABLE, "columns": [{**COLUMN, "form": [1]}]}]},
+        {**BODY, "tables": [{**TABLE, "columns": [{**COLUMN, "form": {"types": [{**DOMAIN, "of": "23"}]}}]}]},
+        {**BODY, "tables": [{**TABLE, "columns": [{**COLUMN, "form": {"types": [{"oid": 16401}]}}]}]},
         {**BODY, "tables": 1},
         {**BODY, "rewritten": {"oid": 1}},
         {**BODY, "dropped": [None]},
@@ -67,6 +72,13 @@ def test_without_a_key_any_digest_counts() -> None:
 def test_another_form_is_an_error_without_content(body: object) -> None:
     with pytest.raises(CatalogMessageError, match="does not write such Messages"):
         read_catalog_message(content(body), None)
+
+
+def test_the_types_of_a_column_are_no_form() -> None:
+    column = {**COLUMN, "form": {"types": [DOMAIN]}}
+    [table] = read_catalog_message(content({**BODY, "tables": [{**TABLE, "columns": [column]}]}), KEY).tables
+    [found] = table.columns
+    assert (found.form, found.types) == (None, (TypeDefinition(16401, "d", "public", "posint", 23),))
 
 
 def test_a_deeply_nested_text_is_an_error() -> None:

@@ -25,7 +25,9 @@ class CatalogHistory(SchemaHistory):
     def create(self) -> None:
         self.labels, self.types = [f"l{number}" for number in range(_LABELS)], self.name
         self.execute(f"create type {self.mood} as enum ({', '.join(map(repr, self.labels))})")
-        self.execute(f"create type {self.pair} as (n int, x text)")
+        self.execute(f"create domain {self.price} as numeric(10,2)")
+        self.execute(f"create type {self.pair} as (n int, x text, p {self.price})")
+        self.execute(f"create type {self.span} as range (subtype = {self.price})")
         SchemaHistory.create(self)
 
     @property
@@ -35,6 +37,14 @@ class CatalogHistory(SchemaHistory):
     @property
     def pair(self) -> str:
         return self.quoted(f"{self.types} pair")
+
+    @property
+    def price(self) -> str:
+        return self.quoted(f"{self.types} price")
+
+    @property
+    def span(self) -> str:
+        return self.quoted(f"{self.types} span")
 
     def step(self) -> None:
         steps: list[Callable[[], None]] = [
@@ -108,7 +118,11 @@ class CatalogHistory(SchemaHistory):
             elif kind == f"{self.mood}[]":
                 value = f"array['{self.labels[0]}', null, '{self.labels[-1]}']::{kind}"
             elif kind == self.pair:
-                value = f"row({number}, 'a, \"b\"'{', null' * self.attributes})::{kind}"
+                value = f"row({number}, 'a, \"b\"', {number}.5{', null' * self.attributes})::{kind}"
+            elif kind in (self.price, f"{self.price}[]"):
+                value = f"{number}.25" if kind == self.price else f"array[{number}.5, null]::{kind}"
+            elif kind == self.span:
+                value = f"{kind}({number}, null)"
             else:
                 continue
             self.execute(f"update <t> set {self.quoted(name)} = {value} where {self.quoted(self.id)} = {number}")
@@ -153,7 +167,8 @@ class CatalogHistory(SchemaHistory):
             self.columns[name] = kind
 
     def add_user_column(self) -> None:
-        name, kind = self.new_name(), self.chance.choice([self.mood, f"{self.mood}[]", self.pair])
+        kinds = [self.mood, f"{self.mood}[]", self.pair, self.price, f"{self.price}[]", self.span]
+        name, kind = self.new_name(), self.chance.choice(kinds)
         default = f" default '{self.labels[0]}'" if kind == self.mood else ""
         self.execute(f"alter table <t> add {self.quoted(name)} {kind}{default}")
         self.columns[name] = kind
