@@ -71,6 +71,8 @@ ODD_ARRAYS = "several dimensions, a lower bound other than 1, an element that T 
 INT4S, JSON, NUMERIC, JSONB = 1007, 114, 1700, 3802
 USER_TYPE = 90_001  # an OID
 
+_DEFINITIONS = "[catalog Messages](#user-defined-types)"
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -124,8 +126,8 @@ def composed_types() -> Iterator[Line]:
     unknown = user_type("mood")
     yield line("composed", "enum", unknown, binary="its label")
     yield line("composed", "composite", unknown, binary="described by its bytes")
-    yield Line("composed", "domain", "its base type without modifier")
-    yield line("composed", "user-defined range, multirange", unknown, binary="requires `types`")
+    yield Line("composed", "domain", f"its base type; its modifier requires {_DEFINITIONS}")
+    yield line("composed", "user-defined range, multirange", unknown, binary=f"requires `types` or {_DEFINITIONS}")
     yield line("composed", "other user-defined types", unknown, binary="refused unless it is text")
 
 

@@ -97,7 +97,7 @@ class RelationHistory:
     def declare(self, relation: Relation, position: Position, scope: int | None, root: int | None = None) -> None:
         """Adds a Relation message, in a stream segment of transaction `scope` or outside of segments (None). root: the
         OID that its rows stand under, which is its own for an ordinary table; None if the archive doesn't show it."""
-        relation = replace(relation, xid=None)
+        relation = self._typed(replace(relation, xid=None))
         oid = relation.oid
         if scope is None:
             # After this message, an open stream with another version must not declare its own version for all.
@@ -115,6 +115,15 @@ class RelationHistory:
             self._declared[oid] = position
         elif scope in self._scopes:
             self._scopes[scope].declared[oid] = position
+
+    def _typed(self, relation: Relation) -> Relation:
+        """With the former description's user types, which never change, where no catalog Message describes them."""
+        former = self._by_oid[relation.oid][-1].relation.columns if relation.oid in self._by_oid else ()
+        known = {column.type_oid: column.types for column in former if column.types}
+        if not known:
+            return relation
+        columns = tuple(c if c.types else replace(c, types=known.get(c.type_oid, ())) for c in relation.columns)
+        return replace(relation, columns=columns)
 
     def _is_contested(self, relation: Relation) -> bool:
         """True if an open stream has another version of the relation."""

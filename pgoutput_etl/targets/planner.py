@@ -343,8 +343,11 @@ class _Planner:
                     if not begins_empty:
                         raise with_later_steps(error, chain, first) from None
             for column in run.relation.columns:
-                if (why := contradiction(column, self.user_types)) is not None:
-                    raise ConfigError(f"{run.relation.full_name}: {column.name}: {why}")
+                if (wrong := contradiction(column, self.user_types)) is not None:
+                    raise ConfigError(
+                        f"column {column.name!r} of {run.relation.full_name}: types: {wrong} contradicts the server's "
+                        "catalog: remove it, or declare text"
+                    )
             former, before = before, run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # the truncate removes all of its rows

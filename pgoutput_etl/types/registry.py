@@ -165,8 +165,8 @@ def _catalog_type(found: TypeDefinition, user_types: UserTypes) -> ColumnType:
 
 
 def contradiction(column: RelationColumn, user_types: UserTypes) -> str | None:
-    """Why the configuration's `types` can't be right about the column's types. text keeps the values as text, variant
-    those of json, and a numeric without a modifier may get one."""
+    """The entry of the configuration's `types` that can't be right about the column's types. Any type may be text, json
+    a variant, and a numeric without a modifier may get one."""
     defined = {found.oid: found for found in column.types}
     types = replace(user_types, defined=defined, configured={})
     for found in defined.values():
@@ -177,7 +177,7 @@ def contradiction(column: RelationColumn, user_types: UserTypes) -> str | None:
         is_same = known.binary_text == given.binary_text and known.name == "numeric"
         is_same = is_same or (known.stored_as, known.binary_text) == (given.stored_as, given.binary_text)
         if not is_same and not (given.storage is Storage.VARIANT and known.name in ("json", "jsonb")):
-            return f"types: {_full_name(found)}: {text} contradicts the server's catalog: remove it, or declare text"
+            return f"{_full_name(found)}: {text}"
     return None
 
 

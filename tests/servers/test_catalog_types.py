@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.config.settings import load_config
+from pgoutput_etl.exit_codes import EXIT_USAGE
 from pgoutput_etl.postgres.catalog import QUERY
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.work.snapshot.run import snapshot
 from tests.support.jobs import Job
-from tests.support.judged_targets import JobTarget, in_memory
+from tests.support.judged_targets import JobTarget, MemoryTarget, in_memory
+from tests.support.nights import Nights
 from tests.support.servers.judged_database import CATALOG, JudgedDatabase, judged_database
 from tests.support.servers.postgres import Server, Servers, Version
 from tests.support.servers.sql_cases import CASES, read_case
@@ -47,15 +50,16 @@ def assert_right(target: Any, database: JudgedDatabase) -> None:
     assert wrong == {}
 
 
-def load(job: Job, server: Server, tables: tuple[str, ...]) -> None:
-    """A snapshot from COPY in binary form."""
+def load(job: Job, server: Server, tables: tuple[str, ...], has_catalog: bool = True) -> None:
+    """A snapshot from COPY in binary form. has_catalog: the server describes the tables, not the archive."""
     catalog = job.folder / "catalog.json"
     catalog.write_text(server.psql(QUERY))
+    described = {"catalog": str(catalog)} if has_catalog else {}
     lsn = int(server.psql("select pg_current_wal_lsn() - '0/0'").strip())
     for name in tables:
         path = job.folder / f"{name}.copy"
         server.psql(f"copy {name} to stdout (format binary)", output=path)
-        options: dict[str, Any] = {"lsn": lsn, "files": str(path), "format": RowFormat.BINARY, "catalog": str(catalog)}
+        options: dict[str, Any] = {"lsn": lsn, "files": str(path), "format": RowFormat.BINARY, **described}
         done = snapshot(job.spark, job.loaded(), SnapshotRequest((f"public.{name}",), **options), lambda _: None)
         assert done.exit_code == 0, done.tables
 
@@ -113,22 +117,51 @@ def test_stored_values_follow_when_the_catalog_is_installed(
         assert stored(job, "t") == "id int, a decimal(10,2), b array<int>, c string, d array<string>"
         assert stored(job, "h") == "id int, a decimal(10,2)"
         server.psql("update t set c = 'b' where id = 2; delete from t where id = 1; update h set a = 4")
+        server.psql("alter table t add e price default 7; insert into t values (4)")
         database.land()
         assert_right(target, database)
         before = rows(target)
         assert job.backfill(BackfillRequest(("*",))).exit_code == 0
         assert rows(target) == before
+        load(job, server, ("t",), has_catalog=False)
+        assert rows(target) == before
 
 
-def test_a_contract_holds_a_table_whose_types_the_catalog_shows(
-    servers: Servers, tmp_path: Path, landing: Path
+@pytest.mark.parametrize(("text", "is_right"), [("numeric(20,4)", False), ("numeric(10,2)", True), ("text", True)])
+def test_a_declaration_that_contradicts_the_catalog_stops_the_run(
+    text: str, is_right: bool, servers: Servers, tmp_path: Path, landing: Path
 ) -> None:
-    rule = "{match: public.t, on_schema_change: {retype: hold}}"
-    target, server = in_memory(tmp_path, landing, f"[{rule}]"), servers(18)
+    in_memory(tmp_path, landing, "[]")
+    config = load_config(str(tmp_path / "memory.yaml"), [f'types={{public.price: "{text}"}}'], {})
+    target, server = MemoryTarget(Nights(config), landing), servers(18)
+    with judged_database(server, "declared", landing, has_catalog=True) as database:
+        server.psql("create domain price as numeric(10,2); create table t (id int primary key, p price, l price[])")
+        server.psql("insert into t values (1, 1.5, '{1.5}')")
+        database.land()
+        if is_right:
+            assert_right(target, database)
+        else:
+            night = target.night()
+            wrong = "column 'p' of public.t: types: public.price: numeric(20,4) contradicts the server's catalog"
+            assert (night.exit_code, (night.error or "").startswith(wrong)) == (EXIT_USAGE, True)
+
+
+@pytest.mark.parametrize("types", ["{}", "{public.price: text, public.posint: text}"])
+def test_a_contract_holds_a_table_whose_types_the_catalog_shows(
+    types: str, servers: Servers, tmp_path: Path, landing: Path
+) -> None:
+    """text keeps the stored type."""
+    in_memory(tmp_path, landing, "[]")
+    rules = "tables=[{match: public.t, on_schema_change: {retype: hold}}]"
+    config = load_config(str(tmp_path / "memory.yaml"), [rules, f"types={types}"], {})
+    target, server = MemoryTarget(Nights(config), landing), servers(18)
     with judged_database(server, "contract", landing, messages="true") as database:
         server.psql(BEFORE)
         database.land()
         assert_right(target, database)
         assert server.run_scripts("-f", str(CATALOG)).returncode == 0
         database.land()
-        assert target.night().reported == {"public.t"}
+        if types == "{}":
+            assert target.night().reported == {"public.t"}
+        else:
+            assert_right(target, database)

@@ -8,7 +8,14 @@ import pytest
 
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.catalog_message import CatalogMessage, DefinedTable
-from pgoutput_etl.protocol.messages import CatalogMark, Relation, RelationColumn, ReplicaIdentity, TypeForm
+from pgoutput_etl.protocol.messages import (
+    CatalogMark,
+    Relation,
+    RelationColumn,
+    ReplicaIdentity,
+    TypeDefinition,
+    TypeForm,
+)
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.definitions import DefinitionEntry, Definitions
 from pgoutput_etl.schema.diff import BY_CATALOG, has_unsent_values, lineage
@@ -28,7 +35,7 @@ def message(*columns: RelationColumn, xid: int = STREAM, name: str = "t") -> Cat
 
 def sent(*columns: RelationColumn) -> Relation:
     """As pgoutput describes it."""
-    bare = tuple(replace(c, number=None, form=None, initial=None) for c in columns)
+    bare = tuple(replace(c, number=None, form=None, initial=None, types=()) for c in columns)
     return Relation(None, OID, "public", "t", ReplicaIdentity.DEFAULT, bare)
 
 
@@ -49,6 +56,28 @@ def catalog_with(*messages: CatalogMessage) -> Definitions:
 def test_a_relation_gets_the_newest_numbers() -> None:
     catalog = catalog_with(message(A, B), message(A, B_AGAIN))
     assert numbers(catalog.completed(sent(A, B), None)) == [1, 3]
+
+
+POSINT, MOOD = TypeDefinition(16500, "d", "public", "posint", 23), TypeDefinition(16501, "e", "public", "mood")
+
+
+def test_a_relation_gets_the_types_of_its_columns_and_follows_their_names() -> None:
+    number, mood = column(1, "n", 16500), column(2, "m", 16501)
+    catalog = catalog_with(message(replace(number, types=(POSINT,)), replace(mood, types=(MOOD,))))
+    completed = catalog.completed(sent(number, mood), None)
+    assert [c.types for c in completed.columns] == [(POSINT,), (MOOD,)]
+    renamed = replace(MOOD, name="status")
+    catalog = catalog_with(message(replace(number, types=(POSINT,)), replace(mood, types=(renamed,))))
+    definition = catalog.definition(OID, None)
+    assert definition is not None
+    assert [c.types for c in definition.followed(completed).columns] == [(POSINT,), (renamed,)]
+
+
+def test_a_servers_description_gets_only_the_types() -> None:
+    number = replace(column(1, "n", 16500), types=(POSINT,))
+    [found] = catalog_with(message(number)).typed(sent(column(7, "other", 16500))).columns
+    assert found == RelationColumn(False, "other", 16500, -1, types=(POSINT,))
+    assert catalog_with(message(A)).typed(sent(A)) == sent(A)
 
 
 def test_columns_that_are_not_published_are_left_out() -> None:

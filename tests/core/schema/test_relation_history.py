@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, TypeDefinition
 from pgoutput_etl.schema.relation_history import RelationEntry, RelationHistory
 from tests.support.small_archives import T, table
 
@@ -51,6 +51,19 @@ def test_a_repeated_message_adds_no_version() -> None:
         known.declare(V1, (0, n), None)
         known.declare(replace(V1, xid=n), (1, n), STREAM)
     assert len(known.entries) == 1
+
+
+def test_types_stay_when_no_catalog_message_describes_a_later_version() -> None:
+    posint = TypeDefinition(16500, "d", "public", "posint", 23)
+    typed = replace(V1, columns=(*V1.columns, RelationColumn(False, "n", 16500, -1, 3, types=(posint,))))
+    bare = replace(
+        V2, columns=(*V2.columns, RelationColumn(False, "n", 16500, -1), RelationColumn(False, "o", 16501, -1))
+    )
+    known = history((V1, (0, 0), None), (bare, (0, 1), None), (typed, (0, 2), None), (bare, (0, 3), None))
+    assert in_force(known, (0, 1)) == bare
+    later = in_force(known, (0, 3))
+    assert later is not None
+    assert [column.types for column in later.columns] == [(), (), (), (posint,), ()]
 
 
 def test_in_a_segment_a_version_holds_for_its_transaction_only() -> None:
