@@ -33,7 +33,7 @@ from pgoutput_etl.postgres.catalog import Catalog, CatalogTable, read_catalog
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
 from pgoutput_etl.postgres.snapshot import ExportedSnapshot, export_snapshot, given_snapshot
-from pgoutput_etl.protocol.messages import Relation, Type
+from pgoutput_etl.protocol.messages import Relation, RelationColumn, Type
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.types import UserTypes
@@ -272,7 +272,7 @@ class Staging:
         versions = () if oid is None else self.archive.relations.unmasked(oid)[0].relations
         for relation in reversed(versions):
             if columns is None or {column.name for column in relation.columns} == set(columns):
-                return relation
+                return _as_sent(relation)
         problem = "is not in the archive" if oid is None else "has other columns in the archive"
         raise ConfigError(f"{name} {problem}: describe it with --catalog, see docs/snapshot.md")
 
@@ -292,6 +292,12 @@ class Staging:
         oid = F.lit(relation.oid).cast("long").alias("relation")
         staged = rows.select(oid, F.monotonically_increasing_id().alias("ordinal"), "new")
         staged.write.format("delta").mode("append").save(path)
+
+
+def _as_sent(relation: Relation) -> Relation:
+    """Without what catalog Messages add, as a server describes it."""
+    columns = (RelationColumn(c.is_key, c.name, c.type_oid, c.type_modifier) for c in relation.columns)
+    return replace(relation, columns=tuple(columns), catalog=None)
 
 
 def _of_root(name: str, root: str | None) -> str:
