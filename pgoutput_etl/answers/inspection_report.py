@@ -12,6 +12,7 @@ from pgoutput_etl.console import Row, content_line, counted, grid, print_parts, 
 from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.inspection import report_model
 from pgoutput_etl.inspection.report_model import ArchiveReport
+from pgoutput_etl.inspection.schema_changes import SchemaCommand
 from pgoutput_etl.inspection.server_settings import FORMAT
 
 _MAX_ROWS = 20
@@ -25,6 +26,19 @@ def exit_code(report: ArchiveReport) -> int:
 
 def report_json(report: ArchiveReport) -> str:
     return json.dumps({**report.to_dict(), "exit_code": exit_code(report)}, indent=2)
+
+
+def print_schema_commands(commands: Sequence[SchemaCommand], console: Console | None = None) -> None:
+    rows: list[Row] = []
+    for command in commands:
+        texts = (command.commit_lsn or "", command.command, f"{command.schema}.{command.table}")
+        rows.append((command.commit_time or "", [str(command.xid or "")], [*texts, "; ".join(command.changes)]))
+    listed = grid("committed", ["xid"], ["LSN", "command", "table", "changes"], rows)
+    print_parts([listed if rows else "No catalog Message shows a schema change."], console)
+
+
+def schema_commands_json(commands: Sequence[SchemaCommand]) -> str:
+    return json.dumps([command.to_dict() for command in commands], indent=2)
 
 
 def print_report(report: ArchiveReport, console: Console | None = None) -> None:

@@ -25,7 +25,7 @@ from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, Packer, unpacked
 from pgoutput_etl.scan.census import MessageCensus
 from pgoutput_etl.scan.file_summary import FileScan
-from pgoutput_etl.scan.message_row import CHANGE_TAGS
+from pgoutput_etl.scan.message_row import CATALOG_TAG, CHANGE_TAGS
 from pgoutput_etl.transactions.outcome import Control, FragmentId, control_rows
 from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import (
@@ -201,6 +201,21 @@ def commits(heads: bytes, statuses: StatusLookup) -> tuple[Integers, Integers, I
     xid, lsn, status = (np.concatenate([empty, *(part[i] for part in parts)]) for i in (0, 1, 2))
     is_known = lsn >= 0
     return xid[is_known], lsn[is_known], status[is_known]
+
+
+def catalog_messages(heads: bytes, statuses: StatusLookup) -> dict[int, tuple[int | None, int | None, int | None]]:
+    """Xid, commit LSN and commit time of the transaction of each committed catalog Message of a file, by ordinal."""
+    found: dict[int, tuple[int | None, int | None, int | None]] = {}
+    for block in _blocks(heads):
+        if block["kind"] == BlockKind.CONTROL.value:
+            rows = unpacked(block, (*DECIDED_BY, "ordinal", "tag"))
+            rows = statuses.of_batch(rows.filter(pc.equal(rows.column("tag"), CATALOG_TAG)))
+            decided = statuses.decide(rows)
+            columns = (decided.top_xid, decided.commit_lsn, decided.commit_ts)
+            values = zip(*(column.to_pylist() for column in columns), strict=True)
+            ordinals, is_committed = rows.column("ordinal").to_pylist(), decided.status == COMMITTED
+            found |= {o: v for o, v, counts in zip(ordinals, values, is_committed, strict=True) if counts}
+    return found
 
 
 def _count_commits(

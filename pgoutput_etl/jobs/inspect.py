@@ -61,7 +61,10 @@ class InspectRequest:
     ] = Framing.AUTO
     spark: Annotated[bool, Option("read local files with Spark, too")] = False
     messages: Annotated[bool, Option("print the messages, one per line; the next options choose among them")] = False
-    values: Annotated[bool, Option("print cell values, which are hidden otherwise")] = False
+    ddl: Annotated[
+        bool, Option("list the schema changes, by the catalog Messages; the next options choose among them")
+    ] = False
+    values: Annotated[bool, Option("print cell values, defaults and labels, which are hidden otherwise")] = False
     table: Annotated[
         str | None, Option("only for these tables: schema.table, as a shell pattern", Value("PATTERN"))
     ] = None
@@ -78,9 +81,11 @@ class InspectRequest:
 
     def check(self) -> None:
         """Raises ConfigError."""
+        if self.messages and self.ddl:
+            raise ConfigError("--messages and --ddl can't be combined")
         for name in ("values", "table", "xid", "from_time", "to_time", "grep", "lsn"):
-            if getattr(self, name) not in (None, False) and not self.messages:
-                raise ConfigError(f"--{name.replace('_', '-')} needs --messages")
+            if getattr(self, name) not in (None, False) and not self.messages and not self.ddl:
+                raise ConfigError(f"--{name.replace('_', '-')} needs --messages or --ddl")
 
     @property
     def filter(self) -> MessageFilter:
@@ -112,9 +117,16 @@ def _print(line: str) -> None:
 
 
 def _inspect(request: InspectRequest, output: OutputOptions) -> int:
-    from pgoutput_etl.answers.inspection_report import exit_code, print_report, report_json
+    from pgoutput_etl.answers.inspection_report import (
+        exit_code,
+        print_report,
+        print_schema_commands,
+        report_json,
+        schema_commands_json,
+    )
     from pgoutput_etl.inspection.archive import inspect_archive, inspection_contexts
     from pgoutput_etl.inspection.report import report_on
+    from pgoutput_etl.inspection.schema_changes import schema_commands
 
     with ExitStack() as stack:
         landed, runner = list_files(request, stack)
@@ -124,12 +136,19 @@ def _inspect(request: InspectRequest, output: OutputOptions) -> int:
         if request.messages:
             contexts = inspection_contexts(inspection, request.filter, request.values, output.json)
             runner.print_messages(contexts, _print)
-            for line in (*report.unreadable, *report.damages, *report.gaps):
-                progress(f"damaged or missing: {line}")
+        elif request.ddl:
+            commands = schema_commands(inspection, runner, request.filter, request.values)
+            if output.json:
+                _print(schema_commands_json(commands))
+            else:
+                print_schema_commands(commands)
         elif output.json:
             _print(report_json(report))
         else:
             print_report(report)
+        if request.messages or request.ddl:
+            for line in (*report.unreadable, *report.damages, *report.gaps):
+                progress(f"damaged or missing: {line}")
         return exit_code(report)
 
 

@@ -19,6 +19,8 @@ PREFIX = "pgoutput_etl.catalog"
 
 VERSION = 1
 
+SEND_CATALOG = "send_catalog"  # in place of a command's tag
+
 _DIGEST = 64  # hexadecimal digits
 
 _OIDS, _NUMBERS, _MODIFIERS = 2**32, 2**15, 2**31  # the number of each
@@ -65,7 +67,7 @@ class CatalogMessage:
     anew and did not send. is_cast: by a cast. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could
     not be described. xid: of the subtransaction, which pgoutput does not tell: it gives a Message in a stream segment
     the xid of the whole transaction (pgoutput_message). transaction: the xid of the whole transaction, with its epoch.
-    number: of the server's sequence. after: as in transactions/catalog_numbers.py."""
+    number: of the server's sequence. after: as in transactions/catalog_numbers.py. command: its tag."""
 
     tables: tuple[DefinedTable, ...] = ()
     rewritten: tuple[int, ...] = ()
@@ -77,6 +79,7 @@ class CatalogMessage:
     transaction: int = 0
     number: int = 0
     after: tuple[int, ...] = ()
+    command: str = ""
 
     def check_is_original(self, place: MessagePlace) -> None:
         """Raises CatalogMessageError for a signed Message that somebody who can read the archive has sent again."""
@@ -108,12 +111,12 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
     created = frozenset(body.get("created", ()))
     tables = tuple(_table(table, created) for table in body.get("tables", ()))
     dropped = tuple(map(_number, body.get("dropped", ())))
-    is_resent = body.get("command") == "send_catalog"
-    xid = _number(body["xid"])
+    xid, command = _number(body["xid"]), _text(body.get("command", ""))
+    is_resent = command == SEND_CATALOG
     found = CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid)
     transaction, number = _number(body.get("transaction", 0), _SEQUENCE), _number(body.get("number", 0), _SEQUENCE)
     after = tuple(_number(earlier, _SEQUENCE) for earlier in body.get("after", ()))
-    return replace(found, transaction=transaction, number=number, after=after)
+    return replace(found, transaction=transaction, number=number, after=after, command=command)
 
 
 def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:

@@ -83,6 +83,10 @@ class Definition:
         return replace(relation, columns=tuple(columns), catalog=mark)
 
     @property
+    def full_name(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+    @property
     def has_names(self) -> bool:
         """True if values are the names of tables."""
         return any(column.type_oid in _TABLE_NAMES for column in self.columns)
@@ -95,13 +99,16 @@ class Definition:
 @dataclass(frozen=True, slots=True)
 class DefinitionEntry:
     """A definition from `position` on. xid: of the open transaction that sent it, None once it is committed. subxid: of
-    its subtransaction, in a stream segment. commit_lsn: None if it is open, or unreadable."""
+    its subtransaction, in a stream segment. commit_lsn: None if it is open, or unreadable. command: the tag of the
+    command that changed it. before: the definition that it replaces for all transactions."""
 
     position: Position
     definition: Definition
     xid: int | None = None
     subxid: int | None = None
     commit_lsn: int | None = None
+    command: str = ""
+    before: Definition | None = None
 
 
 @dataclass(slots=True)
@@ -167,12 +174,12 @@ class Definitions:
             changed += [replace(known.rewritten(), columns=()) for known in self._known(xid)]
         subxid = None if xid is None else found.xid
         for definition in changed:
-            self._add(DefinitionEntry(position, definition, xid, subxid, commit_lsn))
+            self._add(DefinitionEntry(position, definition, xid, subxid, commit_lsn, found.command))
         for table in found.tables:
             known = self.definition(table.oid, xid)
             definition = self._defined(table, found, known)
             if definition != known:
-                self._add(DefinitionEntry(position, definition, xid, subxid, commit_lsn))
+                self._add(DefinitionEntry(position, definition, xid, subxid, commit_lsn, found.command))
 
     def _defined(self, table: DefinedTable, message: CatalogMessage, earlier: Definition | None) -> Definition:
         """A rewrite removes initial values from the catalog, but a later row may be the first that shows the column."""
@@ -250,7 +257,8 @@ class Definitions:
 
     def _add(self, entry: DefinitionEntry) -> None:
         if entry.xid is None:
+            before = self.definition(entry.definition.oid, None)
             self._committed[entry.definition.oid] = entry
-            self.added.append(entry)
+            self.added.append(replace(entry, before=before))
         else:
             self._open.setdefault(entry.xid, []).append(entry)

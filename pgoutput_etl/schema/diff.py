@@ -26,6 +26,16 @@ class ChangeKind(Enum):
     TABLE_REPLACED = "table replaces another one"
     TABLE_DISPLACED = "table displaced by a new one of its name"
     TABLE_MOVED = "table moved to the path that the configuration gives it"
+    # Of a definition (definition_changes.py), not of a target
+    TABLE_CREATED = "table created"
+    TABLE_DESCRIBED = "table described"
+    TABLE_DROPPED = "table dropped"
+    UNKNOWN = "definition unknown"
+    REWRITTEN = "values computed anew"
+    CAST = "values cast"
+    DEFAULT = "existing rows got a default"
+    TYPE_CHANGED = "type changed"
+    PARTITIONS = "partitions changed"
 
 
 # The detail of a new column whose values in existing rows are known, or named as rewritten.

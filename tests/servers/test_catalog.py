@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from random import Random
 
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.jobs.command import OutputOptions
+from pgoutput_etl.jobs.inspect import InspectRequest
+from pgoutput_etl.jobs.inspect import run as inspect
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.servers.test_snapshot_live import DRIVER
@@ -232,6 +236,33 @@ def test_no_message_is_missing_with_concurrent_transactions_of_all_kinds(servers
             connection.close()
         database.land()
         assert unknown(read_landed(landing)) == set()
+
+
+@pytest.mark.parametrize("version", [pytest.param(16, marks=pytest.mark.soak), 18])
+def test_inspect_lists_what_a_server_did(
+    version: Version, servers: Servers, landing: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without Spark, and in the words of the commands."""
+    server = servers(version)
+    with judged_database(server, "ddl", landing, has_catalog=True) as database:
+        server.psql("create type mood as enum ('red'); create table t (id int primary key, m mood)")
+        server.psql("begin; alter table t add gone int; rollback; alter table t add c int default 1, add d text")
+        server.psql("alter type mood rename value 'red' to 'blue'; alter table t alter c type bigint using c * 2")
+        server.psql("alter table t rename d to e; alter table t drop c; alter table t rename to u; drop table u")
+        database.land()
+    assert inspect(InspectRequest((str(landing),), ddl=True), OutputOptions(json=True, quiet=True)) == 0
+    listed = [(c["command"], c["table"], "; ".join(c["changes"])) for c in json.loads(capsys.readouterr().out)]
+    assert listed == [
+        ("CREATE TABLE", "t", "table created (id int4, m public.mood)"),
+        ("ALTER TABLE", "t", "column added: c (int4); existing rows got a default: c; column added: d (text)"),
+        ("ALTER TYPE", "t", "type changed: m (labels)"),
+        ("ALTER TABLE", "t", "values computed anew"),
+        ("ALTER TABLE", "t", "column retyped: c (int4 to int8)"),
+        ("ALTER TABLE", "t", "column renamed: e (was d)"),
+        ("ALTER TABLE", "t", "column dropped: c"),
+        ("ALTER TABLE", "u", "table renamed (was public.t)"),
+        ("DROP TABLE", "u", "table dropped"),
+    ]
 
 
 OPTIONS: list[tuple[Version, int, dict[str, str]]] = [
