@@ -9,7 +9,7 @@ from typing import Any
 from pgoutput_etl.inspection.archive import Inspection, Runner
 from pgoutput_etl.inspection.file_scan import catalog_messages
 from pgoutput_etl.inspection.message_lines import MessageFilter, MessageLine, as_lsn, as_time
-from pgoutput_etl.schema.definition_changes import definition_changes
+from pgoutput_etl.schema.definition_changes import changed_definitions
 from pgoutput_etl.types import UserTypes
 
 
@@ -39,12 +39,10 @@ def schema_commands(
     if not entries:
         return []
     transactions = runner.query(partial(catalog_messages, statuses=inspection.assembled.statuses()))
-    types = UserTypes.of(assembly.types.values(), {})
-    names = {entry.definition.oid: entry.definition.full_name for entry in entries}
     commands = []
-    for entry in entries:
+    for entry, changes in changed_definitions(entries, UserTypes.of(assembly.types.values(), {})):
         (file, ordinal), definition = entry.position, entry.definition
-        if ordinal not in transactions.get(file, {}) or not (changes := definition_changes(entry, types, names)):
+        if ordinal not in transactions.get(file, {}):
             continue
         xid, lsn, time = transactions[file][ordinal]
         tables = {known.full_name for known in (definition, entry.before) if known is not None}

@@ -90,5 +90,6 @@ class LedgerHistory:
             name = {"oid": table.oid, "schema": table.schema, "table": table.table}
             first_row = {"commit_lsn": lsn, "file": file, "ordinal": ordinal}
             detail = {"kind": change.kind.value, "column": change.column or None, "detail": change.detail or None}
-            rows.append(name | first_row | detail)
+            shown_by = {"shown_by": "catalog" if change.is_fact else "messages"}
+            rows.append(name | first_row | detail | shown_by)
         self.store.append_rows("schema_changes", rows, batch.number)

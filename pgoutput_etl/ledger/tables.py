@@ -121,7 +121,7 @@ _SCHEMAS = {
     ),
     "schema_changes": (
         "batch long, oid long, schema string, table string, commit_lsn long, file long, ordinal long, kind string, "
-        "column string, detail string"
+        "column string, detail string, shown_by string"
     ),
 }
 

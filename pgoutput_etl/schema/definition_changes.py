@@ -5,7 +5,7 @@ A target's own changes (diff.py) follow its committed rows, and leave out what h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from pgoutput_etl.protocol.catalog_message import SEND_CATALOG
@@ -28,8 +28,18 @@ class DefinitionChange:
         return f"{self.change} = {self.value!r}" if shows_values and self.value is not None else str(self.change)
 
 
-def definition_changes(entry: DefinitionEntry, types: UserTypes, names: Mapping[int, str]) -> list[DefinitionChange]:
-    """Empty for the first definition that send_catalog() sends. names: of tables, by OID."""
+def changed_definitions(
+    entries: Sequence[DefinitionEntry], types: UserTypes
+) -> Iterator[tuple[DefinitionEntry, list[DefinitionChange]]]:
+    """The entries that change something, with their changes."""
+    names = {entry.definition.oid: entry.definition.full_name for entry in entries}
+    for entry in entries:
+        if changes := _changes(entry, types, names):
+            yield entry, changes
+
+
+def _changes(entry: DefinitionEntry, types: UserTypes, names: Mapping[int, str]) -> list[DefinitionChange]:
+    """None for the first definition that send_catalog() sends. names: of tables, by OID."""
     before, after = entry.before, entry.definition
     if after.is_dropped:
         return [_change(ChangeKind.TABLE_DROPPED)]

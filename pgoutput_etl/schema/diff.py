@@ -6,7 +6,7 @@ schema/column_matching.py decides which columns of the two versions are the same
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity, TypeForm
@@ -38,17 +38,15 @@ class ChangeKind(Enum):
     PARTITIONS = "partitions changed"
 
 
-# The detail of a new column whose values in existing rows are known, or named as rewritten.
-BY_CATALOG = "by the server's catalog"
-
-
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """detail: the difference, in names and types; "" if the column's name is enough."""
+    """detail: the difference, in names and types; "" if the column's name is enough. is_fact: catalog Messages show it;
+    otherwise, it is inferred from the descriptions of rows."""
 
     kind: ChangeKind
     column: str
     detail: str = ""
+    is_fact: bool = False
 
     def __str__(self) -> str:
         named = f"{self.kind.value}: {self.column}" if self.column else self.kind.value
@@ -150,6 +148,7 @@ def _changes(
     old: Relation, new: Relation, origins: Sequence[int | None], retired: Sequence[int], unsent: Sequence[int]
 ) -> list[SchemaChange]:
     before, after = old.columns, new.columns
+    is_fact = old.catalog is not None and new.catalog is not None
     changes = [
         SchemaChange(ChangeKind.RETIRED if place in retired else ChangeKind.DROPPED, column.name)
         for place, column in enumerate(before)
@@ -158,7 +157,7 @@ def _changes(
     for place, (column, origin) in enumerate(zip(after, origins, strict=True)):
         if origin is None:
             kind = ChangeKind.PUBLISHED if place in unsent else ChangeKind.ADDED
-            changes.append(SchemaChange(kind, column.name, BY_CATALOG if old.catalog and new.catalog else ""))
+            changes.append(SchemaChange(kind, column.name))
             continue
         old_column = before[origin]
         if old_column.name != column.name:
@@ -172,7 +171,7 @@ def _changes(
         new.replica_identity is not full and old_key != new_key
     ):
         changes.append(SchemaChange(ChangeKind.KEY, "", f"{_key(old)} to {_key(new)}"))
-    return changes
+    return [replace(change, is_fact=is_fact) for change in changes]
 
 
 def _key(relation: Relation) -> str:

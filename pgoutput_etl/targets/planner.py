@@ -405,7 +405,7 @@ def _name_changes(
     if state is None:
         return []
     if (state.schema, state.table) != (relation.namespace, relation.name):
-        return [SchemaChange(ChangeKind.TABLE_RENAMED, "", f"was {state.full_name}")]
+        return [SchemaChange(ChangeKind.TABLE_RENAMED, "", f"was {state.full_name}", relation.catalog is not None)]
     if moved_from is None:
         return []
     return [SchemaChange(ChangeKind.TABLE_DISPLACED if is_displaced else ChangeKind.TABLE_MOVED, "")]

@@ -14,10 +14,11 @@ from pgoutput_etl.jobs.inspect import InspectRequest
 from pgoutput_etl.jobs.inspect import run as inspect
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.plan.run import plan
 from tests.servers.test_snapshot_live import DRIVER
 from tests.servers.test_sql_cases import ONLY_THE_JOB, cases
 from tests.spark.jobs.test_apply_job import ROOT, run
-from tests.support.jobs import Job
+from tests.support.jobs import Job, Nights
 from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
 from tests.support.servers.catalog_history import CatalogHistory
 from tests.support.servers.judged_database import CATALOG, judged_database
@@ -263,6 +264,35 @@ def test_inspect_lists_what_a_server_did(
         ("ALTER TABLE", "u", "table renamed (was public.t)"),
         ("DROP TABLE", "u", "table dropped"),
     ]
+
+
+@pytest.mark.spark
+def test_plan_contract_and_ledger_see_commands(
+    servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
+) -> None:
+    """A column that is dropped and added again alike, without a row: the rows would never show it."""
+    rule = "{match: public.kept, on_schema_change: {drop: hold}}"
+    job, server = Job(spark, tmp_path, landing, [f"tables=[{rule}]"]), servers(18)
+    with judged_database(server, "commands", landing, has_catalog=True) as database:
+        server.psql("create table t (id int primary key, v int); insert into t values (1, 1)")
+        server.psql("create table kept (id int primary key, v int); insert into kept values (1, 1)")
+        database.land()
+        job.run()
+        server.psql("alter table t drop v, add v int; alter table t rename to u; alter table kept drop v, add v int")
+        database.land()
+        planned = plan(spark, job.loaded())
+        again = ("column dropped: v", "column added: v (int4)")
+        assert [(c.command, c.table, c.changes) for c in planned.commands] == [
+            ("ALTER TABLE", "t", again),
+            ("ALTER TABLE", "u", ("table renamed (was public.t)",)),
+            ("ALTER TABLE", "kept", again),
+        ]
+        [held] = [table.held for table in planned.tables if table.held is not None]
+        assert "on_schema_change holds: column dropped: v" in held
+        assert [t.held for t in job.run().tables if t.held is not None] == [held]
+        changes = {(c["table"], c["kind"], c["shown_by"]) for c in Nights(job).ledger("schema_changes")}
+        kinds = ("column added", "column dropped", "table renamed")
+        assert changes == {("u", kind, "catalog") for kind in kinds}
 
 
 OPTIONS: list[tuple[Version, int, dict[str, str]]] = [

@@ -13,7 +13,7 @@ from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
 from pgoutput_etl.load.writer import TableResult
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.schema.diff import BY_CATALOG, ChangeKind
+from pgoutput_etl.schema.diff import ChangeKind
 from pgoutput_etl.targets.column_descriptions import TargetColumn, target_columns
 from pgoutput_etl.targets.condition import ConditionKind, conditions_of
 from pgoutput_etl.targets.plan import TableState, may_lack_rows, snapshots_ahead
@@ -91,8 +91,8 @@ def _added_columns(batch: Batch, results: Iterable[TableResult]) -> tuple[str, .
     kinds = (ChangeKind.ADDED, ChangeKind.PUBLISHED)
     existing = [result for result in results if result.state.oid in batch.tables and result.summary.held is None]
     changes = [(r.state.full_name, change) for r in existing for _, change in r.schema_changes]
-    guessed = ((name, change) for name, change in changes if change.detail != BY_CATALOG)
-    return tuple(sorted(f"{name}.{change.column}" for name, change in guessed if change.kind in kinds))
+    guessed = ((name, change) for name, change in changes if change.kind in kinds and not change.is_fact)
+    return tuple(sorted(f"{name}.{change.column}" for name, change in guessed))
 
 
 def _columns(config: Config, result: TableResult) -> tuple[TargetColumn, ...]:

@@ -78,11 +78,22 @@ class PlannedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedCommand:
+    """A command that has changed a table's definition, as a catalog Message shows it."""
+
+    commit_lsn: str
+    command: str
+    schema: str
+    table: str
+    changes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSummary:
     """The next batch. batch: its number, or the last batch's if nothing is new. resumes: an earlier run began it and
     died. conditions: of all tables after the batch, without those that it would hold. vacated: paths that would be
     emptied. later_files: files of the same run's further batches. later_batches: the number of these batches; None if
-    only scanning the files would show it. next: the commands to run now."""
+    only scanning the files would show it. next: the commands to run now. commands: in commit order."""
 
     source: str
     batch: int
@@ -107,6 +118,7 @@ class PlanSummary:
     later_batches: int | None = 0
     remarks: tuple[str, ...] = ()
     next: tuple[NextCommand, ...] = ()
+    commands: tuple[PlannedCommand, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -126,6 +138,7 @@ class PlanSummary:
 def print_plan(plan: PlanSummary, console: Console | None = None) -> None:
     """Prints what the next batch would do."""
     tables = [_files(plan.files), _tables(table for table in plan.tables if table.held is None)]
+    tables.append(_commands(plan.commands))
     print_parts([*_heading(plan), *tables, *_remarks(plan), "Nothing was written."], console)
     print_parts(next_lines(plan.next), console, soft_wrap=True)
 
@@ -163,6 +176,11 @@ def _tables(tables: Iterable[PlannedTable]) -> Table:
         notes += [] if table.has_key else ["no key: all columns identify a row"]
         rows.append((table.name, [*(table.rows_in[tag] for tag in "IUDT"), *effects], ["; ".join(notes)]))
     return grid("table", ("I", "U", "D", "T", "inserted", "updated", "deleted"), ["notes"], rows, rare="T")
+
+
+def _commands(commands: Iterable[PlannedCommand]) -> Table:
+    rows: list[Row] = [(c.commit_lsn, (), (c.command, f"{c.schema}.{c.table}", "; ".join(c.changes))) for c in commands]
+    return grid("schema change at", (), ("command", "table", "changes"), rows, _SHOWN)
 
 
 def _remarks(plan: PlanSummary) -> list[str]:

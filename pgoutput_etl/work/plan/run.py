@@ -21,8 +21,10 @@ from pgoutput_etl.inspection.report import kind_of_transaction
 from pgoutput_etl.landing.fingerprint import FilePart, FileStatus
 from pgoutput_etl.landing.selection import tail_remark
 from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.masking.unmasked_copies import unmasked_copies
 from pgoutput_etl.schema.column_changes import changes_of
+from pgoutput_etl.schema.definition_changes import changed_definitions
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition, conditions_of
 from pgoutput_etl.targets.key_spelling import changeable_keys
 from pgoutput_etl.targets.partitions import partition_remarks
@@ -36,13 +38,15 @@ from pgoutput_etl.targets.plan import (
     mismatches_left,
 )
 from pgoutput_etl.targets.written_settings import refuse_other_modes
+from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
+from pgoutput_etl.types import UserTypes
 from pgoutput_etl.work.batch import World
 from pgoutput_etl.work.files.backlog import Backlog, find_backlog
 from pgoutput_etl.work.files.batch_plan import BatchPlan, plan_batch, with_creations
 from pgoutput_etl.work.kinds.unfinished import unfinished_work
 from pgoutput_etl.work.plan.effects import change_counts, count_effects
-from pgoutput_etl.work.plan.report import PlannedFile, PlannedTable, PlannedTransaction, PlanSummary
+from pgoutput_etl.work.plan.report import PlannedCommand, PlannedFile, PlannedTable, PlannedTransaction, PlanSummary
 
 
 def plan(spark: SparkSession, config: Config, progress: Progress = no_progress) -> PlanSummary:
@@ -176,7 +180,20 @@ def _explain(world: World, plan: BatchPlan, progress: Progress) -> PlanSummary:
         refused_files=files.refused(),
         files_not_read=files.not_read(),
         remarks=_remarks(world, plan),
+        commands=tuple(_commands(batch, assembly)),
     )
+
+
+def _commands(batch: Batch, assembly: Assembly) -> list[PlannedCommand]:
+    """Without those of transactions that were sent before."""
+    types, newest = UserTypes.of(assembly.types.values(), {}), batch.last_commit_lsn + 1
+    commands = []
+    for entry, changes in changed_definitions(assembly.relations.definitions.added, types):
+        if entry.commit_lsn is not None and entry.commit_lsn >= newest:
+            newest, table = entry.commit_lsn, entry.definition
+            place = (format_lsn(newest), entry.command, table.namespace, table.name)
+            commands.append(PlannedCommand(*place, tuple(change.text(False) for change in changes)))
+    return list(dict.fromkeys(commands))
 
 
 def _conditions(world: World, plan: BatchPlan, held: Collection[int]) -> tuple[TableCondition, ...]:

@@ -18,7 +18,7 @@ from pgoutput_etl.protocol.messages import (
 )
 from pgoutput_etl.schema.declarations import Declarations
 from pgoutput_etl.schema.definitions import DefinitionEntry, Definitions
-from pgoutput_etl.schema.diff import BY_CATALOG, has_unsent_values, lineage
+from pgoutput_etl.schema.diff import has_unsent_values, lineage
 from pgoutput_etl.schema.relation_history import RelationHistory
 
 OID, INT, TEXT = 16400, 23, 25
@@ -163,9 +163,15 @@ def completed(*columns: RelationColumn, rewrites: int = 0, last: int | None = No
 
 
 def test_numbers_decide_which_column_is_which() -> None:
-    assert lines(completed(A, B), completed(A, B_AGAIN)) == ["column dropped: b", f"column added: b ({BY_CATALOG})"]
+    assert lines(completed(A, B), completed(A, B_AGAIN)) == ["column dropped: b", "column added: b"]
     swapped = completed(column(1, "b"), column(2, "a"))
     assert lines(completed(A, B), swapped) == ["column renamed: b (was a)", "column renamed: a (was b)"]
+
+
+def test_a_change_is_a_fact_if_the_catalog_describes_both_sides() -> None:
+    for before, after, is_fact in ((A, B, True), (A, None, False), (None, B, False)):
+        old, new = (sent(A) if before is None else completed(A), sent(A, B) if after is None else completed(A, B))
+        assert [change.is_fact for change in lineage(old, new, Declarations({})).changes] == [is_fact]
 
 
 def test_a_wrong_declaration_is_refused() -> None:
