@@ -100,7 +100,7 @@ def unquoted(name: str) -> str:
 
 
 def text_literal(text: str) -> str:
-    """A text of the configuration for Spark's SQL."""
+    """For Spark's SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 

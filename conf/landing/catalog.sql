@@ -155,6 +155,7 @@ with recursive tree (oid) as (
 select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
     'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind, 'persistence', c.relpersistence,
     'identity', c.relreplident, 'bound', pg_get_expr(c.relpartbound, c.oid),
+    'comment', case when getdatabaseencoding() <> 'SQL_ASCII' then obj_description(c.oid, 'pg_class') end,
     'root', case when c.relispartition then pg_partition_root(c.oid)::oid::bigint end,
     'partitions', case when c.relkind = 'p' then (
         select coalesce(jsonb_agg(h.inhrelid::bigint order by h.inhrelid), '[]')
@@ -162,6 +163,7 @@ select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
     'columns', (
         select coalesce(jsonb_agg(jsonb_build_object(
             'number', a.attnum, 'name', a.attname, 'type', a.atttypid::bigint, 'modifier', a.atttypmod,
+            'comment', case when getdatabaseencoding() <> 'SQL_ASCII' then col_description(c.oid, a.attnum) end,
             'form', case when a.atttypid >= 16384 then nullif(pgoutput_etl.form(a.atttypid), '{}') end, 'initial', coalesce(
                 case when a.atthasmissing then (a.attmissingval::text::text[])[1] end,
                 case when c.relkind = 'p' then (

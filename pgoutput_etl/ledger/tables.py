@@ -101,7 +101,8 @@ _SCHEMAS = {
     "catalog": (
         "batch long, oid long, schema string, table string, columns relation_columns, rewrites long, last_number int, "
         "casts long, is_created boolean, is_whole boolean, partitions longs, has_generated boolean, dropped boolean, "
-        "from_file long, from_ordinal long, xid long, subxid long, commit_lsn long, command string"
+        "from_file long, from_ordinal long, xid long, subxid long, commit_lsn long, command string, "
+        "comments string"
     ),
     "types": "batch long, oid long, schema string, name string",
     "transactions": (
@@ -245,13 +246,15 @@ def catalog_row(entry: DefinitionEntry) -> dict[str, Any]:
     columns = {"columns": column_rows(definition.columns), "partitions": list(definition.partitions)}
     columns |= {"has_generated": definition.has_generated, "dropped": definition.is_dropped}
     sent_by = {"xid": entry.xid, "subxid": entry.subxid, "commit_lsn": entry.commit_lsn, "command": entry.command}
-    return {**named, **columns, **_mark_row(definition.mark), **position, **sent_by}
+    comments = {"comments": json.dumps(definition.comments)}
+    return {**named, **columns, **_mark_row(definition.mark), **position, **sent_by, **comments}
 
 
 def catalog_entry(row: Mapping[str, Any]) -> DefinitionEntry:
     named, columns = (row["oid"], row["schema"], row["table"]), columns_of_rows(row["columns"])
     mark, partitions = _mark(row) or CatalogMark(0, 0), tuple(row["partitions"])
-    definition = Definition(*named, columns, mark, partitions, row["has_generated"], row["dropped"])
+    comments = tuple((number, text) for number, text in json.loads(row["comments"] or "[]"))
+    definition = Definition(*named, columns, mark, partitions, row["has_generated"], row["dropped"], comments)
     position = row["from_file"], row["from_ordinal"]
     sent_by = row["xid"], row["subxid"], row["commit_lsn"], row["command"] or ""
     return DefinitionEntry(position, definition, *sent_by)

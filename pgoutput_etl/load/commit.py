@@ -103,8 +103,9 @@ def overwrite(table: TableCommit, rows: DataFrame, layout: Layout = NO_LAYOUT) -
         if tag_columns(stored.schema):
             check_shared(spark, path)
         allow_names(spark, path, rows.columns)
-        layout, rows = stored.after_overwrite(layout), keeping_comments(rows, stored.comments)
-    layout = possible(layout, rows.schema)
+        layout = stored.after_overwrite(layout)
+    kept = {} if stored is None else stored.comments
+    layout, rows = possible(layout, rows.schema), keeping_comments(rows, {**kept, **layout.column_comments})
     feed_stops = stored is not None and allow_overwrite(spark, path, stored, layout, rows.schema)
     writer = table.writer_of(rows).mode("overwrite").option("overwriteSchema", "true")
     if stored is None:

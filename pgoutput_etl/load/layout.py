@@ -234,12 +234,17 @@ def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
     # Delta changes names' case.
     stored_values = {name.lower(): value for name, value in {CHANGE_FEED: "false", **has.properties}.items()}
     properties = {name: value for name, value in wanted.properties.items() if stored_values.get(name.lower()) != value}
-    if wanted.comment is not None and wanted.comment != has.comment:
+    if wanted.comment is not None and wanted.comment != (has.comment or ""):
         properties[_COMMENT] = wanted.comment
     if properties:
         pairs = ", ".join(f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())
         statements.append(f"SET TBLPROPERTIES ({pairs})")
         changes += [name if name == _COMMENT else f"property {name}" for name in properties]
+    comments = {name: text for name, text in wanted.column_comments.items() if name in stored.schema.names}
+    comments = {name: text for name, text in comments.items() if text != stored.comments.get(name, "")}
+    if comments:
+        statements += [f"ALTER COLUMN {quoted(name)} COMMENT {text_literal(text)}" for name, text in comments.items()]
+        changes.append(f"{_COMMENT} of {_listed(tuple(comments))}")
     left = _not_for_all(has.properties) if wanted.readers is Readers.ALL else []
     if "columnMapping" in left and (odd := [name for name in stored.schema.names if needs_column_mapping(name)]):
         left.remove("columnMapping")  # a source that shares the table brings such a column

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -20,6 +20,8 @@ PREFIX = "pgoutput_etl.catalog"
 VERSION = 1
 
 SEND_CATALOG = "send_catalog"  # in place of a command's tag
+
+TABLE = 0  # in place of a column's number
 
 _DIGEST = 64  # hexadecimal digits
 
@@ -35,7 +37,7 @@ class CatalogMessageError(Exception):
 class DefinedTable:
     """A table and all of its columns, which the publication may leave out. is_key is not set. root: of a partition.
     is_root: the Message has all of its partitions, too. is_created: it is new, and published. has_generated: some
-    columns are."""
+    columns are. comments: by the columns' numbers; 0 is the table."""
 
     oid: int
     namespace: str
@@ -45,6 +47,7 @@ class DefinedTable:
     is_root: bool = False
     is_created: bool = False
     has_generated: bool = False
+    comments: tuple[tuple[int, str], ...] = field(default=(), repr=False)
 
     @property
     def last_number(self) -> int:
@@ -125,7 +128,14 @@ def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
     root = _number(table["root"]) if "root" in table else None
     oid, is_root = _number(table["oid"]), table.get("kind") == "p" and root is None
     has_generated = any("generated" in column for column in table["columns"])
-    return DefinedTable(oid, *names, columns, root, is_root, oid in created, has_generated)
+    comments = tuple(_comments(table))
+    return DefinedTable(oid, *names, columns, root, is_root, oid in created, has_generated, comments=comments)
+
+
+def _comments(table: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+    for described in ({**table, "number": TABLE}, *table["columns"]):
+        if "comment" in described:
+            yield described["number"], _text(described["comment"])
 
 
 def _column(column: Mapping[str, Any]) -> RelationColumn:

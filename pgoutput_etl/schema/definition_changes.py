@@ -19,7 +19,7 @@ _CREATES = ("CREATE ", "SELECT INTO", "IMPORT ")
 
 @dataclass(frozen=True, slots=True)
 class DefinitionChange:
-    """value: a default, or a label: like a cell value, it is only shown on request."""
+    """value: a default, a label, or a comment: like a cell value, it is only shown on request."""
 
     change: SchemaChange
     value: str | None = None
@@ -47,7 +47,11 @@ def _changes(entry: DefinitionEntry, types: UserTypes, names: Mapping[int, str])
         return [] if entry.command == SEND_CATALOG else [_first(entry, types)]
     if not after.columns:
         return [_change(ChangeKind.UNKNOWN)]
-    return [*_of_table(before, after, names), *_of_columns(before.columns, after.columns, types)]
+    return [
+        *_of_table(before, after, names),
+        *_of_columns(before.columns, after.columns, types),
+        *_comments(before, after),
+    ]
 
 
 def _change(kind: ChangeKind, column: str = "", detail: str = "", value: str | None = None) -> DefinitionChange:
@@ -96,6 +100,13 @@ def _of_columns(
             yield _change(ChangeKind.TYPE_CHANGED, column.name, *_form_changes(old.form, column.form))
         if column.initial is not None and (old is None or old.initial is None):
             yield _change(ChangeKind.DEFAULT, column.name, "", column.initial.decode())
+
+
+def _comments(before: Definition, after: Definition) -> Iterator[DefinitionChange]:
+    columns, old = {column.number: column.name for column in after.columns}, dict(before.comments)
+    for number, text in after.comments:
+        if old.get(number, "") != text:
+            yield _change(ChangeKind.COMMENT, columns.get(number, ""), "", text)
 
 
 def _type(column: RelationColumn, types: UserTypes) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pgoutput_etl.protocol.catalog_message import (
+    TABLE,
     CatalogMessage,
     CatalogMessageError,
     DefinedTable,
@@ -38,7 +39,8 @@ def _nothing(_schema: str, _table: str, _column: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Definition:
     """A table's name and columns; no columns if they are unknown or the table is dropped. mark: what its next Relation
-    message gets. partitions: OIDs, of a root."""
+    message gets. partitions: OIDs, of a root. comments: by the columns' numbers, 0 for the table, of columns that are
+    not masked; "" if it was removed."""
 
     oid: int
     namespace: str
@@ -48,6 +50,7 @@ class Definition:
     partitions: tuple[int, ...] = ()
     has_generated: bool = False
     is_dropped: bool = False
+    comments: tuple[tuple[int, str], ...] = field(default=(), repr=False)
 
     def completed(self, relation: Relation) -> Relation | None:
         """The Relation message with what the catalog knows; None if it is not of this definition."""
@@ -125,6 +128,7 @@ class Definitions:
     refused: dict[str, int] = field(default_factory=dict)
     _committed: dict[int, DefinitionEntry] = field(default_factory=dict)
     _open: dict[int, list[DefinitionEntry]] = field(default_factory=dict)  # by the transaction's xid
+    _comments_before: dict[int, tuple[tuple[int, str], ...]] = field(default_factory=dict)  # of those in `added`
 
     @classmethod
     def of(cls, entries: Iterable[DefinitionEntry], still_open: Collection[Position] = ()) -> Definitions:
@@ -197,8 +201,21 @@ class Definitions:
         definition = Definition(
             table.oid, table.namespace, table.name, tuple(columns), mark, partitions, table.has_generated
         )
+        definition = replace(definition, comments=self._comments(table, earlier))
         is_new = any(hide and c.number not in known for c, hide in zip(columns, masked, strict=True))
         return definition.rewritten() if is_new and earlier is not None else definition
+
+    def _comments(self, table: DefinedTable, earlier: Definition | None) -> tuple[tuple[int, str], ...]:
+        shown = {c.number for c in table.columns if not self.is_masked(table.namespace, table.name, c.name)} | {TABLE}
+        left = {TABLE, *(column.number for column in table.columns)}
+        known = () if earlier is None else earlier.comments
+        removed = {number: "" for number, _ in known if number in left}
+        sent = {number: text for number, text in table.comments if number in shown}
+        return tuple(sorted({**removed, **sent}.items()))
+
+    def has_new_comments(self, oid: int) -> bool:
+        """True if a comment was set, changed, or removed since the definitions were loaded."""
+        return oid in self._comments_before and self._committed[oid].definition.comments != self._comments_before[oid]
 
     def _is_renamed(self, table: DefinedTable, xid: int | None) -> bool:
         known = self.definition(table.oid, xid)
@@ -260,5 +277,6 @@ class Definitions:
             before = self.definition(entry.definition.oid, None)
             self._committed[entry.definition.oid] = entry
             self.added.append(replace(entry, before=before))
+            self._comments_before.setdefault(entry.definition.oid, () if before is None else before.comments)
         else:
             self._open.setdefault(entry.xid, []).append(entry)

@@ -36,6 +36,7 @@ class ChangeKind(Enum):
     DEFAULT = "existing rows got a default"
     TYPE_CHANGED = "type changed"
     PARTITIONS = "partitions changed"
+    COMMENT = "comment changed"
 
 
 @dataclass(frozen=True, slots=True)

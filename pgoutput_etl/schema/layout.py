@@ -38,13 +38,15 @@ def needs_column_mapping(name: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """partition_by, cluster_by: column names; at most one of them is given. comment: None keeps the table's own
-    comment. readers: ALL excludes the features in NOT_FOR_ALL; SPARK keeps those that the table already has."""
+    comment. column_comments: by name; others stay as they are. readers: ALL excludes the features in NOT_FOR_ALL; SPARK
+    keeps those that the table already has."""
 
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     comment: str | None = None
     readers: Readers = Readers.SPARK
+    column_comments: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return self != NO_LAYOUT

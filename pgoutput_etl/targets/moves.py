@@ -14,8 +14,8 @@ from pgoutput_etl.targets.plan import TableChanges, TableState
 def with_moves(
     history: RelationHistory, changes: Mapping[int, TableChanges], states: Mapping[int, TableState]
 ) -> dict[int, TableChanges]:
-    """A batch's changes, with a change of no row for each table with another definition, rewritten values, or other
-    partitions since its last row. states: after the previous batch."""
+    """A batch's changes, with a change of no row for each table with another definition, rewritten values, other
+    partitions, or other comments since its last row. states: after the previous batch."""
     moved = dict(changes)
     for oid in {*changes, *states}:
         state, own = states.get(oid), changes.get(oid, TableChanges(oid))
@@ -39,7 +39,7 @@ def _steps(
     applied = definition.followed(completed) if history.masks_of(oid) else definition.applied(completed)
     if applied == relation:
         has_others = history.attached(oid, last_row[1:]) or history.detached(oid, last_row[1:])
-        return [relation] if has_others else []
+        return [relation] if has_others or history.definitions.has_new_comments(oid) else []
     return [step for step in dict.fromkeys((completed, applied)) if step != relation]
 
 

@@ -14,6 +14,7 @@ from pgoutput_etl.config.rules import OnInvalidText, TableRule
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, SequenceError, TableError
 from pgoutput_etl.places import Place
+from pgoutput_etl.protocol.catalog_message import TABLE
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.reasons import CONTRACT_KINDS, kind_of
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
@@ -23,7 +24,7 @@ from pgoutput_etl.schema.diff import BY_CATALOG, ChangeKind, Lineage, SchemaChan
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
-from pgoutput_etl.schema.table_shape import table_columns, table_shape
+from pgoutput_etl.schema.table_shape import TableShape, table_columns, table_shape
 from pgoutput_etl.targets import location
 from pgoutput_etl.targets.domains import check_key, domain_remarks, new_domains
 from pgoutput_etl.targets.layout import fitting
@@ -294,11 +295,24 @@ class _Planner:
         masks = self.history.masks_of(case.oid)
         changes = replace(changes, rewritten_at=history.rewritten_at)
         laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
+        laid_out = self._commented(laid_out, case, rule, masks)
         remarks += (*partition_change_remarks(changes), *domain_remarks(history.domains))
         target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
         return TableTask(
             *target, case.cutoff, rule.mode, masks, remarks, doubts=history.doubts, used=history.declarations.used
         )
+
+    def _commented(
+        self, spans: tuple[SchemaSpan, ...], case: _Case, rule: TableRule, masks: Mapping[str, str]
+    ) -> tuple[SchemaSpan, ...]:
+        """The spans with the server's comments, where the target may lack them. Not in a table that sources share."""
+        entry, changes = self.history.definitions.committed(case.oid), case.changes or TableChanges(case.oid)
+        is_overwritten = case.state is None or changes.truncated_at is not None
+        may_lack = is_overwritten or self.history.definitions.has_new_comments(case.oid)
+        if entry is None or rule.into is not None or not (may_lack or any(span.migration for span in spans)):
+            return spans
+        comments = dict(entry.definition.comments)
+        return tuple(replace(span, shape=_with_comments(span.shape, comments, masks)) for span in spans)
 
     def _spans(
         self,
@@ -397,6 +411,14 @@ def _laid_out(
         layout, remarks = fitting(replace(rule.layout, readers=readers), span.shape, rule.mode, rule.tag)
         laid_out.append(replace(span, shape=replace(span.shape, layout=layout)))
     return tuple(laid_out), remarks
+
+
+def _with_comments(shape: TableShape, comments: Mapping[int, str], masks: Mapping[str, str]) -> TableShape:
+    """comments: by the columns' numbers. A configured comment of the table comes first."""
+    numbers = {c.name: c.number for c in shape.relation.columns if c.number is not None and c.number in comments}
+    named = {name: "" if name in masks else comments[number] for name, number in numbers.items()}
+    comment = comments.get(TABLE) if shape.layout.comment is None else shape.layout.comment
+    return replace(shape, layout=replace(shape.layout, comment=comment, column_comments=named))
 
 
 def _name_changes(

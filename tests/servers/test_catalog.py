@@ -18,6 +18,7 @@ from pgoutput_etl.work.plan.run import plan
 from tests.servers.test_snapshot_live import DRIVER
 from tests.servers.test_sql_cases import ONLY_THE_JOB, cases
 from tests.spark.jobs.test_apply_job import ROOT, run
+from tests.spark.load.test_layout import found
 from tests.support.jobs import Job, Nights
 from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
 from tests.support.servers.catalog_history import CatalogHistory
@@ -293,6 +294,47 @@ def test_plan_contract_and_ledger_see_commands(
         changes = {(c["table"], c["kind"], c["shown_by"]) for c in Nights(job).ledger("schema_changes")}
         kinds = ("column added", "column dropped", "table renamed")
         assert changes == {("u", kind, "catalog") for kind in kinds}
+
+
+@pytest.mark.spark
+def test_comments_are_the_servers(servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession) -> None:
+    """At their commit, without a row. Not in place of configured ones, and not of masked columns."""
+    rules = "tables=[{match: public.own, comment: configured}, {match: public.t, columns: {secret: redact}}]"
+    job, server = Job(spark, tmp_path, landing, [rules]), servers(18)
+
+    def comments(table: str) -> tuple[str | None, dict[str, str]]:
+        laid_out = found(job, table)
+        return laid_out.comment, laid_out.comments
+
+    def night(sql: str) -> dict[str, int]:
+        server.psql(sql)
+        database.land()
+        job.run()
+        return job.versions()
+
+    with judged_database(server, "comments", landing, has_catalog=True) as database:
+        created = "create table {0} (id int primary key, v text, secret text); insert into {0} values (1, 'a', 'b');"
+        commented = "comment on table {0} is 'it''s \\ ${{x}}'; comment on column {0}.v is 'one';"
+        night(f"{created.format('late')} {created.format('t')} {created.format('own')}")
+        night(f"{commented.format('t')} {commented.format('own')}")
+        night("comment on column t.secret is 'hidden'")
+        assert comments("t") == ("it's \\ ${x}", {"v": "one"})
+        assert comments("own") == ("configured", {"v": "one"})
+        assert comments("late") == (None, {})
+        key = "comment on table t is null; comment on column t.id is 'key'"
+        night(f"{commented.format('late')} alter table own rename v to w; {key}")
+        assert comments("late") == ("it's \\ ${x}", {"v": "one"})
+        assert comments("own") == ("configured", {"w": "one"})
+        assert comments("t") == ("", {"v": "one", "id": "key"})
+        before = job.versions()
+        again = f"{commented.format('late')} comment on column t.v is 'two'; comment on column t.v is 'one'"
+        assert night(again) == before, "nothing has changed"
+        after = night("insert into t values (2, 'x', 'y'); insert into late values (2, 'x', 'y')")
+        assert after == before | {"t": before["t"] + 1, "late": before["late"] + 1}
+        night("begin; truncate late; insert into late values (3, 'x', 'y'); comment on column late.v is null; commit")
+        assert comments("late") == ("it's \\ ${x}", {"v": ""})
+        assert job.backfill(BackfillRequest(("public.t",))).exit_code == 0
+        assert comments("t")[1] == {"v": "one", "id": "key"}
 
 
 OPTIONS: list[tuple[Version, int, dict[str, str]]] = [

@@ -97,11 +97,14 @@ def test_a_change_is_named(tmp_path: Path, messages: list[Message], expected: li
 @pytest.mark.parametrize("shows_values", [False, True])
 def test_defaults_and_labels_are_values(tmp_path: Path, shows_values: bool) -> None:
     red, renamed = ({**MOOD, "form": {"labels": [[9, label]]}} for label in ("red", "crimson"))
-    commands = [sent(A, red), sent(A, renamed), sent(A, renamed, {**C, "initial": "secret"})]
+    defined = (A, renamed, {**C, "initial": "secret"})
+    commented = [sent({**A, "comment": "private"}, *defined[1:]), sent(*defined, comment="internal")]
+    commands = [sent(A, red), sent(A, renamed), sent(*defined), *commented]
     text = "; ".join(changes(tmp_path, *commands, values=shows_values))
     assert "type changed: m (labels)" in text
     assert "existing rows got a default: c" in text
-    assert [value in text for value in ("red to crimson", "secret")] == [shows_values] * 2
+    assert "comment changed: a" in text
+    assert [value in text for value in ("red to crimson", "secret", "private", "internal")] == [shows_values] * 4
 
 
 def test_a_transaction_that_does_not_count_changes_nothing(tmp_path: Path) -> None:

@@ -116,6 +116,23 @@ def test_a_rolled_back_definition_never_was(is_whole: bool) -> None:
     assert numbers(catalog.completed(sent(A, B), None)) == [1, 2]
 
 
+def test_comments_of_masked_columns_are_not_kept_and_removed_ones_are_known() -> None:
+    one, other = (
+        replace(message(A, B).tables[0], comments=comments) for comments in (((0, "private"), (1, "a"), (2, "b")), ())
+    )
+    catalog = Definitions(is_masked=lambda _schema, _table, name: name == "b")
+    catalog.add(CatalogMessage((one,), xid=STREAM), (0, 0), None, 100)
+    assert catalog.has_new_comments(OID)
+    [entry] = catalog.to_store()
+    assert entry.definition.comments == ((0, "private"), (1, "a"))
+    assert "private" not in repr(entry)
+    later = Definitions.of([entry])
+    assert not later.has_new_comments(OID)
+    later.add(CatalogMessage((other,), xid=STREAM), (1, 0), None, 200)
+    assert later.to_store()[0].definition.comments == ((0, ""), (1, ""))
+    assert later.has_new_comments(OID)
+
+
 def test_definitions_of_open_transactions_are_stored_until_they_end() -> None:
     catalog = catalog_with(message(A, B))
     catalog.add(message(A, B_AGAIN), (0, 5), STREAM, None)
