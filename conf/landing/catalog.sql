@@ -156,6 +156,11 @@ select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
     'oid', c.oid::bigint, 'schema', n.nspname, 'name', c.relname, 'kind', c.relkind, 'persistence', c.relpersistence,
     'identity', c.relreplident, 'bound', pg_get_expr(c.relpartbound, c.oid),
     'comment', case when getdatabaseencoding() <> 'SQL_ASCII' then obj_description(c.oid, 'pg_class') end,
+    'keys', (
+        select jsonb_agg(k.conkey order by k.contype, k.oid) from pg_constraint k join pg_index i on i.indexrelid = k.conindid
+        where k.conrelid = c.oid and k.contype in ('p', 'u') and not k.condeferrable and i.indisvalid and not i.indisexclusion
+          and not exists (select from pg_attribute n
+                          where n.attrelid = c.oid and n.attnum = any (k.conkey) and not n.attnotnull)),
     'root', case when c.relispartition then pg_partition_root(c.oid)::oid::bigint end,
     'partitions', case when c.relkind = 'p' then (
         select coalesce(jsonb_agg(h.inhrelid::bigint order by h.inhrelid), '[]')

@@ -96,13 +96,13 @@ _SCHEMAS = {
     "relations": (
         "batch long, oid long, schema string, table string, replica_identity string, columns relation_columns, "
         "from_file long, from_ordinal long, scope long, root long, rewrites long, last_number int, "
-        "casts long, is_created boolean, is_whole boolean"
+        "casts long, is_created boolean, is_whole boolean, keys string"
     ),
     "catalog": (
         "batch long, oid long, schema string, table string, columns relation_columns, rewrites long, last_number int, "
         "casts long, is_created boolean, is_whole boolean, partitions longs, has_generated boolean, dropped boolean, "
         "from_file long, from_ordinal long, xid long, subxid long, commit_lsn long, command string, "
-        "comments string"
+        "comments string, keys string"
     ),
     "types": "batch long, oid long, schema string, name string",
     "transactions": (
@@ -261,13 +261,14 @@ def catalog_entry(row: Mapping[str, Any]) -> DefinitionEntry:
 
 
 def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:
-    return {} if mark is None else asdict(mark)
+    return {} if mark is None else asdict(mark) | {"keys": json.dumps(mark.keys)}
 
 
 def _mark(row: Mapping[str, Any]) -> CatalogMark | None:
     if row.get("rewrites") is None:
         return None
-    return CatalogMark(row["rewrites"], row["last_number"], row["casts"], row["is_created"], row["is_whole"])
+    keys = tuple(map(tuple, json.loads(row.get("keys") or "[]")))
+    return CatalogMark(row["rewrites"], row["last_number"], row["casts"], row["is_created"], row["is_whole"], keys)
 
 
 def erasure_of(backfill: str | None) -> Mapping[str, Any] | None:

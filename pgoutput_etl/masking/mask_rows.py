@@ -46,7 +46,11 @@ def masked_relation(relation: Relation, rules: Mapping[str, ColumnRule]) -> Rela
             columns.append(
                 RelationColumn(column.is_key, column.name, _TEXT, -1, column.number, _masked_form(column, rule))
             )
-    return replace(relation, columns=tuple(columns))
+    shown = {c.number for c in relation.columns if c.name not in rules or rules[c.name].action is ColumnAction.HASH}
+    mark = relation.catalog
+    if mark is not None:
+        mark = replace(mark, keys=tuple(key for key in mark.keys if shown.issuperset(key)))
+    return replace(relation, columns=tuple(columns), catalog=mark)
 
 
 def _masked_form(column: RelationColumn, rule: ColumnRule) -> TypeForm | None:

@@ -37,7 +37,7 @@ class CatalogMessageError(Exception):
 class DefinedTable:
     """A table and all of its columns, which the publication may leave out. is_key is not set. root: of a partition.
     is_root: the Message has all of its partitions, too. is_created: it is new, and published. has_generated: some
-    columns are. comments: by the columns' numbers; 0 is the table."""
+    columns are. comments: by the columns' numbers; 0 is the table. keys: as in CatalogMark."""
 
     oid: int
     namespace: str
@@ -48,6 +48,7 @@ class DefinedTable:
     is_created: bool = False
     has_generated: bool = False
     comments: tuple[tuple[int, str], ...] = field(default=(), repr=False)
+    keys: tuple[tuple[int, ...], ...] = ()
 
     @property
     def last_number(self) -> int:
@@ -129,7 +130,10 @@ def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
     oid, is_root = _number(table["oid"]), table.get("kind") == "p" and root is None
     has_generated = any("generated" in column for column in table["columns"])
     comments = tuple(_comments(table))
-    return DefinedTable(oid, *names, columns, root, is_root, oid in created, has_generated, comments=comments)
+    keys = tuple(tuple(_number(number, _NUMBERS) for number in key) for key in table.get("keys", ()))
+    return DefinedTable(
+        oid, *names, columns, root, is_root, oid in created, has_generated, comments=comments, keys=keys
+    )
 
 
 def _comments(table: Mapping[str, Any]) -> Iterator[tuple[int, str]]:

@@ -141,13 +141,15 @@ class CatalogMark:
     """The state of a table's definition, as catalog Messages show it. rewrites: how often the server has computed
     values anew and not sent them. casts: how often by nothing but a cast. last_number: of a column that the table has
     had, published or not. is_created: the archive has the table from its creation on. is_whole: the publication sends
-    all of its columns, and none is generated."""
+    all of its columns, and none is generated. keys: the columns' numbers of each unique constraint that is not
+    deferrable, and whose columns are NOT NULL; the primary key comes first."""
 
     rewrites: int
     last_number: int
     casts: int = 0
     is_created: bool = False
     is_whole: bool = False
+    keys: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ class Definitions:
         """A rewrite removes initial values from the catalog, but a later row may be the first that shows the column."""
         new = CatalogMark(0, table.last_number, is_created=table.is_created)
         mark = new if earlier is None else earlier.mark
-        mark = replace(mark, last_number=max(mark.last_number, table.last_number))
+        mark = replace(mark, last_number=max(mark.last_number, table.last_number), keys=table.keys)
         known = {} if earlier is None else {column.number: column.initial for column in earlier.columns}
         columns = [
             replace(c, initial=known[c.number]) if c.initial is None and known.get(c.number) is not None else c

@@ -38,6 +38,16 @@ def are_full(partitions: Sequence[Relation]) -> bool:
     return bool(partitions) and all(p.replica_identity is ReplicaIdentity.FULL for p in partitions)
 
 
+def key_of_root(relation: Relation, partitions: Sequence[Relation]) -> tuple[str, ...] | None:
+    """A key that is unique across all partitions, by the server's catalog, and in all of their old tuples. None if
+    nothing shows one, or if none is needed, as all old tuples are whole."""
+    if relation.catalog is None or not partitions or are_full(partitions):
+        return None
+    common, names = set(common_identity(relation, partitions)), {c.number: c.name for c in relation.columns}
+    keys = (tuple(names.get(number, "") for number in key) for key in relation.catalog.keys)
+    return next((key for key in keys if common.issuperset(key)), None)
+
+
 def check_identities(relation: Relation, key: Sequence[str], partitions: Sequence[Relation]) -> None:
     """Raises TableError if a partition's old tuples don't identify rows of the root. key: empty for a bag."""
     for partition in partitions:

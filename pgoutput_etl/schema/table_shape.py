@@ -9,7 +9,7 @@ import pyarrow as pa
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIdentity
 from pgoutput_etl.schema.layout import NO_LAYOUT, Layout
-from pgoutput_etl.schema.partitions import are_full, check_identities, of_columns
+from pgoutput_etl.schema.partitions import are_full, check_identities, key_of_root, of_columns
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, type_of
 
@@ -127,6 +127,8 @@ def table_shape(
     """
     partitions = of_columns(partitions, relation)
     columns = table_columns(relation, retired, user_types)
+    if configured_key is None and relation.replica_identity is ReplicaIdentity.FULL:
+        configured_key = key_of_root(relation, partitions)
     key = _key_positions(relation, configured_key, is_root=bool(partitions))
     toast = {i for i in unchanged if i < len(relation.columns)}
     if key:
