@@ -171,7 +171,10 @@ class TableRule(Section):
     ] = field(default_factory=dict)
     comment: Annotated[
         Annotated[str, text("a text")] | None,
-        about("the Delta table's [comment](layout.md)", "Orders since 2019"),
+        about(
+            "the Delta table's [comment](layout.md), in place of the [server's](schema-changes.md#catalog-messages)",
+            "Orders since 2019",
+        ),
     ] = None
     cdf: Annotated[Flag | None, about("the Delta table's [change data feed](layout.md#change-data-feed)", True)] = None
     on_schema_change: Annotated[
