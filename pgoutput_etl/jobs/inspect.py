@@ -64,7 +64,9 @@ class InspectRequest:
     ddl: Annotated[
         bool, Option("list the schema changes, by the catalog Messages; the next options choose among them")
     ] = False
-    values: Annotated[bool, Option("print cell values, defaults and labels, which are hidden otherwise")] = False
+    values: Annotated[bool, Option("print cell values, defaults, labels, and comments, which are hidden otherwise")] = (
+        False
+    )
     table: Annotated[
         str | None, Option("only for these tables: schema.table, as a shell pattern", Value("PATTERN"))
     ] = None

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pgoutput_etl.errors import TableError
+from pgoutput_etl.ledger.tables import catalog_entry, catalog_row
 from pgoutput_etl.protocol.catalog_message import CatalogMessage, DefinedTable
 from pgoutput_etl.protocol.messages import (
     CatalogMark,
@@ -241,3 +242,15 @@ def test_a_whole_catalog_completes_what_was_described_before() -> None:
     newest = history.newest(OID)
     assert newest is not None
     assert numbers(newest) == [1, 2]
+
+
+def test_a_stored_definition_is_read_again_also_without_what_an_earlier_version_did_not_store() -> None:
+    table = replace(message(A, B).tables[0], comments=((0, "t"), (2, "it's")), keys=((1,), (2, 1)))
+    catalog = Definitions()
+    catalog.add(CatalogMessage((table,), xid=STREAM, command="ALTER TABLE"), (0, 0), None, 100)
+    [entry] = catalog.to_store()
+    row = catalog_row(entry)
+    assert catalog_entry(row) == entry
+    early = catalog_entry(row | dict.fromkeys(("command", "comments", "keys")))
+    bare = replace(entry.definition, comments=(), mark=replace(entry.definition.mark, keys=()))
+    assert early == replace(entry, definition=bare, command="")
