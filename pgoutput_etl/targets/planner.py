@@ -20,7 +20,7 @@ from pgoutput_etl.reasons import CONTRACT_KINDS, kind_of
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.column_matching import Doubt
 from pgoutput_etl.schema.declarations import Declarations
-from pgoutput_etl.schema.diff import BY_CATALOG, ChangeKind, Lineage, SchemaChange, has_cast
+from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange, has_cast
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
@@ -377,7 +377,7 @@ class _Planner:
                 migration = migration_to(columns, shape, step, rule.conversions)
                 check_key(domains, (shape.columns[i].name for i in shape.key))
                 history.domains += domains
-                described = (SchemaChange(ChangeKind.RETYPED, name, BY_CATALOG) for name in migration.described)
+                described = (SchemaChange(ChangeKind.RETYPED, name, is_fact=True) for name in migration.described)
                 schema_changes += [(run.start, change) for change in described]
                 is_cast = has_cast(former, run.relation) and not migration.is_certain
                 if history.rewritten_at is None and (step.is_rewritten or is_cast):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from pgoutput_etl.inspection.schema_changes import SchemaCommand, schema_command
 from pgoutput_etl.jobs.command import OutputOptions
 from pgoutput_etl.jobs.inspect import InspectRequest, run
 from pgoutput_etl.protocol.catalog_message import PREFIX
-from pgoutput_etl.protocol.messages import Message
+from pgoutput_etl.protocol.messages import Begin, BeginPrepare, Message, PgoutputMessage, StreamStart
 from tests.support.small_archives import (
     Messages,
     commit_prepared,
@@ -45,11 +46,26 @@ def of_body(body: dict[str, object]) -> Message:
     return Message(None, True, 0, PREFIX, b"0" * 64 + json.dumps({"version": 1, **body}).encode())
 
 
+def numbered(messages: Iterable[PgoutputMessage], known: dict[int, Message]) -> Iterator[PgoutputMessage]:
+    """The catalog Messages with their transaction's xid, and with numbers in the order in which they are first sent.
+    known: those that have numbers."""
+    xid = 0
+    for message in messages:
+        if isinstance(message, (Begin, StreamStart, BeginPrepare)):
+            xid = message.xid
+        if isinstance(message, Message) and id(message) not in known:
+            body = json.loads(message.content[64:])
+            body |= {"transaction": (3 << 32) + xid, "number": len(known) + 1}
+            known[id(message)] = replace(message, content=b"0" * 64 + json.dumps(body).encode())
+        yield known[id(message)] if isinstance(message, Message) else message
+
+
 def listed(
     folder: Path, *files: Iterable[Any], values: bool = False, wanted: MessageFilter | None = None
 ) -> list[SchemaCommand]:
+    known: dict[int, Message] = {}
     for number, messages in enumerate(files):
-        (folder / f"{number:03}.copydata").write_bytes(copydata(messages))
+        (folder / f"{number:03}.copydata").write_bytes(copydata(numbered(messages, known)))
     work = folder / "work"
     work.mkdir()
     with LocalRunner(work) as runner:
@@ -148,7 +164,7 @@ def test_filters(tmp_path: Path, wanted: MessageFilter, expected: list[int]) -> 
 
 def test_the_job_lists_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "0.copydata"
-    path.write_bytes(copydata([*FIRST, *transaction(2, 20, sent(A, B, C))]))
+    path.write_bytes(copydata(numbered([*FIRST, *transaction(2, 20, sent(A, B, C))], {})))
     request = InspectRequest((str(path),), ddl=True)
     assert run(request, OutputOptions(quiet=True)) == 0
     assert "column added: c" in capsys.readouterr().out
@@ -159,7 +175,7 @@ def test_the_job_lists_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         2,
         "2000-01-01 00:00:00+00:00",
     )
-    path.write_bytes(copydata(FIRST))
+    path.write_bytes(copydata(numbered(FIRST, {})))
     run(request, OutputOptions(quiet=True))
     assert "No catalog Message shows a schema change." in capsys.readouterr().out
     with pytest.raises(ConfigError, match="can't be combined"):
