@@ -205,6 +205,34 @@ def test_a_night_without_messages_is_noticed_and_mended_by_sending_the_catalog(s
         assert newest.catalog.rewrites > 0
 
 
+@pytest.mark.spark
+@pytest.mark.soak
+def test_the_summary_names_unknown_definitions_until_they_are_sent_anew(
+    servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
+) -> None:
+    job, server = Job(spark, tmp_path, landing), servers(18)
+    with judged_database(server, "unknown", landing, has_catalog=True) as database:
+        sent = {**database.options, "messages": "true"}
+        server.psql("create table t (id int primary key, v int); insert into t values (1, 1); create table u (id int)")
+        database.land()
+        assert job.run().unknown_definitions == ()
+        server.psql("alter table t drop v, add v int; insert into t values (2, 2)")
+        database.options = {**sent, "messages": "false"}
+        database.land()
+        assert job.run().unknown_definitions == ()
+        database.options = sent
+        for statement in ("alter table u add v int", "insert into t values (3, 3)"):
+            server.psql(statement)
+            database.land()
+            summary = job.run()
+            assert summary.unknown_definitions == ("public.t",)
+        server.psql("select pgoutput_etl.send_catalog(); insert into t values (4, 4)")
+        database.land()
+        summary = job.run()
+        assert summary.unknown_definitions == ()
+        assert [(c.name, c.state.value) for c in summary.conditions] == [("public.t", "rewritten")]
+
+
 def test_no_message_is_missing_with_concurrent_transactions_of_all_kinds(servers: Servers, landing: Path) -> None:
     server, chance = servers(18), Random(47)
     with judged_database(server, "concurrent", landing, has_catalog=True) as database:

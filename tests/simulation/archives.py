@@ -19,6 +19,7 @@ from pgoutput_etl.protocol.messages import Begin, Commit, Insert, PgoutputMessag
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.mismatches import Mismatches
+from tests.simulation.catalog import with_catalog
 from tests.simulation.masks import MASKS, SecretColumn, masked_replay, rules
 from tests.simulation.modes import Rows, random_modes, replayed
 from tests.support import encoder
@@ -26,6 +27,7 @@ from tests.support.model.history import random_history, random_options
 from tests.support.model.truth import Truth
 from tests.support.model.wal import Abort, RunningTransactions
 from tests.support.model.walsender import Walsender
+from tests.support.model.weights import PUBLISHED
 
 ARCHIVES = 400
 
@@ -45,18 +47,20 @@ class Expected:
 @dataclass(eq=False, slots=True)
 class Archive:
     """frames: the messages in order, as they are landed. breaks: the numbers of messages after which the receiver lost
-    its connection; the server then sent some of them again. modes: by the table's name."""
+    its connection; the server then sent some of them again. modes: by the table's name. ignored: the numbers of catalog
+    Messages that must not count."""
 
     frames: list[bytes]
     breaks: frozenset[int]
     truth: Truth | None = None
     modes: Mapping[str, Mode] = field(default_factory=dict)
     secret: SecretColumn | None = None
+    ignored: frozenset[int] = frozenset()
     _expected: dict[tuple[int, str], Expected] = field(default_factory=dict)
 
     def after(self, frames: Sequence[bytes]) -> Archive:
         """With other messages at its beginning."""
-        return Archive([*frames, *self.frames[len(frames) :]], self.breaks, self.truth, self.modes, self.secret)
+        return replace(self, frames=[*frames, *self.frames[len(frames) :]], _expected={})
 
     def rules(self, mask: str) -> tuple[TableRule, ...]:
         return rules(self.modes, self.secret, mask)
@@ -65,7 +69,8 @@ class Archive:
         """After the first `count` messages. mask: of the secret column; any if None."""
         place = count, mask or next(iter(MASKS))
         if place not in self._expected:
-            self._expected[place] = _expected(b"".join(self.frames[:count]), self.modes, self.rules(place[1]))
+            frames = (frame for number, frame in enumerate(self.frames[:count]) if number not in self.ignored)
+            self._expected[place] = _expected(b"".join(frames), self.modes, self.rules(place[1]))
         return self._expected[place]
 
     def expected_at(self, lsn: int, mask: str | None = None) -> Expected:
@@ -141,7 +146,10 @@ def archive(number: int) -> Archive:
     chance = random.Random(f"archive {number}")
     options = random_options(chance)
     has_messages = options.server_version >= 14 and number % 3 == 0
+    has_catalog = has_messages and number % 6 == 3
     options = replace(options, messages=has_messages, actions=chance.choice((6, 12, 20, 30)))
+    if has_catalog:
+        options = replace(options, connections=1, evictions=0.6, actions=40, weights=PUBLISHED)
     history = random_history(chance, options)
     aborted = frozenset(r.top for r in history.server.wal if isinstance(r, Abort) and r.xid == r.top)
     messages: list[PgoutputMessage] = []
@@ -156,15 +164,22 @@ def archive(number: int) -> Archive:
     modes = random_modes(random.Random(f"modes {number}"), relations.entries)
     secret = SecretColumn.random(random.Random(f"secret {number}"), relations)
     messages = messages if secret is None else [*secret.keep_secret(messages)]
+    ignored = set()
+    if has_catalog:
+        sent_with = with_catalog(messages, aborted, random.Random(f"catalog {number}"))
+        messages = [message for message, _ in sent_with]
+        ignored = {place for place, (_, counts) in enumerate(sent_with) if not counts}
+        breaks = set()
     breaks -= {0, len(messages)}
     if not breaks and chance.random() < 0.6:
         frames = [encoder.encode(message) + b"\n" for message in messages]
     else:
         rows = (encoder.Row(0x1000000 + i, 0, encoder.encode(m)) for i, m in enumerate(messages))
         frames = [encoder.copydata([row]) for row in rows]
-    is_whole = number % 4 != 0 and not any(isinstance(record, RunningTransactions) for record in history.server.wal)
+    crashes = any(isinstance(record, RunningTransactions) for record in history.server.wal)
+    is_whole = number % 4 != 0 and not has_catalog and not crashes
     truth = Truth(history.server.commits) if is_whole else None
-    return Archive(frames, frozenset(breaks), truth, modes, secret)
+    return Archive(frames, frozenset(breaks), truth, modes, secret, frozenset(ignored))
 
 
 def _relations(messages: Iterable[PgoutputMessage]) -> RelationHistory:

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from pgoutput_etl.config.rules import TableRule
-from pgoutput_etl.config.settings import Config, Merge, Source, State, Target
+from pgoutput_etl.config.settings import CatalogKey, Config, Merge, Source, State, Target
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.as_of import batch_at, tables_in
@@ -42,6 +42,7 @@ from tests.simulation.scheduler import SimMachine, SimPool, SimProcess
 from tests.simulation.storage import FilesRemovedError, Storage, Writer
 from tests.simulation.targets import SimTargets
 from tests.simulation.upkeep import SimUpkeep
+from tests.support.catalog_messages import KEY
 from tests.support.model.wal import FIRST_LSN
 
 REDRIVE = BackfillOrder((), None, None, None, anew=True)
@@ -49,7 +50,8 @@ REDRIVE = BackfillOrder((), None, None, None, anew=True)
 
 def config_of(rules: Sequence[TableRule], max_transactions: int | None) -> Config:
     merge = Merge(max_transactions=max_transactions)
-    return Config(Source(SOURCE, "landing"), Target("root"), State(ROOT), merge=merge, tables=tuple(rules))
+    source = Source(SOURCE, "landing", catalog_key=CatalogKey(KEY))
+    return Config(source, Target("root"), State(ROOT), merge=merge, tables=tuple(rules))
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,8 @@ from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransact
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.writer import TableResult, Writer
+from pgoutput_etl.protocol.catalog_message import CatalogMessage
+from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.targets import planner
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.work.backfill import run as backfill
@@ -281,6 +284,15 @@ def _claims_that_count_are_deleted() -> Any:
     return patch.object(maintenance, "retention_rules", rules)
 
 
+def _rolled_back_definitions_count() -> Any:
+    end = Definitions.end
+
+    def count(self: Definitions, xid: int, _: bool, commit_lsn: int | None, *arguments: Any) -> None:
+        end(self, xid, True, commit_lsn or 1 << 60, *arguments)
+
+    return patch.object(Definitions, "end", count)
+
+
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "a batch is not recorded before its tables are written": lambda: patch.object(LedgerBatches, "begin", _nothing),
     "a batch is recorded after its tables are written": _tables_before_the_batch,
@@ -323,4 +335,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "old transactions are deleted without a record": lambda: patch.object(
         LedgerTransactions, "record_trimmed", _nothing
     ),
+    "the digests of catalog Messages are not checked": lambda: patch.object(hmac, "compare_digest", lambda *_: True),
+    "a copied catalog Message counts": lambda: patch.object(CatalogMessage, "check_is_original", _nothing),
+    "a rolled back definition counts": _rolled_back_definitions_count,
 }
