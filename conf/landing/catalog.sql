@@ -104,6 +104,26 @@ select distinct a.attrelid from made m join pg_attribute a on a.atttypid = m.oid
 where c.relkind in ('r', 'p') and not a.attisdropped
 $$;
 
+-- What the bound of a partition is about: its parent, and the columns; no name is an expression. `is_plain`: a reader
+-- finds the same values equal and, of ranges, in the same order.
+create or replace function pgoutput_etl.partition_of(wanted oid) returns jsonb language sql stable
+set search_path = pg_catalog, pg_temp as $$
+select jsonb_build_object('parent', h.inhparent::bigint, 'columns', (
+    select jsonb_agg(a.attname order by k.place)
+    from unnest(p.partattrs::int2[]) with ordinality k (number, place)
+    left join pg_attribute a on a.attrelid = p.partrelid and a.attnum = k.number and a.attnum > 0
+), 'is_plain', (
+    select bool_and(o.opcdefault and (k.sorting = 0 or case
+        when p.partstrat = 'l' then coalesce((
+            select n.collisdeterministic from pg_collation n where n.oid = k.sorting), false)
+        else getdatabaseencoding() = 'UTF8' and (k.sorting in (950, 951) or k.sorting = 100 and (
+            select d.datcollate in ('C', 'POSIX') and coalesce(to_jsonb(d) ->> 'datlocprovider', 'c') = 'c'
+            from pg_database d where d.datname = current_database())) end))
+    from unnest(p.partclass::oid[], p.partcollation::oid[]) k (operators, sorting)
+    join pg_opclass o on o.oid = k.operators))
+from pg_inherits h join pg_partitioned_table p on p.partrelid = h.inhparent where h.inhrelid = wanted
+$$;
+
 -- The definitions of these tables. A partitioned table comes with all of its tree, which shows what was detached.
 create or replace function pgoutput_etl.tables(wanted oid[]) returns jsonb language sql stable
 set search_path = pg_catalog, pg_temp
@@ -120,6 +140,7 @@ select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
     'partitions', case when c.relkind = 'p' then (
         select coalesce(jsonb_agg(h.inhrelid::bigint order by h.inhrelid), '[]')
         from pg_inherits h where h.inhparent = c.oid) end,
+    'partition', case when c.relispartition then pgoutput_etl.partition_of(c.oid) end,
     'columns', (
         select coalesce(jsonb_agg(jsonb_build_object(
             'number', a.attnum, 'name', a.attname, 'type', a.atttypid::bigint, 'modifier', a.atttypmod,

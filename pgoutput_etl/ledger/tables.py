@@ -13,11 +13,12 @@ from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import CatalogMark, Relation, RelationColumn, ReplicaIdentity, TypeForm
+from pgoutput_etl.protocol.partition_bound import Edge, PartitionBound
 from pgoutput_etl.reasons import columns_of, with_reason
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.column_matching import Doubt
-from pgoutput_etl.schema.definitions import Definition, DefinitionEntry
+from pgoutput_etl.schema.definitions import Definition, DefinitionEntry, RemovedPartition
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since, TableState
 from pgoutput_etl.timestamps import time_of
@@ -94,7 +95,8 @@ _SCHEMAS = {
     "catalog": (
         "batch long, oid long, schema string, table string, columns relation_columns, rewrites long, last_number int, "
         "casts long, is_created boolean, is_whole boolean, partitions longs, has_generated boolean, dropped boolean, "
-        "from_file long, from_ordinal long, xid long, subxid long, commit_lsn long"
+        "from_file long, from_ordinal long, xid long, subxid long, commit_lsn long, commit_ts long, top_xid long, "
+        "parent long, bound binary, removed binary"
     ),
     "types": "batch long, oid long, schema string, name string",
     "transactions": (
@@ -236,15 +238,43 @@ def catalog_row(entry: DefinitionEntry) -> dict[str, Any]:
     columns = {"columns": column_rows(definition.columns), "partitions": list(definition.partitions)}
     columns |= {"has_generated": definition.has_generated, "dropped": definition.is_dropped}
     sent_by = {"xid": entry.xid, "subxid": entry.subxid, "commit_lsn": entry.commit_lsn}
+    sent_by |= {"commit_ts": entry.commit_ts, "top_xid": entry.top_xid, "parent": definition.parent}
+    columns["bound"] = None if definition.bound is None else _binary(asdict(definition.bound))
+    columns["removed"] = (
+        _binary([asdict(partition) for partition in definition.removed]) if definition.removed else None
+    )
     return {**named, **columns, **_mark_row(definition.mark), **position, **sent_by}
 
 
 def catalog_entry(row: Mapping[str, Any]) -> DefinitionEntry:
     named, columns = (row["oid"], row["schema"], row["table"]), columns_of_rows(row["columns"])
     mark, partitions = _mark(row) or CatalogMark(0, 0), tuple(row["partitions"])
-    definition = Definition(*named, columns, mark, partitions, row["has_generated"], row["dropped"])
-    position = row["from_file"], row["from_ordinal"]
-    return DefinitionEntry(position, definition, row["xid"], row["subxid"], row["commit_lsn"])
+    bound = _bound(json.loads(row.get("bound") or b"null"))
+    removed = tuple(map(_removed, json.loads(row.get("removed") or b"[]")))
+    flags = (row["has_generated"], row["dropped"])
+    definition = Definition(*named, columns, mark, partitions, *flags, row.get("parent"), bound, removed)
+    sent_by = (row["xid"], row["subxid"], row["commit_lsn"], row.get("commit_ts"), row.get("top_xid"))
+    return DefinitionEntry((row["from_file"], row["from_ordinal"]), definition, *sent_by)
+
+
+def _binary(value: Any) -> bytes:
+    """Bounds are values of rows, so they are not in a text column."""
+    return json.dumps(value).encode()
+
+
+def _bound(stored: Mapping[str, Any] | None) -> PartitionBound | None:
+    if stored is None:
+        return None
+    lower, upper = (stored[name] and Edge(tuple(stored[name]["values"]), stored[name]["is_within"]) for name in _EDGES)
+    return PartitionBound(tuple(stored["columns"]), tuple(stored["listed"]), lower, upper)
+
+
+_EDGES = ("lower", "upper")
+
+
+def _removed(stored: Mapping[str, Any]) -> RemovedPartition:
+    bounds = None if stored["bounds"] is None else tuple(filter(None, map(_bound, stored["bounds"])))
+    return RemovedPartition(stored["oid"], stored["name"], bounds, stored["message"])
 
 
 def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 from pgoutput_etl.protocol.messages import RelationColumn, TypeForm
+from pgoutput_etl.protocol.partition_bound import PartitionBound, read_bound
 
 PREFIX = "pgoutput_etl.catalog"
 
@@ -32,7 +33,8 @@ class CatalogMessageError(Exception):
 class DefinedTable:
     """A table and all of its columns, which the publication may leave out. is_key is not set. root: of a partition.
     is_root: the Message has all of its partitions, too. is_created: it is new, and published. has_generated: some
-    columns are."""
+    columns are. partitions: OIDs of its own, None if it can have
+    none. parent, bound: of a partition."""
 
     oid: int
     namespace: str
@@ -42,6 +44,9 @@ class DefinedTable:
     is_root: bool = False
     is_created: bool = False
     has_generated: bool = False
+    partitions: tuple[int, ...] | None = None
+    parent: int | None = None
+    bound: PartitionBound | None = None
 
     @property
     def last_number(self) -> int:
@@ -53,7 +58,8 @@ class CatalogMessage:
     """tables: their new definitions. rewritten: OIDs of tables, and of their roots, whose values the server computed
     anew and did not send. is_cast: by a cast. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could
     not be described. xid: of the subtransaction, which pgoutput does not tell: it gives a Message in a stream segment
-    the xid of the whole transaction (pgoutput_message)."""
+    the xid of the whole transaction (pgoutput_message). number: of the Message.
+    is_verified: a key proves that it is the server's."""
 
     tables: tuple[DefinedTable, ...] = ()
     rewritten: tuple[int, ...] = ()
@@ -62,6 +68,13 @@ class CatalogMessage:
     is_resent: bool = False
     is_unknown: bool = False
     xid: int | None = None
+    number: int | None = None
+    is_verified: bool = False
+
+    @property
+    def identity(self) -> int | None:
+        """A Message that is sent twice keeps it. catalog-remove.sql lets numbers begin again."""
+        return None if self.number is None or self.xid is None else self.number << 32 | self.xid
 
 
 def read_catalog_message(content: bytes, key: bytes | None) -> CatalogMessage:
@@ -72,7 +85,7 @@ def read_catalog_message(content: bytes, key: bytes | None) -> CatalogMessage:
         if not hmac.compare_digest(digest, expected):
             raise CatalogMessageError("their digest is not made with source.catalog_key")
     try:
-        return _message(json.loads(text))
+        return replace(_message(json.loads(text)), is_verified=key is not None)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CatalogMessageError("conf/landing/catalog.sql does not write such Messages") from None
 
@@ -88,8 +101,8 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
     tables = tuple(_table(table, created) for table in body.get("tables", ()))
     dropped = tuple(map(_number, body.get("dropped", ())))
     is_resent = body.get("command") == "send_catalog"
-    xid = _number(body["xid"])
-    return CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid)
+    xid, number = _number(body["xid"]), _number(body["number"], 2**63) if "number" in body else None
+    return CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid, number)
 
 
 def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
@@ -98,7 +111,20 @@ def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
     root = _number(table["root"]) if "root" in table else None
     oid, is_root = _number(table["oid"]), table.get("kind") == "p" and root is None
     has_generated = any("generated" in column for column in table["columns"])
-    return DefinedTable(oid, *names, columns, root, is_root, oid in created, has_generated)
+    found = DefinedTable(oid, *names, columns, root, is_root, oid in created, has_generated)
+    found = replace(found, partitions=tuple(map(_number, table["partitions"]))) if "partitions" in table else found
+    if "partition" not in table:
+        return found
+    partition = table["partition"]
+    return replace(found, parent=_number(partition["parent"]), bound=_bound(partition, table["bound"]))
+
+
+def _bound(partition: Mapping[str, Any], text: object) -> PartitionBound | None:
+    """None for a bound that no reader can compare with a row."""
+    names = partition["columns"]
+    if partition["is_plain"] is not True or None in names:
+        return None
+    return read_bound(_text(text), [_text(name) for name in names])
 
 
 def _column(column: Mapping[str, Any]) -> RelationColumn:

@@ -16,6 +16,7 @@ from pgoutput_etl.schema.declarations import Used
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.migration import Retired, SchemaMigration
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
+from pgoutput_etl.schema.removal import Removal
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.transactions.cutoff import Cutoff
@@ -194,13 +195,14 @@ class SchemaSpan:
     """A table's rows between two changes of its columns; in a mirror only rows since the last truncate.
 
     start, end: None for the first and the last span. migration: of the target's existing rows before the span is
-    written; None if there are none, or nothing changes.
+    written; None if there are none, or nothing changes. removal: of such rows that leave then.
     """
 
     shape: TableShape
     start: CommitPosition | None
     end: CommitPosition | None
     migration: SchemaMigration | None
+    removal: Removal | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,19 @@ from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange, has_cast
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
+from pgoutput_etl.schema.removal import Removal, removal_of
 from pgoutput_etl.schema.table_shape import table_columns, table_shape
 from pgoutput_etl.targets import location
 from pgoutput_etl.targets.domains import check_key, domain_remarks, new_domains
 from pgoutput_etl.targets.layout import fitting
 from pgoutput_etl.targets.modes import table_mode
-from pgoutput_etl.targets.partitions import RowLsns, partition_change_remarks, row_lsns, with_other_partitions
+from pgoutput_etl.targets.partitions import (
+    RowLsns,
+    partition_change_remarks,
+    removal_remarks,
+    row_lsns,
+    with_other_partitions,
+)
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
     WAS_SKIPPED,
@@ -135,13 +142,15 @@ class _Case:
 @dataclass(slots=True)
 class _ColumnHistory:
     """What a table's changes leave undecided. open: doubts of earlier batches. new: of this one. domains:
-    columns of existing rows whose type became one. rewritten_at: as in TableChanges."""
+    columns of existing rows whose type became one. rewritten_at: as in TableChanges. removals: of rows that left with
+    partitions."""
 
     declarations: Declarations
     open: list[Doubt] = field(default_factory=list)
     new: list[Doubt] = field(default_factory=list)
     domains: list[RelationColumn] = field(default_factory=list)
     rewritten_at: int | None = None
+    removals: list[Removal] = field(default_factory=list)
 
     def add(self, step: Lineage, before: Relation, begins_empty: bool) -> None:
         """before: the older version. begins_empty: no row has older columns, so nothing can be wrong."""
@@ -292,9 +301,11 @@ class _Planner:
         is_displaced = moved_from is not None and path.is_within(location.displaced_folder(config))
         schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
         masks = self.history.masks_of(case.oid)
-        changes = replace(changes, rewritten_at=history.rewritten_at)
+        left_over = (name for removal in history.removals for name in removal.unknown)
+        changes = replace(changes, rewritten_at=history.rewritten_at, lost=(*changes.lost, *left_over))
         laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
-        remarks += (*partition_change_remarks(changes), *domain_remarks(history.domains))
+        remarks += (*partition_change_remarks(changes), *removal_remarks(history.removals, rule.mode))
+        remarks += domain_remarks(history.domains)
         target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
         return TableTask(
             *target, case.cutoff, rule.mode, masks, remarks, doubts=history.doubts, used=history.declarations.used
@@ -362,7 +373,12 @@ class _Planner:
                     history.rewritten_at = run.start[0]
             if migration is not None and migration.changes_nothing:
                 migration = None
-            spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))
+            removal = None
+            if run.removal is not None and not begins_empty:
+                removal = removal_of(run.removal, run.relation, shape.columns, self.history.masks_of(case.oid))
+                history.removals.append(removal)
+                removal = removal if removal.partitions and table_mode(rule.mode).has_rows else None
+            spans.append(SchemaSpan(shape, run.start if spans else start, end, migration, removal))
             columns = shape.columns
         return spans, retired, schema_changes
 
@@ -408,7 +424,8 @@ def _merged(runs: Sequence[RelationSpan]) -> list[RelationSpan]:
     merged: list[RelationSpan] = []
     for run in runs:
         last, new = merged[-1].relation if merged else None, run.relation
-        if last is None or (last.columns, last.replica_identity) != (new.columns, new.replica_identity):
+        is_same = last is not None and (last.columns, last.replica_identity) == (new.columns, new.replica_identity)
+        if not is_same or run.removal is not None:
             merged.append(run)
         else:
             merged[-1] = replace(merged[-1], relation=new)

@@ -236,6 +236,7 @@ class Assembly:
             case messages.Prepare():
                 transactions.prepare(message, row)
             case messages.Commit():
+                self.relations.definitions.record_time(message.commit_lsn, message.commit_timestamp)
                 self._commit(self._commit_head(message, row), message, row)
             case _:
                 transactions.cut_off_tail()
@@ -248,8 +249,11 @@ class Assembly:
         position, xid = (self._open.file.number, row.ordinal), self._open.open_xid(row.fragment)
         owner = self._open.file.owners.get(row.fragment)
         lsn = None if xid is not None else row.commit_lsn if owner is None else owner.lsn
+        if xid is None and lsn is not None and self._open.is_resent(row.epoch, lsn):
+            return
         found = self.relations.definitions.read(message)
-        self.relations.definitions.add(found, position, xid, lsn)
+        top_xid = row.top_xid if owner is None else owner.xid
+        self.relations.definitions.add(found, position, xid, lsn, row.commit_ts, top_xid)
         self.relations.follow(found, position, scope, xid)
 
     def _control_between_fragments(self, message: messages.PgoutputMessage, row: ControlRow) -> None:

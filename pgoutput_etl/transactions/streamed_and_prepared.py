@@ -176,7 +176,7 @@ class OpenTransactions:
             self.relations.end(transaction.scope)
         if transaction.xid is not None:
             is_committed = status.value in ONCE_COMMITTED
-            self.relations.definitions.end(transaction.xid, is_committed, lsn, transaction.aborted_subxids)
+            self.relations.definitions.end(transaction.xid, is_committed, lsn, transaction.aborted_subxids, time)
         self.outcomes.append(transaction.outcome(status, lsn, time))
 
     def open_xid(self, fragment: int) -> int | None:

@@ -16,7 +16,7 @@ from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.support.jobs import Job
 from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
 from tests.support.servers.catalog_history import CatalogHistory
-from tests.support.servers.judged_database import CATALOG, judged_database
+from tests.support.servers.judged_database import CATALOG, CATALOG_KEY, judged_database
 from tests.support.servers.postgres import Servers, Version
 from tests.support.servers.sql_cases import SqlCase, all_cases
 from tests.support.truth import assert_equals_truth
@@ -29,14 +29,17 @@ _REPORTED = {
     *("attach_without_old_rows", "bag_all_rows_updated", "bag_type_using", "column_list_without_key_part"),
     *("domain_and_base", "domain_key", "domain_modifier", "full_on_root_only", "generated_drop_expression"),
     *("neighbor_takes_a_type", "partition_keys_only_on_leaves", "partitions_wide_key", "pk_generated_insert"),
-    *("pk_partly_generated", "rename_attach", "set_expression", "unlogged_toggle", "via_root_detach"),
+    *("pk_partly_generated", "rename_attach", "set_expression", "unlogged_toggle"),
     *("via_root_detach_with_rows", "catalog_retypes", "ascii_values", "key_retype_uncertain", "pk_only_generated"),
+    *("catalog_detach", "catalog_reattach", "catalog_unlogged"),
 }
 
 _SENDER = {"float_digits": "the sender rounds values", "regclass_rename": "the sender prints names by its search_path"}
 
 # The configuration needs the mask for the staging table, too: the job stops, and says so.
 _MASKED = {"staging_swap_masked": "ConfigError"}
+
+_KEY, _ENVIRON = "source.catalog_key=${CATALOG_KEY}", {"CATALOG_KEY": CATALOG_KEY}
 
 _IN_CI = {"catalog_without_rows"}
 
@@ -52,7 +55,7 @@ _FACTS = {
 
 @pytest.mark.parametrize("case", cases({**_SENDER, **ONLY_THE_JOB}, _FACTS, has_catalog=True))
 def test_a_case_in_memory(case: SqlCase, servers: Servers, tmp_path: Path, landing: Path) -> None:
-    assert_as_expected(case, servers, landing, in_memory(tmp_path, landing, case.rules))
+    assert_as_expected(case, servers, landing, in_memory(tmp_path, landing, case.rules, [_KEY], _ENVIRON))
 
 
 @pytest.mark.spark
@@ -60,11 +63,18 @@ def test_a_case_in_memory(case: SqlCase, servers: Servers, tmp_path: Path, landi
 def test_a_case_through_the_job(
     case: SqlCase, servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
 ) -> None:
-    job = Job(spark, tmp_path, landing, [f"tables={case.rules}"])
+    job = Job(spark, tmp_path, landing, [f"tables={case.rules}", _KEY], dict(_ENVIRON))
     assert_as_expected(case, servers, landing, JobTarget(job))
 
 
-_REBUILT = ("catalog_without_rows", "catalog_in_modes", "catalog_names", "bag_add_default", "staging_swap")
+_REBUILT = (
+    "catalog_detach",
+    "catalog_without_rows",
+    "catalog_in_modes",
+    "catalog_names",
+    "bag_add_default",
+    "staging_swap",
+)
 
 
 @pytest.mark.spark
@@ -73,7 +83,7 @@ _REBUILT = ("catalog_without_rows", "catalog_in_modes", "catalog_names", "bag_ad
 def test_a_rebuild_is_equal(
     case: SqlCase, servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
 ) -> None:
-    job = Job(spark, tmp_path, landing, [f"tables={case.rules}"])
+    job = Job(spark, tmp_path, landing, [f"tables={case.rules}", _KEY], dict(_ENVIRON))
     target = JobTarget(job)
     assert_as_expected(case, servers, landing, target)
     before = {name: sorted(table.rows, key=str) for name, table in target.tables().items()}
@@ -89,6 +99,9 @@ def assert_as_expected(case: SqlCase, servers: Servers, landing: Path, target: J
         for judgments in nights
     ]
     assert not any(wrong), wrong
+    if "catalog" in case.flags:
+        right = [judgment for judgments in nights for name, judgment in judgments.items() if name in case.right]
+        assert not [judgment for judgment in right if judgment.difference or judgment.is_reported]
     if case.name not in _REPORTED:
         last = {name: judgment.difference for name, judgment in nights[-1].items() if judgment.is_reported}
         assert last == {}
