@@ -175,11 +175,19 @@ begin
 exception when others then null;
 end $$;
 
+-- Which of them the slot sends, only its client knows.
+create or replace function pgoutput_etl.publications_of(wanted oid) returns bigint language sql stable
+set search_path = pg_catalog, pg_temp as $$
+select count(*) from pg_publication_tables p join pg_namespace n on n.nspname = p.schemaname
+join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename where c.oid = wanted
+$$;
+
 create or replace function pgoutput_etl.on_ddl_command_end() returns event_trigger language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     wanted oid[];
     created oid[];
+    published jsonb;
 begin
     lock table pgoutput_etl.catalog_lock in row share mode;
     -- Such a table has no rows, and all of those to come are sent. Whether another publication has it, nobody knows.
@@ -200,6 +208,12 @@ begin
     if wanted is not null then
         perform pgoutput_etl.send_tables(tg_tag, wanted, created);
     end if;
+    select jsonb_agg(distinct r.prrelid::bigint) into published
+    from pg_event_trigger_ddl_commands() d join pg_publication_rel r on r.oid = d.objid
+    where d.classid = 'pg_publication_rel'::regclass and pgoutput_etl.publications_of(r.prrelid) = 1;
+    if published is not null then
+        perform pgoutput_etl.send(jsonb_build_object('command', tg_tag, 'published', published));
+    end if;
 exception when others then
     perform pgoutput_etl.send_unknown(tg_tag, sqlstate);
 end $$;
@@ -210,6 +224,7 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     wanted oid[];
     dropped jsonb;
+    unpublished jsonb;
 begin
     lock table pgoutput_etl.catalog_lock in row share mode;
     select array_agg(distinct d.objid) filter (where d.objsubid > 0),
@@ -222,6 +237,14 @@ begin
     end if;
     if dropped is not null then
         perform pgoutput_etl.send(jsonb_build_object('command', tg_tag, 'dropped', dropped));
+    end if;
+    select jsonb_agg(distinct c.oid::bigint) into unpublished
+    from pg_event_trigger_dropped_objects() d
+    join pg_namespace n on n.nspname = d.address_names[1]
+    join pg_class c on c.relnamespace = n.oid and c.relname = d.address_names[2]
+    where d.object_type = 'publication relation' and pgoutput_etl.publications_of(c.oid) = 0;
+    if unpublished is not null then
+        perform pgoutput_etl.send(jsonb_build_object('command', tg_tag, 'unpublished', unpublished));
     end if;
 exception when others then
     perform pgoutput_etl.send_unknown(tg_tag, sqlstate);

@@ -21,7 +21,7 @@ from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_scop
 
 _RELATION = (
     *("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope", "root"),
-    *("rewrites", "last_number", "casts", "is_created", "is_whole"),
+    *("rewrites", "last_number", "casts", "is_created", "is_whole", "unlogged", "gaps"),
 )
 
 _CATALOG = tuple(name for name in SCHEMAS["catalog"].names if name != "source")

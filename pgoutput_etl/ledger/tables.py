@@ -27,7 +27,7 @@ from pgoutput_etl.transactions.outcome import Outcome
 # Of the ledgers that this version writes. An older version refuses a newer number, so it grows with every change that
 # an older version can't read or would misread. 1, which is not recorded: version 0.1.0. 2: without `doubts`,
 # `declared`, `changed_at` and `memory`. 3: with them, and with Since.ATTACHMENT. 4: with the kinds
-# of reasons. 5: with the server's catalog, and Since.REWRITE.
+# of reasons. 5: with the server's catalog, and Since.REWRITE, UNLOGGED and GAP.
 FORMAT = 5
 
 _KINDS = {
@@ -90,13 +90,13 @@ _SCHEMAS = {
     "relations": (
         "batch long, oid long, schema string, table string, replica_identity string, columns relation_columns, "
         "from_file long, from_ordinal long, scope long, root long, rewrites long, last_number int, "
-        "casts long, is_created boolean, is_whole boolean"
+        "casts long, is_created boolean, is_whole boolean, unlogged long, gaps long"
     ),
     "catalog": (
         "batch long, oid long, schema string, table string, columns relation_columns, rewrites long, last_number int, "
         "casts long, is_created boolean, is_whole boolean, partitions longs, has_generated boolean, dropped boolean, "
         "from_file long, from_ordinal long, xid long, subxid long, commit_lsn long, commit_ts long, top_xid long, "
-        "parent long, bound binary, removed binary"
+        "parent long, bound binary, removed binary, unlogged long, gaps long"
     ),
     "types": "batch long, oid long, schema string, name string",
     "transactions": (
@@ -284,7 +284,8 @@ def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:
 def _mark(row: Mapping[str, Any]) -> CatalogMark | None:
     if row.get("rewrites") is None:
         return None
-    return CatalogMark(row["rewrites"], row["last_number"], row["casts"], row["is_created"], row["is_whole"])
+    counted = (row.get("unlogged") or 0, row.get("gaps") or 0)
+    return CatalogMark(row["rewrites"], row["last_number"], row["casts"], row["is_created"], row["is_whole"], *counted)
 
 
 def erasure_of(backfill: str | None) -> Mapping[str, Any] | None:

@@ -59,7 +59,8 @@ class CatalogMessage:
     anew and did not send. is_cast: by a cast. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could
     not be described. xid: of the subtransaction, which pgoutput does not tell: it gives a Message in a stream segment
     the xid of the whole transaction (pgoutput_message). number: of the Message.
-    is_verified: a key proves that it is the server's."""
+    is_verified: a key proves that it is the server's. is_unlogged: the tables were SET UNLOGGED or SET LOGGED instead.
+    unpublished, published: OIDs of tables that left all publications, or are in the first one."""
 
     tables: tuple[DefinedTable, ...] = ()
     rewritten: tuple[int, ...] = ()
@@ -70,6 +71,9 @@ class CatalogMessage:
     xid: int | None = None
     number: int | None = None
     is_verified: bool = False
+    is_unlogged: bool = False
+    unpublished: tuple[int, ...] = ()
+    published: tuple[int, ...] = ()
 
     @property
     def identity(self) -> int | None:
@@ -102,7 +106,10 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
     dropped = tuple(map(_number, body.get("dropped", ())))
     is_resent = body.get("command") == "send_catalog"
     xid, number = _number(body["xid"]), _number(body["number"], 2**63) if "number" in body else None
-    return CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid, number)
+    is_unlogged = rewritten is not None and bool(_number(rewritten.get("reasons", 0)) & 1)
+    moved = (tuple(map(_number, body.get(name, ()))) for name in ("unpublished", "published"))
+    message = (tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid, number)
+    return CatalogMessage(*message, False, is_unlogged, *moved)
 
 
 def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:

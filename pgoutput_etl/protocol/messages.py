@@ -127,13 +127,16 @@ class CatalogMark:
     """The state of a table's definition, as catalog Messages show it. rewrites: how often the server has computed
     values anew and not sent them. casts: how often by nothing but a cast. last_number: of a column that the table has
     had, published or not. is_created: the archive has the table from its creation on. is_whole: the publication sends
-    all of its columns, and none is generated."""
+    all of its columns, and none is generated. unlogged: how often SET UNLOGGED or SET LOGGED was. gaps: how often it
+    left all publications or returned; odd while it is in none."""
 
     rewrites: int
     last_number: int
     casts: int = 0
     is_created: bool = False
     is_whole: bool = False
+    unlogged: int = 0
+    gaps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Definition:
             return relation
         forms = {(column.number, column.type_oid): column.form for column in self.columns}
         columns = (replace(c, form=forms.get((c.number, c.type_oid), c.form)) for c in relation.columns)
-        mark = replace(relation.catalog, rewrites=self.mark.rewrites)
+        mark = replace(relation.catalog, rewrites=self.mark.rewrites, unlogged=self.mark.unlogged, gaps=self.mark.gaps)
         return replace(relation, columns=tuple(columns), catalog=mark)
 
     @property
@@ -104,6 +104,11 @@ class Definition:
     def rewritten(self, is_cast: bool = False) -> Definition:
         rewrites, casts = self.mark.rewrites + (not is_cast), self.mark.casts + is_cast
         return replace(self, mark=replace(self.mark, rewrites=rewrites, casts=casts), removed=())
+
+    def unlogged(self) -> Definition:
+        """Not all of its rows are sent, even if it is new."""
+        mark = replace(self.mark, unlogged=self.mark.unlogged + 1, is_created=False)
+        return replace(self, mark=mark, removed=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +204,11 @@ class Definitions:
         """xid: of the open transaction that sends the Message; None if it has committed."""
         removed = self._removed_by(found, xid)
         rewritten = [known for oid in found.rewritten if (known := self.definition(oid, xid))]
-        changed = [known.rewritten(found.is_cast) for known in rewritten]
+        changed = [known.unlogged() if found.is_unlogged else known.rewritten(found.is_cast) for known in rewritten]
+        for oid in (*found.unpublished, *found.published):
+            known = self.definition(oid, xid)
+            if known is not None and (oid in found.unpublished) is not bool(known.mark.gaps % 2):
+                changed.append(replace(known, mark=replace(known.mark, gaps=known.mark.gaps + 1), removed=()))
         gone = [known for oid in found.dropped if (known := self.definition(oid, xid))]
         changed += [replace(known, columns=(), is_dropped=True, parent=None, bound=None, removed=()) for known in gone]
         if gone or any(self._is_renamed(table, xid) for table in found.tables):

@@ -27,6 +27,7 @@ from pgoutput_etl.schema.removal import Removal, removal_of
 from pgoutput_etl.schema.table_shape import table_columns, table_shape
 from pgoutput_etl.targets import location
 from pgoutput_etl.targets.domains import check_key, domain_remarks, new_domains
+from pgoutput_etl.targets.gaps import gap_between, gap_remarks
 from pgoutput_etl.targets.layout import fitting
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.partitions import (
@@ -39,8 +40,10 @@ from pgoutput_etl.targets.partitions import (
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
     WAS_SKIPPED,
+    CompleteSince,
     HeldTable,
     SchemaSpan,
+    Since,
     TableChanges,
     TablePlan,
     TableState,
@@ -142,14 +145,14 @@ class _Case:
 @dataclass(slots=True)
 class _ColumnHistory:
     """What a table's changes leave undecided. open: doubts of earlier batches. new: of this one. domains:
-    columns of existing rows whose type became one. rewritten_at: as in TableChanges. removals: of rows that left with
+    columns of existing rows whose type became one. unsent: as in TableChanges. removals: of rows that left with
     partitions."""
 
     declarations: Declarations
     open: list[Doubt] = field(default_factory=list)
     new: list[Doubt] = field(default_factory=list)
     domains: list[RelationColumn] = field(default_factory=list)
-    rewritten_at: int | None = None
+    unsent: CompleteSince | None = None
     removals: list[Removal] = field(default_factory=list)
 
     def add(self, step: Lineage, before: Relation, begins_empty: bool) -> None:
@@ -302,9 +305,10 @@ class _Planner:
         schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
         masks = self.history.masks_of(case.oid)
         left_over = (name for removal in history.removals for name in removal.unknown)
-        changes = replace(changes, rewritten_at=history.rewritten_at, lost=(*changes.lost, *left_over))
+        changes = replace(changes, unsent=history.unsent, lost=(*changes.lost, *left_over))
         laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
         remarks += (*partition_change_remarks(changes), *removal_remarks(history.removals, rule.mode))
+        remarks += gap_remarks(changes)
         remarks += domain_remarks(history.domains)
         target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
         return TableTask(
@@ -369,8 +373,9 @@ class _Planner:
                 check_key(domains, (shape.columns[i].name for i in shape.key))
                 history.domains += domains
                 is_cast = has_cast(former, run.relation) and not migration.is_certain
-                if history.rewritten_at is None and (step.is_rewritten or is_cast):
-                    history.rewritten_at = run.start[0]
+                gap = gap_between(former, run.relation)
+                if gap is not None or (history.unsent is None and (step.is_rewritten or is_cast)):
+                    history.unsent = CompleteSince(gap or Since.REWRITE, run.start[0])
             if migration is not None and migration.changes_nothing:
                 migration = None
             removal = None

@@ -8,13 +8,16 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.config.settings import load_config
 from pgoutput_etl.replay.mirror import Replay
+from pgoutput_etl.targets.condition import ConditionKind, condition_lines, conditions_of
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.servers.test_snapshot_live import DRIVER
 from tests.servers.test_sql_cases import ONLY_THE_JOB, cases
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.support.jobs import Job
-from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
+from tests.support.judged_targets import JobTarget, JudgedTarget, MemoryTarget, in_memory, memory_config
+from tests.support.nights import Nights
 from tests.support.servers.catalog_history import CatalogHistory
 from tests.support.servers.judged_database import CATALOG, CATALOG_KEY, judged_database
 from tests.support.servers.postgres import Servers, Version
@@ -120,26 +123,57 @@ def test_a_repair_mends_rewritten_tables(
     with judged_database(server, "rewritten", landing, has_catalog=True) as database:
         server.psql("create table t (id int primary key, v int); insert into t values (1, 1), (2, 2)")
         server.psql("create table b (v int); alter table b replica identity full; insert into b values (1), (1), (2)")
+        server.psql("create table u (id int primary key); insert into u values (1)")
         database.land()
         assert job.run().conditions == ()
         server.psql("alter table t alter v type bigint using v * 100; alter table t add r float default random()")
-        server.psql("alter table b alter v type bigint using v * 100")
+        server.psql("alter table b alter v type bigint using v * 100; alter table u set unlogged")
+        server.psql("insert into u values (2); delete from u where id = 1; alter table u set logged")
         database.land()
-        assert {c.name: c.state.value for c in job.run().conditions} == {
-            "public.b": "rewritten",
-            "public.t": "rewritten",
-        }
+        conditions = {condition.name: condition for condition in job.run().conditions}
+        assert {name: condition.state.value for name, condition in conditions.items()} == dict.fromkeys(
+            ("public.b", "public.t", "public.u"), "rewritten"
+        )
+        assert "UNLOGGED" in conditions["public.u"].reason
+        assert "UNLOGGED" not in conditions["public.t"].reason
         url = f"jdbc:postgresql://127.0.0.1:{server.port}/rewritten"
         submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER]
-        repair = ["--config", str(job.config), "--tables", "public.b,public.t", "--jdbc", url, "--repair"]
+        repair = ["--config", str(job.config), "--tables", "public.b,public.t,public.u", "--jdbc", url, "--repair"]
         repaired = run(*submit, ROOT / "jobs/snapshot.py", *repair)
         assert repaired.returncode == 0, repaired.stdout + repaired.stderr
         server.psql("update t set v = v + 1 where id = 1; delete from b where v = 200")
         database.land()
         assert job.run().conditions == ()
-        for name in ("t", "b"):
+        for name in ("t", "b", "u"):
             server.copy_csv(f"public.{name}", tmp_path / f"truth-{name}.csv")
             assert_equals_truth(job.rows("public", name), tmp_path / f"truth-{name}.csv")
+
+
+def test_a_table_that_leaves_the_publication_lacks_changes(servers: Servers, tmp_path: Path, landing: Path) -> None:
+    """From then on, not only when it returns; another publication, and other columns in it, are no gap."""
+    server, config = servers(16), load_config(str(memory_config(tmp_path, landing)), [_KEY], dict(_ENVIRON))
+    target = MemoryTarget(Nights(config), landing)
+    with judged_database(server, "left", landing, has_catalog=True) as database:
+        server.psql("create table t (id int primary key, v int); create table o (id int primary key, v int)")
+        server.psql("begin; drop publication p; create publication p for table t, o; commit")
+        server.psql("insert into t values (1, 1); insert into o values (1, 1)")
+        nights = [
+            "create publication q for table o; alter publication q drop table o",
+            "alter publication p set table t, o (id)",
+            "insert into o values (2, 2); alter publication p drop table t; insert into t values (2, 2)",
+            "alter publication p add table t; insert into t values (3, 3)",
+        ]
+        reported = []
+        for statements in ("", *nights):
+            server.psql(statements)
+            database.land()
+            reported.append(target.night().reported)
+        assert reported == [frozenset(), frozenset(), frozenset(), {"public.t"}, {"public.t"}]
+        [condition] = conditions_of(target.nights.states.values(), config)
+        assert condition.state is ConditionKind.INCOMPLETE
+        assert condition.reason.startswith("it left the publication, or returned, before LSN ")
+        [line] = condition_lines([condition])
+        assert condition.reason in line
 
 
 OPTIONS: list[tuple[Version, int, dict[str, str]]] = [

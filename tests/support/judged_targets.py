@@ -58,9 +58,16 @@ def in_memory(
     folder: Path, landing: Path, rules: str, overrides: Sequence[str] = (), environ: Mapping[str, str] = NO_VARIABLES
 ) -> JudgedTarget:
     """rules: the configuration's `tables`, as YAML."""
+    return MemoryTarget(
+        Nights(load_config(str(memory_config(folder, landing)), [f"tables={rules}", *overrides], dict(environ))),
+        landing,
+    )
+
+
+def memory_config(folder: Path, landing: Path) -> Path:
     path = folder / "memory.yaml"
     path.write_text(f"source: {{name: test, landing: '{landing}'}}\ntarget: {{root: root}}\n", encoding="utf-8")
-    return MemoryTarget(Nights(load_config(str(path), [f"tables={rules}", *overrides], dict(environ))), landing)
+    return path
 
 
 @dataclass(slots=True)

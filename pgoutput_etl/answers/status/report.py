@@ -252,6 +252,9 @@ _SINCE = {
     "creation": "their creation",
     "truncate": "a TRUNCATE",
     "attachment": "a change of partitions (rows that they had before are missing, or left)",
+    "rewrite": "a rewrite, whose values were not sent",
+    "unlogged": "a time as UNLOGGED tables (what was written then is missing)",
+    "gap": "a time in no publication (what was written then is missing)",
     "first change": "the first change (earlier rows are missing, if there were any)",
 }
 
