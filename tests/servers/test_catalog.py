@@ -8,7 +8,12 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.answers.moment.read import read_at
+from pgoutput_etl.answers.undo.report import LeftOut
+from pgoutput_etl.answers.undo.request import UndoRequest
+from pgoutput_etl.answers.undo.run import undo
 from pgoutput_etl.config.settings import load_config
+from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.targets.condition import ConditionKind, condition_lines, conditions_of
 from pgoutput_etl.work.backfill.request import BackfillRequest
@@ -174,6 +179,42 @@ def test_a_table_that_leaves_the_publication_lacks_changes(servers: Servers, tmp
         assert condition.reason.startswith("it left the publication, or returned, before LSN ")
         [line] = condition_lines([condition])
         assert condition.reason in line
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_a_moment_has_the_rows_that_left_later(
+    servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
+) -> None:
+    """Although one batch has both; without any row of the root after the moment, too."""
+    job, server = Job(spark, tmp_path, landing, [_KEY], dict(_ENVIRON)), servers(16)
+    via_root = "publish_via_partition_root = true"
+    steps = ("insert into r values (3, 1)", "alter table r detach partition r1", "insert into r values (4, 2)")
+    with judged_database(server, "moments", landing, publication=via_root, has_catalog=True) as database:
+        server.psql("create table r (id int, p int, primary key (id, p)) partition by list (p)")
+        server.psql(
+            "create table r1 partition of r for values in (1); create table r2 partition of r for values in (2)"
+        )
+        server.psql("create table o (id int); insert into r values (1, 1), (2, 2); insert into o values (1)")
+        database.land()
+        job.run()
+        moments = []
+        for statement in steps:
+            server.psql(f"{statement}; insert into o values (1)")
+            moments.append(server.psql("select pg_current_wal_lsn()").strip())
+        server.psql("insert into o values (2)")
+        database.land()
+        assert job.run().conditions == ()
+
+        def ids(lsn: str) -> list[int]:
+            rows = read_at(spark, job.loaded(), lsn=lsn, tables=["public.r"])["public.r"].collect()
+            return sorted(row["id"] for row in rows)
+
+        assert [ids(moment) for moment in moments] == [[1, 2, 3], [2], [2, 4]]
+        first = parse_lsn(moments[0])
+        request = UndoRequest(str(tmp_path / "undo"), from_lsn=1, to_lsn=first, tables=("public.r",))
+        [left_out] = undo(spark, job.loaded(), request).left_out
+        assert left_out == LeftOut("public.r", "a partition has left it since, with its rows")
 
 
 OPTIONS: list[tuple[Version, int, dict[str, str]]] = [

@@ -58,10 +58,8 @@ def in_memory(
     folder: Path, landing: Path, rules: str, overrides: Sequence[str] = (), environ: Mapping[str, str] = NO_VARIABLES
 ) -> JudgedTarget:
     """rules: the configuration's `tables`, as YAML."""
-    return MemoryTarget(
-        Nights(load_config(str(memory_config(folder, landing)), [f"tables={rules}", *overrides], dict(environ))),
-        landing,
-    )
+    config = load_config(str(memory_config(folder, landing)), [f"tables={rules}", *overrides], dict(environ))
+    return MemoryTarget(Nights(config), landing)
 
 
 def memory_config(folder: Path, landing: Path) -> Path:
