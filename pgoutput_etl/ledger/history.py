@@ -74,6 +74,11 @@ class LedgerHistory:
         entries = [catalog_entry(row) for row in rows if row["xid"] is None or row["batch"] == last[row["xid"]]]
         return Definitions.of(entries, open_xids(state))
 
+    def dropped(self, batch: Batch) -> set[int]:
+        """OIDs of tables that catalog Messages have shown to be dropped, after a batch."""
+        rows = self.store.rows("catalog", ("oid", "dropped", "xid"), batch.since, batch.number + 1)
+        return {row["oid"] for row in rows if row["dropped"] and row["xid"] is None}
+
     def append_catalog(self, catalog: Definitions, batch: Batch) -> None:
         self.store.append_rows("catalog", [catalog_row(entry) for entry in catalog.to_store()], batch.number)
 

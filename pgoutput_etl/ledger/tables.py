@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -96,7 +96,8 @@ _SCHEMAS = {
         "batch long, oid long, schema string, table string, columns relation_columns, rewrites long, last_number int, "
         "casts long, is_created boolean, is_whole boolean, partitions longs, has_generated boolean, dropped boolean, "
         "from_file long, from_ordinal long, xid long, subxid long, commit_lsn long, commit_ts long, top_xid long, "
-        "parent long, bound binary, removed binary, unlogged long, gaps long"
+        "parent long, bound binary, removed binary, unlogged long, gaps long, "
+        "verified boolean"
     ),
     "types": "batch long, oid long, schema string, name string",
     "transactions": (
@@ -239,6 +240,7 @@ def catalog_row(entry: DefinitionEntry) -> dict[str, Any]:
     columns |= {"has_generated": definition.has_generated, "dropped": definition.is_dropped}
     sent_by = {"xid": entry.xid, "subxid": entry.subxid, "commit_lsn": entry.commit_lsn}
     sent_by |= {"commit_ts": entry.commit_ts, "top_xid": entry.top_xid, "parent": definition.parent}
+    columns["verified"] = definition.is_verified
     columns["bound"] = None if definition.bound is None else _binary(asdict(definition.bound))
     columns["removed"] = (
         _binary([asdict(partition) for partition in definition.removed]) if definition.removed else None
@@ -253,6 +255,7 @@ def catalog_entry(row: Mapping[str, Any]) -> DefinitionEntry:
     removed = tuple(map(_removed, json.loads(row.get("removed") or b"[]")))
     flags = (row["has_generated"], row["dropped"])
     definition = Definition(*named, columns, mark, partitions, *flags, row.get("parent"), bound, removed)
+    definition = replace(definition, is_verified=bool(row.get("verified")))
     sent_by = (row["xid"], row["subxid"], row["commit_lsn"], row.get("commit_ts"), row.get("top_xid"))
     return DefinitionEntry((row["from_file"], row["from_ordinal"]), definition, *sent_by)
 

@@ -60,7 +60,8 @@ class CatalogMessage:
     not be described. xid: of the subtransaction, which pgoutput does not tell: it gives a Message in a stream segment
     the xid of the whole transaction (pgoutput_message). number: of the Message.
     is_verified: a key proves that it is the server's. is_unlogged: the tables were SET UNLOGGED or SET LOGGED instead.
-    unpublished, published: OIDs of tables that left all publications, or are in the first one."""
+    unpublished, published: OIDs of tables that left all publications, or are in the first one. truncated: OIDs of
+    partitions."""
 
     tables: tuple[DefinedTable, ...] = ()
     rewritten: tuple[int, ...] = ()
@@ -74,6 +75,7 @@ class CatalogMessage:
     is_unlogged: bool = False
     unpublished: tuple[int, ...] = ()
     published: tuple[int, ...] = ()
+    truncated: tuple[int, ...] = ()
 
     @property
     def identity(self) -> int | None:
@@ -107,7 +109,7 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
     is_resent = body.get("command") == "send_catalog"
     xid, number = _number(body["xid"]), _number(body["number"], 2**63) if "number" in body else None
     is_unlogged = rewritten is not None and bool(_number(rewritten.get("reasons", 0)) & 1)
-    moved = (tuple(map(_number, body.get(name, ()))) for name in ("unpublished", "published"))
+    moved = (tuple(map(_number, body.get(name, ()))) for name in ("unpublished", "published", "truncated"))
     message = (tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid, number)
     return CatalogMessage(*message, False, is_unlogged, *moved)
 

@@ -37,8 +37,8 @@ def _nothing(_schema: str, _table: str, _column: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RemovedPartition:
-    """A partition that was detached or dropped. bounds: its own and those of its parents, which hold its rows; None if
-    no reader can tell them. message: its identity."""
+    """A partition that was detached, dropped, or truncated. bounds: its own and those of its parents, which hold its
+    rows; None if no reader can tell them. message: its identity."""
 
     oid: int
     name: str
@@ -50,7 +50,7 @@ class RemovedPartition:
 class Definition:
     """A table's name and columns; no columns if they are unknown or the table is dropped. mark: what its next Relation
     message gets. partitions: OIDs, of a root. parent, bound: of a partition. removed: partitions that left a root with
-    this definition."""
+    this definition. is_verified: a key proves that the table is dropped."""
 
     oid: int
     namespace: str
@@ -63,6 +63,7 @@ class Definition:
     parent: int | None = None
     bound: PartitionBound | None = None
     removed: tuple[RemovedPartition, ...] = ()
+    is_verified: bool = False
 
     def completed(self, relation: Relation) -> Relation | None:
         """The Relation message with what the catalog knows; None if it is not of this definition."""
@@ -104,6 +105,10 @@ class Definition:
     def rewritten(self, is_cast: bool = False) -> Definition:
         rewrites, casts = self.mark.rewrites + (not is_cast), self.mark.casts + is_cast
         return replace(self, mark=replace(self.mark, rewrites=rewrites, casts=casts), removed=())
+
+    def dropped(self, is_verified: bool) -> Definition:
+        without = replace(self, columns=(), parent=None, bound=None, removed=())
+        return replace(without, is_dropped=True, is_verified=is_verified)
 
     def unlogged(self) -> Definition:
         """Not all of its rows are sent, even if it is new."""
@@ -165,9 +170,9 @@ class Definitions:
     def __bool__(self) -> bool:
         return bool(self._committed or self._open)
 
-    def newly_dropped(self) -> set[int]:
-        """OIDs of tables that were dropped since the definitions were loaded."""
-        return {entry.definition.oid for entry in self.added if entry.definition.is_dropped}
+    def dropped(self) -> set[int]:
+        """OIDs of tables."""
+        return {oid for oid, entry in self._committed.items() if entry.definition.is_dropped}
 
     def removals(self, root: int) -> list[DefinitionEntry]:
         """Each time that partitions left a root, in commit order."""
@@ -210,7 +215,7 @@ class Definitions:
             if known is not None and (oid in found.unpublished) is not bool(known.mark.gaps % 2):
                 changed.append(replace(known, mark=replace(known.mark, gaps=known.mark.gaps + 1), removed=()))
         gone = [known for oid in found.dropped if (known := self.definition(oid, xid))]
-        changed += [replace(known, columns=(), is_dropped=True, parent=None, bound=None, removed=()) for known in gone]
+        changed += [known.dropped(found.is_verified) for known in gone]
         if gone or any(self._is_renamed(table, xid) for table in found.tables):
             changed += [known.rewritten() for known in self._known(xid) if known.has_names and known not in gone]
         if found.is_unknown:
@@ -226,7 +231,7 @@ class Definitions:
         for root, partitions in removed.items():
             if (known := self.definition(root, xid)) is not None:
                 self._add(DefinitionEntry(position, replace(known, removed=partitions), *sent_by))
-            for oid in (partition.oid for partition in partitions):
+            for oid in (partition.oid for partition in partitions if partition.oid not in found.truncated):
                 if (known := self.definition(oid, xid)) is not None and known.parent is not None:
                     self._add(DefinitionEntry(position, replace(known, parent=None, bound=None), *sent_by))
 
@@ -240,11 +245,11 @@ class Definitions:
         described = {table.oid: table.partitions for table in found.tables if table.partitions is not None}
         gone = {oid for parent, left in described.items() for oid in self._children.get(parent, set()) - set(left)}
         removed: dict[int, list[RemovedPartition]] = {}
-        for oid in sorted(gone | set(found.dropped)):
+        for oid in sorted(gone | {*found.dropped, *found.truncated}):
             known = self.definition(oid, xid)
             if known is None or known.parent is None or known.parent in found.dropped:
                 continue
-            if oid not in found.dropped and known.parent not in described:
+            if oid in gone and oid not in found.dropped and known.parent not in described:
                 continue  # it has another parent by now
             root, bounds = self._bounds(known, xid)
             is_certain = found.is_verified and not found.is_resent and root.columns and None not in bounds

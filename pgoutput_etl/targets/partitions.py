@@ -104,5 +104,7 @@ def removal_remarks(removals: Iterable[Removal], mode: Mode) -> tuple[str, ...]:
     """One line per partition whose rows have left."""
     names = tuple(dict.fromkeys(name for removal in removals for name in removal.names))
     if table_mode(mode).has_rows:
-        return tuple(f"{name} is no longer a partition: its rows have left this table" for name in names)
-    return tuple(f"{name} is no longer a partition, and mode append has no rows of its removal" for name in names)
+        effect = "the rows of partition {} have left, as it was detached, dropped, or truncated"
+    else:
+        effect = "partition {} was detached, dropped, or truncated, and mode append has no rows about it"
+    return tuple(effect.format(name) for name in names)

@@ -302,9 +302,12 @@ def complete_since(before: TableState | None, changes: TableChanges) -> Complete
     is_new = before is None or before.version < 0
     if known is not None or not is_new or not changes.runs:
         return known
-    marks = (run.relation.catalog for run in changes.runs)
-    is_created = before is None and any(mark is not None and mark.is_created for mark in marks)
-    return CompleteSince(Since.CREATION if is_created else Since.FIRST_CHANGE, changes.runs[0].start[0])
+    marks = [mark for run in changes.runs if (mark := run.relation.catalog) is not None] if before is None else []
+    lsn = changes.runs[0].start[0]
+    if any(mark.unlogged or mark.gaps for mark in marks[:1]):
+        return CompleteSince(Since.GAP if marks[0].gaps else Since.UNLOGGED, lsn)
+    is_created = any(mark.is_created for mark in marks)
+    return CompleteSince(Since.CREATION if is_created else Since.FIRST_CHANGE, lsn)
 
 
 def mismatches_left(before: TableState | None, changes: TableChanges) -> Mismatches | None:

@@ -27,6 +27,7 @@ from pgoutput_etl.schema.removal import Removal, removal_of
 from pgoutput_etl.schema.table_shape import table_columns, table_shape
 from pgoutput_etl.targets import location
 from pgoutput_etl.targets.domains import check_key, domain_remarks, new_domains
+from pgoutput_etl.targets.drops import is_archived
 from pgoutput_etl.targets.gaps import gap_between, gap_remarks
 from pgoutput_etl.targets.layout import fitting
 from pgoutput_etl.targets.modes import table_mode
@@ -194,6 +195,8 @@ class _Planner:
             self._skip(plan, case, relation)
             return
         path = location.target_place(self.config, relation, self.holders)
+        is_dropped = is_archived(self.history, case.oid, rule.on_drop)
+        path = location.displaced_path(self.config, case.oid) if is_dropped else path
         is_idle = changes is None and state is not None and state.path == path and state.is_complete
         try:
             why = self._contradiction(state, rule, relation, is_idle)
@@ -301,8 +304,11 @@ class _Planner:
                     "Configure `key`, or use mode history, which needs no key"
                 )
         moved_from = None if state is None or state.path == path else (state.path, state.version)
-        is_displaced = moved_from is not None and path.is_within(location.displaced_folder(config))
-        schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
+        moved = ChangeKind.TABLE_MOVED
+        if path.is_within(location.displaced_folder(config)):
+            is_dropped = is_archived(self.history, case.oid, rule.on_drop)
+            moved = ChangeKind.TABLE_ARCHIVED if is_dropped else ChangeKind.TABLE_DISPLACED
+        schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, moved)]
         masks = self.history.masks_of(case.oid)
         left_over = (name for removal in history.removals for name in removal.unknown)
         changes = replace(changes, unsent=history.unsent, lost=(*changes.lost, *left_over))
@@ -413,7 +419,7 @@ def _laid_out(
 
 
 def _name_changes(
-    relation: Relation, state: TableState | None, moved_from: tuple[Place, int] | None, is_displaced: bool
+    relation: Relation, state: TableState | None, moved_from: tuple[Place, int] | None, moved: ChangeKind
 ) -> list[SchemaChange]:
     if state is None:
         return []
@@ -421,7 +427,7 @@ def _name_changes(
         return [SchemaChange(ChangeKind.TABLE_RENAMED, "", f"was {state.full_name}")]
     if moved_from is None:
         return []
-    return [SchemaChange(ChangeKind.TABLE_DISPLACED if is_displaced else ChangeKind.TABLE_MOVED, "")]
+    return [SchemaChange(moved, "")]
 
 
 def _merged(runs: Sequence[RelationSpan]) -> list[RelationSpan]:
