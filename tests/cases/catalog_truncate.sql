@@ -1,5 +1,6 @@
 -- catalog
 -- via-root
+-- server: 18
 -- rule: {match: "public.s", mode: history}
 -- right: public.r public.s
 -- partitions that are truncated by themselves, where a trigger tells

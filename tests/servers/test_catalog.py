@@ -9,14 +9,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.answers.moment.read import read_at
+from pgoutput_etl.answers.status.request import StatusRequest
+from pgoutput_etl.answers.status.run import status
 from pgoutput_etl.answers.undo.report import LeftOut
 from pgoutput_etl.answers.undo.request import UndoRequest
 from pgoutput_etl.answers.undo.run import undo
 from pgoutput_etl.config.settings import load_config
+from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.targets.condition import ConditionKind, condition_lines, conditions_of
+from pgoutput_etl.targets.drops import dropped_names
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.servers.test_snapshot_live import DRIVER
 from tests.servers.test_sql_cases import ONLY_THE_JOB, cases
@@ -180,6 +184,62 @@ def test_a_table_that_leaves_the_publication_lacks_changes(servers: Servers, tmp
         assert condition.reason.startswith("it left the publication, or returned, before LSN ")
         [line] = condition_lines([condition])
         assert condition.reason in line
+
+
+_ON_DROP = """[
+{match: "public.a*", on_drop: archive}, {match: "public.k", on_drop: keep},
+{match: "public.c*", into: shared.c, tag: {t: "{table}"}, on_drop: archive}]"""
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_dropped_tables_are_kept_or_archived(
+    servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
+) -> None:
+    """By their rules; without one, each summary names them, and status does."""
+    job = Job(spark, tmp_path, landing, [f"tables={_ON_DROP}", _KEY], dict(_ENVIRON))
+    server, names = servers(16), ("a", "k", "r", "c1", "c2")
+    with judged_database(server, "dropped", landing, has_catalog=True) as database:
+        for name in names:
+            server.psql(f"create table {name} (id int primary key); insert into {name} values (1)")
+        database.land()
+        assert job.run().dropped == ()
+        server.psql("insert into a values (2); drop table a, k, r, c1")
+        database.land()
+        assert job.run().dropped == ("public.r",)
+        assert job.run().dropped == ("public.r",)
+        assert status(job.loaded(), StatusRequest()).dropped == ("public.r",)
+        assert [len(job.rows("public", name)) for name in ("a", "k", "r")] == [0, 1, 1]
+        assert [row["t"] for row in job.rows("shared", "c")] == ["c2"]
+        [archived] = [
+            path for path in tmp_path.glob("tables/_pgoutput_etl/displaced/*/*") if _ids(spark, path) == [1, 2]
+        ]
+        server.psql("create table a (id int primary key); insert into a values (3)")
+        database.land()
+        assert job.run().conditions == ()
+        assert ([row["id"] for row in job.rows("public", "a")], _ids(spark, archived)) == ([3], [1, 2])
+
+
+def _ids(spark: SparkSession, path: Path) -> list[int]:
+    return sorted(row["id"] for row in spark.read.format("delta").load(str(path)).collect())
+
+
+def test_a_drop_that_nobody_has_signed_archives_nothing(servers: Servers, tmp_path: Path, landing: Path) -> None:
+    """And without a key, no rule can ask for it."""
+    config = load_config(str(memory_config(tmp_path, landing)))
+    target = MemoryTarget(Nights(config), landing)
+    with judged_database(servers(16), "unsigned", landing, has_catalog=True) as database:
+        database.server.psql("create table a (id int primary key); insert into a values (1); drop table a")
+        database.land()
+        target.night()
+    rules = 'tables=[{match: "public.a", on_drop: archive}]'
+    archiving = load_config(str(memory_config(tmp_path, landing)), [rules, _KEY], dict(_ENVIRON))
+    target.nights.night([], archiving)
+    [state] = target.nights.states.values()
+    assert not state.is_displaced
+    assert dropped_names(config, [state.oid], {state.oid: state}) == ("public.a",)
+    with pytest.raises(ConfigError, match=r"on_drop: expected source\.catalog_key"):
+        load_config(str(memory_config(tmp_path, landing)), [rules])
 
 
 @pytest.mark.spark
