@@ -29,7 +29,7 @@ def remove(spark: SparkSession, place: Place, removal: Removal, commit: DeltaTra
     """One DELETE or UPDATE, and in mode history perhaps a DELETE before it."""
     condition, ended = _condition(removal, mode), _ended(removal, mode)
     with committing(spark, place, commit) as table:
-        if not ended or mode is Mode.HISTORY:
+        if not ended or VALID_TO_LSN in ended:
             is_no_version = condition & (F.col(VALID_FROM_LSN) == removal.lsn) if ended else condition
             with table.preparing("rows") if ended else nullcontext():
                 delta_table(table.spark, place).delete(is_no_version)
@@ -42,7 +42,7 @@ def rows_left(rows: DataFrame, removal: Removal, mode: Mode) -> DataFrame:
     condition, ended = _condition(removal, mode), _ended(removal, mode)
     if not ended:
         return rows.where(~condition)
-    if mode is Mode.HISTORY:
+    if VALID_TO_LSN in ended:
         rows = rows.where(~(condition & (F.col(VALID_FROM_LSN) == removal.lsn)))
     values = {f.name: F.when(condition, ended[f.name].cast(f.dataType)) for f in rows.schema if f.name in ended}
     return rows.select(
