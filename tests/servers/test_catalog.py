@@ -248,14 +248,17 @@ def test_a_moment_has_the_rows_that_left_later(
     servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
 ) -> None:
     """Although one batch has both; without any row of the root after the moment, too."""
-    job, server = Job(spark, tmp_path, landing, [_KEY], dict(_ENVIRON)), servers(16)
+    rules = 'tables=[{match: "public.h", mode: history}, {match: "public.s", mode: soft_delete}]'
+    job, server = Job(spark, tmp_path, landing, [rules, _KEY], dict(_ENVIRON)), servers(16)
     via_root = "publish_via_partition_root = true"
     steps = ("insert into r values (3, 1)", "alter table r detach partition r1", "insert into r values (4, 2)")
     with judged_database(server, "moments", landing, publication=via_root, has_catalog=True) as database:
         server.psql("create table r (id int, p int, primary key (id, p)) partition by list (p)")
-        server.psql(
-            "create table r1 partition of r for values in (1); create table r2 partition of r for values in (2)"
-        )
+        for name in ("h", "s"):
+            server.psql(f"create table {name} (like r including all) partition by list (p)")
+        for name in ("r", "h", "s"):
+            server.psql(f"create table {name}1 partition of {name} for values in (1)")
+            server.psql(f"create table {name}2 partition of {name} for values in (2)")
         server.psql("create table o (id int); insert into r values (1, 1), (2, 2); insert into o values (1)")
         database.land()
         job.run()
@@ -263,9 +266,18 @@ def test_a_moment_has_the_rows_that_left_later(
         for statement in steps:
             server.psql(f"{statement}; insert into o values (1)")
             moments.append(server.psql("select pg_current_wal_lsn()").strip())
+        for name in ("h", "s"):
+            server.psql(f"insert into {name} values (1, 1), (2, 2)")
+            server.psql(f"begin; insert into {name} values (3, 1); alter table {name} detach partition {name}1; commit")
         server.psql("insert into o values (2)")
         database.land()
         assert job.run().conditions == ()
+        ended = [row for row in job.rows("public", "h") if row["_pg_valid_to_lsn"] is not None]
+        assert [(row["id"], row["_pg_valid_to_ts"] > row["_pg_valid_from_ts"]) for row in ended] == [(1, True)]
+        deleted = {row["id"]: row for row in job.rows("public", "s") if row["_pg_deleted"]}
+        assert deleted.keys() == {1, 3}
+        assert len({row["_pg_commit_lsn"] for row in deleted.values()}) == 1
+        assert all(row["_pg_commit_ts"] is not None and row["_pg_xid"] for row in deleted.values())
 
         def ids(lsn: str) -> list[int]:
             rows = read_at(spark, job.loaded(), lsn=lsn, tables=["public.r"])["public.r"].collect()
