@@ -143,6 +143,26 @@ select distinct a.attrelid from made m join pg_attribute a on a.atttypid = m.oid
 where c.relkind in ('r', 'p') and not a.attisdropped
 $$;
 
+-- What the bound of a partition is about: its parent, and the columns; no name is an expression. `is_plain`: a reader
+-- finds the same values equal and, of ranges, in the same order.
+create or replace function pgoutput_etl.partition_of(wanted oid) returns jsonb language sql stable
+set search_path = pg_catalog, pg_temp as $$
+select jsonb_build_object('parent', h.inhparent::bigint, 'columns', (
+    select jsonb_agg(a.attname order by k.place)
+    from unnest(p.partattrs::int2[]) with ordinality k (number, place)
+    left join pg_attribute a on a.attrelid = p.partrelid and a.attnum = k.number and a.attnum > 0
+), 'is_plain', (
+    select bool_and(o.opcdefault and (k.sorting = 0 or case
+        when p.partstrat = 'l' then coalesce((
+            select n.collisdeterministic from pg_collation n where n.oid = k.sorting), false)
+        else getdatabaseencoding() = 'UTF8' and (k.sorting in (950, 951) or k.sorting = 100 and (
+            select d.datcollate in ('C', 'POSIX') and coalesce(to_jsonb(d) ->> 'datlocprovider', 'c') = 'c'
+            from pg_database d where d.datname = current_database())) end))
+    from unnest(p.partclass::oid[], p.partcollation::oid[]) k (operators, sorting)
+    join pg_opclass o on o.oid = k.operators))
+from pg_inherits h join pg_partitioned_table p on p.partrelid = h.inhparent where h.inhrelid = wanted
+$$;
+
 -- The definitions of these tables. A partitioned table comes with all of its tree, which shows what was detached.
 create or replace function pgoutput_etl.tables(wanted oid[]) returns jsonb language sql stable
 set search_path = pg_catalog, pg_temp
@@ -165,6 +185,7 @@ select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
     'partitions', case when c.relkind = 'p' then (
         select coalesce(jsonb_agg(h.inhrelid::bigint order by h.inhrelid), '[]')
         from pg_inherits h where h.inhparent = c.oid) end,
+    'partition', case when c.relispartition then pgoutput_etl.partition_of(c.oid) end,
     'columns', (
         select coalesce(jsonb_agg(jsonb_build_object(
             'number', a.attnum, 'name', a.attname, 'type', a.atttypid::bigint, 'modifier', a.atttypmod,
@@ -200,11 +221,19 @@ begin
 exception when others then null;
 end $$;
 
+-- Which of them the slot sends, only its client knows.
+create or replace function pgoutput_etl.publications_of(wanted oid) returns bigint language sql stable
+set search_path = pg_catalog, pg_temp as $$
+select count(*) from pg_publication_tables p join pg_namespace n on n.nspname = p.schemaname
+join pg_class c on c.relnamespace = n.oid and c.relname = p.tablename where c.oid = wanted
+$$;
+
 create or replace function pgoutput_etl.on_ddl_command_end() returns event_trigger language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
     wanted oid[];
     created oid[];
+    published jsonb;
 begin
     lock table pgoutput_etl.catalog_lock in row share mode;
     -- Such a table has no rows, and all of those to come are sent. Whether another publication has it, nobody knows.
@@ -225,6 +254,12 @@ begin
     if wanted is not null then
         perform pgoutput_etl.send_tables(tg_tag, wanted, created);
     end if;
+    select jsonb_agg(distinct r.prrelid::bigint) into published
+    from pg_event_trigger_ddl_commands() d join pg_publication_rel r on r.oid = d.objid
+    where d.classid = 'pg_publication_rel'::regclass and pgoutput_etl.publications_of(r.prrelid) = 1;
+    if published is not null then
+        perform pgoutput_etl.send(jsonb_build_object('command', tg_tag, 'published', published));
+    end if;
 exception when others then
     perform pgoutput_etl.send_unknown(tg_tag, sqlstate);
 end $$;
@@ -235,6 +270,7 @@ set search_path = pg_catalog, pg_temp as $$
 declare
     wanted oid[];
     dropped jsonb;
+    unpublished jsonb;
 begin
     lock table pgoutput_etl.catalog_lock in row share mode;
     select array_agg(distinct d.objid) filter (where d.objsubid > 0),
@@ -247,6 +283,14 @@ begin
     end if;
     if dropped is not null then
         perform pgoutput_etl.send(jsonb_build_object('command', tg_tag, 'dropped', dropped));
+    end if;
+    select jsonb_agg(distinct c.oid::bigint) into unpublished
+    from pg_event_trigger_dropped_objects() d
+    join pg_namespace n on n.nspname = d.address_names[1]
+    join pg_class c on c.relnamespace = n.oid and c.relname = d.address_names[2]
+    where d.object_type = 'publication relation' and pgoutput_etl.publications_of(c.oid) = 0;
+    if unpublished is not null then
+        perform pgoutput_etl.send(jsonb_build_object('command', tg_tag, 'unpublished', unpublished));
     end if;
 exception when others then
     perform pgoutput_etl.send_unknown(tg_tag, sqlstate);
@@ -274,6 +318,37 @@ begin
     end if;
 exception when others then
     perform pgoutput_etl.send_unknown(tg_tag, sqlstate);
+end $$;
+
+-- No event trigger fires for TRUNCATE, and pgoutput sends none of a partition whose root is published. The only dynamic
+-- SQL: its names are those that the server prints for the partitions' OIDs. New partitions need another call. Without
+-- triggers again: select pgoutput_etl.watch_truncate('r', false).
+create or replace function pgoutput_etl.on_truncate() returns trigger language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
+begin
+    perform pgoutput_etl.send(jsonb_build_object('command', 'TRUNCATE', 'truncated', jsonb_build_array(tg_relid::bigint)));
+    return null;
+exception when others then
+    perform pgoutput_etl.send_unknown('TRUNCATE', sqlstate);
+    return null;
+end $$;
+
+create or replace function pgoutput_etl.watch_truncate(root regclass, is_watched boolean default true) returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+    leaf regclass;
+    watched bigint := 0;
+begin
+    for leaf in select p.relid from pg_partition_tree(root) p where p.isleaf and p.parentrelid is not null loop
+        execute format('drop trigger if exists pgoutput_etl_truncate on %s', leaf);
+        if is_watched then
+            execute format('create trigger pgoutput_etl_truncate after truncate on %s execute function '
+                'pgoutput_etl.on_truncate()', leaf);
+            execute format('alter table %s enable always trigger pgoutput_etl_truncate', leaf);
+            watched := watched + 1;
+        end if;
+    end loop;
+    return watched;
 end $$;
 
 -- The definitions of all published tables, as of one moment. Returns the number of Messages: one per table, or tree of

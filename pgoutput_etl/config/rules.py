@@ -67,6 +67,14 @@ class OnMissingRow(Enum):
     IGNORE = "ignore"
 
 
+class OnDrop(Enum):
+    """The handling of a table that was dropped on the server. All but ARCHIVE keep it; KEEP without naming it."""
+
+    REPORT = "report"
+    KEEP = "keep"
+    ARCHIVE = "archive"
+
+
 class OnInvalidText(Enum):
     """The handling of text that is not UTF-8: its table is held, or the value's bytes are kept as unrepresentable."""
 
@@ -118,7 +126,7 @@ class TableRule(Section):
     sources or tables share. tag: values by column that mark this table's rows there, with placeholders. cluster_by,
     partition_by, properties, comment, cdf (the change data feed): see `layout`. column_rules: of the masked columns.
     on_schema_change: the contract with the table's readers. on_missing_row: for changes that contradict its rows.
-    on_invalid_text: for values that are not UTF-8.
+    on_invalid_text: for values that are not UTF-8. on_drop: for a table that is dropped on the server.
     """
 
     computed: ClassVar[frozenset[str]] = frozenset({"column_rules"})
@@ -200,6 +208,14 @@ class TableRule(Section):
             "keep",
         ),
     ] = OnInvalidText.HOLD
+    on_drop: Annotated[
+        OnDrop,
+        about(
+            "for a table that [a catalog Message](schema-changes.md#dropped-tables) shows to be dropped: keep it, and "
+            "`report` it in each summary; `keep` it; or `archive` it, where displaced tables are",
+            "keep",
+        ),
+    ] = OnDrop.REPORT
     column_rules: SkipJsonSchema[SkipValidation[Mapping[str, ColumnRule]]] = field(default_factory=dict)
 
     @classmethod

@@ -35,7 +35,7 @@ from pgoutput_etl.config.key_checks import (
     text,
 )
 from pgoutput_etl.config.layout import check_readers
-from pgoutput_etl.config.rules import TableRule, check_rules, matches
+from pgoutput_etl.config.rules import OnDrop, TableRule, check_rules, matches
 from pgoutput_etl.config.yaml_file import FromEnvironment, read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PRIVATE, Access
@@ -450,6 +450,12 @@ class Config(Section):
             for i, rule in enumerate(self.tables):
                 with below(i):
                     check_readers(rule.layout, self.target.readers)
+                    if rule.on_drop is OnDrop.ARCHIVE and self.source.catalog_key is None:
+                        raise mistake(
+                            "expected source.catalog_key: without it, anybody who may connect to the database can "
+                            "forge the Message of a DROP TABLE",
+                            "on_drop",
+                        )
                     if rule.into is not None and self.target.views is not None:
                         raise mistake(
                             "expected no target.views: a view would have the rows of one source alone", "into"

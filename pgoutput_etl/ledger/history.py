@@ -21,7 +21,7 @@ from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_mess
 
 _RELATION = (
     *("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope", "root"),
-    *("rewrites", "last_number", "casts", "is_created", "is_whole", "keys"),
+    *("rewrites", "last_number", "casts", "is_created", "is_whole", "unlogged", "gaps", "keys"),
 )
 
 _CATALOG = tuple(name for name in SCHEMAS["catalog"].names if name != "source")
@@ -73,6 +73,11 @@ class LedgerHistory:
             last[row["xid"]] = max(last[row["xid"]], row["batch"])
         entries = [catalog_entry(row) for row in rows if row["xid"] is None or row["batch"] == last[row["xid"]]]
         return Definitions.of(entries, open_messages(state))
+
+    def dropped(self, batch: Batch) -> set[int]:
+        """OIDs of tables that catalog Messages have shown to be dropped, after a batch."""
+        rows = self.store.rows("catalog", ("oid", "dropped", "xid"), batch.since, batch.number + 1)
+        return {row["oid"] for row in rows if row["dropped"] and row["xid"] is None}
 
     def append_catalog(self, catalog: Definitions, batch: Batch) -> None:
         self.store.append_rows("catalog", [catalog_row(entry) for entry in catalog.to_store()], batch.number)

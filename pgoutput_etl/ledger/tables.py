@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +20,12 @@ from pgoutput_etl.protocol.messages import (
     TypeDefinition,
     TypeForm,
 )
+from pgoutput_etl.protocol.partition_bound import Edge, PartitionBound
 from pgoutput_etl.reasons import columns_of, with_reason
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.schema.column_matching import Doubt
-from pgoutput_etl.schema.definitions import Definition, DefinitionEntry
+from pgoutput_etl.schema.definitions import Definition, DefinitionEntry, RemovedPartition
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import CompleteSince, Since, TableState
 from pgoutput_etl.timestamps import time_of
@@ -33,7 +34,7 @@ from pgoutput_etl.transactions.outcome import Outcome
 # Of the ledgers that this version writes. An older version refuses a newer number, so it grows with every change that
 # an older version can't read or would misread. 1, which is not recorded: version 0.1.0. 2: without `doubts`,
 # `declared`, `changed_at` and `memory`. 3: with them, and with Since.ATTACHMENT. 4: with the kinds
-# of reasons. 5: with the server's catalog, and Since.REWRITE.
+# of reasons. 5: with the server's catalog, and Since.REWRITE, UNLOGGED and GAP.
 FORMAT = 5
 
 _KINDS = {
@@ -96,12 +97,13 @@ _SCHEMAS = {
     "relations": (
         "batch long, oid long, schema string, table string, replica_identity string, columns relation_columns, "
         "from_file long, from_ordinal long, scope long, root long, rewrites long, last_number int, "
-        "casts long, is_created boolean, is_whole boolean, keys string"
+        "casts long, is_created boolean, is_whole boolean, unlogged long, gaps long, keys string"
     ),
     "catalog": (
         "batch long, oid long, schema string, table string, columns relation_columns, rewrites long, last_number int, "
         "casts long, is_created boolean, is_whole boolean, partitions longs, has_generated boolean, dropped boolean, "
-        "from_file long, from_ordinal long, xid long, subxid long, commit_lsn long, command string, "
+        "from_file long, from_ordinal long, xid long, subxid long, commit_lsn long, commit_ts long, top_xid long, "
+        "command string, parent long, bound binary, removed binary, unlogged long, gaps long, verified boolean, "
         "comments string, keys string"
     ),
     "types": "batch long, oid long, schema string, name string",
@@ -246,18 +248,46 @@ def catalog_row(entry: DefinitionEntry) -> dict[str, Any]:
     columns = {"columns": column_rows(definition.columns), "partitions": list(definition.partitions)}
     columns |= {"has_generated": definition.has_generated, "dropped": definition.is_dropped}
     sent_by = {"xid": entry.xid, "subxid": entry.subxid, "commit_lsn": entry.commit_lsn, "command": entry.command}
-    comments = {"comments": json.dumps(definition.comments)}
-    return {**named, **columns, **_mark_row(definition.mark), **position, **sent_by, **comments}
+    sent_by |= {"commit_ts": entry.commit_ts, "top_xid": entry.top_xid, "parent": definition.parent}
+    columns |= {"verified": definition.is_verified, "comments": json.dumps(definition.comments)}
+    columns["bound"] = None if definition.bound is None else _binary(asdict(definition.bound))
+    columns["removed"] = (
+        _binary([asdict(partition) for partition in definition.removed]) if definition.removed else None
+    )
+    return {**named, **columns, **_mark_row(definition.mark), **position, **sent_by}
 
 
 def catalog_entry(row: Mapping[str, Any]) -> DefinitionEntry:
     named, columns = (row["oid"], row["schema"], row["table"]), columns_of_rows(row["columns"])
     mark, partitions = _mark(row) or CatalogMark(0, 0), tuple(row["partitions"])
-    comments = tuple((number, text) for number, text in json.loads(row["comments"] or "[]"))
-    definition = Definition(*named, columns, mark, partitions, row["has_generated"], row["dropped"], comments)
-    position = row["from_file"], row["from_ordinal"]
-    sent_by = row["xid"], row["subxid"], row["commit_lsn"], row["command"] or ""
-    return DefinitionEntry(position, definition, *sent_by)
+    bound = _bound(json.loads(row.get("bound") or b"null"))
+    removed = tuple(map(_removed, json.loads(row.get("removed") or b"[]")))
+    flags = (row["has_generated"], row["dropped"])
+    definition = Definition(*named, columns, mark, partitions, *flags, row.get("parent"), bound, removed)
+    comments = tuple((number, text) for number, text in json.loads(row.get("comments") or "[]"))
+    definition = replace(definition, is_verified=bool(row.get("verified")), comments=comments)
+    sent_by = (row["xid"], row["subxid"], row["commit_lsn"], row.get("commit_ts"), row.get("top_xid"))
+    return DefinitionEntry((row["from_file"], row["from_ordinal"]), definition, *sent_by, row.get("command") or "")
+
+
+def _binary(value: Any) -> bytes:
+    """Bounds are values of rows, so they are not in a text column."""
+    return json.dumps(value).encode()
+
+
+def _bound(stored: Mapping[str, Any] | None) -> PartitionBound | None:
+    if stored is None:
+        return None
+    lower, upper = (stored[name] and Edge(tuple(stored[name]["values"]), stored[name]["is_within"]) for name in _EDGES)
+    return PartitionBound(tuple(stored["columns"]), tuple(stored["listed"]), lower, upper)
+
+
+_EDGES = ("lower", "upper")
+
+
+def _removed(stored: Mapping[str, Any]) -> RemovedPartition:
+    bounds = None if stored["bounds"] is None else tuple(filter(None, map(_bound, stored["bounds"])))
+    return RemovedPartition(stored["oid"], stored["name"], bounds, stored["message"])
 
 
 def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:
@@ -267,8 +297,10 @@ def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:
 def _mark(row: Mapping[str, Any]) -> CatalogMark | None:
     if row.get("rewrites") is None:
         return None
+    counted = (row.get("unlogged") or 0, row.get("gaps") or 0)
     keys = tuple(map(tuple, json.loads(row.get("keys") or "[]")))
-    return CatalogMark(row["rewrites"], row["last_number"], row["casts"], row["is_created"], row["is_whole"], keys)
+    flags = (row["is_created"], row["is_whole"])
+    return CatalogMark(row["rewrites"], row["last_number"], row["casts"], *flags, *counted, keys)
 
 
 def erasure_of(backfill: str | None) -> Mapping[str, Any] | None:

@@ -15,11 +15,13 @@ from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import check_migration, migrated
 from pgoutput_etl.load.log_modes import LOG_MODES
+from pgoutput_etl.load.removal import rows_left
 from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import SpanWrite
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
+from pgoutput_etl.schema.removal import Removal
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 
 _NO_COUNTS = WriteResult(0, 0, 0, 0, rows=0)
@@ -122,3 +124,13 @@ class FrameTargets:
         check_migration(lambda: self.rows(place), migration, mode)
         self.written[place] = migrated(self.rows(place), migration, mode)
         return ()
+
+    def remove(
+        self,
+        place: Place,
+        removal: Removal,
+        commit: DeltaTransaction,  # noqa: ARG002
+        mode: Mode,
+    ) -> WriteResult:
+        self.written[place] = rows_left(self.rows(place), removal, mode)
+        return _NO_COUNTS

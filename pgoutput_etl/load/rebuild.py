@@ -10,7 +10,7 @@ from pgoutput_etl.ingest.committed_rows import CommittedRows
 from pgoutput_etl.load.holding import FAULTS
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.places import Place
-from pgoutput_etl.targets.moves import with_moves
+from pgoutput_etl.targets.moves import with_moves, with_removals
 from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.transactions.assembly import Assembly
@@ -69,6 +69,7 @@ class Rebuild:
         included = {*counts, *(oid for oid in {*places, *since} if oid not in cutoffs)}
         changes = {oid: counts.get(oid, TableChanges(oid)) for oid in oids if oid in included}
         changes = with_moves(relations, changes, since)
+        changes = with_removals(relations, changes, since, self.writer.last_commit_lsn, cutoffs)
         cutoffs = {oid: cutoff for oid, cutoff in cutoffs.items() if oid in oids}
         states = {oid: replace(state, status=APPLIED) for oid, state in since.items()}
         user_types = UserTypes.of(self.assembly.types.values(), self.config.types)

@@ -26,12 +26,14 @@ from pgoutput_etl.load.layout import lay_out
 from pgoutput_etl.load.log_modes import LOG_MODES
 from pgoutput_etl.load.mismatches import mismatches_in_log
 from pgoutput_etl.load.net_effect import TableEvents, event_key_parts, has_key, keyed_columns
+from pgoutput_etl.load.removal import remove
 from pgoutput_etl.load.shared_table import check_shared, tagged_target
 from pgoutput_etl.load.table_writer import DeltaTransaction, committing
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
+from pgoutput_etl.schema.removal import Removal
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import is_delta_table, is_in_catalog, read_table
@@ -136,6 +138,10 @@ class WrittenTargets(Protocol):
 
     def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         """Changes the columns. Returns remarks on the layout. Raises TableError if existing rows would lack a key."""
+        ...
+
+    def remove(self, place: Place, removal: Removal, commit: DeltaTransaction, mode: Mode) -> WriteResult:
+        """Ends the rows that left with partitions, as the mode ends rows."""
         ...
 
 
@@ -324,3 +330,7 @@ class DeltaTargets:
 
     def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         return again(lambda: evolve(self.spark, place, migration, commit, mode))
+
+    def remove(self, place: Place, removal: Removal, commit: DeltaTransaction, mode: Mode) -> WriteResult:
+        again(lambda: remove(self.spark, place, removal, commit, mode))
+        return replace(self.last_result(place, commit), rows=self.count(place))

@@ -40,7 +40,7 @@ from pgoutput_etl.targets.plan import (
     others_at,
 )
 
-_OF_SPANS = ("changes:", "columns:")  # steps with the number of a schema span
+_OF_SPANS = ("changes:", "columns:", "removed:")  # steps with the number of a schema span
 
 _HELD = "held: "  # the step that undoes what a batch did to a table that it holds, with the reason
 
@@ -250,6 +250,13 @@ class Writer:
                 self.progress(f"changing the columns of {task.full_name}")
                 columns = self.commit(task.oid, f"columns:{number}")
                 remarks += self.targets.evolve(task.path, span.migration, columns, task.mode)
+            if span.removal is not None and f"removed:{number}" not in done:
+                self.check_claim()
+                self.progress(f"removing rows of former partitions of {task.full_name}")
+                removed = self.targets.remove(
+                    task.path, span.removal, self.commit(task.oid, f"removed:{number}"), task.mode
+                )
+                total = removed if total is None else total.plus(removed)
             if span.shape.layout and _has_rows(task, number):  # an overwrite gives the table its layout itself
                 self.check_claim()
                 remarks += self.targets.lay_out(task.path, span.shape.layout, self.commit(task.oid, "layout"))

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 from pgoutput_etl.protocol.messages import RelationColumn, TypeDefinition, TypeForm
+from pgoutput_etl.protocol.partition_bound import PartitionBound, read_bound
 
 PREFIX = "pgoutput_etl.catalog"
 
@@ -37,7 +38,8 @@ class CatalogMessageError(Exception):
 class DefinedTable:
     """A table and all of its columns, which the publication may leave out. is_key is not set. root: of a partition.
     is_root: the Message has all of its partitions, too. is_created: it is new, and published. has_generated: some
-    columns are. comments: by the columns' numbers; 0 is the table. keys: as in CatalogMark."""
+    columns are. partitions: OIDs of its own, None if it can have none. parent, bound: of a partition. comments: by the
+    columns' numbers; 0 is the table. keys: as in CatalogMark."""
 
     oid: int
     namespace: str
@@ -47,6 +49,9 @@ class DefinedTable:
     is_root: bool = False
     is_created: bool = False
     has_generated: bool = False
+    partitions: tuple[int, ...] | None = None
+    parent: int | None = None
+    bound: PartitionBound | None = None
     comments: tuple[tuple[int, str], ...] = field(default=(), repr=False)
     keys: tuple[tuple[int, ...], ...] = ()
 
@@ -71,7 +76,9 @@ class CatalogMessage:
     anew and did not send. is_cast: by a cast. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could
     not be described. xid: of the subtransaction, which pgoutput does not tell: it gives a Message in a stream segment
     the xid of the whole transaction (pgoutput_message). transaction: the xid of the whole transaction, with its epoch.
-    number: of the server's sequence. after: as in transactions/catalog_numbers.py. command: its tag."""
+    number: of the server's sequence. after: as in transactions/catalog_numbers.py. command: its tag. is_verified: a key
+    proves that it is the server's. is_unlogged: the tables were SET UNLOGGED or SET LOGGED instead. unpublished,
+    published: OIDs of tables that left all publications, or are in the first one. truncated: OIDs of partitions."""
 
     tables: tuple[DefinedTable, ...] = ()
     rewritten: tuple[int, ...] = ()
@@ -84,6 +91,16 @@ class CatalogMessage:
     number: int = 0
     after: tuple[int, ...] = ()
     command: str = ""
+    is_verified: bool = False
+    is_unlogged: bool = False
+    unpublished: tuple[int, ...] = ()
+    published: tuple[int, ...] = ()
+    truncated: tuple[int, ...] = ()
+
+    @property
+    def identity(self) -> int | None:
+        """A Message that is sent twice keeps it. catalog-remove.sql lets numbers begin again."""
+        return self.number << 32 | self.xid if self.number and self.xid is not None else None
 
     def check_is_original(self, place: MessagePlace) -> None:
         """Raises CatalogMessageError for a signed Message that somebody who can read the archive has sent again."""
@@ -100,7 +117,7 @@ def read_catalog_message(content: bytes, key: bytes | None) -> CatalogMessage:
         if not hmac.compare_digest(digest, expected):
             raise CatalogMessageError("their digest is not made with source.catalog_key")
     try:
-        return _message(json.loads(text))
+        return replace(_message(json.loads(text)), is_verified=key is not None)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise CatalogMessageError("conf/landing/catalog.sql does not write such Messages") from None
 
@@ -120,7 +137,12 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
     found = CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid)
     transaction, number = _number(body.get("transaction", 0), _SEQUENCE), _number(body.get("number", 0), _SEQUENCE)
     after = tuple(_number(earlier, _SEQUENCE) for earlier in body.get("after", ()))
-    return replace(found, transaction=transaction, number=number, after=after, command=command)
+    found = replace(found, transaction=transaction, number=number, after=after, command=command)
+    is_unlogged = rewritten is not None and bool(_number(rewritten.get("reasons", 0)) & 1)
+    unpublished, published, truncated = (
+        tuple(map(_number, body.get(name, ()))) for name in ("unpublished", "published", "truncated")
+    )
+    return replace(found, is_unlogged=is_unlogged, unpublished=unpublished, published=published, truncated=truncated)
 
 
 def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
@@ -129,11 +151,22 @@ def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
     root = _number(table["root"]) if "root" in table else None
     oid, is_root = _number(table["oid"]), table.get("kind") == "p" and root is None
     has_generated = any("generated" in column for column in table["columns"])
-    comments = tuple(_comments(table))
+    found = DefinedTable(oid, *names, columns, root, is_root, oid in created, has_generated)
     keys = tuple(tuple(_number(number, _NUMBERS) for number in key) for key in table.get("keys", ()))
-    return DefinedTable(
-        oid, *names, columns, root, is_root, oid in created, has_generated, comments=comments, keys=keys
-    )
+    found = replace(found, comments=tuple(_comments(table)), keys=keys)
+    found = replace(found, partitions=tuple(map(_number, table["partitions"]))) if "partitions" in table else found
+    if "partition" not in table:
+        return found
+    partition = table["partition"]
+    return replace(found, parent=_number(partition["parent"]), bound=_bound(partition, table["bound"]))
+
+
+def _bound(partition: Mapping[str, Any], text: object) -> PartitionBound | None:
+    """None for a bound that no reader can compare with a row."""
+    names = partition["columns"]
+    if partition["is_plain"] is not True or None in names:
+        return None
+    return read_bound(_text(text), [_text(name) for name in names])
 
 
 def _comments(table: Mapping[str, Any]) -> Iterator[tuple[int, str]]:

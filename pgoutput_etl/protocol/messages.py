@@ -141,14 +141,17 @@ class CatalogMark:
     """The state of a table's definition, as catalog Messages show it. rewrites: how often the server has computed
     values anew and not sent them. casts: how often by nothing but a cast. last_number: of a column that the table has
     had, published or not. is_created: the archive has the table from its creation on. is_whole: the publication sends
-    all of its columns, and none is generated. keys: the columns' numbers of each unique constraint that is not
-    deferrable, and whose columns are NOT NULL; the primary key comes first."""
+    all of its columns, and none is generated. unlogged: how often SET UNLOGGED or SET LOGGED was. gaps: how often it
+    left all publications or returned; odd while it is in none. keys: the columns' numbers of each unique constraint
+    that is not deferrable, and whose columns are NOT NULL; the primary key comes first."""
 
     rewrites: int
     last_number: int
     casts: int = 0
     is_created: bool = False
     is_whole: bool = False
+    unlogged: int = 0
+    gaps: int = 0
     keys: tuple[tuple[int, ...], ...] = ()
 
 

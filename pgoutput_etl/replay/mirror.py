@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -28,9 +28,11 @@ from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.column_matching import Declared
 from pgoutput_etl.schema.declarations import Declarations
+from pgoutput_etl.schema.definitions import DefinitionEntry
 from pgoutput_etl.schema.diff import Lineage
 from pgoutput_etl.schema.migration import Retired, SchemaMigration, converted, migration_to, next_version
-from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.relation_history import CommitPosition, RelationVersions
+from pgoutput_etl.schema.removal import Removal, removal_of, removed_from
 from pgoutput_etl.schema.table_shape import NEVER, UNREPRESENTABLE, TableShape, table_shape
 from pgoutput_etl.targets.mismatches import Mismatches, added
 from pgoutput_etl.transactions.assembly import Assembly
@@ -57,11 +59,13 @@ class ReplayedTable:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedSpan:
-    """Rows under one shape of their table. migration: converts the rows of earlier spans; None if nothing changes."""
+    """Rows under one shape of their table. migration: converts the rows of earlier spans; None if nothing changes.
+    removal: of those that leave then."""
 
     shape: TableShape
     migration: SchemaMigration | None
     rows: list[Row]
+    removal: Removal | None = None
 
 
 @dataclass(slots=True)
@@ -158,7 +162,7 @@ class Replay:
         commit to apply. Raises TableError for a schema change that can't be interpreted, and for a configured key that
         is not unique."""
         by_relation = self.rows_by_relation(until)
-        return {oid: self.table(oid, rows, keys, declared, types) for oid, rows in by_relation.items()}
+        return {oid: self.table(oid, rows, keys, declared, types, until) for oid, rows in by_relation.items()}
 
     def table(
         self,
@@ -167,17 +171,18 @@ class Replay:
         keys: Mapping[str, tuple[str, ...]] | None = None,
         declared: Mapping[str, Declared] | None = None,
         types: Mapping[str, str] | None = None,
+        until: int | None = None,
     ) -> ReplayedTable:
         """rows: the table's changes in order."""
         last_truncate = max((i for i, row in enumerate(rows) if row["tag"] == "T"), default=0)
         table: KeyedRows | BagOfRows | None = None
         mismatches: Mismatches | None = None
-        for span in self.spans(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}):
+        for span in self.spans(oid, rows[last_truncate:], keys or {}, declared or {}, types or {}, until):
             migrated = rows_under(span.shape)
             if table is not None and span.migration is not None:
                 for event in migrated_rows(table.events(), span.migration):
                     migrated.put(event)
-            table = migrated
+            table = migrated if span.removal is None else without_removed(migrated, span.removal)
             apply_rows(table, span.rows)
             mismatches = added(mismatches, table.mismatches)
         assert table is not None
@@ -213,31 +218,57 @@ class Replay:
         keys: Mapping[str, tuple[str, ...]],
         declared: Mapping[str, Declared],
         types: Mapping[str, str],
+        until: int | None = None,
     ) -> Iterator[ReplayedSpan]:
         """A table's rows, divided where its columns change."""
         versions = self.assembly.relations.versions(oid)
         user_types = UserTypes.of(self.assembly.types.values(), types)
-        runs = [(relation, list(run)) for relation, run in groupby(rows, key=lambda row: _relation_of(row, versions))]
+        runs = self._runs(oid, rows, versions, until)
         name = f"{runs[-1][0].namespace}.{runs[-1][0].name}"
         declarations = Declarations(declared.get(name, {}))
-        declarations.foresee([relation.columns for relation, _ in runs])
+        declarations.foresee([relation.columns for relation, _, _ in runs])
         before: TableShape | None = None
         retired: Retired = ()
         changed: ChangedAt = {}
-        for relation, run in runs:
+        for relation, run, entry in runs:
             lineage: Lineage | None = None
             if before is not None:
                 lineage, retired = next_version(before.relation, retired, relation, declarations)
-                changed = changed_at(changed, before.relation, relation, lineage, run[0]["commit_lsn"])
+                lsn = entry.at[0] if entry is not None else run[0]["commit_lsn"]
+                changed = changed_at(changed, before.relation, relation, lineage, lsn)
             all_columns = frozenset(range(len(relation.columns)))
-            partitions = self.assembly.relations.partitions(oid, (run[0]["file"], run[0]["ordinal"]))
+            position = entry.position if entry is not None else (run[0]["file"], run[0]["ordinal"])
+            partitions = self.assembly.relations.partitions(oid, position)
             shape = table_shape(relation, versions, keys.get(name), all_columns, True, user_types, retired, partitions)
             shape = with_changes(shape, changed)
             if any(row["tag"] in ("U", "D") for row in run):
                 shape.check_partitions()
             migration = None if before is None or lineage is None else migration_to(before.columns, shape, lineage)
-            yield ReplayedSpan(shape, migration, run)
+            removal = None if entry is None else removal_of(entry, relation, shape.columns, {})
+            yield ReplayedSpan(shape, migration, run, removal if removal and removal.partitions else None)
             before = shape
+
+    def _runs(
+        self, oid: int, rows: list[Row], versions: RelationVersions, until: int | None
+    ) -> list[tuple[Relation, list[Row], DefinitionEntry | None]]:
+        """The rows by version, and where rows leave with partitions."""
+        first, last = _position_of(rows[0]), self.assembly.last_commit_lsn if until is None else until
+        removals = [e for e in self.assembly.relations.definitions.removals(oid) if first < e.at and e.at[0] <= last]
+        runs: list[tuple[Relation, list[Row], DefinitionEntry | None]] = []
+        for begin, end in pairwise((None, *removals, None)):
+            own = [
+                row
+                for row in rows
+                if (begin is None or _position_of(row) > begin.at) and (end is None or _position_of(row) < end.at)
+            ]
+            if begin is not None:
+                runs.append((runs[-1][0], [], begin))
+            runs += [(relation, list(run), None) for relation, run in groupby(own, lambda r: _relation_of(r, versions))]
+        return runs
+
+
+def _position_of(row: Row) -> CommitPosition:
+    return row["commit_lsn"], row["file"], row["ordinal"]
 
 
 def _relation_of(row: Row, versions: RelationVersions) -> Relation:
@@ -409,6 +440,15 @@ def migrated_rows(events: Iterable[Row], migration: SchemaMigration) -> list[Row
     batch = pa.RecordBatch.from_pylist(entries, pa.schema([*fields, ("_unrep", UNREPRESENTABLE)]))
     after = zip(rows, converted(batch, migration).to_pylist(), strict=True)
     return [{**row, "_unrep": _texts(row), **{name: old[name] for name in metadata}} for old, row in after]
+
+
+def without_removed(table: KeyedRows | BagOfRows, removal: Removal) -> KeyedRows | BagOfRows:
+    """The rows that stay when others leave with their partition."""
+    left, is_gone = rows_under(table.shape), removed_from(removal)
+    for event in table.events():
+        if not is_gone({column.name: event[f"c{i}"] for i, column in enumerate(table.shape.columns)}, event["_unrep"]):
+            left.put(event)
+    return left
 
 
 def target_row(event: Row, shape: TableShape) -> Row:

@@ -23,6 +23,7 @@ from pgoutput_etl.protocol.catalog_message import (
     read_catalog_message,
 )
 from pgoutput_etl.protocol.messages import CatalogMark, Message, Relation, RelationColumn, ReplicaIdentity
+from pgoutput_etl.protocol.partition_bound import PartitionBound
 
 _TABLE_NAMES = (2205, 2206, 2210, 2211)  # regclass and regtype, and their arrays
 
@@ -37,10 +38,22 @@ def _nothing(_schema: str, _table: str, _column: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class RemovedPartition:
+    """A partition that was detached, dropped, or truncated. bounds: its own and those of its parents, which hold its
+    rows; None if no reader can tell them. message: its identity."""
+
+    oid: int
+    name: str
+    bounds: tuple[PartitionBound, ...] | None
+    message: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Definition:
     """A table's name and columns; no columns if they are unknown or the table is dropped. mark: what its next Relation
-    message gets. partitions: OIDs, of a root. comments: by the columns' numbers, 0 for the table, of columns that are
-    not masked; "" if it was removed."""
+    message gets. partitions: OIDs, of a root. parent, bound: of a partition. removed: partitions that left a root with
+    this definition. is_verified: a key proves that the table is dropped. comments: by the columns' numbers, 0 for the
+    table, of columns that are not masked; "" if it was removed."""
 
     oid: int
     namespace: str
@@ -50,6 +63,10 @@ class Definition:
     partitions: tuple[int, ...] = ()
     has_generated: bool = False
     is_dropped: bool = False
+    parent: int | None = None
+    bound: PartitionBound | None = None
+    removed: tuple[RemovedPartition, ...] = ()
+    is_verified: bool = False
     comments: tuple[tuple[int, str], ...] = field(default=(), repr=False)
 
     def completed(self, relation: Relation) -> Relation | None:
@@ -82,7 +99,7 @@ class Definition:
         known = {(column.number, column.type_oid): column for column in self.columns}
         now = ((c, known.get((c.number, c.type_oid), c)) for c in relation.columns)
         columns = (replace(c, form=new.form, types=new.types) for c, new in now)
-        mark = replace(relation.catalog, rewrites=self.mark.rewrites)
+        mark = replace(relation.catalog, rewrites=self.mark.rewrites, unlogged=self.mark.unlogged, gaps=self.mark.gaps)
         return replace(relation, columns=tuple(columns), catalog=mark)
 
     @property
@@ -96,22 +113,39 @@ class Definition:
 
     def rewritten(self, is_cast: bool = False) -> Definition:
         rewrites, casts = self.mark.rewrites + (not is_cast), self.mark.casts + is_cast
-        return replace(self, mark=replace(self.mark, rewrites=rewrites, casts=casts))
+        return replace(self, mark=replace(self.mark, rewrites=rewrites, casts=casts), removed=())
+
+    def dropped(self, is_verified: bool) -> Definition:
+        without = replace(self, columns=(), parent=None, bound=None, removed=())
+        return replace(without, is_dropped=True, is_verified=is_verified)
+
+    def unlogged(self) -> Definition:
+        """Not all of its rows are sent, even if it is new."""
+        mark = replace(self.mark, unlogged=self.mark.unlogged + 1, is_created=False)
+        return replace(self, mark=mark, removed=())
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionEntry:
     """A definition from `position` on. xid: of the open transaction that sent it, None once it is committed. subxid: of
-    its subtransaction, in a stream segment. commit_lsn: None if it is open, or unreadable. command: the tag of the
-    command that changed it. before: the definition that it replaces for all transactions."""
+    its subtransaction, in a stream segment. commit_lsn: None if it is open, or unreadable. commit_ts, top_xid: of the
+    transaction, once it is committed. command: the tag of the command that changed it. before: the definition that it
+    replaces for all transactions."""
 
     position: Position
     definition: Definition
     xid: int | None = None
     subxid: int | None = None
     commit_lsn: int | None = None
+    commit_ts: int | None = None
+    top_xid: int | None = None
     command: str = ""
     before: Definition | None = None
+
+    @property
+    def at(self) -> tuple[int, int, int]:
+        """Its place in commit order."""
+        return (-1 if self.commit_lsn is None else self.commit_lsn, *self.position)
 
 
 @dataclass(slots=True)
@@ -129,6 +163,9 @@ class Definitions:
     _committed: dict[int, DefinitionEntry] = field(default_factory=dict)
     _open: dict[int, list[DefinitionEntry]] = field(default_factory=dict)  # by the transaction's xid
     _comments_before: dict[int, tuple[tuple[int, str], ...]] = field(default_factory=dict)  # of those in `added`
+    # By the root's OID and the Message's identity, so that one that is sent again counts once.
+    _removals: dict[int, dict[int | None, DefinitionEntry]] = field(default_factory=dict)
+    _children: dict[int, set[int]] = field(default_factory=dict)  # OIDs of all that have been partitions, by parent
 
     @classmethod
     def of(cls, entries: Iterable[DefinitionEntry], still_open: Collection[Position] = ()) -> Definitions:
@@ -136,17 +173,28 @@ class Definitions:
         definitions = cls()
         for entry in sorted(entries, key=lambda e: e.position):
             if entry.xid is None:
-                definitions._committed[entry.definition.oid] = entry
+                definitions._commit(entry)
+                definitions._add_child(entry.definition)
             elif entry.position in still_open:
+                definitions._add_child(entry.definition)
                 definitions._open.setdefault(entry.xid, []).append(entry)
         return definitions
 
     def __bool__(self) -> bool:
         return bool(self._committed or self._open)
 
-    def newly_dropped(self) -> set[int]:
-        """OIDs of tables that were dropped since the definitions were loaded."""
-        return {entry.definition.oid for entry in self.added if entry.definition.is_dropped}
+    def dropped(self) -> set[int]:
+        """OIDs of tables."""
+        return {oid for oid, entry in self._committed.items() if entry.definition.is_dropped}
+
+    def removals(self, root: int) -> list[DefinitionEntry]:
+        """Each time that partitions left a root, in commit order."""
+        return sorted(self._removals.get(root, {}).values(), key=lambda entry: entry.at)
+
+    def left_at(self, oid: int) -> list[tuple[int, DefinitionEntry]]:
+        """The roots that a table left, whose partition it was."""
+        found = ((root, entry) for root, entries in self._removals.items() for entry in entries.values())
+        return [(root, entry) for root, entry in found if any(p.oid == oid for p in entry.definition.removed)]
 
     def to_store(self) -> list[DefinitionEntry]:
         """The new definitions, and all of open transactions."""
@@ -166,26 +214,79 @@ class Definitions:
             return CatalogMessage()
         return found
 
-    def add(self, found: CatalogMessage, position: Position, xid: int | None, commit_lsn: int | None) -> None:
+    def add(
+        self,
+        found: CatalogMessage,
+        position: Position,
+        xid: int | None,
+        commit_lsn: int | None,
+        commit_ts: int | None = None,
+        top_xid: int | None = None,
+    ) -> None:
         """xid: of the open transaction that sends the Message; None if it has committed."""
+        removed = self._removed_by(found, xid)
         rewritten = [known for oid in found.rewritten if (known := self.definition(oid, xid))]
-        changed = [known.rewritten(found.is_cast) for known in rewritten]
+        changed = [known.unlogged() if found.is_unlogged else known.rewritten(found.is_cast) for known in rewritten]
+        for oid in (*found.unpublished, *found.published):
+            known = self.definition(oid, xid)
+            if known is not None and (oid in found.unpublished) is not bool(known.mark.gaps % 2):
+                changed.append(replace(known, mark=replace(known.mark, gaps=known.mark.gaps + 1), removed=()))
         gone = [known for oid in found.dropped if (known := self.definition(oid, xid))]
-        changed += [replace(known, columns=(), is_dropped=True) for known in gone]
+        changed += [known.dropped(found.is_verified) for known in gone]
         if gone or any(self._is_renamed(table, xid) for table in found.tables):
             changed += [known.rewritten() for known in self._known(xid) if known.has_names and known not in gone]
         if found.is_unknown:
             changed += [replace(known.rewritten(), columns=()) for known in self._known(xid)]
-        subxid = None if xid is None else found.xid
+        sent_by = (xid, None if xid is None else found.xid, commit_lsn, commit_ts, top_xid, found.command)
         for definition in changed:
-            self._add(DefinitionEntry(position, definition, xid, subxid, commit_lsn, found.command))
+            self._add(DefinitionEntry(position, definition, *sent_by))
         for table in found.tables:
             known = self.definition(table.oid, xid)
-            definition = self._defined(table, found, known)
-            if definition != known:
-                self._add(DefinitionEntry(position, definition, xid, subxid, commit_lsn, found.command))
+            definition = self._defined(table, found, known, xid)
+            if known is None or definition != replace(known, removed=()):
+                self._add(DefinitionEntry(position, definition, *sent_by))
+        for root, partitions in removed.items():
+            if (known := self.definition(root, xid)) is not None:
+                self._add(DefinitionEntry(position, replace(known, removed=partitions), *sent_by))
+            for oid in (partition.oid for partition in partitions if partition.oid not in found.truncated):
+                if (known := self.definition(oid, xid)) is not None and known.parent is not None:
+                    self._add(DefinitionEntry(position, replace(known, parent=None, bound=None), *sent_by))
 
-    def _defined(self, table: DefinedTable, message: CatalogMessage, earlier: Definition | None) -> Definition:
+    def _removed_by(self, found: CatalogMessage, xid: int | None) -> dict[int, tuple[RemovedPartition, ...]]:
+        """The partitions that a Message shows to have left their roots, by root."""
+        again = {
+            root: entries[found.identity].definition.removed
+            for root, entries in self._removals.items()
+            if found.identity is not None and found.identity in entries
+        }
+        described = {table.oid: table.partitions for table in found.tables if table.partitions is not None}
+        gone = {oid for parent, left in described.items() for oid in self._children.get(parent, set()) - set(left)}
+        removed: dict[int, list[RemovedPartition]] = {}
+        for oid in sorted(gone | {*found.dropped, *found.truncated}):
+            known = self.definition(oid, xid)
+            if known is None or known.parent is None or known.parent in found.dropped:
+                continue
+            if oid in gone and oid not in found.dropped and known.parent not in described:
+                continue  # it has another parent by now
+            root, bounds = self._bounds(known, xid)
+            is_certain = found.is_verified and not found.is_resent and root.columns and None not in bounds
+            held = tuple(bound for bound in bounds if bound is not None) if is_certain else None
+            partition = RemovedPartition(oid, f"{known.namespace}.{known.name}", held, found.identity)
+            removed.setdefault(root.oid, []).append(partition)
+        return again or {root: tuple(partitions) for root, partitions in removed.items()}
+
+    def _bounds(self, partition: Definition, xid: int | None) -> tuple[Definition, list[PartitionBound | None]]:
+        """The root of a partition, and the bounds of all tables below it that hold the partition's rows."""
+        bounds, seen = list[PartitionBound | None](), set[int]()
+        while partition.parent is not None and partition.oid not in seen:
+            seen.add(partition.oid)
+            bounds.append(partition.bound)
+            partition = self.definition(partition.parent, xid) or replace(partition, columns=(), parent=None)
+        return partition, bounds
+
+    def _defined(
+        self, table: DefinedTable, message: CatalogMessage, earlier: Definition | None, xid: int | None
+    ) -> Definition:
         """A rewrite removes initial values from the catalog, but a later row may be the first that shows the column."""
         new = CatalogMark(0, table.last_number, is_created=table.is_created)
         mark = new if earlier is None else earlier.mark
@@ -198,8 +299,11 @@ class Definitions:
         masked = [c.initial is not None and self.is_masked(table.namespace, table.name, c.name) for c in columns]
         columns = [replace(c, initial=None) if hide else c for c, hide in zip(columns, masked, strict=True)]
         partitions = tuple(other.oid for other in message.tables if other.root == table.oid)
+        of_partition = (table.parent, None if self._has_masked_bound(table, message, xid) else table.bound)
         definition = Definition(
-            table.oid, table.namespace, table.name, tuple(columns), mark, partitions, table.has_generated
+            *(table.oid, table.namespace, table.name, tuple(columns), mark, partitions, table.has_generated),
+            False,
+            *of_partition,
         )
         definition = replace(definition, comments=self._comments(table, earlier))
         is_new = any(hide and c.number not in known for c, hide in zip(columns, masked, strict=True))
@@ -216,6 +320,13 @@ class Definitions:
     def has_new_comments(self, oid: int) -> bool:
         """True if a comment was set, changed, or removed since the definitions were loaded."""
         return oid in self._comments_before and self._committed[oid].definition.comments != self._comments_before[oid]
+
+    def _has_masked_bound(self, table: DefinedTable, message: CatalogMessage, xid: int | None) -> bool:
+        known = None if table.root is None else self.definition(table.root, xid)
+        names = {(t.namespace, t.name) for t in message.tables if t.oid in (table.oid, table.root)}
+        names |= set() if known is None else {(known.namespace, known.name)}
+        columns = () if table.bound is None else table.bound.columns
+        return any(self.is_masked(*name, column) for name in names for column in columns)
 
     def _is_renamed(self, table: DefinedTable, xid: int | None) -> bool:
         known = self.definition(table.oid, xid)
@@ -246,12 +357,29 @@ class Definitions:
         columns = tuple(replace(c, types=known.get(c.type_oid, c.types)) for c in relation.columns)
         return replace(relation, columns=columns)
 
-    def end(self, xid: int, is_committed: bool, commit_lsn: int | None, aborted_subxids: Sequence[int] = ()) -> None:
+    def end(
+        self,
+        xid: int,
+        is_committed: bool,
+        commit_lsn: int | None,
+        aborted_subxids: Sequence[int] = (),
+        commit_ts: int | None = None,
+    ) -> None:
         """Ends an open transaction, or one sending of it."""
         self.abort(xid, aborted_subxids)
         for entry in self._open.pop(xid, ()):
             if is_committed:
-                self._add(replace(entry, xid=None, subxid=None, commit_lsn=commit_lsn))
+                committed = replace(entry, xid=None, subxid=None, commit_lsn=commit_lsn)
+                self._add(replace(committed, commit_ts=commit_ts, top_xid=xid))
+
+    def record_time(self, commit_lsn: int, commit_ts: int) -> None:
+        """Of an ordinary transaction that began in an earlier file, which tells it with its first message."""
+        for entry in [e for e in self.added if (e.commit_lsn, e.commit_ts) == (commit_lsn, None)]:
+            if entry.definition.removed:
+                self._removals[entry.definition.oid][entry.definition.removed[0].message] = timed = replace(
+                    entry, commit_ts=commit_ts
+                )
+                self.added.append(timed)
 
     def abort(self, xid: int, subxids: Collection[int]) -> None:
         """Ends subtransactions of an open transaction."""
@@ -273,10 +401,21 @@ class Definitions:
         return {definition.oid for definition in known if not definition.columns and not definition.is_dropped}
 
     def _add(self, entry: DefinitionEntry) -> None:
+        self._add_child(entry.definition)
         if entry.xid is None:
             before = self.definition(entry.definition.oid, None)
-            self._committed[entry.definition.oid] = entry
+            self._commit(entry)
             self.added.append(replace(entry, before=before))
             self._comments_before.setdefault(entry.definition.oid, () if before is None else before.comments)
         else:
             self._open.setdefault(entry.xid, []).append(entry)
+
+    def _add_child(self, definition: Definition) -> None:
+        if definition.parent is not None:
+            self._children.setdefault(definition.parent, set()).add(definition.oid)
+
+    def _commit(self, entry: DefinitionEntry) -> None:
+        oid, removed = entry.definition.oid, entry.definition.removed
+        self._committed[oid] = entry
+        if removed:
+            self._removals.setdefault(oid, {})[removed[0].message] = entry

@@ -25,6 +25,7 @@ class ChangeKind(Enum):
     TABLE_RENAMED = "table renamed"
     TABLE_REPLACED = "table replaces another one"
     TABLE_DISPLACED = "table displaced by a new one of its name"
+    TABLE_ARCHIVED = "table archived, as it was dropped on the server"
     TABLE_MOVED = "table moved to the path that the configuration gives it"
     # Of a definition (definition_changes.py), not of a target
     TABLE_CREATED = "table created"

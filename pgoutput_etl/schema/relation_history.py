@@ -21,7 +21,7 @@ from typing import Protocol
 
 from pgoutput_etl.protocol.catalog_message import CatalogMessage, DefinedTable
 from pgoutput_etl.protocol.messages import Relation
-from pgoutput_etl.schema.definitions import Definitions
+from pgoutput_etl.schema.definitions import DefinitionEntry, Definitions
 
 Position = tuple[int, int]
 
@@ -291,7 +291,9 @@ CommitPosition = tuple[int, int, int]  # of a committed row: commit LSN, file, o
 
 @dataclass(frozen=True, slots=True)
 class RelationSpan:
-    """The rows of a table, in commit order from the row at `start` on, that are under `relation`."""
+    """The rows of a table, in commit order from the row at `start` on, that are under `relation`. removal: partitions
+    that left the table before them."""
 
     start: CommitPosition
     relation: Relation
+    removal: DefinitionEntry | None = None

@@ -155,8 +155,11 @@ class _TaggedRows:
     def detail(self) -> DataFrame:
         return self.table.detail()
 
-    def delete(self) -> None:
-        self.table.delete(has_tag(self.tag))
+    def delete(self, condition: Column | None = None) -> None:
+        self.table.delete(has_tag(self.tag) if condition is None else has_tag(self.tag) & condition)
+
+    def update(self, condition: Column, values: Mapping[str, Column]) -> None:
+        self.table.update(has_tag(self.tag) & condition, dict(values))
 
     def merge(self, source: DataFrame, condition: Column) -> _TaggedMerge:
         merge = self.table.alias(self.name).merge(source, has_tag(self.tag, f"{self.name}.") & condition)

@@ -15,6 +15,7 @@ from pgoutput_etl.console import shortened
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.contract import OnAmbiguous
 from pgoutput_etl.schema.declarations import Declarations
+from pgoutput_etl.targets.gaps import gap_reason
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import APPLIED, CompleteSince, Since, TableState, may_lack_rows
@@ -48,7 +49,8 @@ class ConditionKind(str, Enum):
 @dataclass(frozen=True, slots=True)
 class TableCondition:
     """A table and its state. reason: without values of rows. lsn: the table has every commit through this one.
-    mismatches: those that the reason counts. can_be_repaired: `snapshot --repair` takes the table."""
+    mismatches: those that the reason counts. can_be_repaired: `snapshot --repair` takes the table. has_gap: changes are
+    known to be missing."""
 
     oid: int
     schema: str
@@ -59,6 +61,7 @@ class TableCondition:
     mode: str = DEFAULT_MODE.value
     can_be_repaired: bool = False
     mismatches: Mismatches | None = None
+    has_gap: bool = False
 
     @property
     def name(self) -> str:
@@ -93,9 +96,9 @@ def condition_of(state: TableState, snapshots: Snapshots, rule: TableRule) -> Ta
     doubts = _doubts(state, rule)
     if doubts:
         return _condition(state, ConditionKind.AMBIGUOUS, "; ".join(doubts))
-    if since is not None and since.kind is Since.REWRITE:
-        return _condition(state, ConditionKind.REWRITTEN, _rewrite(state, since), found)
-    lacks_rows = since is not None and since.kind is Since.ATTACHMENT
+    if since is not None and since.kind in (Since.REWRITE, Since.UNLOGGED):
+        return _condition(state, ConditionKind.REWRITTEN, gap_reason(since) or _rewrite(state, since), found)
+    lacks_rows = since is not None and since.kind in (Since.ATTACHMENT, Since.GAP)
     if not lacks_rows and (snapshots is Snapshots.ACCEPT or not (found or may_lack_rows(state))):
         return None
     return _condition(state, ConditionKind.INCOMPLETE, _incompleteness(found, since), found)
@@ -118,7 +121,8 @@ def _condition(
     state: TableState, condition: ConditionKind, reason: str, mismatches: Mismatches | None = None
 ) -> TableCondition:
     place = (state.oid, state.schema, state.table, condition, reason, state.last_commit_lsn)
-    return TableCondition(*place, state.mode.value, can_be_repaired(state), mismatches)
+    has_gap = gap_reason(state.complete_since) is not None
+    return TableCondition(*place, state.mode.value, can_be_repaired(state), mismatches, has_gap)
 
 
 def can_be_repaired(state: TableState) -> bool:
@@ -138,10 +142,12 @@ def _rewrite(state: TableState, since: CompleteSince) -> str:
     names = [name for name, lsn in state.changed_at.items() if lsn >= since.lsn]
     concerned = f"of {named(names)}" if names else "of some columns"
     lsn = format_lsn(since.lsn)
-    return f"the server computed the values {concerned} anew before LSN {lsn}, or rows were UNLOGGED, and sent none"
+    return f"the server computed the values {concerned} anew before LSN {lsn}, and sent none"
 
 
 def _incompleteness(found: Mismatches | None, since: CompleteSince | None) -> str:
+    if (gap := gap_reason(since)) is not None:
+        return gap
     if since is not None and since.kind is Since.ATTACHMENT:
         until = f"before LSN {format_lsn(since.lsn)}"
         return f"a partition was attached or detached: rows from {until} are missing, or are left of a former partition"
@@ -154,9 +160,9 @@ def _incompleteness(found: Mismatches | None, since: CompleteSince | None) -> st
 def condition_lines(conditions: Sequence[TableCondition]) -> list[str]:
     """Lines for a summary, without held tables. Tables that only may lack rows share a line."""
     named_alone = (ConditionKind.AMBIGUOUS, ConditionKind.REWRITTEN)
-    proven = [c for c in conditions if c.mismatches is not None or c.state in named_alone]
+    proven = [c for c in conditions if c.mismatches is not None or c.state in named_alone or c.has_gap]
     lines = shortened([f"{c.state.capitalize()}: {c.name}: {c.reason}" for c in proven], _SHOWN_TABLES, "tables")
-    unproven = [c.name for c in conditions if c.state is ConditionKind.INCOMPLETE and c.mismatches is None]
+    unproven = [c.name for c in conditions if c.state is ConditionKind.INCOMPLETE and c not in proven]
     if unproven:
         lines.append(f"Incomplete: earlier rows, if there were any, are missing: {named(unproven)}.")
     return lines

@@ -1,14 +1,19 @@
-"""Tables whose definitions have changed without a row after it, as catalog Messages show it."""
+"""Tables whose definitions have changed without a row after it, or whose rows have left with a partition, as catalog
+Messages show it."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 
 from pgoutput_etl.protocol.messages import Relation
-from pgoutput_etl.schema.definitions import Definition
+from pgoutput_etl.schema.definitions import Definition, DefinitionEntry
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
-from pgoutput_etl.targets.plan import TableChanges, TableState
+from pgoutput_etl.targets.plan import BEFORE_FILES, TableChanges, TableState
+from pgoutput_etl.transactions.cutoff import Cutoff
+
+_NO_CUTOFFS: Mapping[int, Cutoff] = {}
 
 
 def with_moves(
@@ -29,6 +34,39 @@ def with_moves(
             runs = (*own.runs, *(RelationSpan(at, step) for step in steps))
             moved[oid] = replace(own, runs=runs, last_row=at)
     return moved
+
+
+def with_removals(
+    history: RelationHistory,
+    changes: Mapping[int, TableChanges],
+    states: Mapping[int, TableState],
+    last_commit_lsn: int,
+    cutoffs: Mapping[int, Cutoff] = _NO_CUTOFFS,
+) -> dict[int, TableChanges]:
+    """The changes with the commits by which partitions left these tables. states: that the changes follow.
+    last_commit_lsn: of the last commit to apply."""
+    found = dict(changes)
+    for oid in {*changes, *states}:
+        state, own = states.get(oid), changes.get(oid, TableChanges(oid))
+        end = min(last_commit_lsn, cutoffs[oid].lsn - 1 if oid in cutoffs else last_commit_lsn)
+        first = own.runs[0].start if own.runs else (end + 1, 0, 0)
+        start = first if state is None else (state.last_commit_lsn + 1, BEFORE_FILES, 0)
+        runs, last_row = own.runs, own.last_row
+        for entry in history.definitions.removals(oid):
+            if start <= entry.at and entry.at[0] <= end:
+                runs, last_row = _with_removal(runs, entry, state), max(last_row or entry.at, entry.at)
+        found |= {oid: replace(own, runs=runs, last_row=last_row)} if runs != own.runs else {}
+    return found
+
+
+def _with_removal(
+    runs: tuple[RelationSpan, ...], entry: DefinitionEntry, state: TableState | None
+) -> tuple[RelationSpan, ...]:
+    """The rows from the removal on become a run of their own."""
+    place = bisect_left(runs, entry.at, key=lambda run: run.start)
+    before = runs[place - 1] if place else None
+    relation = before.relation if before is not None else runs[0].relation if state is None else state.relation
+    return (*runs[:place], RelationSpan(entry.at, relation, entry), *runs[place:])
 
 
 def _steps(

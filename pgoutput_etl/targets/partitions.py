@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.schema.relation_history import RelationHistory
+from pgoutput_etl.schema.removal import Removal
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import BEFORE_FILES, Since, TableChanges, TableState
 
 
@@ -59,14 +62,23 @@ def with_other_partitions(
     since = max(row[1:] for row in (changes.truncated_at, state and state.last_row, (-1, -1, -1)) if row)
     complete = None if state is None else state.complete_since
     loaded_at = complete.lsn if complete is not None and complete.kind is Since.SNAPSHOT else -1
+    removals = {entry.position: entry.at[0] for entry in history.definitions.removals(changes.oid)}
     attached = (entry.relation for entry in history.attached(changes.oid, since))
-    detached = (entry.relation for entry in history.detached(changes.oid, since))
-    gained = tuple(r.full_name for r in attached if rows.get(r.oid, _NO_ROWS).last > loaded_at)
+    # The rows that left with a partition are not sent again when it returns.
+    left_at = {e.relation.oid: removals.get(e.position, -1) for e in history.detached(changes.oid, (-1, -1))}
+    gained = tuple(
+        r.full_name for r in attached if max(rows.get(r.oid, _NO_ROWS).last, left_at.get(r.oid, -1)) > loaded_at
+    )
     entry = history.definitions.committed(changes.oid)
     unseen = RowLsns(-1 if entry is None else entry.commit_lsn or -1, -1)  # the catalog shows it without a row
+    detached = (e.relation for e in history.detached(changes.oid, since) if e.position not in removals)
     lost = tuple(r.full_name for r in detached if rows.get(r.oid, unseen).first > loaded_at)
     is_loaded = rows.get(changes.oid, _NO_ROWS).first <= loaded_at
-    left = () if is_loaded else tuple(r.full_name for r in history.former_roots(changes.oid, since))
+    roots = [*history.former_roots(changes.oid, since)]
+    for root, entry in history.definitions.left_at(changes.oid):
+        relation = history.newest(root) if entry.position > since else None
+        roots += [relation] if relation is not None else []
+    left = () if is_loaded else tuple(dict.fromkeys(relation.full_name for relation in roots))
     return replace(changes, gained=gained, lost=lost, left=left)
 
 
@@ -86,3 +98,13 @@ def partition_change_remarks(changes: TableChanges) -> tuple[str, ...]:
         for name in changes.left
     )
     return (*gained, *lost, *left)
+
+
+def removal_remarks(removals: Iterable[Removal], mode: Mode) -> tuple[str, ...]:
+    """One line per partition whose rows have left."""
+    names = tuple(dict.fromkeys(name for removal in removals for name in removal.names))
+    if table_mode(mode).has_rows:
+        effect = "the rows of partition {} have left, as it was detached, dropped, or truncated"
+    else:
+        effect = "partition {} was detached, dropped, or truncated, and mode append has no rows about it"
+    return tuple(effect.format(name) for name in names)

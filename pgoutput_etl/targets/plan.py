@@ -16,6 +16,7 @@ from pgoutput_etl.schema.declarations import Used
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.migration import Retired, SchemaMigration
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan
+from pgoutput_etl.schema.removal import Removal
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.transactions.cutoff import Cutoff
@@ -44,7 +45,8 @@ KeyRanges = tuple[tuple[int, int], ...] | None
 class Since(Enum):
     """The proof that a table has all rows from a commit on. ATTACHMENT proves that earlier rows are wrong: those of an
     attached partition are missing, or those of a detached one are left, or missing in the detached table itself.
-    REWRITE proves that earlier rows have other values on the server. FIRST_CHANGE proves nothing about earlier rows:
+    REWRITE proves that earlier rows have other values on the server. UNLOGGED and GAP prove that changes are missing:
+    those while the table was UNLOGGED, or in no publication. FIRST_CHANGE proves nothing about earlier rows:
     they are missing, if there were any."""
 
     SNAPSHOT = "snapshot"
@@ -54,9 +56,11 @@ class Since(Enum):
     FIRST_CHANGE = "first change"
     ATTACHMENT = "attachment"
     REWRITE = "rewrite"
+    UNLOGGED = "unlogged"
+    GAP = "gap"
 
 
-_UNPROVEN = (Since.FIRST_CHANGE, Since.ATTACHMENT, Since.REWRITE)
+_UNPROVEN = (Since.FIRST_CHANGE, Since.ATTACHMENT, Since.REWRITE, Since.UNLOGGED, Since.GAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +168,8 @@ class TableChanges:
     some. size: bytes of their blocks, or None if unknown. runs: the relation's versions in commit order, as far as they
     are described. last_row: the last change. gained: tables that became partitions of the relation: their rows belong
     to it now, and were not sent again. lost: former partitions, whose rows belong to it no longer. left: former roots,
-    under which its rows were sent. rewritten_at: the LSN of the first commit after which rows that the table still has
-    have values that were not sent.
+    under which its rows were sent. unsent: the first commit after which rows that the table still has have values that
+    were not sent, or before which changes are missing.
     """
 
     oid: int
@@ -182,7 +186,7 @@ class TableChanges:
     gained: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
-    rewritten_at: int | None = None
+    unsent: CompleteSince | None = None
 
     @property
     def total(self) -> int:
@@ -194,13 +198,14 @@ class SchemaSpan:
     """A table's rows between two changes of its columns; in a mirror only rows since the last truncate.
 
     start, end: None for the first and the last span. migration: of the target's existing rows before the span is
-    written; None if there are none, or nothing changes.
+    written; None if there are none, or nothing changes. removal: of such rows that leave then.
     """
 
     shape: TableShape
     start: CommitPosition | None
     end: CommitPosition | None
     migration: SchemaMigration | None
+    removal: Removal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,16 +295,19 @@ def complete_since(before: TableState | None, changes: TableChanges) -> Complete
     known = None if before is None else before.complete_since
     if changes.gained or changes.lost or changes.left:
         return CompleteSince(Since.ATTACHMENT, changes.runs[0].start[0])
-    if changes.rewritten_at is not None:
-        return CompleteSince(Since.REWRITE, changes.rewritten_at)
+    if changes.unsent is not None:
+        return changes.unsent
     if changes.truncated_at is not None and (known is None or known.kind in _UNPROVEN):
         return CompleteSince(Since.TRUNCATE, changes.truncated_at[0])
     is_new = before is None or before.version < 0
     if known is not None or not is_new or not changes.runs:
         return known
-    marks = (run.relation.catalog for run in changes.runs)
-    is_created = before is None and any(mark is not None and mark.is_created for mark in marks)
-    return CompleteSince(Since.CREATION if is_created else Since.FIRST_CHANGE, changes.runs[0].start[0])
+    marks = [mark for run in changes.runs if (mark := run.relation.catalog) is not None] if before is None else []
+    lsn = changes.runs[0].start[0]
+    if any(mark.unlogged or mark.gaps for mark in marks[:1]):
+        return CompleteSince(Since.GAP if marks[0].gaps else Since.UNLOGGED, lsn)
+    is_created = any(mark.is_created for mark in marks)
+    return CompleteSince(Since.CREATION if is_created else Since.FIRST_CHANGE, lsn)
 
 
 def mismatches_left(before: TableState | None, changes: TableChanges) -> Mismatches | None:

@@ -24,17 +24,28 @@ from pgoutput_etl.schema.diff import ChangeKind, Lineage, SchemaChange, has_cast
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.schema.migration import Retired, migration_to, next_version
 from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
+from pgoutput_etl.schema.removal import Removal, removal_of
 from pgoutput_etl.schema.table_shape import TableShape, table_columns, table_shape
 from pgoutput_etl.targets import location
 from pgoutput_etl.targets.domains import check_key, domain_remarks, new_domains
+from pgoutput_etl.targets.drops import is_archived
+from pgoutput_etl.targets.gaps import gap_between, gap_remarks
 from pgoutput_etl.targets.layout import fitting
 from pgoutput_etl.targets.modes import table_mode
-from pgoutput_etl.targets.partitions import RowLsns, partition_change_remarks, row_lsns, with_other_partitions
+from pgoutput_etl.targets.partitions import (
+    RowLsns,
+    partition_change_remarks,
+    removal_remarks,
+    row_lsns,
+    with_other_partitions,
+)
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
     WAS_SKIPPED,
+    CompleteSince,
     HeldTable,
     SchemaSpan,
+    Since,
     TableChanges,
     TablePlan,
     TableState,
@@ -136,13 +147,15 @@ class _Case:
 @dataclass(slots=True)
 class _ColumnHistory:
     """What a table's changes leave undecided. open: doubts of earlier batches. new: of this one. domains:
-    columns of existing rows whose type became one. rewritten_at: as in TableChanges."""
+    columns of existing rows whose type became one. unsent: as in TableChanges. removals: of rows that left with
+    partitions."""
 
     declarations: Declarations
     open: list[Doubt] = field(default_factory=list)
     new: list[Doubt] = field(default_factory=list)
     domains: list[RelationColumn] = field(default_factory=list)
-    rewritten_at: int | None = None
+    unsent: CompleteSince | None = None
+    removals: list[Removal] = field(default_factory=list)
 
     def add(self, step: Lineage, before: Relation, begins_empty: bool) -> None:
         """before: the older version. begins_empty: no row has older columns, so nothing can be wrong."""
@@ -183,6 +196,8 @@ class _Planner:
             self._skip(plan, case, relation)
             return
         path = location.target_place(self.config, relation, self.holders)
+        is_dropped = is_archived(self.history, case.oid, rule.on_drop)
+        path = location.displaced_path(self.config, case.oid) if is_dropped else path
         is_idle = changes is None and state is not None and state.path == path and state.is_complete
         try:
             why = self._contradiction(state, rule, relation, is_idle)
@@ -290,13 +305,19 @@ class _Planner:
                     "Configure `key`, or use mode history, which needs no key"
                 )
         moved_from = None if state is None or state.path == path else (state.path, state.version)
-        is_displaced = moved_from is not None and path.is_within(location.displaced_folder(config))
-        schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, is_displaced)]
+        moved = ChangeKind.TABLE_MOVED
+        if path.is_within(location.displaced_folder(config)):
+            is_dropped = is_archived(self.history, case.oid, rule.on_drop)
+            moved = ChangeKind.TABLE_ARCHIVED if is_dropped else ChangeKind.TABLE_DISPLACED
+        schema_changes += [(None, change) for change in _name_changes(relation, state, moved_from, moved)]
         masks = self.history.masks_of(case.oid)
-        changes = replace(changes, rewritten_at=history.rewritten_at)
+        left_over = (name for removal in history.removals for name in removal.unknown)
+        changes = replace(changes, unsent=history.unsent, lost=(*changes.lost, *left_over))
         laid_out, remarks = _laid_out(spans, rule, self.config.target.readers)
         laid_out = self._commented(laid_out, case, rule, masks)
-        remarks += (*partition_change_remarks(changes), *domain_remarks(history.domains))
+        remarks += (*partition_change_remarks(changes), *removal_remarks(history.removals, rule.mode))
+        remarks += gap_remarks(changes)
+        remarks += domain_remarks(history.domains)
         target = (laid_out, path, changes, state, moved_from, False, tuple(schema_changes), retired)
         return TableTask(
             *target, case.cutoff, rule.mode, masks, remarks, doubts=history.doubts, used=history.declarations.used
@@ -313,6 +334,22 @@ class _Planner:
             return spans
         comments = dict(entry.definition.comments)
         return tuple(replace(span, shape=_with_comments(span.shape, comments, masks)) for span in spans)
+
+    def _refuse_contradictions(self, relation: Relation) -> None:
+        for column in relation.columns:
+            if (wrong := contradiction(column, self.user_types)) is not None:
+                raise ConfigError(
+                    f"column {column.name!r} of {relation.full_name}: types: {wrong} contradicts the server's catalog: "
+                    "remove it, or declare text"
+                )
+
+    def _removal(self, run: RelationSpan, shape: TableShape, oid: int, history: _ColumnHistory) -> Removal | None:
+        """Of the rows that leave with their partitions. Adds it to the history, also if no row can be found."""
+        if run.removal is None:
+            return None
+        removal = removal_of(run.removal, run.relation, shape.columns, self.history.masks_of(oid))
+        history.removals.append(removal)
+        return removal if removal.partitions else None
 
     def _spans(
         self,
@@ -356,12 +393,7 @@ class _Planner:
                 except TableError as error:
                     if not begins_empty:
                         raise with_later_steps(error, chain, first) from None
-            for column in run.relation.columns:
-                if (wrong := contradiction(column, self.user_types)) is not None:
-                    raise ConfigError(
-                        f"column {column.name!r} of {run.relation.full_name}: types: {wrong} contradicts the server's "
-                        "catalog: remove it, or declare text"
-                    )
+            self._refuse_contradictions(run.relation)
             former, before = before, run.relation
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # the truncate removes all of its rows
@@ -380,11 +412,15 @@ class _Planner:
                 described = (SchemaChange(ChangeKind.RETYPED, name, is_fact=True) for name in migration.described)
                 schema_changes += [(run.start, change) for change in described]
                 is_cast = has_cast(former, run.relation) and not migration.is_certain
-                if history.rewritten_at is None and (step.is_rewritten or is_cast):
-                    history.rewritten_at = run.start[0]
+                gap = gap_between(former, run.relation)
+                if gap is not None or (history.unsent is None and (step.is_rewritten or is_cast)):
+                    history.unsent = CompleteSince(gap or Since.REWRITE, run.start[0])
             if migration is not None and migration.changes_nothing:
                 migration = None
-            spans.append(SchemaSpan(shape, run.start if spans else start, end, migration))
+            removal = None if begins_empty else self._removal(run, shape, case.oid, history)
+            if not table_mode(rule.mode).has_rows:
+                removal = None
+            spans.append(SchemaSpan(shape, run.start if spans else start, end, migration, removal))
             columns = shape.columns
         return spans, retired, schema_changes
 
@@ -422,7 +458,7 @@ def _with_comments(shape: TableShape, comments: Mapping[int, str], masks: Mappin
 
 
 def _name_changes(
-    relation: Relation, state: TableState | None, moved_from: tuple[Place, int] | None, is_displaced: bool
+    relation: Relation, state: TableState | None, moved_from: tuple[Place, int] | None, moved: ChangeKind
 ) -> list[SchemaChange]:
     if state is None:
         return []
@@ -430,7 +466,7 @@ def _name_changes(
         return [SchemaChange(ChangeKind.TABLE_RENAMED, "", f"was {state.full_name}", relation.catalog is not None)]
     if moved_from is None:
         return []
-    return [SchemaChange(ChangeKind.TABLE_DISPLACED if is_displaced else ChangeKind.TABLE_MOVED, "")]
+    return [SchemaChange(moved, "")]
 
 
 def _merged(runs: Sequence[RelationSpan]) -> list[RelationSpan]:
@@ -438,7 +474,8 @@ def _merged(runs: Sequence[RelationSpan]) -> list[RelationSpan]:
     merged: list[RelationSpan] = []
     for run in runs:
         last, new = merged[-1].relation if merged else None, run.relation
-        if last is None or (last.columns, last.replica_identity) != (new.columns, new.replica_identity):
+        is_same = last is not None and (last.columns, last.replica_identity) == (new.columns, new.replica_identity)
+        if not is_same or run.removal is not None:
             merged.append(run)
         else:
             merged[-1] = replace(merged[-1], relation=new)

@@ -19,7 +19,7 @@ from pgoutput_etl.errors import RunError
 from pgoutput_etl.places import absolute_place, is_relative
 from pgoutput_etl.schema.relation_history import RelationHistory, RelationSpan, RelationVersions
 from pgoutput_etl.schema.version_spans import RowPositions, VersionSpan, relation_spans_of_rows, relation_spans_of_spans
-from pgoutput_etl.targets.moves import with_moves
+from pgoutput_etl.targets.moves import with_moves, with_removals
 from pgoutput_etl.targets.plan import TableChanges, TablePlan, TableState
 from pgoutput_etl.targets.planner import Name, make_plan
 from pgoutput_etl.transactions.assembly import Assembly
@@ -74,6 +74,7 @@ def plan_targets(
         counted = rows.statistics(replace(request, windows=windows))
     changes = table_changes(counted, versions, lambda oids: rows.positions(oids, windows))
     changes = with_moves(history, changes, states)
+    changes = with_removals(history, changes, states, assembly.last_commit_lsn, cutoffs)
     plan = make_plan(config, history, changes, states, user_types, cutoffs=cutoffs, ahead=ahead)
     return TargetPlan(statistics, cutoffs, plan)
 

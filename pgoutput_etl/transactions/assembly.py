@@ -237,6 +237,7 @@ class Assembly:
             case messages.Prepare():
                 transactions.prepare(message, row)
             case messages.Commit():
+                self.relations.definitions.record_time(message.commit_lsn, message.commit_timestamp)
                 self._commit(self._commit_head(message, row), message, row)
             case _:
                 transactions.cut_off_tail()
@@ -249,6 +250,8 @@ class Assembly:
         file, xid = self._open.file, self._open.open_xid(row.fragment)
         position, owner = (file.number, row.ordinal), file.owners.get(row.fragment)
         lsn = None if xid is not None else row.commit_lsn if owner is None else owner.lsn
+        if xid is None and lsn is not None and self._open.is_resent(row.epoch, lsn):
+            return
         sent = file.catalog_numbers.setdefault(row.fragment, []) if owner is None else owner.catalog_numbers
         top_xid, numbers = row.top_xid if owner is None else owner.xid, self._open.catalog_numbers
         place = MessagePlace(top_xid, sent[-1].number if sent else 0, numbers.newest)
@@ -258,7 +261,7 @@ class Assembly:
             sent.append(CatalogNumber(found.number, found.xid, found.after, position))
             if lsn is not None:
                 self._open.check_catalog_numbers(sent[-1:], lsn, None)
-        self.relations.definitions.add(found, position, xid, lsn)
+        self.relations.definitions.add(found, position, xid, lsn, row.commit_ts, top_xid)
         self.relations.follow(found, position, scope, xid)
 
     def _control_between_fragments(self, message: messages.PgoutputMessage, row: ControlRow) -> None:

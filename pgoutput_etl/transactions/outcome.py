@@ -107,7 +107,8 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class ControlRow:
-    """A control message of one file. commit_lsn, top_xid: of an ordinary transaction that begins in the file."""
+    """A control message of one file. commit_lsn, commit_ts, top_xid: of an ordinary transaction that begins in the
+    file."""
 
     ordinal: int
     fragment: int
@@ -115,6 +116,7 @@ class ControlRow:
     in_stream: bool
     body: bytes
     commit_lsn: int | None = None
+    commit_ts: int | None = None
     top_xid: int | None = None
 
 
@@ -130,7 +132,10 @@ class StreamAborts:
 
 Control = ControlRow | StreamAborts
 
-CONTROL_COLUMNS = ("file", "ordinal", "unit", "stretch", "xid", "tag", "body", "commit_lsn", "top_xid")
+CONTROL_COLUMNS = (
+    *("file", "ordinal", "unit", "stretch", "xid", "tag", "body"),
+    *("commit_lsn", "commit_ts", "top_xid"),
+)
 
 _NO_CONTROL_TAGS = (SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG, LOGICAL_TAG)
 
@@ -158,10 +163,9 @@ def controls_of_files(batch: pa.RecordBatch) -> Iterator[tuple[int, Control]]:
             aborts = StreamAborts(run.column("ordinal")[0].as_py(), _uint32(bodies, 1), _uint32(bodies, 5))
             yield int(file[begin]), aborts
         else:
-            names = ("file", "ordinal", "unit", "stretch", "xid", "body", "commit_lsn", "top_xid")
-            columns = (run.column(name).to_pylist() for name in names)
-            for number, ordinal, fragment, epoch, xid, body, lsn, top_xid in zip(*columns, strict=True):
-                yield number, ControlRow(ordinal, fragment, epoch, xid is not None, body, lsn, top_xid)
+            columns = (run.column(name).to_pylist() for name in CONTROL_COLUMNS if name != "tag")
+            for number, ordinal, fragment, epoch, xid, body, *commit in zip(*columns, strict=True):
+                yield number, ControlRow(ordinal, fragment, epoch, xid is not None, body, *commit)
         begin = end
 
 

@@ -189,7 +189,7 @@ class OpenTransactions:
             is_committed = status.value in ONCE_COMMITTED
             if is_committed and lsn is not None:
                 self.check_catalog_numbers(transaction.catalog_messages(), lsn, transaction.xid)
-            self.relations.definitions.end(transaction.xid, is_committed, lsn, transaction.aborted_subxids)
+            self.relations.definitions.end(transaction.xid, is_committed, lsn, transaction.aborted_subxids, time)
         self.outcomes.append(transaction.outcome(status, lsn, time))
 
     def check_catalog_numbers(self, sent: list[CatalogNumber], commit_lsn: int, xid: int | None) -> None:

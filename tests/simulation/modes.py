@@ -21,9 +21,11 @@ from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.replay.mirror import BagOfRows, KeyedRows, Replay, Row, migrated_rows, rows_under, target_row
 from pgoutput_etl.schema.migration import SchemaMigration
 from pgoutput_etl.schema.relation_history import RelationEntry
+from pgoutput_etl.schema.removal import Removal, removed_from
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.modes import table_mode
+from pgoutput_etl.timestamps import time_of
 from tests.support.modes_reference import table_history
 from tests.support.nights import events_of
 
@@ -90,6 +92,20 @@ def migrated(mode: Mode, rows: Iterable[Row], migration: SchemaMigration) -> tup
         [new] = migrated_rows([row], migration if is_current else replace(migration, key=()))
         found.append({**{name: row[name] for name in _KEPT if name in row}, **new})
     return tuple(found)
+
+
+def rows_left(mode: Mode, shape: TableShape | None, rows: Iterable[Row], removal: Removal) -> list[Row]:
+    """The stored rows after others have left with their partition."""
+    is_gone, end = removed_from(removal), (removal.lsn, time_of(removal.ts or 0))
+    columns = () if shape is None else shape.columns
+    left: list[Row] = []
+    for row in rows:
+        values = {column.name: row[f"c{i}"] for i, column in enumerate(columns)}
+        if row.get("_to") is not None or not is_gone(values, row["_unrep"]):
+            left.append(row)
+        elif not table_mode(mode).is_copy:
+            left.append({**row, "_to": end})
+    return left
 
 
 def needs_key(mode: Mode, rows: Iterable[Row]) -> bool:

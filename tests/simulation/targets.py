@@ -20,6 +20,7 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.replay.mirror import KeyedRows, Row
 from pgoutput_etl.schema.layout import Layout
 from pgoutput_etl.schema.migration import SchemaMigration
+from pgoutput_etl.schema.removal import Removal
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
@@ -27,7 +28,7 @@ from pgoutput_etl.transactions.cutoff import Cutoff, commits_before
 from pgoutput_etl.transactions.statistics import CommitWindow
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.simulation.archive import SimRows
-from tests.simulation.modes import Rows, migrated, needs_key, printed, rows_after
+from tests.simulation.modes import Rows, migrated, needs_key, printed, rows_after, rows_left
 from tests.simulation.scheduler import SimMachine, SimPool
 from tests.simulation.storage import Commit, Kind, Writer
 from tests.support.nights import Block, events_in
@@ -212,6 +213,12 @@ class SimTargets:
                 after = evolved if number == _STATEMENTS - 1 else content
                 self._alter(place, after, metadata)
         return ()
+
+    def remove(self, place: Place, removal: Removal, commit: DeltaTransaction, mode: Mode) -> WriteResult:
+        content = self._newest(place)
+        left = content.having(rows_left(mode, content.shape, content.rows, removal))
+        self._commit(place, commit, lambda _: left, Kind.CHANGE)
+        return replace(self.last_result(place, commit), rows=len(left.rows))
 
     def _alter(self, place: Place, after: Content, metadata: Mapping[str, Any]) -> None:
         self.writer.commit(str(place), lambda _: Commit("ALTER TABLE", Kind.METADATA, lambda _: after, None, metadata))

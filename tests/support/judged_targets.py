@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,6 +32,8 @@ from tests.support.jobs import Job
 from tests.support.nights import Nights
 from tests.support.verdicts import AppliedNight, AppliedTable, Text
 
+NO_VARIABLES: Mapping[str, str] = {}
+
 
 def reported_tables(summary: Mapping[str, Any]) -> frozenset[str]:
     """The tables that the job's summary, as JSON, names with a state other than consistent."""
@@ -52,11 +54,18 @@ class JudgedTarget(Protocol):
         """Applies everything new in the landing folder."""
 
 
-def in_memory(folder: Path, landing: Path, rules: str) -> JudgedTarget:
+def in_memory(
+    folder: Path, landing: Path, rules: str, overrides: Sequence[str] = (), environ: Mapping[str, str] = NO_VARIABLES
+) -> JudgedTarget:
     """rules: the configuration's `tables`, as YAML."""
+    config = load_config(str(memory_config(folder, landing)), [f"tables={rules}", *overrides], dict(environ))
+    return MemoryTarget(Nights(config), landing)
+
+
+def memory_config(folder: Path, landing: Path) -> Path:
     path = folder / "memory.yaml"
     path.write_text(f"source: {{name: test, landing: '{landing}'}}\ntarget: {{root: root}}\n", encoding="utf-8")
-    return MemoryTarget(Nights(load_config(str(path), [f"tables={rules}"], {})), landing)
+    return path
 
 
 @dataclass(slots=True)

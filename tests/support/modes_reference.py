@@ -21,10 +21,12 @@ from pgoutput_etl.replay.mirror import (
     migrated_rows,
     rows_under,
     target_row,
+    without_removed,
 )
 from pgoutput_etl.schema.column_matching import Declared
+from pgoutput_etl.schema.removal import Removal
 from pgoutput_etl.schema.table_shape import TableShape
-from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
+from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, time_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class TableHistory:
 class _Commit:
     lsn: int
     ts: datetime
-    xid: int
+    xid: int | None
 
 
 @dataclass(slots=True)
@@ -93,6 +95,8 @@ class _VersionTracker:
             self.table = rows_under(span.shape)
         elif span.migration is not None:
             self._migrate(span)
+        if span.removal is not None:
+            self._remove(span.removal)
         for commit, rows in groupby(span.rows, key=_commit_of):
             if self.commit is not None and commit != self.commit:
                 self.compare()
@@ -124,6 +128,13 @@ class _VersionTracker:
         if len(replaced) == 1:
             self.latest = [other for other in self.latest if other is not replaced[0]]
         self.latest.append(version)
+
+    def _remove(self, removal: Removal) -> None:
+        assert self.table is not None
+        commit = _Commit(removal.lsn, time_of(removal.ts or 0), removal.xid)
+        if self.commit is not None and commit != self.commit:
+            self.compare()
+        self.table, self.commit = without_removed(self.table, removal), commit
 
     def _migrate(self, span: ReplayedSpan) -> None:
         """Ended versions migrate too: they are rows of the same table."""

@@ -27,7 +27,7 @@ from pgoutput_etl.ingest.assemble import configured
 from pgoutput_etl.ledger.tables import catalog_entry, catalog_row, relation_of, relation_row, table_row, table_state
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import Type
-from pgoutput_etl.replay.mirror import Replay, Row, migrated_rows, rows_under, target_row
+from pgoutput_etl.replay.mirror import Replay, Row, migrated_rows, rows_under, target_row, without_removed
 from pgoutput_etl.scan.blocks import BlockKind, Packer, unpacked
 from pgoutput_etl.scan.fragment import ScanResult
 from pgoutput_etl.scan.message_row import CHANGE_TAGS
@@ -222,6 +222,9 @@ class Nights:
             before, table = current, rows_under(segment.shape)
             for row in current:
                 table.put(row)
+            if segment.removal is not None:
+                table = without_removed(table, segment.removal)
+                before = list(table.events())
             commits = CommitWindow() if task.cutoff is None else CommitWindow(before=task.cutoff.lsn)
             window = Window(task.changes.truncated_at, segment.start, segment.end, commits)
             events = events_in(rows.changes(), rows.fates, window, segment.shape)

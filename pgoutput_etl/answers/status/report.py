@@ -21,6 +21,7 @@ from pgoutput_etl.targets.condition import (
     consistency_line,
     excepted_tables,
 )
+from pgoutput_etl.targets.drops import dropped_line
 
 _SHOWN_LINES = 10
 
@@ -138,8 +139,9 @@ class Status:
     last_commit_lsn: the commit through which all tables are consistent, except those with a condition and those that
     are ahead. ahead: by table, the LSN of a snapshot that the archive has not reached yet. complete_since: by table,
     the point from which it has all rows, such as `snapshot at 0/1AE7B70`; `first change at …` means that rows from
-    before it are missing, if there were any. swaps: by table, why others seem to be renamed to it. next: the commands
-    to run, most urgent first. nights: the last ones with a batch, oldest first.
+    before it are missing, if there were any. swaps: by table, why others seem to be renamed to it. dropped:
+    tables that a DROP TABLE leaves. next: the commands to run, most urgent first. nights: the last ones with a batch,
+    oldest first.
     """
 
     source: str
@@ -161,6 +163,7 @@ class Status:
     ahead: dict[str, int] = field(default_factory=dict)
     complete_since: dict[str, str] = field(default_factory=dict)
     swaps: dict[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
     next: tuple[NextCommand, ...] = ()
     nights: tuple[Night, ...] = ()
 
@@ -252,6 +255,9 @@ _SINCE = {
     "creation": "their creation",
     "truncate": "a TRUNCATE",
     "attachment": "a change of partitions (rows that they had before are missing, or left)",
+    "rewrite": "a rewrite, whose values were not sent",
+    "unlogged": "a time as UNLOGGED tables (what was written then is missing)",
+    "gap": "a time in no publication (what was written then is missing)",
     "first change": "the first change (earlier rows are missing, if there were any)",
 }
 
@@ -281,6 +287,7 @@ def print_status(status: Status, console: Console | None = None) -> None:
     lines += shortened([f"Not applied: {line}" for line in set_aside.refused_files], _SHOWN_LINES, "files")
     lines += shortened([f"Not applied: {path}{LEFT_UNREAD}" for path in set_aside.unread_files], _SHOWN_LINES, "files")
     lines += [f"Possibly replaced: {swap}." for swap in status.swaps.values()]
+    lines += dropped_line(status.dropped)
     lines += filter(None, [status.consistency])
     table = grid("held table", ("complete through",), ("reason",), rows)
     print_parts([*lines, table], console)

@@ -29,6 +29,7 @@ from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.spark.shared_file import shared_file
 from pgoutput_etl.targets.modes import table_mode
+from pgoutput_etl.targets.moves import with_removals
 from pgoutput_etl.targets.plan import APPLIED, TablePlan, TableTask
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import ColumnType, Storage
@@ -153,11 +154,13 @@ def _is_replaced(archive: DeltaArchive, oid: int) -> bool:
 def _plan(archive: DeltaArchive, rows: CommittedBlocks, found: TablesFound, oids: Collection[int]) -> TablePlan:
     """How the changes would be applied to the rows before them. oids: of the tables to undo."""
     states = {state.oid: replace(state, status=APPLIED, reason=None) for state, _ in found.rows}
+    own = {oid: state for oid, state in states.items() if oid in oids}
+    counts = {oid: counted for oid, counted in rows.counts(archive.relations).items() if oid in oids}
     return make_plan(
         archive.config,
         archive.relations,
-        {oid: counts for oid, counts in rows.counts(archive.relations).items() if oid in oids},
-        {oid: state for oid, state in states.items() if oid in oids},
+        with_removals(archive.relations, counts, own, archive.last.last_commit_lsn),
+        own,
         archive.user_types,
         named=states,
         accepts_changes=True,
@@ -169,6 +172,8 @@ def _why_not(task: TableTask, is_incomplete: bool) -> str | None:
         return "its rows before these transactions are not known"
     if task.changes.truncates:
         return "it has been truncated since: jobs/export.py writes its rows as of before"
+    if any(span.removal is not None for span in task.spans):
+        return "a partition has left it since, with its rows"
     if not table_mode(task.mode).has_rows:
         return "mode append has changes, not rows"
     variants = [column.name for column in task.shape.columns if _is_variant(column.type)]

@@ -26,6 +26,7 @@ from pgoutput_etl.targets.condition import (
     excepted_tables,
     named,
 )
+from pgoutput_etl.targets.drops import dropped_line
 from pgoutput_etl.timestamps import time_of
 
 _SHOWN_FILES = 10
@@ -41,8 +42,9 @@ class RunSummary:
     files_not_read: remarks on files that were read before or are still being written. refused_files: files with the
     reasons. refused_transactions: number of transactions from origins that the configuration refuses. logical_messages:
     those of committed transactions ("transactional"), and those outside transactions, counted each time they arrived
-    ("others"). ignored_catalog_messages: their numbers, by reason. dropped: tables that a DROP TABLE leaves here.
-    unknown_definitions: tables whose definitions in the catalog are unknown, as catalog Messages are missing.
+    ("others"). ignored_catalog_messages: their numbers, by reason. dropped: tables that a DROP TABLE leaves here and no
+    rule accepts. unknown_definitions: tables whose definitions in the catalog are unknown, as catalog Messages are
+    missing.
     last_commit_time: time of the archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by table, the LSN
     of a snapshot that the archive has not reached yet. first_seen: by new table, the LSN of its first change; the table
     lacks earlier rows, if any existed. conditions: of all tables of the source after the batch, not only of those that
@@ -187,8 +189,7 @@ def _remarks(summary: RunSummary) -> list[str]:
     if any(summary.logical_messages.values()):
         transactional, others = (summary.logical_messages.get(name, 0) for name in ("transactional", "others"))
         lines.append(f"Logical decoding Messages: {transactional:,} transactional, {others:,} non-transactional.")
-    if summary.dropped:
-        lines.append(f"Dropped on the server, and kept here: {', '.join(summary.dropped)}.")
+    lines += dropped_line(summary.dropped)
     lines += [
         f"Ignored: {counted(count, 'catalog Message')}, because {why}"
         for why, count in sorted(summary.ignored_catalog_messages.items())

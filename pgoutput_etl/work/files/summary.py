@@ -16,10 +16,10 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.schema.diff import ChangeKind
 from pgoutput_etl.targets.column_descriptions import TargetColumn, target_columns
 from pgoutput_etl.targets.condition import ConditionKind, conditions_of
+from pgoutput_etl.targets.drops import dropped_names, unknown_names
 from pgoutput_etl.targets.plan import TableState, may_lack_rows, snapshots_ahead
 from pgoutput_etl.targets.swaps import swap_remarks
 from pgoutput_etl.targets.written_settings import refuse_other_modes
-from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import TransactionStatus, summed_accounts
 from pgoutput_etl.work.batch import World
 from pgoutput_etl.work.files.batch_plan import BatchPlan
@@ -58,8 +58,8 @@ def summarize(
         refused_files=files.refused(),
         logical_messages=dict(plan.targets.statistics.messages),
         ignored_catalog_messages=dict(assembly.relations.definitions.refused),
-        dropped=_dropped(assembly, states),
-        unknown_definitions=_unknown_definitions(assembly, states),
+        dropped=dropped_names(world.config, assembly.relations.definitions.dropped(), states),
+        unknown_definitions=unknown_names(assembly.relations, states),
         ahead=snapshots_ahead(states, assembly.last_commit_lsn),
         unpublished=world.ledger.unpublished,
         first_seen=_first_seen(batch, results),
@@ -69,16 +69,6 @@ def summarize(
         columns={result.state.full_name: _columns(world.config, result) for result in results if result.columns},
     )
     return _with_next(world.config, summary)
-
-
-def _dropped(assembly: Assembly, states: Mapping[int, TableState]) -> tuple[str, ...]:
-    gone = [states[oid] for oid in assembly.relations.definitions.newly_dropped() if oid in states]
-    return tuple(sorted(state.full_name for state in gone if state.is_readable))
-
-
-def _unknown_definitions(assembly: Assembly, states: Mapping[int, TableState]) -> tuple[str, ...]:
-    unknown = [states[oid] for oid in assembly.relations.definitions.unknown() if oid in states]
-    return tuple(sorted(state.full_name for state in unknown if state.is_readable))
 
 
 def _first_seen(batch: Batch, results: Iterable[TableResult]) -> dict[str, int]:
@@ -140,6 +130,7 @@ def nothing_new(world: World, last: Batch | None, remarks: Iterable[str]) -> Run
         last_commit_time=None if last.state is None else last.state.get("last_commit_ts"),
         ahead=snapshots_ahead(last.tables, last.last_commit_lsn),
         swaps=swap_remarks(last.tables),
+        dropped=dropped_names(world.config, world.ledger.history.dropped(last), last.tables),
         unpublished=world.ledger.unpublished,
     )
     return _with_next(world.config, summary)
@@ -153,7 +144,7 @@ def found_nothing(last: RunSummary) -> RunSummary:
     """The summary of a look that finds nothing new. last: the summary of the batch or look before it."""
     kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "conditions", "swaps")
     held = tuple(table for table in last.tables if table.held is not None)
-    left = {name: getattr(last, name) for name in (*kept, "next", "unpublished")}
+    left = {name: getattr(last, name) for name in (*kept, "dropped", "next", "unpublished")}
     return RunSummary(last.source, last.batch, 0, 0, last.last_commit_lsn, tables=held, **left)
 
 

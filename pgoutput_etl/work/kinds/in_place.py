@@ -19,6 +19,7 @@ from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.targets.location import scratch_folder
 from pgoutput_etl.targets.modes import table_mode
+from pgoutput_etl.targets.moves import with_removals
 from pgoutput_etl.targets.plan import HELD, TableChanges, TablePlan, TableState, TableTask, own_places
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.targets.target_plan import settings_of
@@ -130,7 +131,7 @@ class InPlaceBackfill(Prepared[BackfillResult]):
             plan = make_plan(
                 archive.config,
                 archive.relations,
-                {oid: changes},
+                with_removals(archive.relations, {oid: changes}, {}, self.batch.last_commit_lsn),
                 {oid: state},
                 archive.user_types,
                 named=tables,
@@ -142,6 +143,8 @@ class InPlaceBackfill(Prepared[BackfillResult]):
             return "configuration changed"
         [task] = plan.tasks
         names = tuple(task.shape.columns[i].name for i in task.shape.key)
+        if any(span.removal is not None for span in task.spans):
+            return "a partition has left since"
         if len(task.spans) > 1 or task.spans[0].migration is not None:
             return "columns changed since"
         if names != state.key or task.moved_from is not None:

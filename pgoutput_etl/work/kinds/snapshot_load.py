@@ -32,6 +32,7 @@ from pgoutput_etl.schema.relation_history import (
     snapshot_position,
 )
 from pgoutput_etl.targets.location import scratch_folder
+from pgoutput_etl.targets.moves import with_removals
 from pgoutput_etl.targets.plan import (
     BEFORE_FILES,
     HELD,
@@ -207,6 +208,7 @@ class SnapshotLoad(Prepared[SnapshotResult]):
             empty = TableChanges(oid, runs=(RelationSpan(start, history.masked(relations[oid])),), last_row=start)
             found = counts.get(oid, empty)
             changes[oid] = replace(found, runs=(replace(found.runs[0], start=start), *found.runs[1:]))
+        changes = with_removals(archive.relations, changes, {}, batch.last_commit_lsn)
         paths = own_places(batch.tables, batch.tables)
         user_types = self._user_types()
         plan = make_plan(archive.config, history, changes, {}, user_types, placed=paths, named=batch.tables)

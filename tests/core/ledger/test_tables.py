@@ -38,7 +38,9 @@ def test_a_ledger_that_an_older_version_cannot_read_has_a_higher_number() -> Non
     )
     assert nested("relations", "columns") == "name type_oid type_modifier is_key number form initial"
     assert nested("catalog", "columns") == nested("relations", "columns")
-    assert values(Since) == ["attachment", "creation", "first change", "rewrite", "snapshot", "truncate"]
+    assert values(Since) == [
+        *("attachment", "creation", "first change", "gap", "rewrite", "snapshot", "truncate", "unlogged")
+    ]
     assert values(Mode) == ["append", "history", "mirror", "soft_delete"]
     assert values(FileStatus) == ["duplicate", "moved", "read", "refused", "same", "unreadable"]
     assert values(TransactionStatus) == ["aborted", "committed", "open", "quarantined", "refused", "resent"]

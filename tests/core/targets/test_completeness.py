@@ -81,5 +81,5 @@ def test_the_ledger_keeps_it(known: CompleteSince | None) -> None:
     assert table_state(table_row(state)) == state
     older = {name: value for name, value in table_row(state).items() if not name.startswith("complete")}
     assert table_state(older).complete_since is None
-    unproven = (Since.FIRST_CHANGE, Since.ATTACHMENT, Since.REWRITE)
+    unproven = (Since.FIRST_CHANGE, Since.ATTACHMENT, Since.REWRITE, Since.UNLOGGED, Since.GAP)
     assert may_lack_rows(state) == (known is not None and known.kind in unproven)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
-from pgoutput_etl.config.rules import Mode, OnInvalidText, OnMissingRow, TableRule
+from pgoutput_etl.config.rules import Mode, OnDrop, OnInvalidText, OnMissingRow, TableRule
 from pgoutput_etl.config.settings import Config, Target
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.schema.contract import OnChange, SchemaContract
@@ -78,6 +78,7 @@ OTHER_VALUES: dict[str, tuple[dict[str, Any], bool]] = {
     "on_schema_change": ({"on_schema_change": SchemaContract(add=OnChange.HOLD)}, False),
     "on_missing_row": ({"on_missing_row": OnMissingRow.HOLD}, True),
     "on_invalid_text": ({"on_invalid_text": OnInvalidText.KEEP}, False),
+    "on_drop": ({"on_drop": OnDrop.ARCHIVE}, False),
 }
 
 
@@ -99,7 +100,7 @@ def test_rules_of_older_ledgers_lack_keys_that_later_versions_added() -> None:
     settings = json.loads(settings_of(ORDERS))
     del settings["salts"]
     for rule in settings["tables"]:
-        del rule["on_schema_change"], rule["on_invalid_text"], rule["into"], rule["tag"]
+        del rule["on_schema_change"], rule["on_invalid_text"], rule["on_drop"], rule["into"], rule["tag"]
     refuse_other_settings(json.dumps(settings), ORDERS, TABLES, 7)
     with pytest.raises(RunError, match=r"tables, for public\.orders"):
         refuse_other_settings(json.dumps(settings), CONFIG, TABLES, 7)

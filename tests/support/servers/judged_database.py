@@ -17,6 +17,8 @@ from tests.support.verdicts import ServerTable, Text
 
 PUBLICATION = "p"
 
+CATALOG_KEY = "5e" * 32  # of has_catalog
+
 CATALOG = Path(__file__).parents[3] / "conf/landing/catalog.sql"
 
 # Truncates each new table, which proves to the job that the table is complete, and restores rows of CREATE TABLE AS.
@@ -138,7 +140,7 @@ def judged_database(
     """A new database with a slot that is older than its tables, and a publication for all tables.
 
     created: options of CREATE DATABASE. setup: statements before the slot is created. publication: the publication's
-    options. has_catalog: the server sends catalog Messages. options: pgoutput's.
+    options. has_catalog: the server sends catalog Messages, signed with CATALOG_KEY. options: pgoutput's.
     """
     server.psql(f'create database "{name}" {created}')
     server.database = name
@@ -147,6 +149,8 @@ def judged_database(
         server.psql(f"{setup} {_COMPLETE} create publication {PUBLICATION} for all tables {given}")
         server.create_slot(name)
         if has_catalog:
+            key = f"create materialized view pgoutput_etl.catalog_key as select '\\x{CATALOG_KEY}'::bytea as key"
+            server.psql(f"create schema pgoutput_etl; {key}")
             installed = server.run_scripts("-f", str(CATALOG))
             assert installed.returncode == 0, installed.stderr
             options["messages"] = "true"
