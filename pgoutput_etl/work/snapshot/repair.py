@@ -55,7 +55,9 @@ class TableComparison:
 
     def _differing(self, table: CatalogTable, state: TableState) -> KeyRanges:
         relation = table.relation
-        if relation.columns != state.relation.columns or table.filter is not None:
+        sent = [(column.described_as, column.is_key) for column in relation.columns]
+        known = [(column.described_as, column.is_key) for column in state.relation.columns]
+        if sent != known or table.filter is not None:
             return _EVERYTHING  # digests would differ in every range
         described = table_columns(relation, (), self.user_types)
         columns = [ComparedColumn(column.name, column.type) for column in described]
