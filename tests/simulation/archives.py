@@ -81,8 +81,10 @@ class Archive:
     def snapshot(self, count: int) -> ServerSnapshot | None:
         """Taken on the server right after the last commit in the first `count` messages. None if it has no table whose
         rows the archive knows."""
+        if self.truth is None:
+            return None
         expected = self.expected(count)
-        known = {} if self.truth is None else self.truth.as_sent_at(expected.lsn)
+        known = self.truth.as_sent_at(expected.lsn)
         holders = {oid for oid, rows in expected.tables.items() if rows is not None} & {*expected.names.values()}
         tables = {oid: known[oid] for oid in sorted(holders & known.keys())}
         if not tables:
