@@ -200,6 +200,22 @@ class RelationHistory:
     def _newest_unmasked(self, oid: int) -> Relation:
         return self._for_all.get(oid, self._by_oid[oid][-1]).relation
 
+    def numbered(self, relation: Relation, since: Position) -> Relation:
+        """A description from the archive, in force at `since`, that no definition completed: with the columns' numbers
+        that a Message gave it later. If it had numbers before, a rewrite since then may have been lost."""
+        if relation.catalog is not None:
+            return relation
+        entries = sorted((e for e in self._by_oid.get(relation.oid, ()) if e.scope is None), key=lambda e: e.position)
+        place = bisect_right(entries, since, key=lambda e: e.position)
+        earlier, later = entries[:place], entries[place:]
+        if not earlier or earlier[-1].relation.catalog is not None:
+            return relation  # a snapshot's
+        found = next((self.masked(entry.relation) for entry in later if entry.relation.catalog is not None), None)
+        if found is None or found.catalog is None or not _is_described_alike(relation, found):
+            return relation
+        known = next((e.relation.catalog for e in reversed(earlier) if e.relation.catalog is not None), found.catalog)
+        return replace(relation, columns=found.columns, catalog=replace(found.catalog, rewrites=known.rewrites))
+
     def masked(self, relation: Relation) -> Relation:
         return relation if self.mask is None else self.mask.masked(relation)
 
@@ -264,6 +280,10 @@ class RelationHistory:
         for entry in in_order:
             scopes.setdefault(entry.scope, []).append((entry.position, numbers[entry.relation]))
         return RelationVersions(oid, tuple(relations), {s: tuple(e) for s, e in scopes.items()})
+
+
+def _is_described_alike(one: Relation, other: Relation) -> bool:
+    return [column.described_as for column in one.columns] == [column.described_as for column in other.columns]
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def _steps(
     relation: Relation, definition: Definition, history: RelationHistory, last_row: CommitPosition
 ) -> list[Relation]:
     """The descriptions that follow a table's last one. Its numbers come first, so that they decide the next step."""
-    oid, completed = relation.oid, _completed(relation, history)
+    oid, completed = relation.oid, _completed(history.numbered(relation, last_row[1:]), history)
     applied = definition.followed(completed) if history.masks_of(oid) else definition.applied(completed)
     if applied == relation:
         has_others = history.attached(oid, last_row[1:]) or history.detached(oid, last_row[1:])

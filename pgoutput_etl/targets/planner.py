@@ -351,6 +351,10 @@ class _Planner:
         history.removals.append(removal)
         return removal if removal.partitions else None
 
+    def _numbered(self, state: TableState) -> Relation:
+        last_row = state.last_row
+        return state.relation if last_row is None else self.history.numbered(state.relation, last_row[1:])
+
     def _spans(
         self,
         case: _Case,
@@ -362,7 +366,7 @@ class _Planner:
         """Divides a table's committed rows where its columns change, and adds the doubts about the changes to the
         history."""
         state, truncated_at = case.state, changes.truncated_at
-        before = None if state is None else state.relation
+        before = None if state is None else self._numbered(state)
         retired: Retired = () if state is None else state.retired
         columns = None if state is None else table_columns(state.relation, state.retired, self.user_types)
         start = (state.last_commit_lsn + 1, BEFORE_FILES, 0) if state is not None and case.is_ahead else None
@@ -394,7 +398,7 @@ class _Planner:
                     if not begins_empty:
                         raise with_later_steps(error, chain, first) from None
             self._refuse_contradictions(run.relation)
-            former, before = before, run.relation
+            former, before = before, self.history.numbered(run.relation, run.start[1:])
             if truncated_at is not None and end is not None and end <= truncated_at:
                 continue  # the truncate removes all of its rows
             retired = () if begins_empty else retired

@@ -285,7 +285,7 @@ def test_the_summary_names_unknown_definitions_until_they_are_sent_anew(
         database.land()
         assert job.run().unknown_definitions == ()
         database.options = sent
-        for statement in ("alter table u add v int", "insert into u values (3, 3)"):
+        for statement in ("alter table u add v int", "insert into t values (3, 3)"):
             server.psql(statement)
             database.land()
             summary = job.run()
@@ -295,7 +295,7 @@ def test_the_summary_names_unknown_definitions_until_they_are_sent_anew(
         summary = job.run()
         assert summary.unknown_definitions == ()
         states = {condition.name: condition.state.value for condition in summary.conditions}
-        assert states["public.t"] == "rewritten"
+        assert states == {"public.t": "rewritten", "public.u": "rewritten"}
 
 
 def test_no_message_is_missing_with_concurrent_transactions_of_all_kinds(servers: Servers, landing: Path) -> None:
