@@ -129,7 +129,7 @@ def _is_unsent(old: RelationColumn, new: RelationColumn, is_cast: bool) -> bool:
     before, after = old.form or TypeForm(), new.form or TypeForm()
     if not _has_same_type(old, new):
         return is_cast and after.modifier is not None and not new.types
-    return before.nested != after.nested and before.attributes == after.attributes
+    return before.nested != after.nested
 
 
 def has_cast(old: Relation | None, new: Relation) -> bool:

@@ -33,6 +33,7 @@ FOUND_LATE = {
     "a run does not check its claim before it writes",
     "an interrupted backfill counts as done",
     "an erasure leaves what a clock ahead has dated",
+    "what an erasure has found is not kept",
     "a backfill reads files under the names that they had",
     "the repair of a range of commits applies only their changes",
     "a range of commits is repaired in a table that keeps the past",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import grp
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +19,11 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PUBLIC
 from pgoutput_etl.ledger.batches import LedgerBatches
 from pgoutput_etl.ledger.private_folders import TABLES
-from pgoutput_etl.protocol.catalog_message import PREFIX
 from pgoutput_etl.protocol.messages import Begin, Message
 from pgoutput_etl.replace_file import replace_file
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.run import snapshot
+from tests.support.catalog_messages import CatalogSender
 from tests.support.encoder import Row, copydata, encode
 from tests.support.jobs import Nights, dying
 from tests.support.small_archives import insert, table, transaction, update
@@ -63,8 +62,7 @@ def wrong(path: Path, folder: int, file: int, group: int | None = None) -> dict[
 def land_everything(nights: Nights) -> None:
     """A table, another one that takes its name, logical Messages, unreadable bytes, and a waiting transaction."""
     defined = {"oid": 1, "schema": "public", "name": "t", "columns": []}
-    catalog = b"0" * 64 + json.dumps({"version": 1, "xid": 1, "tables": [defined]}).encode()
-    messages = [Message(None, True, 0x10, "note", b"value"), Message(None, True, 0x11, PREFIX, catalog)]
+    messages = [Message(None, True, 0x10, "note", b"value"), CatalogSender().message(1, defined)]
     first = transaction(1, 0x100, table(), insert("1", "value"), *messages)
     nights.land(first, transaction(2, 0x200, update("1", "x")))
     nights.job.run(*nights.job.overrides)
