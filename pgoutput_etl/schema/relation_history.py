@@ -211,7 +211,7 @@ class RelationHistory:
         if not earlier or earlier[-1].relation.catalog is not None:
             return relation  # a snapshot's
         found = next((self.masked(entry.relation) for entry in later if entry.relation.catalog is not None), None)
-        if found is None or found.catalog is None or not _is_described_alike(relation, found):
+        if found is None or found.catalog is None or not is_described_alike(relation, found):
             return relation
         known = next((e.relation.catalog for e in reversed(earlier) if e.relation.catalog is not None), found.catalog)
         return replace(relation, columns=found.columns, catalog=replace(found.catalog, rewrites=known.rewrites))
@@ -282,7 +282,7 @@ class RelationHistory:
         return RelationVersions(oid, tuple(relations), {s: tuple(e) for s, e in scopes.items()})
 
 
-def _is_described_alike(one: Relation, other: Relation) -> bool:
+def is_described_alike(one: Relation, other: Relation) -> bool:
     return [column.described_as for column in one.columns] == [column.described_as for column in other.columns]
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.definitions import Definition, DefinitionEntry
-from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan
+from pgoutput_etl.schema.relation_history import CommitPosition, RelationHistory, RelationSpan, is_described_alike
 from pgoutput_etl.targets.plan import BEFORE_FILES, TableChanges, TableState
 from pgoutput_etl.transactions.cutoff import Cutoff
 
@@ -86,5 +86,5 @@ def _completed(relation: Relation, history: RelationHistory) -> Relation:
     newest = history.newest(relation.oid)
     if relation.catalog is not None or newest is None or newest.catalog is None:
         return relation
-    is_same = [c.described_as for c in relation.columns] == [c.described_as for c in newest.columns]
+    is_same = is_described_alike(relation, newest)
     return replace(relation, columns=newest.columns, catalog=newest.catalog) if is_same else relation

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_compared
+from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_read
 from pgoutput_etl.answers.verify.key_ranges import (
     GREATEST,
     HASH_BITS,
@@ -39,10 +39,9 @@ from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.postgres.catalog import QUERY, CatalogTable, read_catalog
 from pgoutput_etl.postgres.live_server import ServerMoment, ask_server, mark, server_errors, server_moment, shown
 from pgoutput_etl.postgres.queries import rewritten
-from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.spark.table_pool import TablePool
-from pgoutput_etl.targets.plan import HELD, TableState
+from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn, Text
 
@@ -275,9 +274,7 @@ class Asking:
     def _read(
         self, catalog: Mapping[str, CatalogTable], state: TableState, _: TableState
     ) -> _Comparison | VerifiedTable:
-        why, is_held = why_not_compared(state), state.status == HELD
-        if why is None and not is_delta_table(self.spark, state.path):
-            why, is_held = f"the table at {state.path} no longer exists", True
+        why, is_held = why_not_read(self.spark, state)
         table = catalog.get(state.full_name)
         if why is not None or table is None:
             why = why or "the server doesn't publish it"

@@ -13,6 +13,7 @@ from pgoutput_etl.answers.verify.sides import ComparedSide, OtherDelta
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import current_rows, is_current
 from pgoutput_etl.schema.table_shape import table_columns
+from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
 from pgoutput_etl.types import UserTypes
@@ -97,6 +98,14 @@ class DeltaSide:
         why_not = why_not or (None if columns else "no column can be compared")
         key = () if missing else tuple(map(names.index, state.key))
         return ColumnChoice(tuple(columns), key, {**not_compared, **unknown}, why_not)
+
+
+def why_not_read(spark: SparkSession, state: TableState) -> tuple[str | None, bool]:
+    """The reason why a table's stored rows can't be compared, or None; and True if it is held, or missing."""
+    why = why_not_compared(state)
+    if why is None and not is_delta_table(spark, state.path):
+        return f"the table at {state.path} no longer exists", True
+    return why, state.status == HELD
 
 
 def why_not_compared(state: TableState) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_compared
+from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_read
 from pgoutput_etl.answers.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest, batch_at, refuse_commits_between
@@ -28,10 +28,9 @@ from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.postgres.connection import credentials
 from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
-from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.spark.table_pool import TablePool
-from pgoutput_etl.targets.plan import HELD, TableState
+from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.xid import newest_xid
@@ -169,9 +168,7 @@ class _Comparison:
 
     def run(self) -> VerifiedTable:
         schema, table = self.state.schema, self.state.table
-        why, is_held = why_not_compared(self.state), self.state.status == HELD
-        if why is None and not is_delta_table(self.spark, self.state.path):
-            why, is_held = f"the table at {self.state.path} no longer exists", True
+        why, is_held = why_not_read(self.spark, self.state)
         other = self.find() if why is None else None
         if other is None:
             why = why or "the other side has no such table"
