@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,17 +53,21 @@ def same_key(shape: TableShape, ranges: Ranges) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class NetFacts:
-    """The number of net rows, the number of those that delete a row, and the ranges of their keys."""
+    """The number of net rows, the number of those that delete a row, the ranges of their keys, and the values of other
+    aggregates."""
 
     rows: int
     deletes: int
     ranges: Ranges
+    others: Mapping[str, Any]
 
 
-def net_facts(net: DataFrame, shape: TableShape) -> NetFacts:
-    """net: computed rows of net_effect.net_rows."""
-    row = _aggregated(net, shape, F.coalesce(F.count_if("_delete"), F.lit(0)).alias("deletes"))
-    return NetFacts(row["rows"], row["deletes"], _ranges(net, row, shape))
+def net_facts(net: DataFrame, shape: TableShape, others: Mapping[str, Column] | None = None) -> NetFacts:
+    """net: computed rows of net_effect.net_rows. others: aggregates over them, by name."""
+    columns = [column.alias(f"other_{name}") for name, column in (others or {}).items()]
+    row = _aggregated(net, shape, F.coalesce(F.count_if("_delete"), F.lit(0)).alias("deletes"), *columns)
+    values = {name: row[f"other_{name}"] for name in others or {}}
+    return NetFacts(row["rows"], row["deletes"], _ranges(net, row, shape), values)
 
 
 def key_ranges(net: DataFrame, shape: TableShape) -> Ranges:
@@ -132,9 +136,7 @@ def keys_are_absent(
     if not keys.facts.ranges and (rows is None or rows > _NEAR_KEYS):
         return False  # without ranges all of the target's keys would have to be read
     target = tagged_target(spark, path, shape.columns)
-    near = target
-    for _, is_within in _within(shape, keys.facts.ranges):
-        near = near.where(is_within)
+    near = rows_within(target, shape, keys.facts.ranges)
     files = files_left(target, near)
     if files is None or files > _NEAR_FILES:
         return False
@@ -149,6 +151,13 @@ def _are_disjoint(near: DataFrame, shape: TableShape, keys: BatchKeys) -> bool:
         return False
     hashes = hashes_of([column.combine_chunks() for column in stored.columns], shape)
     return hashes is not None and not keys.may_include(hashes)
+
+
+def rows_within(target: DataFrame, shape: TableShape, ranges: Ranges) -> DataFrame:
+    """The target's rows whose keys are in the ranges."""
+    for _, is_within in _within(shape, ranges):
+        target = target.where(is_within)
+    return target
 
 
 def _within(shape: TableShape, ranges: Ranges, alias: str = "") -> Iterator[tuple[Column, Column]]:

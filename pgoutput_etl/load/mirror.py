@@ -18,6 +18,8 @@ from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize
 from pgoutput_etl.load.key_match import keys_are_absent, net_facts
 from pgoutput_etl.load.mismatches import (
     Presumptions,
+    chain_facts,
+    chains_in,
     chains_of,
     counted,
     counted_in,
@@ -161,10 +163,11 @@ def _overwrite(table: TableCommit, shape: TableShape, net: DataFrame, is_checked
 def _merge(table: TableCommit, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool) -> WriteResult:
     """Computes the net rows once, so that Delta need not materialize them, and facts about them are known. is_few: the
     target has few rows."""
-    ranges, settings, deletes = events.ranges, {}, events.deletes
+    ranges, settings, deletes, chains = events.ranges, {}, events.deletes, None
     if not events.is_local:
         net = net.localCheckpoint()  # Delta rejects a source that is only persisted
-        facts = net_facts(net, shape)
+        facts = net_facts(net, shape, None if events.are_plain else chain_facts(shape))
+        chains = None if events.are_plain else chains_in(facts.others, shape)
         ranges, deletes = facts.ranges, facts.deletes > 0
         settings = FOR_FEW_ROWS if is_few and facts.rows < SMALL_ROWS else {}
         if facts.rows > _most_to_broadcast(shape):
@@ -172,7 +175,9 @@ def _merge(table: TableCommit, shape: TableShape, net: DataFrame, events: TableE
 
     with temporarily(table.spark, settings):
         target = partial(tagged_target, table.spark, table.place, shape.columns)
-        presumptions = None if events.are_plain else Presumptions.of(net, shape, target)
+        presumptions = None
+        if not events.are_plain:
+            presumptions = Presumptions.of(net, shape, target, chains or chains_of(net, shape))
         net_merge(net, shape, ranges, deletes).execute(table)
         result = written(table)
         return result if presumptions is None else presumptions.checked(result)

@@ -16,11 +16,11 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.event_log import TRUNCATED
 from pgoutput_etl.changes.events import INSERTED, MOVED_IN
 from pgoutput_etl.changes.key_chains import PRESUMING
-from pgoutput_etl.changes.key_facts import Ranges
+from pgoutput_etl.changes.key_facts import Ranges, interval, ranged
 from pgoutput_etl.load.bag_deletes import may_be_stale, ranked, settled, survivors
 from pgoutput_etl.load.commit import WriteResult
 from pgoutput_etl.load.key_chains import chain_of_key
-from pgoutput_etl.load.key_match import key_ranges, same_key
+from pgoutput_etl.load.key_match import rows_within, same_key
 from pgoutput_etl.load.net_effect import (
     event_key_parts,
     keyed_columns,
@@ -30,6 +30,7 @@ from pgoutput_etl.load.net_effect import (
 )
 from pgoutput_etl.load.row_states import EventLog, next_truncate, truncates_of
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.delta import files_left
 from pgoutput_etl.targets.mismatches import Mismatches
 
 
@@ -86,15 +87,29 @@ class Chains:
     ranges: Ranges
 
 
+def chain_facts(shape: TableShape) -> dict[str, Column]:
+    """Aggregates over computed net rows, for `chains_in`."""
+    presumes = F.coalesce(F.col("_chain.op").isin(*PRESUMING), F.lit(False))
+    counts = {"presuming": presumes, "moved": F.col("_chain.op") == MOVED_IN, "others": ~presumes}
+    limits = {
+        f"{limit.__name__}{i}": limit(F.when(~presumes, F.col(f"c{i}")))
+        for i in ranged(shape)
+        for limit in (F.min, F.max)
+    }
+    known = {name: F.coalesce(F.count_if(column), F.lit(0)) for name, column in counts.items()}
+    return {**counted("_chain", F.lit(None).cast("boolean")), **known, **limits}
+
+
+def chains_in(values: Mapping[str, Any], shape: TableShape) -> Chains:
+    """values: of the aggregates of `chain_facts`."""
+    ranges = {i: interval(values[f"min{i}"], values[f"max{i}"]) for i in ranged(shape)}
+    return Chains(values["presuming"], values["moved"], values["others"], counted_in(values), ranges)
+
+
 def chains_of(net: DataFrame, shape: TableShape) -> Chains:
     """net: computed net rows."""
-    presumes, nothing = F.col("_chain.op").isin(*PRESUMING), F.lit(None).cast("boolean")
-    counts = {"presuming": F.count_if(presumes), "moved": F.count_if(F.col("_chain.op") == MOVED_IN)}
-    aggregates = {**counted("_chain", nothing), **counts, "all": F.count("*")}
-    values = net.agg(*(value.alias(name) for name, value in aggregates.items())).collect()[0].asDict()
-    presuming, moved, others = values["presuming"], values["moved"], values["all"] - values["presuming"]
-    ranges = key_ranges(net.where(~presumes), shape) if others and (presuming or moved) else {}
-    return Chains(presuming, moved, others, counted_in(values), ranges)
+    facts = net.agg(*(value.alias(name) for name, value in chain_facts(shape).items()))
+    return chains_in(facts.toArrow().to_pylist()[0], shape)  # collect() changes times' zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +127,10 @@ class Presumptions:
     found: Mismatches | None
 
     @classmethod
-    def of(cls, net: DataFrame, shape: TableShape, target: Callable[[int | None], DataFrame]) -> Presumptions:
-        """target: None for the newest version."""
-        chains = chains_of(net, shape)
+    def of(
+        cls, net: DataFrame, shape: TableShape, target: Callable[[int | None], DataFrame], chains: Chains
+    ) -> Presumptions:
+        """target: None for the newest version. chains: of the net rows."""
         if not (chains.presuming or chains.moved):
             return cls(net, shape, target, chains, True, chains.own)
         if chains.others and _any_stored(net, shape, target(None), chains.ranges):
@@ -132,7 +148,9 @@ class Presumptions:
 
 
 def _any_stored(net: DataFrame, shape: TableShape, stored: DataFrame, ranges: Ranges) -> bool:
-    """True if the target has a row under the key of a chain that presumes none."""
+    """True if the target has a row under the key of a chain that presumes none. ranges: of these keys."""
+    if ranges and files_left(stored, rows_within(stored, shape, ranges)) == 0:
+        return False
     others = net.where(~F.col("_chain.op").isin(*PRESUMING)).select(F.struct("*").alias("s"))
     return bool(others.join(stored.alias("t"), same_key(shape, ranges), "left_semi").limit(1).count())
 
