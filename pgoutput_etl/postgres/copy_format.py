@@ -15,8 +15,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
-from pgoutput_etl.errors import ArchiveError
+from pgoutput_etl.errors import ArchiveError, PgoutputEtlError, RowError, own_lines
 from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 
 Field = bytes | None
@@ -172,6 +173,22 @@ def record_spans(data: bytes, path: str) -> Iterator[tuple[int, int, Record]]:
             raise ArchiveError(f"{path}, record {number}: expected {width} fields, as in the header, not {len(record)}")
         yield begin, end, record
         begin, number = end, number + 1
+
+
+_FILE_ERROR = re.compile(rf"(ArchiveError|FramingError|RowError|{'|'.join(RowError.classes)}): (.*)")
+
+
+@contextmanager
+def copy_errors() -> Iterator[None]:
+    """Turns Spark's error about a file that a Python worker can't read into an ArchiveError, or the kind of it."""
+    try:
+        yield
+    except PgoutputEtlError:
+        raise
+    except Exception as error:
+        for found in filter(None, map(_FILE_ERROR.match, own_lines(error))):
+            raise RowError.classes.get(found[1], ArchiveError)(found[2]) from None
+        raise
 
 
 _HEADER = 1 << 20

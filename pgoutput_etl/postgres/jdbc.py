@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -55,20 +54,6 @@ class Server:
         properties = {"driver": DRIVER, **session, **self.login}
         url = guarded(self.url)
         return self.spark.read.jdbc(url, f"({query}) AS q", predicates=list(shares), properties=properties)
-
-    @cached_property
-    def columns(self) -> dict[tuple[str, str], dict[str, bool]]:
-        """(schema, table) -> names of its columns in order -> True if NOT NULL."""
-        columns: dict[tuple[str, str], dict[str, bool]] = {}
-        rows = self.ask(queries.COLUMNS).toArrow().to_pylist()
-        for row in sorted(rows, key=lambda r: (r["schema"], r["name"], r["position"])):
-            columns.setdefault((row["schema"], row["name"]), {})[row["column_name"]] = row["not_null"]
-        return columns
-
-    def position(self) -> str:
-        """The end of its WAL, or of the WAL that a standby has replayed."""
-        [row] = self.ask(queries.POSITION).toArrow().to_pylist()
-        return str(row["lsn"])
 
 
 @contextmanager

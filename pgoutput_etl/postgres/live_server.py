@@ -16,9 +16,9 @@ import psycopg
 from psycopg import conninfo
 
 from pgoutput_etl.console import Progress
-from pgoutput_etl.errors import ConfigError, RunError, TableError
+from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.postgres.queries import SESSION, literal
+from pgoutput_etl.postgres.queries import POSITION, SESSION, literal
 from pgoutput_etl.postgres.sql_states import has_no_values, is_of_one_table
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -31,21 +31,6 @@ _WAIT = "10min"  # for transactions that were running when the slot was created
 _REPEATABLE = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
 MARK = "pgoutput_etl.verify"  # the prefix of a Message that only ends a transaction
-
-
-def check_server(url: str) -> None:
-    """Raises ConfigError for a URL that is not PostgreSQL's or that contains a password."""
-    try:
-        parameters = conninfo.conninfo_to_dict(url)
-    except psycopg.Error:
-        parameters = {}
-    if not url.startswith(("postgresql://", "postgres://")) or not parameters:
-        raise ConfigError("--server: expected postgresql://HOST:PORT/DATABASE")
-    if "password" in parameters or "sslpassword" in parameters:
-        raise ConfigError(
-            "--server: everybody on the machine can read a password on a command line: set the environment variable "
-            "PGPASSWORD instead"
-        )
 
 
 def shown(url: str) -> str:
@@ -92,7 +77,8 @@ def _rows(connection: Connection, query: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class ServerMoment:
-    """A server as of `lsn`: it has all transactions that committed before, and no others. Several threads may ask."""
+    """A server as of `lsn`: if that is exact, it has all transactions that committed before, and no others. Several
+    threads may ask."""
 
     lsn: int
     _idle: SimpleQueue[Connection] = field(repr=False)
@@ -108,17 +94,12 @@ class ServerMoment:
 
 
 @contextmanager
-def server_moment(url: str, connections: int, progress: Progress) -> Iterator[ServerMoment]:
-    """The present moment, until the end of the context. Raises RunError.
-
-    A temporary slot exports the snapshot: see postgres/snapshot.py. It is dropped as soon as all connections have it,
-    so the server keeps no WAL for it.
-    """
+def server_moment(url: str, connections: int, progress: Progress, is_exact: bool = True) -> Iterator[ServerMoment]:
+    """The present moment, until the end of the context. is_exact: False if transactions about its LSN don't matter, so
+    that a user without REPLICATION, and a standby, will do. Raises RunError."""
     with ExitStack() as stack, server_errors():
         opened = [stack.enter_context(_connection(url)) for _ in range(connections)]
-        progress("creating a temporary replication slot, which waits for running transactions")
-        with _connection(url, f" -c lock_timeout={_WAIT}", replication="database") as walsender:
-            name, lsn = _exported(walsender)
+        with _exported(url, progress) if is_exact else _begun(url) as (name, lsn):
             for connection in opened:
                 _join(connection, name)
         idle: SimpleQueue[Connection] = SimpleQueue()
@@ -143,17 +124,34 @@ def _connection(url: str, options: str = "", replication: str = "false") -> Conn
     return psycopg.connect(text, autocommit=True)
 
 
-def _exported(walsender: Connection) -> tuple[str, int]:
+@contextmanager
+def _exported(url: str, progress: Progress) -> Iterator[tuple[str, int]]:
+    """A snapshot's name and LSN, within the context. A temporary slot exports it: see postgres/snapshot.py. It is
+    dropped with its session, so the server keeps no WAL for it."""
+    progress("creating a temporary replication slot, which waits for running transactions")
     slot = f"pgoutput_etl_verify_{uuid4().hex[:16]}"
-    try:
-        row = walsender.execute(f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT".encode())
-    except psycopg.errors.LockNotAvailable:
-        raise RunError(
-            f"--server: a transaction on the server has been open for more than {_WAIT}, and a snapshot has to wait "
-            "for it: end it, or run this again later"
-        ) from None
-    [(_, lsn, name, *_)] = row.fetchall()
-    return str(name), parse_lsn(str(lsn))
+    with _connection(url, f" -c lock_timeout={_WAIT}", replication="database") as walsender:
+        try:
+            row = walsender.execute(
+                f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT".encode()
+            )
+        except psycopg.errors.LockNotAvailable:
+            raise RunError(
+                f"--server: a transaction on the server has been open for more than {_WAIT}, and a snapshot has to "
+                "wait for it: end it, or run this again later"
+            ) from None
+        [(_, lsn, name, *_)] = row.fetchall()
+        yield str(name), parse_lsn(str(lsn))
+
+
+@contextmanager
+def _begun(url: str) -> Iterator[tuple[str, int]]:
+    """The snapshot of a transaction, and the end of the WAL, which may have commits that the snapshot doesn't see."""
+    with _connection(url) as connection:
+        connection.execute(_REPEATABLE.encode())
+        [row] = _rows(connection, f"SELECT pg_catalog.pg_export_snapshot() AS name, p.lsn FROM ({POSITION}) AS p")
+        yield row["name"], parse_lsn(row["lsn"])
+        connection.rollback()
 
 
 def _join(connection: Connection, snapshot: str) -> None:

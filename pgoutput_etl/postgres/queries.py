@@ -59,14 +59,6 @@ POSITION = (
 
 TIME = "SELECT (extract(epoch FROM now() - timestamptz '2000-01-01 00:00:00+00') * 1000000)::bigint AS time"
 
-COLUMNS = (
-    "SELECT n.nspname::text AS schema, c.relname::text AS name, a.attname::text AS column_name, "
-    "a.attnotnull AS not_null, a.attnum::int AS position "
-    "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-    "JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid "
-    "WHERE c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped"
-)
-
 
 def session_of(snapshot: str) -> str:
     """SQL that runs in the transaction in which Spark reads. snapshot: the name of an exported snapshot."""

@@ -143,7 +143,7 @@ def change_settings(season: Season) -> None:
 def differences(season: Season) -> dict[str, str]:
     """From the server's tables, as verify finds them. A partition that was a table of its own before keeps the rows
     that it had then, and has no remedy."""
-    submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER_PACKAGE]
+    submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]"]
     command = [*submit, ROOT / "jobs/verify.py", "--config", season.config, "--jdbc", season.url, "--json", "--quiet"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     verified = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

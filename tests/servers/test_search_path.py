@@ -86,7 +86,7 @@ UNDO = "".join(
 )
 TABLE = ServerTable("public", "keyed", ("id", "v", "at"))
 SENT = [
-    *(queries.POSITION, queries.TIME, queries.COLUMNS, catalog.QUERY, source_server.QUERY),
+    *(queries.POSITION, queries.TIME, catalog.QUERY, source_server.QUERY),
     *(queries.rewritten([1]), queries.pages(1259), queries.key_limits("public", "keyed", "id", False)),
     queries.snapshot_rows("public", "keyed", ["id", "v"], False, "ctid", None),
     *(TABLE.digests(Ranges((0,), (2,))), TABLE.digests(Ranges((1,), (1 << 31,), is_hashed=True))),

@@ -108,7 +108,7 @@ class Archive:
         self.job.run()
 
     def verify(self, **options: Any) -> VerifySummary:
-        options.setdefault("server", None if options.get("finish") else self.url)
+        options.setdefault("server", None if options.keys() & {"finish", "jdbc"} else self.url)
         return verify(self.job.spark, self.job.loaded(), VerifyRequest(**options), lambda _: None)
 
     @property
@@ -169,6 +169,28 @@ def test_nobody_else_writes(archive: Archive) -> None:
     equal = archive.verify()
     assert (equal.exit_code, equal.asked, archive.kept) == (EXIT_DONE, None, [])
     assert sum(table.rows for table in equal.tables) == 3000 + 1500 + 400 + 500 + 20 + 20
+
+
+def test_at_once_without_replication(archive: Archive) -> None:
+    archive.server.psql(
+        "update counted set n = -1 where id = 5; create table late (id int); insert into late values (1)"
+    )
+    archive.server.psql("create role reader login; grant select on counted, named to reader")
+    url = archive.url.replace("postgres@", "reader@")
+    refused = archive.verify(jdbc=f"jdbc:{url}", tables=("public.named", "public.l*"))
+    assert (refused.exit_code, refused.asked, archive.kept) == (EXIT_DIFFERENT, None, [])
+    assert {t.table: t.why_not for t in refused.tables} == {
+        "named": None,
+        "log": "--server: the server says: permission denied for table log",
+        "late": "--server: the server says: permission denied for table late",
+    }
+    found = archive.verify(jdbc=f"jdbc:{archive.url}")
+    assert found.exit_code == EXIT_DIFFERENT
+    assert {t.table: (t.differs, t.why_not) for t in found.tables if t.differing or t.is_held} == {
+        "counted": (1, None),
+        "late": (0, "never loaded: the server has rows of this table, and Delta has none: load a snapshot"),
+    }
+    assert archive.verify(jdbc=f"jdbc:{archive.url}", tables=("public.named",)).exit_code == EXIT_DONE
 
 
 def test_no_difference_while_others_write(archive: Archive) -> None:

@@ -34,7 +34,7 @@ class OtherTable(ComparedSide, Protocol):
     def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]: ...
 
     def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
-        """Canonical t… of the given ranges' rows, with `unknown` and `xmin` if the side has them."""
+        """Canonical t… of the given ranges' rows, with `unknown` if the side has it."""
 
 
 @dataclass(frozen=True)
@@ -104,21 +104,9 @@ class ServerRows:
     table: str
     not_null: Mapping[str, bool]
 
-    @property
-    def names(self) -> list[str]:
-        return list(self.not_null)
-
-    def why_not(self, column: ComparedColumn) -> str | None:
-        return None if column.name in self.not_null else "the server's table has no such column"
-
     def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
         query = self._table(columns, ranges).digests(ranges)
         return merge_digests(self.server.ask(query, self._shares(range(ranges.count), ranges)).toArrow().to_pylist())
-
-    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
-        query = self._table(columns, ranges).rows(ranges, numbers)
-        rows = self.server.ask(query, self._shares(numbers, ranges)).drop("range")
-        return rows_in_ranges(rows, columns, ranges, numbers)
 
     def _table(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> ServerTable:
         names = tuple(column.name for column in columns)
