@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -19,8 +20,10 @@ from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE, EXIT_TRY_LATER
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table, read_table
+from pgoutput_etl.work.files.report import RunSummary
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server, Version
 
@@ -101,11 +104,11 @@ class Archive:
         self.server, self.job, self.files = server, job, 0
         self.url = f"postgresql://postgres@127.0.0.1:{server.port}/{server.database}"
 
-    def apply(self) -> None:
+    def apply(self) -> RunSummary:
         path = self.job.landing / f"{self.files}.bin"
         self.server.recvlogical("slot", path, publications=["p"], proto_version=2, streaming="on", messages="true")
         self.files += 1
-        self.job.run()
+        return self.job.run()
 
     def verify(self, **options: Any) -> VerifySummary:
         options.setdefault("server", None if options.keys() & {"finish", "jdbc"} else self.url)
@@ -169,6 +172,14 @@ def test_nobody_else_writes(archive: Archive) -> None:
     equal = archive.verify()
     assert (equal.exit_code, equal.asked, archive.kept) == (EXIT_DONE, None, [])
     assert sum(table.rows for table in equal.tables) == 3000 + 1500 + 400 + 500 + 20 + 20
+    archive.server.psql("update named set v = 0 where name = 'name 4'")
+    assert len(archive.verify(begin=True, tables=("public.n*", "public.p*")).tables) == 2, "and named is asked"
+    through = archive.apply().verified_through
+    assert through.keys() == {table.full_name for table in equal.tables}
+    assert {name for name, lsn in through.items() if lsn > equal.last_commit_lsn} == {"public.parted", "public.parent"}
+    [manifest] = (archive.job.folder / "tables" / "_pgoutput_etl" / "manifests").iterdir()
+    shown = {table["table"]: table["verified_through"] for table in json.loads(manifest.read_text())["tables"]}
+    assert shown["child"] == format_lsn(equal.last_commit_lsn)
 
 
 def test_at_once_without_replication(archive: Archive) -> None:

@@ -71,9 +71,8 @@ class LiveVerification:
         answer = self._answer(last)
         settled = Settling(self.spark, self._archive(last), answer, self.request, self.progress).run()
         [after] = ask_server(self.request.url, POSITION)
-        summary = self._summary(answer, settled, None)
         lsns = (format_lsn(answer.lsn), str(after["lsn"]))
-        return replace(summary, last_commit_lsn=last.last_commit_lsn, server_lsns=lsns)
+        return replace(self._summary(replace(answer, lsn=last.last_commit_lsn), settled, None), server_lsns=lsns)
 
     def _last(self) -> Batch:
         return applied(self.ledger.batches.last(), self.ledger.source)
@@ -115,7 +114,10 @@ class LiveVerification:
         is_begun: bool = False,
     ) -> VerifySummary:
         """left: that the next run settles."""
-        named = named_states(self.config, self._last().tables)
+        last = self._last()
+        named = named_states(self.config, last.tables)
+        equal = [named[t.full_name].oid for t in tables if t.is_equal and t.full_name in named]
+        self.ledger.record_verified(last, equal, answer.lsn)
         compared = [named[t.full_name] for t in tables if t.why_not is None and t.full_name in named]
         differing = [named[t.full_name] for t in tables if t.differing and t.full_name in named]
         return VerifySummary(

@@ -80,6 +80,10 @@ class VerifiedTable:
         return self.only_delta + self.only_other + self.differs + (self.rows_unread > 0)
 
     @property
+    def is_equal(self) -> bool:
+        return self.why_not is None and not self.differing
+
+    @property
     def full_name(self) -> str:
         return f"{self.schema}.{self.table}"
 

@@ -438,6 +438,17 @@ def test_older_nights_are_left_out(ledger: SmallLedger) -> None:
     assert [night.day for night in found(ledger).nights] == ["2026-02-01", "2026-03-01"]
 
 
+def test_tables_that_were_found_equal(ledger: SmallLedger) -> None:
+    ledger.finish(1, NIGHT, 0x200, [state(1, "t", 5), state(2, "odd", 5), state(3, "part", 5)])
+    assert found(ledger).verified_through == {}
+    ledger.add(
+        "verifications", *({"batch": 1, "oid": oid, "lsn": lsn} for oid, lsn in ((1, 7), (2, 9), (1, 8), (9, 1)))
+    )
+    report = found(ledger)
+    assert report.verified_through == {"public.odd": "0/9", "public.t": "0/8"}
+    assert "Found equal to the server's: 2 tables of 3, through LSN 0/8 or later." in printed(report)
+
+
 def test_json_has_the_same(ledger: SmallLedger) -> None:
     ledger.finish(1, NIGHT, 0x200, [state(1, "odd", 5, lsn=0x100, reason="why")])
     report = found(ledger)
