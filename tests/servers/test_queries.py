@@ -149,7 +149,7 @@ def test_a_session_reads_no_view_and_no_rows_by_a_policy(server: Server, connect
         "create table planned (id int); alter table planned enable row level security;"
         "create policy trap on planned using (told('me')); grant select on planned to reader"
     )
-    columns = f"select * from ({queries.snapshot_rows('public', 'planned', ['id'], False, None, None)}) q where 1 = 0"
+    columns = queries.copied_rows("public", "planned", ["id"], False, ["1 = 0"])
     _, _, parameters = guarded("jdbc:postgresql://db/shop?options=-c%20DateStyle%3DISO").partition("?")
     given = parse_qs(parameters, keep_blank_values=True)
     options = f"{given['options'][-1]} -c search_path={given['currentSchema'][-1]}"
@@ -163,6 +163,6 @@ def test_a_session_reads_no_view_and_no_rows_by_a_policy(server: Server, connect
         ("guarded", "affected by row-level security policy"),
         ("replaced", "non-system view .* is rest"),
     ):
-        query = queries.snapshot_rows("public", name, ["id"], False, None, None)
+        query = queries.copied_rows("public", name, ["id"], False, [])
         with pytest.raises(psycopg.Error, match=error):
             connection.execute(query.encode())

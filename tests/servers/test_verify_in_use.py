@@ -231,7 +231,7 @@ def test_planted_differences_are_found(archive: Archive) -> None:
     counts = {t.table: (t.only_delta, t.only_other, t.differs) for t in found.tables if t.differing}
     assert counts == {"counted": (0, 0, 1), "named": (1, 1, 0), "parted": (0, 1, 0), "log": (8, 0, 0)}
     assert found.next_command is not None
-    assert f"--jdbc jdbc:postgresql://127.0.0.1:{archive.server.port}/postgres" in found.next_command
+    assert f"--server postgresql://127.0.0.1:{archive.server.port}/postgres" in found.next_command
     assert "SECRET" not in found.to_json()
     with pytest.raises(RunError, match="the server has not been asked: run verify --begin"):
         archive.verify(finish=True)

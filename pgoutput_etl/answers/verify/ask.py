@@ -230,7 +230,7 @@ class Asking:
         pool = TablePool.of(self.spark, threads, "reading", self.progress)
         read = partial(self._guarded, partial(self._read, catalog))
         prepared = pool.map([(state, state) for state in self.states], _name, read)
-        with server_moment(url, self.request.connections, self.progress, is_live) as moment:
+        with server_moment(url, self.request.connections, self.progress, is_exact=is_live) as moment:
             pool = TablePool.of(self.spark, threads, "asking for", self.progress)
             ask = partial(self._guarded, partial(_answered, moment))
             results = pool.map([*zip(self.states, prepared, strict=True)], _name, ask)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.answers.command_line import jdbc_job_line, job_line
+from pgoutput_etl.answers.command_line import job_line
 from pgoutput_etl.answers.next_commands import snapshot_of
 from pgoutput_etl.config.chosen_tables import matching_names
 from pgoutput_etl.config.settings import Config
@@ -38,7 +38,7 @@ def mending_command(differing: Sequence[TableState], jdbc: str | None, config: C
         return job_line(config, "backfill", "--tables", patterns_of(state.full_name for state in differing))
     repairable = [state for state in differing if can_be_repaired(state)]
     snapshot = snapshot_of((state.full_name for state in repairable or differing), jdbc)
-    return jdbc_job_line(config, *snapshot, *(["--repair"] if repairable else []))
+    return job_line(config, *snapshot, *(["--repair"] if repairable else []))
 
 
 def foreign_changes(spark: SparkSession, state: TableState) -> str | None:

@@ -118,7 +118,7 @@ def test_tables_that_others_seem_to_be_renamed_to(ledger: SmallLedger) -> None:
     )
     assert "All tables but public.t (possibly replaced) are consistent" in printed(report)
     [command] = (step.command for step in report.next)
-    assert " --tables public.t --jdbc jdbc:postgresql://HOST:5432/DATABASE" in command
+    assert " --tables public.t --server postgresql://HOST:5432/DATABASE" in command
     ledger.finish(2, NIGHT, 0x200, [stored(1, "t", 0x110), copy, stored(3, "t_new", 0x30)])
     assert found(ledger).exit_code == 0
 
@@ -320,8 +320,8 @@ def test_diverged_and_incomplete_tables_have_their_reason_and_command(ledger: Sm
     ]
     assert (report.exit_code, report.held) == (3, ())
     assert [step.command.split(" --tables ")[1] for step in report.next] == [
-        "public.odd --jdbc jdbc:postgresql://HOST:5432/DATABASE --repair",
-        "public.part --jdbc jdbc:postgresql://HOST:5432/DATABASE",
+        "public.odd --server postgresql://HOST:5432/DATABASE --repair",
+        "public.part --server postgresql://HOST:5432/DATABASE",
     ]
     text = printed(report)
     assert text.startswith("shop: 1 table diverged; 1 table incomplete.\n")
