@@ -25,7 +25,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 # From the first packet on, and whatever the URL, the database, or the user sets. The connection that shares its
 # snapshot has nothing to do while others read.
-_GUARDS = "-c search_path= -c row_security=off -c idle_in_transaction_session_timeout=0"
+GUARDS = "-c search_path= -c row_security=off -c idle_in_transaction_session_timeout=0"
 
 _WAIT = "10min"  # for transactions that were running when the slot was created
 
@@ -168,7 +168,7 @@ def mark(url: str) -> None:
 
 def _connection(url: str, options: str = "", replication: str = "false") -> Connection:
     own = conninfo.conninfo_to_dict(url)
-    guarded = f"{own.get('options') or ''} {_GUARDS}{options}".strip()
+    guarded = f"{own.get('options') or ''} {GUARDS}{options}".strip()
     alive = own.get("keepalives_idle") or "60"  # seconds: routers forget connections on which nothing is sent
     text = conninfo.make_conninfo(
         url, options=guarded, client_encoding="UTF8", replication=replication, keepalives_idle=alive

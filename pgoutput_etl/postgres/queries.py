@@ -50,19 +50,12 @@ SET LOCAL bytea_output = 'hex';
 SET LOCAL extra_float_digits = 3;
 """
 
-_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{}'; "
-
 POSITION = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text ELSE pg_current_wal_lsn()::text END "
     "AS lsn, current_setting('server_version_num')::int AS version"
 )
 
 TIME = "SELECT (extract(epoch FROM now() - timestamptz '2000-01-01 00:00:00+00') * 1000000)::bigint AS time"
-
-
-def session_of(snapshot: str) -> str:
-    """SQL that runs in the transaction in which Spark reads. snapshot: the name of an exported snapshot."""
-    return _SNAPSHOT.format(snapshot) + SESSION
 
 
 def copied_rows(schema: str, name: str, columns: Sequence[str], is_root: bool, conditions: Iterable[str]) -> str:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 
 import psycopg
 import pytest
@@ -14,8 +13,8 @@ import pytest
 from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges, merge_digests
 from pgoutput_etl.answers.verify.server_digest import ServerTable
 from pgoutput_etl.postgres import queries
-from pgoutput_etl.postgres.connection import guarded
 from pgoutput_etl.postgres.copy_format import records
+from pgoutput_etl.postgres.live_server import GUARDS
 from tests.support.servers.postgres import Server
 
 pytestmark = pytest.mark.e2e
@@ -150,10 +149,7 @@ def test_a_session_reads_no_view_and_no_rows_by_a_policy(server: Server, connect
         "create policy trap on planned using (told('me')); grant select on planned to reader"
     )
     columns = queries.copied_rows("public", "planned", ["id"], False, ["1 = 0"])
-    _, _, parameters = guarded("jdbc:postgresql://db/shop?options=-c%20DateStyle%3DISO").partition("?")
-    given = parse_qs(parameters, keep_blank_values=True)
-    options = f"{given['options'][-1]} -c search_path={given['currentSchema'][-1]}"
-    for first_packet, error in (("", "told as reader"), (options, "affected by row-level security policy")):
+    for first_packet, error in (("", "told as reader"), (GUARDS, "affected by row-level security policy")):
         with psycopg.connect(f"{server.conninfo} options='{first_packet}'", autocommit=True) as other:
             other.execute("set role reader")
             with pytest.raises(psycopg.Error, match=error):

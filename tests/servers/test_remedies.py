@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.identifiers import is_chosen
-from pgoutput_etl.postgres.connection import DRIVER_PACKAGE
 from tests.support.servers.judged_database import JudgedDatabase, judged_database
 from tests.support.servers.postgres import Server
 from tests.support.servers.remedies import REDRIVE, REMEDIES, Remedy, rules
@@ -161,7 +160,6 @@ def assert_mended(
     remedies: Sequence[Remedy], spark: SparkSession, folder: Path, landing: Path, changes: bool = False
 ) -> None:
     """changes: also changes settings of the mended tables."""
-    spark.sql(f"ADD JAR ivy://{DRIVER_PACKAGE}")
     before = "".join(r.sql(r.before) for r in remedies)
     via_root = "publish_via_partition_root = true"
     with (

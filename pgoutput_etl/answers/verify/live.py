@@ -126,7 +126,7 @@ class LiveVerification:
             answer.lsn,
             tuple(sorted(tables, key=lambda table: (table.schema, table.table))),
             remarks=tuple(remark for state in compared if (remark := foreign_changes(self.spark, state)) is not None),
-            next_command=mending_command(differing, f"jdbc:{answer.against}", self.config),
+            next_command=mending_command(differing, answer.against, self.config),
             asked=None if left is None else left.asked,
             is_decided=is_begun or left is not answer,
         )

@@ -29,15 +29,15 @@ def chosen_states(config: Config, states: Mapping[int, TableState], patterns: Se
     return [named[name] for name in sorted(matching_names(patterns or ["*"], named, "the ledger"))]
 
 
-def mending_command(differing: Sequence[TableState], jdbc: str | None, config: Config) -> str | None:
+def mending_command(differing: Sequence[TableState], server: str | None, config: Config) -> str | None:
     """The command that mends the tables. With a server, if only some of them can be repaired, these: what the archive
     lacks, only the server has."""
     if not differing:
         return None
-    if jdbc is None:
+    if server is None:
         return job_line(config, "backfill", "--tables", patterns_of(state.full_name for state in differing))
     repairable = [state for state in differing if can_be_repaired(state)]
-    snapshot = snapshot_of((state.full_name for state in repairable or differing), jdbc)
+    snapshot = snapshot_of((state.full_name for state in repairable or differing), server)
     return job_line(config, *snapshot, *(["--repair"] if repairable else []))
 
 

@@ -20,7 +20,6 @@ from pgoutput_etl.answers.verify.report import (
 )
 from pgoutput_etl.answers.verify.request import VerifyRequest, batch_at, refuse_commits_between
 from pgoutput_etl.errors import ConfigError, RunError
-from pgoutput_etl.postgres.connection import credentials
 
 URL = "jdbc:postgresql://db:5432/shop"
 SERVER = "postgresql://db:5432/shop"
@@ -73,13 +72,6 @@ def test_valid_requests_pass() -> None:
     for request in (VerifyRequest(server=f"{SERVER}?user=etl", wait=timedelta(0)), VerifyRequest(finish=True)):
         request.check()
     assert VerifyRequest(jdbc=f"{URL}?user=etl").url == f"{SERVER}?user=etl"
-
-
-def test_credentials_come_from_the_environment() -> None:
-    environ = {"PGUSER": "etl", "PGPASSWORD": "x"}
-    assert credentials(URL, environ) == {"user": "etl", "password": "x"}
-    assert credentials(f"{URL}?ssl=true&user=other", environ) == {"password": "x"}
-    assert credentials(URL, {}) == {}
 
 
 def test_batch_at_an_lsn() -> None:
