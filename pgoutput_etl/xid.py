@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 XIDS = 2**32
 
 # Bytes of WAL: 2^32 transactions, each with at least 32 bytes.
@@ -21,14 +19,6 @@ def distance(before: int, after: int) -> int:
 def is_newer(xid: int, other: int) -> bool:
     """True if `xid` was assigned after `other`."""
     return distance(other, xid) > 0
-
-
-def newest_xid(xids: Sequence[int]) -> int | None:
-    """The xid that was assigned last. xids: those of transactions that were committed near each other, the last commit
-    first."""
-    if not xids:
-        return None
-    return (xids[0] + max(distance(xids[0], xid) for xid in xids)) % XIDS
 
 
 def widened(xids: tuple[int, int] | None, xid: int) -> tuple[int, int]:

@@ -6,11 +6,9 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.postgres.connection import DRIVER_PACKAGE
 
 _WITHOUT_CONFIG = ("inspect", "show")
 
@@ -40,7 +38,7 @@ def example_line(example: str) -> str:
     """An example for a clone after `make demo`, in the way this process was started."""
     if _is_in_clone():
         return example
-    line = re.sub(r"(?:\./spark-submit\.sh(?: --packages \S+)?|python) jobs/(\w+)\.py", r"pgoutput-etl \1", example)
+    line = re.sub(r"(?:\./spark-submit\.sh|python) jobs/(\w+)\.py", r"pgoutput-etl \1", example)
     for path, own_path in _OWN_PATHS.items():
         line = line.replace(path, own_path)
     return line
@@ -56,20 +54,3 @@ _OWN_PATHS = {
 
 def _is_in_clone() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ or Path(sys.argv[0]).parent.name == "jobs"
-
-
-def jdbc_job_line(config: Config, job: str, *options: str) -> str:
-    """A job's command line with PostgreSQL's JDBC driver, unless the configuration has jars of its own."""
-    line = job_line(config, job, *options)
-    has_jars = any(name in config.spark for name in ("spark.jars", "spark.jars.packages"))
-    submit = "./spark-submit.sh "
-    return (
-        line
-        if has_jars or not line.startswith(submit)
-        else line.replace(submit, f"{submit}--packages {DRIVER_PACKAGE} ", 1)
-    )
-
-
-def next_line(config: Config, job: Sequence[str]) -> str:
-    """The command line of a job and its options, with the driver if it needs one."""
-    return jdbc_job_line(config, *job) if "--jdbc" in job else job_line(config, *job)

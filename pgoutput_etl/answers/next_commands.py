@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pgoutput_etl.answers.command_line import next_line
+from pgoutput_etl.answers.command_line import job_line
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import counted
@@ -17,6 +17,7 @@ from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.landing.selection import HELD_FROM_HERE, LEFT_UNREAD, MISPLACED
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.postgres.connection import server_url
 from pgoutput_etl.reasons import ReasonKind, kind_of
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.modes import table_mode
@@ -53,8 +54,9 @@ class Findings:
 def next_commands(config: Config, findings: Findings) -> tuple[NextCommand, ...]:
     """Each command once, in the order in which to run them."""
     reasons: dict[str, list[str]] = {}
-    for reason, job in (*_steps(findings, config.source.server), *_mending_steps(findings, config.source.server)):
-        reasons.setdefault(next_line(config, job), []).append(reason)
+    server = config.source.server_url
+    for reason, job in (*_steps(findings, server), *_mending_steps(findings, server)):
+        reasons.setdefault(job_line(config, *job), []).append(reason)
     return tuple(NextCommand(" ".join(parts), command) for command, parts in reasons.items())
 
 
@@ -75,7 +77,7 @@ def next_lines(commands: Iterable[NextCommand]) -> list[str]:
 
 
 def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Reasons, each with a job and its options. server: its JDBC URL."""
+    """Reasons, each with a job and its options. server: its URL."""
     loaded_alone = {why: tables for kind, why in _LOADED_ALONE.items() if (tables := _held_by(findings, kind))}
     rebuilt_alone = {why: tables for kind, why in _REBUILT_ALONE.items() if (tables := _held_by(findings, kind))}
     alone = (*loaded_alone.values(), *rebuilt_alone.values())
@@ -150,8 +152,8 @@ def _dropping(replaced: Iterable[TableCondition]) -> str:
 
 
 def snapshot_of(tables: Iterable[str], server: str) -> tuple[str, ...]:
-    """The job and its options. server: its JDBC URL."""
-    return "snapshot", "--tables", patterns_of(tables), "--jdbc", server
+    """The job and its options. server: its URL, for libpq or JDBC."""
+    return "snapshot", "--tables", patterns_of(tables), "--server", server_url(server)
 
 
 _REFUSED = 'Do what "Not applied" says about the file, land the next file, and run:'

@@ -85,9 +85,9 @@ def _plain_name(name: str) -> str:
 
 
 def _without_password(url: str) -> str:
-    if not re.match(r"jdbc:postgresql:(?!.*[?&](?:ssl)?password=)", url):
+    if not re.match(r"(jdbc:)?postgres(ql)?:(?!.*[?&](?:ssl)?password=)(?!//[^/@]*:[^/@]*@)", url):
         raise mistake(
-            "expected jdbc:postgresql://HOST:PORT/DATABASE, without a password: set the environment variable PGPASSWORD"
+            "expected postgresql://HOST:PORT/DATABASE, without a password: set the environment variable PGPASSWORD"
         )
     return url
 
@@ -141,11 +141,14 @@ def _catalog_key(value: object) -> CatalogKey | None:
     return CatalogKey(bytes.fromhex(value))
 
 
+_ServerUrl: TypeAlias = Annotated[str, AfterValidator(_without_password), text("a server's URL")] | None
+
+
 @section(frozen=True, config=SETTINGS)
 class Source(Section):
-    """One replication slot's archive. landing: a folder or a glob. origins: of the transactions to apply. jdbc: the
-    server's URL, for snapshots that `apply` takes by itself. ignore: names of landed files to record without applying
-    them."""
+    """One replication slot's archive. landing: a folder or a glob. origins: of the transactions to apply. server: its
+    URL, for snapshots that `apply` takes by itself; jdbc: the same, as JDBC's. ignore: names of landed files to record
+    without applying them."""
 
     name: Annotated[
         str,
@@ -181,13 +184,14 @@ class Source(Section):
             "accept",
         ),
     ] = Snapshots.MANUAL
-    jdbc: Annotated[
-        Annotated[str, AfterValidator(_without_password), text("a server's JDBC URL")] | None,
+    server: Annotated[
+        _ServerUrl,
         about(
-            "the server, for `snapshot: auto`; user and password come from PGUSER and PGPASSWORD",
-            "jdbc:postgresql://db:5432/shop",
+            "the server, for `snapshot: auto` and commands that reports print; PGUSER, PGPASSWORD … count",
+            "postgresql://db:5432/shop",
         ),
     ] = None
+    jdbc: Annotated[_ServerUrl, about("the same, as JDBC's URL", "jdbc:postgresql://db:5432/shop")] = None
     catalog_key: Annotated[
         SkipValidation[CatalogKey | None],
         BeforeValidator(_catalog_key, json_schema_input_type=str),
@@ -208,14 +212,14 @@ class Source(Section):
 
     @model_validator(mode="after")
     def _has_server(self) -> Source:
-        if self.snapshot is Snapshots.AUTO and self.jdbc is None:
-            raise mistake("missing: source.snapshot is auto", "jdbc")
+        if self.snapshot is Snapshots.AUTO and self.server is None and self.jdbc is None:
+            raise mistake("missing: source.snapshot is auto", "server")
         return self
 
     @property
-    def server(self) -> str:
-        """The server's JDBC URL, or one in which the reader replaces HOST and DATABASE."""
-        return self.jdbc or "jdbc:postgresql://HOST:5432/DATABASE"
+    def server_url(self) -> str:
+        """The server's URL, or one in which the reader replaces HOST and DATABASE."""
+        return self.server or self.jdbc or "postgresql://HOST:5432/DATABASE"
 
 
 def _folder(root: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import click
 
-from pgoutput_etl.answers.command_line import example_line, next_line
+from pgoutput_etl.answers.command_line import example_line, job_line
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.console import (
     DEBUG,
@@ -171,7 +171,7 @@ def job_command(
         try:
             outcome = work(request, config, output)
         except PgoutputEtlError as error:
-            print_error(error, next_line(config, error.next_job) if error.next_job else None)
+            print_error(error, job_line(config, *error.next_job) if error.next_job else None)
             return exit_code_of(error)
         with StandardOutput():
             if output.json:

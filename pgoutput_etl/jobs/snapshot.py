@@ -4,8 +4,9 @@ The order of an initial load: (1) create the publication, (2) create the slot, (
 (5) apply. A snapshot from before the slot would lose the commits in between, and is refused. --check compares a server
 with this order, and prints what is missing and the next commands.
 
-The rows come from a server (--jdbc), through a snapshot that the job exports unless --snapshot names one, or from files
-that COPY or pg_dump wrote (--csv, --copy, --dump) as of --lsn. Loaded tables are replaced; others are not affected.
+The rows come from a server (--server), through a snapshot that the job exports unless --snapshot names one, or from
+files that COPY or pg_dump wrote (--csv, --copy, --dump) as of --lsn. Loaded tables are replaced; others are not
+affected.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from pgoutput_etl.postgres.catalog import QUERY
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 
 EXAMPLE = (
-    "PGUSER=etl PGPASSWORD=… ./spark-submit.sh --packages org.postgresql:postgresql:42.7.7 jobs/snapshot.py "
-    "--config conf/local.yaml --tables 'public.*' --jdbc jdbc:postgresql://db:5432/shop"
+    "PGUSER=etl PGPASSWORD=… ./spark-submit.sh jobs/snapshot.py --config conf/local.yaml --tables 'public.*' "
+    "--server postgresql://db:5432/shop"
 )
 
 CATALOG_QUERY = printing(

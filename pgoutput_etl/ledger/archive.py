@@ -91,11 +91,8 @@ class LedgerArchive(ABC):
         cutoffs: those of tables, by OID; later changes are left out, too."""
 
     @abstractmethod
-    def staged(
-        self, place: str, oids: Collection[int], lsn: int, time: int | None
-    ) -> AbstractContextManager[CommittedRows]:
-        """A snapshot's rows of these tables, as inserted by one transaction, before all files, that committed at `lsn`,
-        until the end of the context. time: microseconds since 2000-01-01 UTC."""
+    def staged(self, place: str, oids: Collection[int]) -> CommittedRows:
+        """A snapshot's rows of these tables."""
 
     @abstractmethod
     def discard(self, place: str) -> None:

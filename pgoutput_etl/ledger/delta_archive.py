@@ -34,12 +34,12 @@ from pgoutput_etl.lsn import MAX_STORED_LSN, format_lsn
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.places import Place
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
-from pgoutput_etl.scan.message_row import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG, MESSAGE_SCHEMA, ScanError
+from pgoutput_etl.scan.message_row import CHANGE_TAGS, ERROR_TAG, LOGICAL_TAG, ScanError
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table, remove_table
 from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.workers import first_scan
-from pgoutput_etl.targets.plan import BEFORE_FILES, TableState
+from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS, microseconds_of
 from pgoutput_etl.transactions.cutoff import Cutoff, commits_before
 from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
@@ -169,21 +169,11 @@ class DeltaArchive(LedgerArchive):
         blocks = rows.changes().where(~F.col("relation").isin(*without))
         return CommittedBlocks(blocks, rows.statuses, commits_before(cutoffs))
 
-    @contextmanager
-    def staged(self, place: str, oids: Collection[int], lsn: int, time: int | None) -> Iterator[CommittedBlocks]:
-        columns = {
-            "file": F.lit(BEFORE_FILES).cast("long"),
-            "offset": F.col("ordinal"),
-            "tag": F.lit("I"),
-            "commit_lsn": F.lit(lsn).cast("long"),
-            "commit_ts": F.lit(time).cast("long"),
-        }
-        rows = frame(self.spark, MESSAGE_SCHEMA.empty_table())
+    def staged(self, place: str, oids: Collection[int]) -> CommittedBlocks:
+        blocks = frame(self.spark, BLOCK_SCHEMA.empty_table())
         if is_delta_table(self.spark, Place(place)):  # else no table that is repaired differs
-            found = read_table(self.spark, Place(place)).where(F.col("relation").isin(*oids))
-            rows = rows.unionByName(found.withColumns(columns), allowMissingColumns=True)
-        with _persisted(blocks_of(rows, BlockKind.CHANGE)) as blocks:
-            yield CommittedBlocks(blocks, StatusLookup.of((), ()), {})
+            blocks = read_table(self.spark, Place(place)).where(F.col("relation").isin(*oids))
+        return CommittedBlocks(blocks, StatusLookup.of((), ()), {})
 
     def discard(self, place: str) -> None:
         """Deletes only the rows, not the folder, where Hadoop's file system can't be called."""

@@ -16,6 +16,7 @@ closing row makes it done. A run that finds an unfinished batch first finishes i
     quarantine         what could not be applied, and why
     claims             which run works, or worked, on which batch
     schema_changes     every change of a target's columns, key or name, and the first row that has it
+    verifications      which table was found equal to the server's, as of which LSN
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
@@ -36,6 +38,7 @@ from pgoutput_etl.ledger.history import LedgerHistory
 from pgoutput_etl.ledger.publish import NO_PUBLISHER, DeltaPublisher, Publisher
 from pgoutput_etl.ledger.quarantine import LedgerQuarantine
 from pgoutput_etl.ledger.store import LedgerStore, Store
+from pgoutput_etl.ledger.tables import verified_through
 from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransactions, open_fragments
 from pgoutput_etl.schema.diff import SchemaChange
 from pgoutput_etl.schema.relation_history import CommitPosition
@@ -61,6 +64,7 @@ class Ledger:
         self.transactions, self.pending, self.quarantine = transactions, pending, quarantine
         self.publisher = publisher
         self.unpublished: str | None = None  # why the last batch could not be published
+        self.verified: Mapping[int, int] = {}  # when the last batch was published
 
     @property
     def has_one_driver(self) -> bool:
@@ -130,7 +134,17 @@ class Ledger:
     def publish(self, done: Batch) -> None:
         """Makes a finished batch visible to readers. A failure does not end the run: its reason is in `unpublished`,
         and the next run tries again."""
-        self.unpublished = self.publisher.publish(done)
+        self.verified = self.verified_through()
+        self.unpublished = self.publisher.publish(done, self.verified)
+
+    def verified_through(self) -> dict[int, int]:
+        """By OID, the last LSN as of which a table was found equal to the server's."""
+        return verified_through(self.store.rows("verifications", ("oid", "lsn")))
+
+    def record_verified(self, batch: Batch, oids: Iterable[int], lsn: int) -> None:
+        """batch: the last one when the tables were found equal. Needs no claim."""
+        rows = [{"oid": oid, "lsn": lsn} for oid in oids]
+        self.store.append_rows("verifications", rows, batch.number, uuid4().hex)
 
     def delete_ended(self, last: Batch) -> None:
         """Deletes rows of transactions that had ended by a finished batch, in case its run died before deleting

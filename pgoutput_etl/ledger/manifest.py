@@ -22,6 +22,7 @@ class ShownTable:
     """A table at a Delta version. lsn: it has every commit through this one. status: `applied`, or `held` or `skipped`
     for a table that lacks later commits. view: its place, or None. tag: values by column of the source's rows, in a
     table that it shares. state: `held`, `diverged` or `incomplete`; None if nothing is known against the table.
+    verified_through: the last LSN as of which `verify` has found it equal to the server's, or None.
     """
 
     schema: str
@@ -33,6 +34,7 @@ class ShownTable:
     view: str | None = None
     tag: Mapping[str, str] = field(default_factory=dict)
     state: str | None = None
+    verified_through: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,16 @@ class Manifest:
     tables: tuple[ShownTable, ...]
 
     @classmethod
-    def of(cls, config: Config, done: Batch, now: datetime) -> Manifest:
-        """done: a finished batch."""
+    def of(cls, config: Config, done: Batch, now: datetime, verified: Mapping[int, int]) -> Manifest:
+        """done: a finished batch. verified: as in `Ledger.verified_through`."""
         target = config.target
         conditions = {table.oid: table.state.value for table in conditions_of(done.tables.values(), config)}
         states = sorted(done.tables.values(), key=lambda state: (state.schema, state.table, state.oid))
         shown = (state for state in states if state.is_readable)
-        tables = tuple(_shown(state, target, done.last_commit_lsn, conditions.get(state.oid)) for state in shown)
+        tables = tuple(
+            _shown(state, target, done.last_commit_lsn, conditions.get(state.oid), verified.get(state.oid))
+            for state in shown
+        )
         time = None if done.state is None else done.state.get("last_commit_ts")
         committed = None if time is None else time_of(time).isoformat()
         reached = (done.ledger_id, done.number, format_lsn(done.last_commit_lsn), committed)
@@ -76,11 +81,12 @@ class Manifest:
         return {table.view: (table.path, table.version) for table in self.tables if table.view is not None}
 
 
-def _shown(state: TableState, target: Target, lsn: int, condition: str | None) -> ShownTable:
+def _shown(state: TableState, target: Target, lsn: int, condition: str | None, verified: int | None) -> ShownTable:
     reached = max(lsn, state.last_commit_lsn) if state.status == APPLIED else state.last_commit_lsn
     place = (state.schema, state.table, str(state.path.table), state.version)
     view, tag = _view_of(state.path, target), state.path.tag
-    return ShownTable(*place, format_lsn(reached), state.status, view, tag, condition)
+    through = None if verified is None else format_lsn(verified)
+    return ShownTable(*place, format_lsn(reached), state.status, view, tag, condition, through)
 
 
 def _view_of(path: Place, target: Target) -> str | None:

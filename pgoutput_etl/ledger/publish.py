@@ -33,9 +33,9 @@ FOLDER = "manifests"
 class Publisher(Protocol):
     def has_published(self, done: Batch) -> bool: ...
 
-    def publish(self, done: Batch) -> str | None:
+    def publish(self, done: Batch, verified: Mapping[int, int]) -> str | None:
         """Returns the reason for a failure, or None. The batch is done in either case. Called while the batch is
-        claimed."""
+        claimed. verified: as in `Ledger.verified_through`."""
         ...
 
 
@@ -43,7 +43,7 @@ class NoPublisher:
     def has_published(self, done: Batch) -> bool:  # noqa: ARG002
         return True
 
-    def publish(self, done: Batch) -> None:
+    def publish(self, done: Batch, verified: Mapping[int, int]) -> None:
         pass
 
 
@@ -83,19 +83,19 @@ class DeltaPublisher:
         shown = None if last is None else (last.ledger_id, last.batch, last.views)
         return shown == (done.ledger_id, done.number, self.config.target.views)
 
-    def publish(self, done: Batch) -> str | None:
+    def publish(self, done: Batch, verified: Mapping[int, int]) -> str | None:
         if self.file is None:
             return None
         try:
-            self._publish(self.file, done)
+            self._publish(self.file, done, verified)
         except _FAILURES as error:
             return _reason(error)
         return None
 
-    def _publish(self, file: SharedFile, done: Batch) -> None:
+    def _publish(self, file: SharedFile, done: Batch, verified: Mapping[int, int]) -> None:
         config = self.config
         last = None if config.target.catalog is None else self._last()  # folders have no views to compare
-        manifest = Manifest.of(config, done, now(self.machine))
+        manifest = Manifest.of(config, done, now(self.machine), verified)
         before = {} if last is None else last.view_versions
         after = manifest.view_versions
         self._replace([view for view, shown in after.items() if before.get(view) != shown], before, after)

@@ -126,12 +126,21 @@ _SCHEMAS = {
         "batch long, oid long, schema string, table string, commit_lsn long, file long, ordinal long, kind string, "
         "column string, detail string, shown_by string"
     ),
+    "verifications": "batch long, oid long, lsn long",
 }
 
 SCHEMAS: Mapping[str, pa.Schema] = {
     **{table: pa.schema(_fields(f"source string, {columns}")) for table, columns in _SCHEMAS.items()},
     "open_transactions": pa.schema([*_fields("source string, batch long"), *MESSAGE_SCHEMA, *_fields("uses string")]),
 }
+
+
+def verified_through(rows: Iterable[Mapping[str, Any]]) -> dict[int, int]:
+    """By OID, the last LSN as of which a table was found equal to the server's. rows: of `verifications`."""
+    through: dict[int, int] = {}
+    for row in rows:
+        through[row["oid"]] = max(row["lsn"], through.get(row["oid"], 0))
+    return through
 
 
 def check_format(batch: Mapping[str, Any]) -> None:

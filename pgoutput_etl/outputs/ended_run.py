@@ -40,8 +40,9 @@ class RunMetrics:
     """One run with all its batches. at, timestamp: the run's end. seconds: the run's duration; stages: the duration of
     each stage.
 
-    bytes: size as landed. content_bytes: decompressed size by account. transactions: counts by status. lag_seconds:
-    time from the archive's last commit to the run's end; None if no commit is known. error: the class of a failed run's
+    bytes: size as landed. content_bytes: decompressed size by account. transactions: counts by status.
+    verified_through: by table, the last LSN as of which `verify` has found it equal to the server's. lag_seconds: time
+    from the archive's last commit to the run's end; None if no commit is known. error: the class of a failed run's
     error; such a run has no other metrics.
     """
 
@@ -62,6 +63,7 @@ class RunMetrics:
     rows: dict[str, int] = field(default_factory=dict)
     tables: tuple[TableMetrics, ...] = ()
     conditions: tuple[ConditionMetrics, ...] = ()
+    verified_through: dict[str, int] = field(default_factory=dict)
     last_commit_lsn: int | None = None
     last_commit_timestamp: float | None = None
     lag_seconds: float | None = None

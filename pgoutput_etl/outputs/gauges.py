@@ -32,6 +32,10 @@ def gauges(run: RunMetrics) -> list[Gauge]:
     if run.error is None:
         tables = [({"schema": table.schema, "table": table.table}, table) for table in run.tables]
         states = [({"schema": c.schema, "table": c.table, "state": c.state}, c) for c in run.conditions]
+        verified = [
+            (dict(zip(("schema", "table"), name.split(".", 1), strict=True)), lsn)
+            for name, lsn in run.verified_through.items()
+        ]
         changed = [
             ({**labels, "operation": operation}, getattr(table, operation))
             for labels, table in tables
@@ -49,6 +53,7 @@ def gauges(run: RunMetrics) -> list[Gauge]:
             ("table_held", "1 if the table is held.", [(labels, table.held) for labels, table in tables]),
             ("table_state", "1 for each table that is held, diverged, or incomplete.", [(s, 1) for s, _ in states]),
             ("table_mismatches", "Changes that contradict its rows.", [(s, c.mismatches) for s, c in states]),
+            ("table_verified_lsn", "The last LSN as of which verify has found it equal, as a number.", verified),
             ("last_commit_lsn", "LSN of the archive's last commit, as a number.", [({}, run.last_commit_lsn)]),
             ("last_commit_timestamp_seconds", "Time of the archive's last commit.", [({}, run.last_commit_timestamp)]),
             ("lag_seconds", "From the archive's last commit to the end of the run.", [({}, run.lag_seconds)]),

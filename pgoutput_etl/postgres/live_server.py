@@ -5,8 +5,8 @@ Parameters that a URL leaves out come from libpq's environment (PGUSER, PGPASSWO
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
@@ -16,36 +16,24 @@ import psycopg
 from psycopg import conninfo
 
 from pgoutput_etl.console import Progress
-from pgoutput_etl.errors import ConfigError, RunError, TableError
+from pgoutput_etl.errors import PgoutputEtlError, RunError, TableError, own_lines
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.postgres.queries import SESSION, literal
+from pgoutput_etl.postgres.queries import POSITION, SESSION, literal
 from pgoutput_etl.postgres.sql_states import has_no_values, is_of_one_table
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# From the first packet on, and whatever the URL, the database, or the user sets.
-_GUARDS = "-c search_path= -c row_security=off"
+# From the first packet on, and whatever the URL, the database, or the user sets. The connection that shares its
+# snapshot has nothing to do while others read.
+GUARDS = "-c search_path= -c row_security=off -c idle_in_transaction_session_timeout=0"
 
 _WAIT = "10min"  # for transactions that were running when the slot was created
 
 _REPEATABLE = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 
+_PART = 1 << 22  # bytes of rows that are passed on together
+
 MARK = "pgoutput_etl.verify"  # the prefix of a Message that only ends a transaction
-
-
-def check_server(url: str) -> None:
-    """Raises ConfigError for a URL that is not PostgreSQL's or that contains a password."""
-    try:
-        parameters = conninfo.conninfo_to_dict(url)
-    except psycopg.Error:
-        parameters = {}
-    if not url.startswith(("postgresql://", "postgres://")) or not parameters:
-        raise ConfigError("--server: expected postgresql://HOST:PORT/DATABASE")
-    if "password" in parameters or "sslpassword" in parameters:
-        raise ConfigError(
-            "--server: everybody on the machine can read a password on a command line: set the environment variable "
-            "PGPASSWORD instead"
-        )
 
 
 def shown(url: str) -> str:
@@ -74,6 +62,12 @@ def server_errors(of_table: bool = False) -> Iterator[None]:
         raise refusal from None
     except UnicodeDecodeError:
         raise (TableError if of_table else RunError)("--server: values are not UTF-8") from None
+    except Exception as error:
+        kind = f"{RunError.__name__}: "
+        why = next((line for line in own_lines(error) if line.startswith(kind)), None)  # of a Python worker
+        if isinstance(error, PgoutputEtlError) or why is None:
+            raise
+        raise RunError(why.removeprefix(kind)) from None
 
 
 def ask_server(url: str, query: str) -> list[dict[str, Any]]:
@@ -91,10 +85,47 @@ def _rows(connection: Connection, query: str) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedSnapshot:
+    """A moment for other processes, on other machines. conninfo: what libpq has made of URL and environment, with the
+    password: neither is shown anywhere."""
+
+    name: str
+    conninfo: str = field(repr=False)
+
+    @classmethod
+    def of(cls, connection: Connection) -> SharedSnapshot:
+        """Of a connection's transaction, until its end."""
+        [[name]] = connection.execute("SELECT pg_catalog.pg_export_snapshot()").fetchall()
+        info = connection.info
+        given = {part.keyword.decode(): part.val.decode() for part in connection.pgconn.info if part.val}
+        given |= {"host": info.host, "port": str(info.port)}  # of several
+        given |= {"password": info.password} if info.password else {}  # from a file, too
+        return cls(str(name), conninfo.make_conninfo("", **given))
+
+    def copied(self, statements: Sequence[str]) -> Iterator[tuple[int, bytes]]:
+        """What each COPY sends, in parts of whole rows, with the statement's position. Raises TableError, RunError."""
+        with server_errors(of_table=True), psycopg.connect(self.conninfo, autocommit=True) as connection:
+            _join(connection, self.name)
+            for number, statement in enumerate(statements):
+                rows, size = list[bytes](), 0
+                with connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+                    for row in copy:
+                        rows.append(bytes(row))
+                        size += len(row)
+                        if size >= _PART:
+                            yield number, b"".join(rows)
+                            rows, size = [], 0
+                if rows:
+                    yield number, b"".join(rows)
+
+
+@dataclass(frozen=True, slots=True)
 class ServerMoment:
-    """A server as of `lsn`: it has all transactions that committed before, and no others. Several threads may ask."""
+    """A server as of `lsn`: if that is exact, it has all transactions that committed before, and no others. Several
+    threads may ask."""
 
     lsn: int
+    shared: SharedSnapshot
     _idle: SimpleQueue[Connection] = field(repr=False)
 
     def ask(self, query: str) -> list[dict[str, Any]]:
@@ -108,23 +139,22 @@ class ServerMoment:
 
 
 @contextmanager
-def server_moment(url: str, connections: int, progress: Progress) -> Iterator[ServerMoment]:
-    """The present moment, until the end of the context. Raises RunError.
-
-    A temporary slot exports the snapshot: see postgres/snapshot.py. It is dropped as soon as all connections have it,
-    so the server keeps no WAL for it.
-    """
+def server_moment(
+    url: str, connections: int, progress: Progress, exported: tuple[str, int] | None = None, is_exact: bool = True
+) -> Iterator[ServerMoment]:
+    """The present moment, or that of an exported snapshot, until the end of the context. exported: its name and LSN.
+    is_exact: False if transactions about the LSN don't matter, so that a user without REPLICATION, and a standby, will
+    do. Raises RunError."""
     with ExitStack() as stack, server_errors():
         opened = [stack.enter_context(_connection(url)) for _ in range(connections)]
-        progress("creating a temporary replication slot, which waits for running transactions")
-        with _connection(url, f" -c lock_timeout={_WAIT}", replication="database") as walsender:
-            name, lsn = _exported(walsender)
+        snapshot = _exported(url, progress) if is_exact else _begun(url)
+        with snapshot if exported is None else nullcontext(exported) as (name, lsn):
             for connection in opened:
                 _join(connection, name)
         idle: SimpleQueue[Connection] = SimpleQueue()
         for connection in opened:
             idle.put(connection)
-        yield ServerMoment(lsn, idle)
+        yield ServerMoment(lsn, SharedSnapshot.of(opened[0]), idle)
         for connection in opened:
             connection.rollback()
 
@@ -137,23 +167,48 @@ def mark(url: str) -> None:
 
 
 def _connection(url: str, options: str = "", replication: str = "false") -> Connection:
-    own = conninfo.conninfo_to_dict(url).get("options") or ""
-    guarded = f"{own} {_GUARDS}{options}".strip()
-    text = conninfo.make_conninfo(url, options=guarded, client_encoding="UTF8", replication=replication)
+    own = conninfo.conninfo_to_dict(url)
+    guarded = f"{own.get('options') or ''} {GUARDS}{options}".strip()
+    alive = own.get("keepalives_idle") or "60"  # seconds: routers forget connections on which nothing is sent
+    text = conninfo.make_conninfo(
+        url, options=guarded, client_encoding="UTF8", replication=replication, keepalives_idle=alive
+    )
     return psycopg.connect(text, autocommit=True)
 
 
-def _exported(walsender: Connection) -> tuple[str, int]:
-    slot = f"pgoutput_etl_verify_{uuid4().hex[:16]}"
-    try:
-        row = walsender.execute(f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT".encode())
-    except psycopg.errors.LockNotAvailable:
-        raise RunError(
-            f"--server: a transaction on the server has been open for more than {_WAIT}, and a snapshot has to wait "
-            "for it: end it, or run this again later"
-        ) from None
-    [(_, lsn, name, *_)] = row.fetchall()
-    return str(name), parse_lsn(str(lsn))
+@contextmanager
+def _exported(url: str, progress: Progress) -> Iterator[tuple[str, int]]:
+    """A snapshot's name and LSN, within the context. A temporary slot exports it, and is dropped with its session, so
+    the server keeps no WAL for it.
+
+    Decoding would begin at the slot's consistent point: the snapshot has the transactions that committed before it and
+    none that commits later. So commit LSNs are compared with this point. The end of the WAL can't take its place,
+    because a commit is in the WAL before it is visible to others.
+    """
+    progress("creating a temporary replication slot, which waits for running transactions")
+    slot = f"pgoutput_etl_{uuid4().hex[:16]}"
+    with _connection(url, f" -c lock_timeout={_WAIT}", replication="database") as walsender:
+        try:
+            row = walsender.execute(
+                f"CREATE_REPLICATION_SLOT {slot} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT".encode()
+            )
+        except psycopg.errors.LockNotAvailable:
+            raise RunError(
+                f"--server: a transaction on the server has been open for more than {_WAIT}, and a snapshot has to "
+                "wait for it: end it, or run this again later"
+            ) from None
+        [(_, lsn, name, *_)] = row.fetchall()
+        yield str(name), parse_lsn(str(lsn))
+
+
+@contextmanager
+def _begun(url: str) -> Iterator[tuple[str, int]]:
+    """The snapshot of a transaction, and the end of the WAL, which may have commits that the snapshot doesn't see."""
+    with _connection(url) as connection:
+        connection.execute(_REPEATABLE.encode())
+        [row] = _rows(connection, f"SELECT pg_catalog.pg_export_snapshot() AS name, p.lsn FROM ({POSITION}) AS p")
+        yield row["name"], parse_lsn(row["lsn"])
+        connection.rollback()
 
 
 def _join(connection: Connection, snapshot: str) -> None:

@@ -50,8 +50,6 @@ SET LOCAL bytea_output = 'hex';
 SET LOCAL extra_float_digits = 3;
 """
 
-_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT '{}'; "
-
 POSITION = (
     "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text ELSE pg_current_wal_lsn()::text END "
     "AS lsn, current_setting('server_version_num')::int AS version"
@@ -59,30 +57,13 @@ POSITION = (
 
 TIME = "SELECT (extract(epoch FROM now() - timestamptz '2000-01-01 00:00:00+00') * 1000000)::bigint AS time"
 
-COLUMNS = (
-    "SELECT n.nspname::text AS schema, c.relname::text AS name, a.attname::text AS column_name, "
-    "a.attnotnull AS not_null, a.attnum::int AS position "
-    "FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
-    "JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid "
-    "WHERE c.relkind IN ('r', 'p') AND a.attnum > 0 AND NOT a.attisdropped"
-)
 
-
-def session_of(snapshot: str) -> str:
-    """SQL that runs in the transaction in which Spark reads. snapshot: the name of an exported snapshot."""
-    return _SNAPSHOT.format(snapshot) + SESSION
-
-
-def snapshot_rows(
-    schema: str, name: str, columns: Sequence[str], is_root: bool, place: str | None, where: str | None
-) -> str:
-    """The rows of `own_rows` as text columns t0, t1, …, and `place`, the column by which connections divide them.
-    where: a publication's row filter."""
-    texts = [f"{as_text(f't.{identifier(column)}')} AS t{i}" for i, column in enumerate(columns)]
-    if place is not None:
-        texts.append(f"t.{place} AS place")
-    rows = f"SELECT {', '.join(texts)} FROM {own_rows(schema, name, is_root)} AS t"
-    return rows if where is None else f"{rows} WHERE {where}"
+def copied_rows(schema: str, name: str, columns: Sequence[str], is_root: bool, conditions: Iterable[str]) -> str:
+    """COPY of the rows of `own_rows` that meet all conditions. Each line begins with an empty field: no line is empty,
+    and no value at its beginning is taken for a byte order mark."""
+    fields = ", ".join(("NULL", *(f"t.{identifier(column)}" for column in columns)))
+    where = " AND ".join(f"({condition})" for condition in conditions) or "true"
+    return f"COPY (SELECT {fields} FROM {own_rows(schema, name, is_root)} AS t WHERE {where}) TO STDOUT (FORMAT csv)"
 
 
 def key_limits(schema: str, name: str, key: str, is_root: bool) -> str:
@@ -96,45 +77,57 @@ def own_rows(schema: str, name: str, is_root: bool) -> str:
     return f"{'' if is_root else 'ONLY '}{qualified(schema, name)}"
 
 
-def pages(oid: int) -> str:
-    return f"SELECT pg_relation_size({oid:d}::oid::regclass) / current_setting('block_size')::bigint AS pages"
+def sizes(oids: Iterable[int]) -> str:
+    """By OID: the pages of each table, and its bytes with TOAST. A root has those of its partitions."""
+    return (
+        f"{_with_parts(oids)}SELECT root::bigint AS oid, "
+        "sum(pg_relation_size(oid::regclass) / current_setting('block_size')::bigint)::bigint AS pages, "
+        "sum(pg_table_size(oid::regclass))::bigint AS bytes FROM parts GROUP BY 1"
+    )
+
+
+def _with_parts(oids: Iterable[int]) -> str:
+    """`parts`: the tables, each as its own root, and the partitions of those that are one."""
+    return (
+        f"WITH RECURSIVE parts(root, oid) AS (SELECT o, o FROM unnest('{{{integers(oids)}}}'::oid[]) AS o "
+        "UNION SELECT p.root, i.inhrelid FROM parts p JOIN pg_catalog.pg_class r ON r.oid = p.root AND r.relkind = 'p' "
+        "JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid) "
+    )
 
 
 def rewritten(oids: Iterable[int]) -> str:
     """OIDs of tables that were rewritten since the snapshot, or whose partitions were. The snapshot sees such tables as
     empty."""
     return (
-        f"WITH RECURSIVE parts(root, oid) AS (SELECT o, o FROM unnest('{{{integers(oids)}}}'::oid[]) AS o "
-        "UNION SELECT p.root, i.inhrelid FROM parts p JOIN pg_catalog.pg_class r ON r.oid = p.root AND r.relkind = 'p' "
-        "JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid) "
-        "SELECT DISTINCT p.root::bigint AS oid FROM parts p JOIN pg_catalog.pg_class c ON c.oid = p.oid "
+        f"{_with_parts(oids)}SELECT DISTINCT p.root::bigint AS oid FROM parts p "
+        "JOIN pg_catalog.pg_class c ON c.oid = p.oid "
         "WHERE c.relkind = 'r' AND c.relfilenode IS DISTINCT FROM pg_relation_filenode(c.oid)"
     )
 
 
-def shares_of_integers(low: int | None, high: int | None, count: int) -> list[str]:
-    """Conditions on `place`, one per connection; each row meets exactly one."""
+def shares_of_integers(name: str, low: int | None, high: int | None, count: int) -> list[str]:
+    """Conditions on a column, one per connection; each row meets exactly one."""
     if low is None or high is None or count == 1:
         return ["true"]
     step = max(1, -(-(high - low + 1) // count))
-    return _shares([str(at) for at in range(low + step, high + 1, step)])
+    return _shares(f"t.{identifier(name)}", [str(at) for at in range(low + step, high + 1, step)])
 
 
 def shares_of_pages(count: int, connections: int) -> list[str]:
     step = max(1, -(-count // connections))
-    return _shares([f"'({at:d},0)'::tid" for at in range(step, count, step)])
+    return _shares("t.ctid", [f"'({at:d},0)'::tid" for at in range(step, count, step)])
 
 
-def within(ranges: Iterable[tuple[int, int]]) -> str:
-    """A condition on `place`. ranges: least and greatest values."""
-    return " OR ".join(f"place BETWEEN {least:d} AND {greatest:d}" for least, greatest in ranges)
+def within(name: str, ranges: Iterable[tuple[int, int]]) -> str:
+    """A condition on a column. ranges: least and greatest values."""
+    return " OR ".join(f"t.{identifier(name)} BETWEEN {least:d} AND {greatest:d}" for least, greatest in ranges)
 
 
-def _shares(bounds: Sequence[str]) -> list[str]:
+def _shares(column: str, bounds: Sequence[str]) -> list[str]:
     if not bounds:
         return ["true"]
-    between = [f"place >= {low} AND place < {high}" for low, high in pairwise(bounds)]
-    return [f"place < {bounds[0]}", *between, f"place >= {bounds[-1]}"]
+    between = [f"{column} >= {low} AND {column} < {high}" for low, high in pairwise(bounds)]
+    return [f"{column} < {bounds[0]}", *between, f"{column} >= {bounds[-1]}"]
 
 
 def identifier(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from typing import TypeVar
@@ -17,10 +17,6 @@ from pgoutput_etl.spark.session import writes_may_overlap
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-def _never(_: object) -> bool:
-    return False
 
 
 @dataclass(slots=True)
@@ -42,15 +38,8 @@ class TablePool:
         """
         return cls(limit if writes_may_overlap(spark) else 1, verb, progress)
 
-    def map(
-        self,
-        tables: Sequence[T],
-        name: Callable[[T], str],
-        work: Callable[[T], R],
-        runs_alone: Callable[[T], bool] = _never,
-    ) -> list[R]:
-        """The results in the tables' order. runs_alone: True for tables that run one after the other, after the rest.
-        The first error ends the work, once the tables that have begun are done."""
+    def map(self, tables: Sequence[T], name: Callable[[T], str], work: Callable[[T], R]) -> list[R]:
+        """The results in the tables' order. The first error ends the work, once the tables that have begun are done."""
 
         def run(table: T) -> R:
             number, started = next(self._numbers), time.monotonic()
@@ -61,16 +50,10 @@ class TablePool:
             self.progress(f"done {label}, {time.monotonic() - started:.1f} s")
             return result
 
-        results: dict[int, R] = {}
-        alone = [i for i, table in enumerate(tables) if runs_alone(table)]
         with self.pool(self.threads) as pool:
-            futures: dict[int, Future[R]] = {
-                i: pool.submit(run, table) for i, table in enumerate(tables) if i not in alone
-            }
+            futures = [pool.submit(run, table) for table in tables]
             try:
-                results |= {i: future.result() for i, future in futures.items()}
+                return [future.result() for future in futures]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        results |= {i: run(tables[i]) for i in alone}
-        return [results[i] for i in range(len(tables))]

@@ -41,7 +41,7 @@ def refuse_other_settings_of_tables(found: Sequence[OtherSettings], config: Conf
     if rebuilt:
         error.next_job = ("backfill", "--tables", patterns_of(rebuilt))
     else:
-        error.next_job = ("snapshot", "--tables", patterns_of(loaded), "--jdbc", config.source.server)
+        error.next_job = ("snapshot", "--tables", patterns_of(loaded), "--server", config.source.server_url)
     raise error
 
 

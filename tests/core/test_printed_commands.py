@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pgoutput_etl.answers.command_line import next_line
+from pgoutput_etl.answers.command_line import job_line
 from pgoutput_etl.cli import command
 from pgoutput_etl.config.settings import load_config
 from tests.support.command_line import help_of
@@ -21,7 +21,7 @@ _VALUE = r"(?:…|'[^']*'|[\w./=…-]+)"
 _IN_TEXTS = re.compile(rf"(?<!spark/)\bjobs/(?P<job>[a-z_]+)\.py(?P<options>(?:[ `]+--[a-z][a-z-]*(?:[ =]{_VALUE})?)*)")
 
 # Stand for values that are inserted at run time.
-_VALUES = {"--tables": "public.t", "--jdbc": "jdbc:postgresql://db:5432/shop", "--set": 'source.ignore=["a.bin"]'}
+_VALUES = {"--tables": "public.t", "--server": "postgresql://db:5432/shop", "--set": 'source.ignore=["a.bin"]'}
 
 
 @cache
@@ -89,7 +89,7 @@ def test_a_command_after_an_error_is_taken_by_its_job(name: str, words: tuple[st
     path.write_text("source: {name: shop, landing: ./landing}\ntarget: {root: ./warehouse}\n", encoding="utf-8")
     job, *options = words
     config = load_config(str(path))
-    assert f" {job} " in f"{next_line(config, words)} ", name
+    assert f" {job} " in f"{job_line(config, *words)} ", name
     given = [] if job == "inspect" else ["--config", str(path)]
     source, *_ = command(job).parser().parse(job, [*given, *options])
     if given:

@@ -27,7 +27,6 @@ from pgoutput_etl.targets.condition import ConditionKind, condition_lines, condi
 from pgoutput_etl.targets.drops import dropped_names
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from pgoutput_etl.work.plan.run import plan
-from tests.servers.test_snapshot_live import DRIVER
 from tests.servers.test_sql_cases import ONLY_THE_JOB, cases
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.spark.load.test_layout import found
@@ -163,9 +162,9 @@ def test_a_repair_mends_rewritten_tables(
         )
         assert "UNLOGGED" in conditions["public.u"].reason
         assert "UNLOGGED" not in conditions["public.t"].reason
-        url = f"jdbc:postgresql://127.0.0.1:{server.port}/rewritten"
-        submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER]
-        repair = ["--config", str(job.config), "--tables", "public.b,public.t,public.u", "--jdbc", url, "--repair"]
+        url = f"postgresql://127.0.0.1:{server.port}/rewritten"
+        submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]"]
+        repair = ["--config", str(job.config), "--tables", "public.b,public.t,public.u", "--server", url, "--repair"]
         repaired = run(*submit, ROOT / "jobs/snapshot.py", *repair)
         assert repaired.returncode == 0, repaired.stdout + repaired.stderr
         server.psql("update t set v = v + 1 where id = 1; delete from b where v = 200")

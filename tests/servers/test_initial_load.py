@@ -24,7 +24,6 @@ from tests.support.servers.live_writers import psql_with_snapshot
 from tests.support.servers.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e]
-DRIVER = "org.postgresql:postgresql:42.7.7"
 TABLES = """
 create table t (id int primary key, v text);
 insert into t select i, 'before ' || i from generate_series(1, 100) i;
@@ -126,9 +125,9 @@ def test_the_printed_commands_load_an_empty_target(
     with Server(version) as server:
         monkeypatch.setenv("PATH", f"{server.programs}:{os.environ['PATH']}")
         server.psql(TABLES)
-        url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres"
-        submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER]
-        loading: list[str | Path] = [ROOT / "jobs/snapshot.py", "--config", job.config, "--jdbc", url]
+        url = f"postgresql://127.0.0.1:{server.port}/postgres"
+        submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]"]
+        loading: list[str | Path] = [ROOT / "jobs/snapshot.py", "--config", job.config, "--server", url]
 
         refused = run(*submit, *loading, "--tables", "public.*")
         assert refused.returncode == 2, refused.stderr

@@ -228,7 +228,7 @@ def partition_problems(server: Server, tmp_path: Path, landing: Path, script: st
     with judged_database(server, "partitions", landing, publication=VIA_ROOT) as database:
         server.psql(script)
         [[text]] = database.query(QUERY.encode(), 1)
-    request = SnapshotRequest(("public.t",), jdbc="jdbc:postgresql://db/shop")
+    request = SnapshotRequest(("public.t",), server="postgresql://db/shop")
     report = check_server(SourceServer.of(text or ""), load_config(str(path)), request, Coverage(None, None))
     return [check for check in report.checks if (check.status, check.subject) == (PROBLEM, "partitions")]
 

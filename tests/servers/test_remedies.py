@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.identifiers import is_chosen
-from pgoutput_etl.postgres.connection import DRIVER_PACKAGE
 from tests.support.servers.judged_database import JudgedDatabase, judged_database
 from tests.support.servers.postgres import Server
 from tests.support.servers.remedies import REDRIVE, REMEDIES, Remedy, rules
@@ -143,7 +142,7 @@ def change_settings(season: Season) -> None:
 def differences(season: Season) -> dict[str, str]:
     """From the server's tables, as verify finds them. A partition that was a table of its own before keeps the rows
     that it had then, and has no remedy."""
-    submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER_PACKAGE]
+    submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]"]
     command = [*submit, ROOT / "jobs/verify.py", "--config", season.config, "--jdbc", season.url, "--json", "--quiet"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     verified = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -161,7 +160,6 @@ def assert_mended(
     remedies: Sequence[Remedy], spark: SparkSession, folder: Path, landing: Path, changes: bool = False
 ) -> None:
     """changes: also changes settings of the mended tables."""
-    spark.sql(f"ADD JAR ivy://{DRIVER_PACKAGE}")
     before = "".join(r.sql(r.before) for r in remedies)
     via_root = "publish_via_partition_root = true"
     with (

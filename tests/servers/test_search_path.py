@@ -86,9 +86,9 @@ UNDO = "".join(
 )
 TABLE = ServerTable("public", "keyed", ("id", "v", "at"))
 SENT = [
-    *(queries.POSITION, queries.TIME, queries.COLUMNS, catalog.QUERY, source_server.QUERY),
-    *(queries.rewritten([1]), queries.pages(1259), queries.key_limits("public", "keyed", "id", False)),
-    queries.snapshot_rows("public", "keyed", ["id", "v"], False, "ctid", None),
+    *(queries.POSITION, queries.TIME, catalog.QUERY, source_server.QUERY),
+    *(queries.rewritten([1]), queries.sizes([1259]), queries.key_limits("public", "keyed", "id", False)),
+    queries.copied_rows("public", "keyed", ["id", "v"], False, ["id > 0", *queries.shares_of_pages(9, 2)[:1]]),
     *(TABLE.digests(Ranges((0,), (2,))), TABLE.digests(Ranges((1,), (1 << 31,), is_hashed=True))),
     TABLE.rows(Ranges((0,), (2,)), [0, 1]),
 ]
@@ -189,11 +189,15 @@ def test_undo(trapped: Server, tmp_path: Path) -> None:
 
 
 def test_queries(trapped: Server) -> None:
-    """The statements of jobs, as JDBC sends them after the first packet."""
+    """The statements of jobs, as they are sent after the first packet."""
     with sprung(trapped) as names, trapped.connect() as connection:
         connection.execute(queries.SESSION.encode())
         for query in SENT:
-            assert connection.execute(query.encode()).fetchall() is not None
+            if query.startswith("COPY"):
+                with connection.cursor() as cursor, cursor.copy(query.encode()) as copied:
+                    assert [*copied]
+            else:
+                assert connection.execute(query.encode()).fetchall() is not None
     assert names == []
     for query in (source_server.QUERY, TABLE.digests(Ranges((0,), (2,)))):
         with sprung(trapped) as names, trapped.connect() as connection:
@@ -207,8 +211,8 @@ def test_documented_and_printed_commands(trapped: Server, tmp_path: Path) -> Non
     once, every_night = re.findall(r"```sh\n(.*?)```", nightly, re.DOTALL)[:2]
     config = tmp_path / "job.yaml"
     config.write_text(f"source: {{name: shop, landing: '{tmp_path}'}}\ntarget: {{root: '{tmp_path}'}}\n")
-    url = f"jdbc:postgresql://127.0.0.1:{trapped.port}/shop"
-    printed = Commands(load_config(str(config), [], {}), SnapshotRequest(("public.*",), jdbc=url), 180000)
+    url = f"postgresql://127.0.0.1:{trapped.port}/shop"
+    printed = Commands(load_config(str(config), [], {}), SnapshotRequest(("public.*",), server=url), 180000)
     with sprung(trapped) as names:
         run_shell(trapped, tmp_path, once)
         own(trapped, "insert into public.keyed values (10, 'landed')")

@@ -32,7 +32,6 @@ from tests.support.servers.live_writers import SETUP, TABLES, psql_with_snapshot
 from tests.support.servers.postgres import Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.e2e, pytest.mark.soak]
-DRIVER = "org.postgresql:postgresql:42.7.7"
 DOCS = ROOT / "docs/snapshot.md"
 
 
@@ -141,23 +140,23 @@ def assert_one_row_of_each_is_erased(job: Job, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [18, 16])
-def test_a_server_by_jdbc_while_others_write(
+def test_a_server_while_others_write(
     version: Any, spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGUSER", "postgres")
     monkeypatch.setenv("PGPASSWORD", "SECRET")
     job = Job(spark, tmp_path, landing)
     job.write_config()
-    submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]", "--packages", DRIVER]
+    submit: list[str | Path] = [ROOT / "spark-submit.sh", "--master=local[2]"]
     loading: list[str | Path] = [ROOT / "jobs/snapshot.py", "--config", job.config]
     with Server(version) as server:
         server.psql(SETUP)
         server.create_slot("slot")
-        url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres"
+        url = f"postgresql://127.0.0.1:{server.port}/postgres"
         with writers(server):
             land(job, server, 0)
             job.run()
-            ahead = run(*submit, *loading, "--tables", "public.*", "--jdbc", url)
+            ahead = run(*submit, *loading, "--tables", "public.*", "--server", url)
             assert ahead.returncode == 0, ahead.stderr
             assert "The archive ends before it" in ahead.stdout
         land(job, server, 1)
@@ -170,7 +169,7 @@ def test_a_server_by_jdbc_while_others_write(
 
         with psql_with_snapshot(server) as (name, lsn), writers(server):
             named = ("--snapshot", name, "--lsn", lsn, "--connections", "3")
-            again = run(*submit, *loading, "--tables", "public.bag,public.lines", "--jdbc", url, *named)
+            again = run(*submit, *loading, "--tables", "public.bag,public.lines", "--server", url, *named)
             assert again.returncode == 0, again.stderr
         land(job, server, 2)
         job.run()
@@ -237,20 +236,20 @@ def test_a_run_loads_what_appeared_without_its_earlier_rows(
     server.psql("drop table gone; update old set v = 'y' where id = 3")
     land(job, server, 1)
 
-    automatic = f"source={{name: test, landing: '{job.landing}', snapshot: auto, jdbc: '%s'}}"
-    submit = [str(ROOT / "spark-submit.sh"), "--master=local[2]", "--packages", DRIVER, str(ROOT / "jobs/apply.py")]
+    automatic = f"source={{name: test, landing: '{job.landing}', snapshot: auto, server: '%s'}}"
+    submit = [str(ROOT / "spark-submit.sh"), "--master=local[2]", str(ROOT / "jobs/apply.py")]
     apply = [*submit, "--config", str(job.config), "--set"]
-    failed = run(*apply, automatic % "jdbc:postgresql://127.0.0.1:1/shop")
+    failed = run(*apply, automatic % "postgresql://127.0.0.1:1/shop")
     assert failed.returncode == 3, failed.stderr
     assert "All tables but public.gone (incomplete), public.old (incomplete) are consistent" in failed.stdout
     assert "the snapshot failed, and the next run tries again: " in failed.stderr
     assert len(job.rows("public", "old")) == 2, "the archive was applied all the same"
-    loaded = run(*apply, automatic % f"jdbc:postgresql://127.0.0.1:{server.port}/shop")
+    loaded = run(*apply, automatic.replace("server:", "jdbc:") % f"jdbc:postgresql://127.0.0.1:{server.port}/shop")
     assert loaded.returncode == 3, loaded.stderr
     assert "All tables but public.gone (incomplete), public.old (ahead) are consistent" in loaded.stdout
     assert_equal(job, server, ["old"])
     assert len(job.rows("public", "old")) == 10
-    unreachable = automatic % "jdbc:postgresql://127.0.0.1:1/shop"
+    unreachable = automatic % "postgresql://127.0.0.1:1/shop"
     again = run(*apply, unreachable)
     assert ("loading a snapshot of 1 table\n" in again.stderr, again.returncode) == (True, 3), "for the dropped one"
     skipped = run(*apply, unreachable, "--set", "tables=[{match: public.gone, skip: true}]")
@@ -305,9 +304,9 @@ def test_a_repair_writes_only_what_differs(
     server.psql("create table wide (id bigint primary key, v text, gone text)")
     server.psql("insert into wide select g, g, 'x' from generate_series(1, 120000) g")
     server.create_slot("slot")
-    url = f"jdbc:postgresql://127.0.0.1:{server.port}/shop"
-    submit = [str(ROOT / "spark-submit.sh"), "--master=local[2]", "--packages", DRIVER]
-    loading = ["--config", str(job.config), "--tables", "public.orders,public.lines,public.wide", "--jdbc", url]
+    url = f"postgresql://127.0.0.1:{server.port}/shop"
+    submit = [str(ROOT / "spark-submit.sh"), "--master=local[2]"]
+    loading = ["--config", str(job.config), "--tables", "public.orders,public.lines,public.wide", "--server", url]
     loaded = run(*submit, ROOT / "jobs/snapshot.py", *loading)
     assert loaded.returncode == 0, loaded.stderr
 
@@ -324,7 +323,7 @@ def test_a_repair_writes_only_what_differs(
     spark.sql(f"UPDATE {lines} SET code = 'never there' WHERE code = 'line 9'")
     job.run()  # nothing new
     before = job.versions()
-    repair = ["--config", str(job.config), "--tables", "public.wide,public.lines", "--jdbc", url, "--repair"]
+    repair = ["--config", str(job.config), "--tables", "public.wide,public.lines", "--server", url, "--repair"]
     repaired = run(*submit, ROOT / "jobs/snapshot.py", *repair, "--json")
     assert repaired.returncode == 0, repaired.stderr
     effects = {t["table"]["table"]: t["table"] for t in json.loads(repaired.stdout)["tables"]}
@@ -342,7 +341,7 @@ def test_a_repair_writes_only_what_differs(
     (landing / "1.bin").rename(late)
     script = tmp_path / "overtaken.py"
     script.write_text(REPAIR_OVERTAKEN)
-    repair = ["--config", str(job.config), "--tables", "public.*s,public.wide", "--jdbc", url, "--repair"]
+    repair = ["--config", str(job.config), "--tables", "public.*s,public.wide", "--server", url, "--repair"]
     overtaken = run(*submit, script, late, landing, *repair)
     assert overtaken.returncode == 0, overtaken.stderr
     assert "no difference" in overtaken.stdout
@@ -362,7 +361,7 @@ def test_a_repair_writes_only_what_differs(
     assert job.run().exit_code == 0
     assert_equal(job, server, names)
 
-    bag = ["--config", str(job.config), "--tables", "public.*", "--jdbc", url, "--repair"]
+    bag = ["--config", str(job.config), "--tables", "public.*", "--server", url, "--repair"]
     spark.sql(f"DELETE FROM {orders} WHERE id = 60")
     others = run(*submit, ROOT / "jobs/snapshot.py", *bag)
     assert others.returncode == 3, others.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -19,8 +20,10 @@ from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE, EXIT_TRY_LATER
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table, read_table
+from pgoutput_etl.work.files.report import RunSummary
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server, Version
 
@@ -101,14 +104,14 @@ class Archive:
         self.server, self.job, self.files = server, job, 0
         self.url = f"postgresql://postgres@127.0.0.1:{server.port}/{server.database}"
 
-    def apply(self) -> None:
+    def apply(self) -> RunSummary:
         path = self.job.landing / f"{self.files}.bin"
         self.server.recvlogical("slot", path, publications=["p"], proto_version=2, streaming="on", messages="true")
         self.files += 1
-        self.job.run()
+        return self.job.run()
 
     def verify(self, **options: Any) -> VerifySummary:
-        options.setdefault("server", None if options.get("finish") else self.url)
+        options.setdefault("server", None if options.keys() & {"finish", "jdbc"} else self.url)
         return verify(self.job.spark, self.job.loaded(), VerifyRequest(**options), lambda _: None)
 
     @property
@@ -169,6 +172,36 @@ def test_nobody_else_writes(archive: Archive) -> None:
     equal = archive.verify()
     assert (equal.exit_code, equal.asked, archive.kept) == (EXIT_DONE, None, [])
     assert sum(table.rows for table in equal.tables) == 3000 + 1500 + 400 + 500 + 20 + 20
+    archive.server.psql("update named set v = 0 where name = 'name 4'")
+    assert len(archive.verify(begin=True, tables=("public.n*", "public.p*")).tables) == 2, "and named is asked"
+    through = archive.apply().verified_through
+    assert through.keys() == {table.full_name for table in equal.tables}
+    assert {name for name, lsn in through.items() if lsn > equal.last_commit_lsn} == {"public.parted", "public.parent"}
+    [manifest] = (archive.job.folder / "tables" / "_pgoutput_etl" / "manifests").iterdir()
+    shown = {table["table"]: table["verified_through"] for table in json.loads(manifest.read_text())["tables"]}
+    assert shown["child"] == format_lsn(equal.last_commit_lsn)
+
+
+def test_at_once_without_replication(archive: Archive) -> None:
+    archive.server.psql(
+        "update counted set n = -1 where id = 5; create table late (id int); insert into late values (1)"
+    )
+    archive.server.psql("create role reader login; grant select on counted, named to reader")
+    url = archive.url.replace("postgres@", "reader@")
+    refused = archive.verify(jdbc=f"jdbc:{url}", tables=("public.named", "public.l*"))
+    assert (refused.exit_code, refused.asked, archive.kept) == (EXIT_DIFFERENT, None, [])
+    assert {t.table: t.why_not for t in refused.tables} == {
+        "named": None,
+        "log": "--server: the server says: permission denied for table log",
+        "late": "--server: the server says: permission denied for table late",
+    }
+    found = archive.verify(jdbc=f"jdbc:{archive.url}")
+    assert found.exit_code == EXIT_DIFFERENT
+    assert {t.table: (t.differs, t.why_not) for t in found.tables if t.differing or t.is_held} == {
+        "counted": (1, None),
+        "late": (0, "never loaded: the server has rows of this table, and Delta has none: load a snapshot"),
+    }
+    assert archive.verify(jdbc=f"jdbc:{archive.url}", tables=("public.named",)).exit_code == EXIT_DONE
 
 
 def test_no_difference_while_others_write(archive: Archive) -> None:
@@ -198,7 +231,7 @@ def test_planted_differences_are_found(archive: Archive) -> None:
     counts = {t.table: (t.only_delta, t.only_other, t.differs) for t in found.tables if t.differing}
     assert counts == {"counted": (0, 0, 1), "named": (1, 1, 0), "parted": (0, 1, 0), "log": (8, 0, 0)}
     assert found.next_command is not None
-    assert f"--jdbc jdbc:postgresql://127.0.0.1:{archive.server.port}/postgres" in found.next_command
+    assert f"--server postgresql://127.0.0.1:{archive.server.port}/postgres" in found.next_command
     assert "SECRET" not in found.to_json()
     with pytest.raises(RunError, match="the server has not been asked: run verify --begin"):
         archive.verify(finish=True)

@@ -79,13 +79,12 @@ class SimArchive(LedgerArchive):
         ]
         return SimRows(blocks, rows.statuses, commits_before(cutoffs))
 
-    @contextmanager
-    def staged(self, place: str, oids: Collection[int], lsn: int, time: int | None) -> Iterator[SimRows]:  # noqa: ARG002
+    def staged(self, place: str, oids: Collection[int]) -> SimRows:
         storage, process = self.landing.storage, self.landing.process
         content = storage.read(process, f"read {place}", lambda: storage.staged[place])
         packed = iterate_blocks(pack_blocks(scan_file(place, BEFORE_FILES, content).batches, BlockKind.CHANGE))
         blocks = [b for b in packed if b["kind"] == BlockKind.CHANGE.value and b["relation"] in oids]
-        yield SimRows(blocks, StatusLookup.of((), ()), {})
+        return SimRows(blocks, StatusLookup.of((), ()), {})
 
     def discard(self, place: str) -> None:
         storage, process = self.landing.storage, self.landing.process

@@ -179,7 +179,7 @@ def job(name: str) -> Path:
         ("plan", ["--no"], 2, "No such option '--no'"),
         ("backfill", ["--tables", "a", "--into", "b", "--from-lsn", "0/1"], 2, "--into: builds tables from their"),
         ("maintain", ["--keep-days", "1"], 2, "--keep-days: expected 7 or more"),
-        ("snapshot", ["--tables", "a", "--jdbc", "a"], 2, "expected jdbc:postgresql"),
+        ("snapshot", ["--tables", "a", "--jdbc", "a"], 2, "expected postgresql://"),
         ("verify", ["--tables", "a", "--csv", "b"], 2, "expected --table schema.table"),
         ("apply", ["--help"], 0, ""),
         ("show", ["--help"], 0, ""),

@@ -13,32 +13,27 @@ from pgoutput_etl.spark.table_pool import TablePool
 pytestmark = pytest.mark.spark
 
 
-def test_results_keep_the_order_and_large_tables_run_alone(spark: SparkSession) -> None:
+def test_results_keep_the_order(spark: SparkSession) -> None:
     lines: list[str] = []
     running: set[str] = set()
-    most, beside_large = 0, set()
+    most = 0
     together = threading.Barrier(2, timeout=20)
 
     def work(name: str) -> int:
         nonlocal most
         running.add(name)
-        if name != "large":
-            together.wait()
+        together.wait()
         most = max(most, len(running))
-        if name == "large":
-            beside_large.update(running - {name})
         time.sleep(0.01)
         running.discard(name)
         return spark.range(len(name)).count()
 
     pool = TablePool.of(spark, 2, "verifying", lines.append)
-    names = ["large", "a", "bb", "ccc", "dddd"]
-    assert pool.map(names, str, work, lambda name: name == "large") == [5, 1, 2, 3, 4]
-    assert (most, beside_large) == (2, set())
+    assert (pool.map(["large", "a", "bb", "ccc"], str, work), most) == ([5, 1, 2, 3], 2)
     assert [line.partition(":")[0] for line in lines if line.startswith("verifying")] == [
-        f"verifying {n} of 5" for n in range(1, 6)
+        f"verifying {n} of 4" for n in range(1, 5)
     ]
-    assert lines[-1].startswith("done 5 of 5: large, ")
+    assert lines[-1].startswith("done ")
 
 
 def test_the_first_error_ends_the_work(spark: SparkSession) -> None:

@@ -19,7 +19,7 @@ from pgoutput_etl.answers.status.report import (
 from pgoutput_etl.ledger.claims import CLAIM_COLUMNS, newest
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.recent_batches import iso, state_of, utc
-from pgoutput_etl.ledger.tables import erasure_of, table_state
+from pgoutput_etl.ledger.tables import erasure_of, table_state, verified_through
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.reasons import ReasonKind, kind_of, with_reason
 from pgoutput_etl.schema.relation_history import RelationHistory
@@ -65,6 +65,12 @@ def complete_since(last: Mapping[str, Any] | None) -> dict[str, str]:
     tables = [t for t in (last or {}).get("tables") or () if t.get("complete_by") and t["status"] != SKIPPED]
     since = {f"{t['schema']}.{t['table']}": f"{t['complete_by']} at {format_lsn(t['complete_lsn'])}" for t in tables}
     return dict(sorted(since.items()))
+
+
+def verified_tables(reader: LedgerReader, states: Mapping[int, TableState]) -> dict[str, str]:
+    """By table, the value of `Status.verified_through`."""
+    through = verified_through(reader.rows("verifications", ("oid", "lsn")))
+    return dict(sorted((states[o].full_name, format_lsn(lsn)) for o, lsn in through.items() if o in states))
 
 
 def table_count(last: Mapping[str, Any] | None) -> int:

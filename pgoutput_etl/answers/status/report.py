@@ -13,7 +13,7 @@ from pgoutput_etl.answers.next_commands import NextCommand, next_lines
 from pgoutput_etl.console import counted, duration, grid, print_parts, shortened, summary_json
 from pgoutput_etl.exit_codes import quarantine_code
 from pgoutput_etl.landing.selection import LEFT_UNREAD
-from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.lsn import format_lsn, parse_lsn
 from pgoutput_etl.targets.condition import (
     ConditionKind,
     TableCondition,
@@ -139,7 +139,8 @@ class Status:
     last_commit_lsn: the commit through which all tables are consistent, except those with a condition and those that
     are ahead. ahead: by table, the LSN of a snapshot that the archive has not reached yet. complete_since: by table,
     the point from which it has all rows, such as `snapshot at 0/1AE7B70`; `first change at …` means that rows from
-    before it are missing, if there were any. swaps: by table, why others seem to be renamed to it. dropped:
+    before it are missing, if there were any. verified_through: by table, the last LSN as of which `verify` has found it
+    equal to the server's. swaps: by table, why others seem to be renamed to it. dropped:
     tables that a DROP TABLE leaves. next: the commands to run, most urgent first. nights: the last ones with a batch,
     oldest first.
     """
@@ -162,6 +163,7 @@ class Status:
     conditions: tuple[TableCondition, ...] = ()
     ahead: dict[str, int] = field(default_factory=dict)
     complete_since: dict[str, str] = field(default_factory=dict)
+    verified_through: dict[str, str] = field(default_factory=dict)
     swaps: dict[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     next: tuple[NextCommand, ...] = ()
@@ -243,6 +245,10 @@ def facts(status: Status) -> list[tuple[str, str]]:
     if by_kind:
         kinds = ", ".join(f"{counted(n, 'table')} since {_SINCE[kind]}" for kind, n in sorted(by_kind.items()))
         facts.append(("Complete", kinds))
+    if status.verified_through:
+        least = format_lsn(min(map(parse_lsn, status.verified_through.values())))
+        equal = counted(len(status.verified_through), "table")
+        facts.append(("Found equal to the server's", f"{equal} of {status.tables:,}, through LSN {least} or later"))
     if status.quarantine.bytes:
         facts.append(("In quarantine", f"{status.quarantine.bytes:,} bytes"))
     if status.quarantine.resent_bytes:

@@ -19,6 +19,7 @@ from pgoutput_etl.answers.status.ledger_state import (
     table_count,
     table_states,
     unfinished,
+    verified_tables,
 )
 from pgoutput_etl.answers.status.nights import NIGHTS, file_counts, nights
 from pgoutput_etl.answers.status.report import Status, UnfinishedBatch
@@ -72,6 +73,7 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
             conditions=conditions,
             ahead=snapshots_ahead(states, lsn),
             complete_since=complete_since(batches.last),
+            verified_through=verified_tables(reader, states),
             swaps=swap_remarks(states),
             dropped=dropped_names(config, dropped_tables(reader, batches.since), states),
             nights=nights(recent, {} if counts is None else counts.result()),

@@ -33,7 +33,7 @@ from pgoutput_etl.answers.verify.server_answer import AskedTable, ServerAnswer
 from pgoutput_etl.answers.verify.server_digest import ServerTable
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import RunError, TableError
 from pgoutput_etl.identifiers import is_chosen
 from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.postgres.catalog import QUERY, CatalogTable, read_catalog
@@ -60,8 +60,7 @@ _MOST_TEXT = 1 << 26  # characters of one table that are kept
 
 _ROWS_AT_ONCE = 1_000
 
-_IN_RECOVERY = "SELECT pg_catalog.pg_is_in_recovery() AS is_standby"
-
+_CATALOG = f"SELECT pg_catalog.pg_is_in_recovery() AS is_standby, q.catalog FROM ({QUERY}) AS q"
 
 _REWRITTEN = (
     "rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) while the server was asked, whose snapshot doesn't have its rows"
@@ -225,27 +224,21 @@ class Asking:
     user_types: UserTypes
     progress: Progress
 
-    @property
-    def _url(self) -> str:
-        assert self.request.server is not None, "as VerifyRequest.check has seen"
-        return self.request.server
-
     def run(self) -> ServerAnswer:
-        catalog, threads = self._catalog(), self.config.merge.parallel_tables
+        url, is_live = self.request.url, self.request.is_live
+        catalog, threads = self._catalog(url), self.config.merge.parallel_tables
         pool = TablePool.of(self.spark, threads, "reading", self.progress)
         read = partial(self._guarded, partial(self._read, catalog))
         prepared = pool.map([(state, state) for state in self.states], _name, read)
-        with server_moment(self._url, self.request.connections, self.progress) as moment:
+        with server_moment(url, self.request.connections, self.progress, is_exact=is_live) as moment:
             pool = TablePool.of(self.spark, threads, "asking for", self.progress)
             ask = partial(self._guarded, partial(_answered, moment))
             results = pool.map([*zip(self.states, prepared, strict=True)], _name, ask)
             gone = {row["oid"] for row in moment.ask(rewritten(state.oid for state in self.states))}
-            missing = tuple(
-                (table.relation.namespace, table.relation.name)
-                for name, table in sorted(catalog.items())
-                if name not in self.known and PublishedTable(table, 1).has_rows(moment)
-            )
-        mark(self._url)
+            others = [table for name, table in sorted(catalog.items()) if name not in self.known]
+            missing, unread = self._unknown(moment, others)
+        if is_live:
+            mark(url)
         results = [
             VerifiedTable(state.schema, state.table, why_not=_REWRITTEN, is_undecided=True)
             if state.oid in gone
@@ -255,17 +248,30 @@ class Asking:
         return ServerAnswer(
             moment.lsn,
             datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            shown(self._url),
+            shown(url),
             tuple(result for result in results if isinstance(result, AskedTable)),
-            tuple(result for result in results if isinstance(result, VerifiedTable)),
+            (*(result for result in results if isinstance(result, VerifiedTable)), *unread),
             missing,
         )
 
-    def _catalog(self) -> dict[str, CatalogTable]:
-        [row] = ask_server(self._url, _IN_RECOVERY)
-        if row["is_standby"]:
+    def _unknown(
+        self, moment: ServerMoment, tables: Sequence[CatalogTable]
+    ) -> tuple[tuple[tuple[str, str], ...], list[VerifiedTable]]:
+        """The tables that have rows, and those that can't be read. tables: that Delta does not have."""
+        missing, unread = [], []
+        for table in tables:
+            name = table.relation.namespace, table.relation.name
+            try:
+                with server_errors(of_table=True):
+                    missing += [name] if PublishedTable(table, 1).has_rows(moment) else []
+            except TableError as error:
+                unread.append(VerifiedTable(*name, why_not=str(error), is_held=True))
+        return tuple(missing), unread
+
+    def _catalog(self, url: str) -> dict[str, CatalogTable]:
+        [row] = ask_server(url, _CATALOG)
+        if row["is_standby"] and self.request.is_live:
             raise RunError("--server: the server is a standby, whose LSN is not known exactly: name its primary")
-        [row] = ask_server(self._url, QUERY)
         patterns, rule_for = self.request.tables or ["*"], self.config.rule_for
         catalog = read_catalog(row["catalog"], self.request.publications, lambda name: is_chosen(name, patterns))
         tables = (t for t in catalog.tables if not rule_for(t.relation.namespace, t.relation.name).skip)

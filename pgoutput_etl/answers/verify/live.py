@@ -1,10 +1,11 @@
-"""Verifies against a server that is in use: asks it, and settles the answers once Delta has reached that moment."""
+"""Verifies against a server: asks it, and settles the answers once Delta has reached that moment, or at once."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from pyspark.sql import SparkSession
 
@@ -21,29 +22,35 @@ from pgoutput_etl.ledger.batch import Batch, applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.postgres.live_server import ask_server
+from pgoutput_etl.postgres.queries import POSITION
 from pgoutput_etl.spark.shared_file import SharedFile
 
 _POLL = 5.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LiveVerification:
-    """file: keeps the answer."""
-
     spark: SparkSession
     config: Config
     request: VerifyRequest
-    file: SharedFile
     ledger: DeltaLedger
     progress: Progress
 
     @classmethod
     def of(cls, spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress) -> LiveVerification:
-        return cls(spark, config, request, answer_file(spark, config), DeltaLedger.of(spark, config), progress)
+        return cls(spark, config, request, DeltaLedger.of(spark, config), progress)
+
+    @cached_property
+    def file(self) -> SharedFile:
+        """Keeps the answer."""
+        return answer_file(self.spark, self.config)
 
     def run(self) -> VerifySummary:
         """Raises PgoutputEtlError."""
         request = self.request
+        if not request.is_live:
+            return self._at_once()
         if request.begin:
             answer = self._asked()
             return self._summary(answer, answer.decided, answer, is_begun=True)
@@ -59,6 +66,14 @@ class LiveVerification:
         settled = self._settled(answer)
         return self._summary(answer, settled or answer.decided, answer if settled is None else None)
 
+    def _at_once(self) -> VerifySummary:
+        last = self._last()
+        answer = self._answer(last)
+        settled = Settling(self.spark, self._archive(last), answer, self.request, self.progress).run()
+        [after] = ask_server(self.request.url, POSITION)
+        lsns = (format_lsn(answer.lsn), str(after["lsn"]))
+        return replace(self._summary(replace(answer, lsn=last.last_commit_lsn), settled, None), server_lsns=lsns)
+
     def _last(self) -> Batch:
         return applied(self.ledger.batches.last(), self.ledger.source)
 
@@ -66,13 +81,15 @@ class LiveVerification:
         return DeltaArchive.of(self.spark, self.config, self.ledger, last)
 
     def _asked(self) -> ServerAnswer:
-        last = self._last()
+        answer = self._answer(self._last())
+        self.file.replace(answer.to_json())
+        return answer
+
+    def _answer(self, last: Batch) -> ServerAnswer:
         states = chosen_states(self.config, last.tables, self.request.tables)
         known = {state.full_name for state in last.tables.values()}
         types = self._archive(last).user_types
-        answer = Asking(self.spark, self.config, self.request, states, known, types, self.progress).run()
-        self.file.replace(answer.to_json())
-        return answer
+        return Asking(self.spark, self.config, self.request, states, known, types, self.progress).run()
 
     def _settled(self, answer: ServerAnswer) -> list[VerifiedTable] | None:
         """The tables, as of the answer's moment. None if no apply has passed it, and does not within --wait."""
@@ -97,7 +114,10 @@ class LiveVerification:
         is_begun: bool = False,
     ) -> VerifySummary:
         """left: that the next run settles."""
-        named = named_states(self.config, self._last().tables)
+        last = self._last()
+        named = named_states(self.config, last.tables)
+        equal = [named[t.full_name].oid for t in tables if t.is_equal and t.full_name in named]
+        self.ledger.record_verified(last, equal, answer.lsn)
         compared = [named[t.full_name] for t in tables if t.why_not is None and t.full_name in named]
         differing = [named[t.full_name] for t in tables if t.differing and t.full_name in named]
         return VerifySummary(
@@ -106,7 +126,7 @@ class LiveVerification:
             answer.lsn,
             tuple(sorted(tables, key=lambda table: (table.schema, table.table))),
             remarks=tuple(remark for state in compared if (remark := foreign_changes(self.spark, state)) is not None),
-            next_command=mending_command(differing, f"jdbc:{answer.against}", self.config),
+            next_command=mending_command(differing, answer.against, self.config),
             asked=None if left is None else left.asked,
             is_decided=is_begun or left is not answer,
         )

@@ -27,8 +27,7 @@ class LastWriter:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One differing row. kind: only_delta, only_other or differs; columns: names of the differing columns; xmin: the
-    server row's xmin.
+    """One differing row. kind: only_delta, only_other or differs; columns: names of the differing columns.
 
     key: the texts of the key's columns, or None without --keys. delta, other: the texts of all compared columns, or
     None without --values.
@@ -40,7 +39,6 @@ class Difference:
     xid: int | None
     commit_lsn: int | None
     commit_ts: str | None
-    xmin: int | None = None
     key: dict[str, str | None] | None = None
     delta: dict[str, str | None] | None = None
     other: dict[str, str | None] | None = None
@@ -48,9 +46,9 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTable:
-    """rows, other_rows: row counts of both sides. columns: number of differing rows by column. written_since: differing
-    rows whose xmin is newer than every applied xid. unknown: values that the archive never sent and that are therefore
-    not compared. by_value: columns compared by value, not by spelling. not_compared: the reason by column.
+    """rows, other_rows: row counts of both sides. columns: number of differing rows by column. unknown: values that the
+    archive never sent and that are therefore not compared. by_value: columns compared by value, not by spelling.
+    not_compared: the reason by column.
 
     why_not: the reason why the whole table was not compared. is_held: the table is held, is missing, or can't be read.
     is_undecided: it can be compared the next time. rows_unread: in ranges that differ, of which no rows were kept.
@@ -66,7 +64,6 @@ class VerifiedTable:
     only_other: int = 0
     differs: int = 0
     columns: dict[str, int] = field(default_factory=dict)
-    written_since: int = 0
     unknown: int = 0
     by_value: tuple[str, ...] = ()
     not_compared: dict[str, str] = field(default_factory=dict)
@@ -81,6 +78,10 @@ class VerifiedTable:
     def differing(self) -> int:
         """Rows that differ. A range without its rows counts as one."""
         return self.only_delta + self.only_other + self.differs + (self.rows_unread > 0)
+
+    @property
+    def is_equal(self) -> bool:
+        return self.why_not is None and not self.differing
 
     @property
     def full_name(self) -> str:
@@ -118,9 +119,12 @@ class VerifySummary:
 
     @property
     def exit_code(self) -> int:
-        if self.is_decided and any(table.differing or table.is_held for table in self.tables):
+        if not self.is_decided:
+            return EXIT_TRY_LATER
+        if any(table.differing or table.is_held for table in self.tables):
             return EXIT_DIFFERENT
-        return EXIT_DONE if self.is_decided else EXIT_TRY_LATER
+        is_open = self.asked is None and any(table.is_undecided for table in self.tables)
+        return EXIT_TRY_LATER if is_open else EXIT_DONE
 
     def to_json(self) -> str:
         return summary_json(self, lsn=format_lsn(self.last_commit_lsn))
@@ -211,11 +215,6 @@ def _table_lines(table: VerifiedTable) -> list[str]:
             f"{table.name}: {counted(table.rows_unread, 'row')} in ranges that differ, too many to be kept: verify "
             "again, which finds the rows"
         )
-    if table.written_since:
-        lines.append(
-            f"{table.name}: {counted(table.written_since, 'differing row')} written on the server by transactions "
-            "newer than all applied ones: the next night may bring them"
-        )
     lines += [
         f"{table.name}: {counted(writer.rows, 'row')} last touched by transaction {writer.xid}, committed at "
         f"{format_lsn(writer.commit_lsn)}, {writer.commit_ts}"
@@ -234,8 +233,6 @@ def _difference_line(row: Difference) -> str:
         parts.append(f"in {', '.join(row.columns)}")
     if row.commit_lsn is not None:
         parts.append(f"last touched by transaction {row.xid} at {format_lsn(row.commit_lsn)}, {row.commit_ts}")
-    if row.xmin is not None:
-        parts.append(f"written on the server by transaction {row.xmin}")
     for side, values in (("key", row.key), ("Delta", row.delta), ("other side", row.other)):
         if values is not None:
             parts.append(f"{side}: " + ", ".join(f"{n}={'NULL' if v is None else repr(v)}" for n, v in values.items()))

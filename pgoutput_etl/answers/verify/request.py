@@ -10,22 +10,23 @@ from typing import Annotated
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.options import INTERVAL, LSN, NAMES, NUMBER, PATH, PATTERNS, URL, Option, Value
-from pgoutput_etl.postgres.connection import check_url
+from pgoutput_etl.postgres.connection import server_url
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Exactly one of server, jdbc, csv (a file, folder, or glob), and delta is the other side."""
+    """Exactly one of server, jdbc, csv (a file, folder, or glob), and delta is the other side. jdbc: a server that
+    nobody writes to, or a standby: differences may be commits that no apply has brought."""
 
-    tables: Annotated[tuple[str, ...] | None, Option("with --server: tables to compare", PATTERNS)] = None
+    tables: Annotated[tuple[str, ...] | None, Option("with a server: tables to compare", PATTERNS)] = None
     server: Annotated[str | None, Option("a server in use, as libpq's URL; PGUSER, PGPASSWORD … count", URL)] = None
     begin: Annotated[bool, Option("with --server: only ask the server")] = False
     finish: Annotated[bool, Option("only compare what the server was asked, once an apply has passed it")] = False
     wait: Annotated[timedelta | None, Option("wait until an apply has passed it", INTERVAL)] = None
     publications: Annotated[
-        tuple[str, ...], Option("with --server: the slot's publications (default: all)", NAMES, "--publication")
+        tuple[str, ...], Option("with a server: the slot's publications (default: all)", NAMES, "--publication")
     ] = ()
-    jdbc: Annotated[str | None, Option("a live server; user and password come from PGUSER and PGPASSWORD", URL)] = None
+    jdbc: Annotated[str | None, Option("a server that nobody writes to, as JDBC's URL: compared at once", URL)] = None
     csv: Annotated[str | None, Option("output of COPY … TO … WITH (FORMAT csv, HEADER)", PATH)] = None
     delta: Annotated[
         str | None,
@@ -43,35 +44,26 @@ class VerifyRequest:
         sides = (self.server, self.jdbc, self.csv, self.delta)
         if sum(side is not None for side in sides) != 1 and not (self.finish and sides == (None,) * 4):
             raise ConfigError("expected one of --server, --jdbc, --csv and --delta")
-        if self.is_live:
-            self._check_live()
-        elif self.begin or self.finish or self.wait is not None or self.publications:
-            raise ConfigError("--begin, --finish, --wait and --publication are for --server")
-        elif self.jdbc is None:
-            if self.table is None or self.tables is not None:
-                raise ConfigError("--csv and --delta hold one table: expected --table schema.table, not --tables")
-        else:
-            self._check_all_tables("--jdbc always compares the current rows")
-            check_url(self.jdbc)
+        if not self.is_live and (self.begin or self.finish or self.wait is not None):
+            raise ConfigError("--begin, --finish and --wait are for --server")
+        if self.of_server:
+            self._check_server()
+        elif self.publications or self.table is None or self.tables is not None:
+            raise ConfigError("--csv and --delta hold one table: expected --table schema.table, not --tables")
         if self.limit < 0 or not 1 <= self.connections <= 64:
             raise ConfigError("expected --limit 0 or more, and --connections from 1 to 64")
 
-    def _check_live(self) -> None:
-        self._check_all_tables("--server chooses its own")
+    def _check_server(self) -> None:
+        if self.table is not None:
+            raise ConfigError("--table is for --csv and --delta; a server takes --tables, with patterns")
+        if self.at_lsn is not None:
+            raise ConfigError("--at-lsn is for --csv and --delta; a server is compared as of its own moment")
         if self.begin and (self.finish or self.wait is not None):
             raise ConfigError("--begin only asks: --finish, in a later run, compares, and --wait is for it")
         if self.finish and (self.tables or self.publications):
             raise ConfigError("--finish compares the tables that the server was asked for")
-        if self.server is not None:
-            from pgoutput_etl.postgres.live_server import check_server
-
-            check_server(self.server)
-
-    def _check_all_tables(self, why: str) -> None:
-        if self.table is not None:
-            raise ConfigError("--table is for --csv and --delta; a server takes --tables, with patterns")
-        if self.at_lsn is not None:
-            raise ConfigError(f"--at-lsn is for --csv and --delta; {why}")
+        if not self.finish or self.server is not None:
+            _ = self.url
 
     @property
     def is_live(self) -> bool:
@@ -79,9 +71,13 @@ class VerifyRequest:
         return self.server is not None or self.finish
 
     @property
-    def against(self) -> str:
-        """The other side for the report: a path, or a URL without its parameters."""
-        return str(self.csv or self.delta or (self.jdbc or "").partition("?")[0])
+    def of_server(self) -> bool:
+        return self.is_live or self.jdbc is not None
+
+    @property
+    def url(self) -> str:
+        """The server's, for libpq. Raises ConfigError."""
+        return server_url(self.server or self.jdbc or "")
 
 
 def batch_at(points: Sequence[tuple[int, int]], lsn: int) -> tuple[int, int]:

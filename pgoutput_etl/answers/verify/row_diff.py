@@ -1,7 +1,7 @@
 """Differences between two sides' rows, as texts: joined by key, or counted per distinct row of a bag.
 
 Columns of a difference: kind, n (rows), columns (names of the differing ones), lsn, ts and xid (the last writer in
-Delta), xmin (other side), since (xmin is newer than all applied xids), unknown, and both sides' texts, d… and o….
+Delta), unknown, and both sides' texts, d… and o….
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ def differences(
     numbers: Sequence[int],
     theirs: DataFrame,
     request: VerifyRequest,
-    newest: int | None = None,
 ) -> dict[str, Any]:
     """VerifiedTable's fields about the rows of these ranges. theirs: the other side's rows of them."""
     columns, former = choice.columns, side.former(choice.columns)
     ours = rows_in_ranges(side.texts(columns), columns, ranges, numbers)
     ended = None if former is None else rows_in_ranges(former, columns, ranges, numbers)
-    rows = row_differences(ours, theirs, columns, choice.key, newest, ended)
+    rows = row_differences(ours, theirs, columns, choice.key, ended)
     found = persist(rows, StorageLevel.DISK_ONLY)
     try:
         return summarize_differences(found, columns, choice.key, request)
@@ -53,34 +52,19 @@ def row_differences(
     theirs: DataFrame,
     columns: Sequence[ComparedColumn],
     key: Sequence[int],
-    newest: int | None,
     ended: DataFrame | None = None,
 ) -> DataFrame:
     """Includes rows of kind `same` if some of their values were never sent.
 
-    newest: the newest applied xid. ended: former rows, in a mode that keeps them, with the transaction that deleted
-    them in lsn, ts and xid.
+    ended: former rows, in a mode that keeps them, with the transaction that deleted them in lsn, ts and xid.
     """
-    theirs = _with_optional_columns(theirs)
+    if "unknown" not in theirs.columns:
+        theirs = theirs.withColumn("unknown", F.lit(None).cast("array<int>"))
     rows = _keyed_differences(ours, theirs, columns, key) if key else _bag_differences(ours, theirs, len(columns))
     if key and ended is not None:
         rows = _with_deleting_transaction(rows, ended, key)
     has_unknown = F.coalesce(F.size("unknown"), F.lit(0)) > 0
-    return rows.where((F.col("kind") != _SAME) | has_unknown).withColumn("since", _is_newer(F.col("xmin"), newest))
-
-
-def _with_optional_columns(theirs: DataFrame) -> DataFrame:
-    for name, kind in (("unknown", "array<int>"), ("xmin", "bigint")):
-        if name not in theirs.columns:
-            theirs = theirs.withColumn(name, F.lit(None).cast(kind))
-    return theirs
-
-
-def _is_newer(xid: Column, newest: int | None) -> Column:
-    """The twin of xid.is_newer."""
-    if newest is None:
-        return F.lit(False)
-    return F.coalesce(F.pmod(xid - newest + 2**31, F.lit(2**32)) > 2**31, F.lit(False))
+    return rows.where((F.col("kind") != _SAME) | has_unknown)
 
 
 def _side(rows: DataFrame, letter: str, key: Sequence[int], width: int, others: Sequence[Column]) -> DataFrame:
@@ -96,7 +80,7 @@ def _keyed_differences(
 ) -> DataFrame:
     width = len(columns)
     delta = _side(ours, "d", key, width, [F.col(name) for name in ("lsn", "ts", "xid", "unknown")])
-    other = _side(theirs, "o", key, width, [F.col("xmin"), F.col("unknown").alias("o_unknown")])
+    other = _side(theirs, "o", key, width, [F.col("unknown").alias("o_unknown")])
     same = all_of(F.col(f"d{i}").eqNullSafe(F.col(f"o{i}")) for i in key)
     joined = delta.join(other, same & (F.col("d_copy") == F.col("o_copy")), "full_outer")
     differing = F.filter(
@@ -136,15 +120,15 @@ def _bag_differences(ours: DataFrame, theirs: DataFrame, width: int) -> DataFram
     writer = F.max(F.struct("lsn", "ts", "xid")).alias("writer")
     delta = ours.groupBy(*names, "unknown").agg(F.count("*").alias("d_n"), writer)
     delta = delta.select(*(F.col(name).alias(f"d{i}") for i, name in enumerate(names)), "unknown", "d_n", "writer")
-    other = theirs.groupBy(*names).agg(F.count("*").alias("o_n"), F.max("xmin").alias("xmin"))
-    other = other.select(*(F.col(name).alias(f"o{i}") for i, name in enumerate(names)), "o_n", "xmin")
+    other = theirs.groupBy(*names).agg(F.count("*").alias("o_n"))
+    other = other.select(*(F.col(name).alias(f"o{i}") for i, name in enumerate(names)), "o_n")
     same = all_of(F.col(f"d{i}").eqNullSafe(F.col(f"o{i}")) for i in range(width))
     surplus = F.coalesce("d_n", F.lit(0)) - F.coalesce("o_n", F.lit(0))
     kind = F.when(surplus > 0, _ONLY_DELTA).when(surplus < 0, _ONLY_OTHER).otherwise(_SAME)
     facts = {"columns": F.array().cast("array<string>"), "kind": kind, "n": F.abs(surplus).cast("bigint")}
     texts = [f"{side}{i}" for side in "do" for i in range(width)]
     rows = delta.join(other, same, "full_outer").withColumns(facts)
-    return rows.select(*texts, "unknown", "writer.*", "xmin", *facts)
+    return rows.select(*texts, "unknown", "writer.*", *facts)
 
 
 def summarize_differences(
@@ -154,7 +138,6 @@ def summarize_differences(
     several times."""
     totals = rows.groupBy("kind").agg(
         F.sum("n").alias("n"),
-        F.sum(F.when(F.col("since"), F.col("n")).otherwise(0)).alias("since"),
         F.sum(F.greatest(F.coalesce(F.size("unknown"), F.lit(0)), F.lit(0))).alias("unknown"),
     )
     by_kind = {row["kind"]: row for row in totals.toArrow().to_pylist()}
@@ -163,7 +146,6 @@ def summarize_differences(
     counts = {row["name"]: row["count"] for row in names.groupBy("name").count().toArrow().to_pylist()}
     return {
         **{kind: by_kind[kind]["n"] if kind in by_kind else 0 for kind in (_ONLY_DELTA, _ONLY_OTHER, _DIFFERS)},
-        "written_since": sum(row["since"] for kind, row in by_kind.items() if kind != _SAME),
         "unknown": sum(row["unknown"] for row in by_kind.values()),
         "columns": {column.name: counts[column.name] for column in columns if column.name in counts},
         "transactions": _last_writers(differing),
@@ -189,8 +171,8 @@ def _first_differences(
         return ()
     shown = range(len(columns)) if request.values else key if request.keys else ()
     values = [F.array(*(f"{letter}{i}" for i in shown)).alias(letter) for letter in "do"] if shown else []
-    facts = ("kind", "n", "columns", "xid", "lsn", _time().alias("time"), "xmin")
-    ordered = differing.select(*facts, *values).orderBy(F.desc_nulls_last("lsn"), F.desc_nulls_last("xmin"))
+    facts = ("kind", "n", "columns", "xid", "lsn", _time().alias("time"))
+    ordered = differing.select(*facts, *values).orderBy(F.desc_nulls_last("lsn"))
     names = [columns[i].name for i in shown]
     rows = ordered.limit(request.limit).toArrow().to_pylist()
     return tuple(_difference(row, names, request.values) for row in rows)
@@ -202,6 +184,4 @@ def _difference(row: dict[str, Any], names: Sequence[str], has_values: bool) -> 
         for letter, absent in (("d", _ONLY_OTHER), ("o", _ONLY_DELTA))
     )
     sides = {"delta": delta, "other": other} if has_values else {"key": delta or other}
-    return Difference(
-        row["kind"], row["n"], tuple(row["columns"]), row["xid"], row["lsn"], row["time"], row["xmin"], **sides
-    )
+    return Difference(row["kind"], row["n"], tuple(row["columns"]), row["xid"], row["lsn"], row["time"], **sides)

@@ -47,8 +47,8 @@ class ServerTable:
         )
 
     def rows(self, ranges: Ranges, numbers: Sequence[int]) -> str:
-        """The rows of the given ranges: range, t0 …, xmin."""
-        texts = f"{self._texts()}, t.xmin::text::bigint AS xmin"
+        """The rows of the given ranges: range, t0 …."""
+        texts = self._texts()
         if not ranges.is_hashed:
             return (
                 f"SELECT r.range, v.* FROM {_unnest_ranges(ranges, numbers)} AS r(range, low, high) "

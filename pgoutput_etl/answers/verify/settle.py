@@ -1,4 +1,4 @@
-"""Compares Delta as of exactly the moment at which a server was asked (ask.py) with what it answered."""
+"""Compares what a server has answered (ask.py) with Delta as of exactly that moment, or as the last batch left it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.row_diff import differences
 from pgoutput_etl.answers.verify.row_text import digests_of, rows_in_ranges, text_names
 from pgoutput_etl.answers.verify.server_answer import AskedTable, ServerAnswer
+from pgoutput_etl.answers.verify.tables import named_states
 from pgoutput_etl.console import Progress
 from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
@@ -50,7 +51,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """archive: of a last batch that has passed the answer's LSN."""
+    """archive: of a last batch that has passed the answer's LSN, or whose rows are compared, whatever they lack."""
 
     spark: SparkSession
     archive: DeltaArchive
@@ -60,14 +61,14 @@ class Settling:
 
     def run(self) -> list[VerifiedTable]:
         archive, answer = self.archive, self.answer
-        known = archive.oids_by_name()
-        names = [*(table.full_name for table in answer.tables), *map(".".join, answer.missing)]
-        patterns = [pattern_of(name) for name in names if name in known]
-        found = TablesFound((), {}, {})
-        if patterns:
-            found = MomentReader(archive, self.progress).find(answer.lsn - 1, patterns).named(patterns)
-        sides = {state.full_name: DeltaSide(state, rows, archive.user_types) for state, rows in found.rows}
-        held = {state.full_name: state for state in found.held.values()}
+        if self.request.is_live:
+            found = self._found()
+            sides = {state.full_name: DeltaSide(state, rows, archive.user_types) for state, rows in found.rows}
+            held = {state.full_name: state for state in found.held.values()}
+        else:
+            stored, held = named_states(archive.config, archive.last.tables), {}
+            names = [table.full_name for table in answer.tables]
+            sides = {name: DeltaSide.stored(self.spark, stored[name], archive.user_types) for name in names}
         pool = TablePool.of(self.spark, archive.config.merge.parallel_tables, "verifying", self.progress)
         settled = pool.map(answer.tables, lambda table: table.full_name, partial(self._settled, sides, held))
         lost = [
@@ -76,6 +77,14 @@ class Settling:
             if f"{schema}.{table}" not in sides
         ]
         return [*answer.decided, *settled, *lost]
+
+    def _found(self) -> TablesFound:
+        known = self.archive.oids_by_name()
+        names = [*(table.full_name for table in self.answer.tables), *map(".".join, self.answer.missing)]
+        patterns = [pattern_of(name) for name in names if name in known]
+        if not patterns:
+            return TablesFound((), {}, {})
+        return MomentReader(self.archive, self.progress).find(self.answer.lsn - 1, patterns).named(patterns)
 
     def _settled(
         self, sides: Mapping[str, DeltaSide], held: Mapping[str, TableState], asked: AskedTable

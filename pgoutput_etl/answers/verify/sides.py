@@ -1,8 +1,8 @@
-"""The sides that Delta is compared with: a PostgreSQL server, CSV written by one, or another Delta table."""
+"""The sides that Delta is compared with beside a server: CSV written by one, or another Delta table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -10,13 +10,11 @@ from typing import Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType
 
-from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges, merge_digests
+from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges
 from pgoutput_etl.answers.verify.row_text import csv_header, csv_texts, delta_texts, digests_of, rows_in_ranges
-from pgoutput_etl.answers.verify.server_digest import ServerTable
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.load.target_columns import delta_type
 from pgoutput_etl.places import Place
-from pgoutput_etl.postgres.jdbc import Server
 from pgoutput_etl.spark.delta import is_delta_table, read_table
 from pgoutput_etl.types.canonical_text import ComparedColumn
 
@@ -34,7 +32,7 @@ class OtherTable(ComparedSide, Protocol):
     def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]: ...
 
     def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
-        """Canonical t… of the given ranges' rows, with `unknown` and `xmin` if the side has them."""
+        """Canonical t… of the given ranges' rows, with `unknown` if the side has it."""
 
 
 @dataclass(frozen=True)
@@ -95,40 +93,3 @@ class OtherDelta:
 
     def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
         return rows_in_ranges(delta_texts(self.frame, columns).drop("lsn", "ts", "xid"), columns, ranges, numbers)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerRows:
-    server: Server
-    schema: str
-    table: str
-    not_null: Mapping[str, bool]
-
-    @property
-    def names(self) -> list[str]:
-        return list(self.not_null)
-
-    def why_not(self, column: ComparedColumn) -> str | None:
-        return None if column.name in self.not_null else "the server's table has no such column"
-
-    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
-        query = self._table(columns, ranges).digests(ranges)
-        return merge_digests(self.server.ask(query, self._shares(range(ranges.count), ranges)).toArrow().to_pylist())
-
-    def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
-        query = self._table(columns, ranges).rows(ranges, numbers)
-        rows = self.server.ask(query, self._shares(numbers, ranges)).drop("range")
-        return rows_in_ranges(rows, columns, ranges, numbers)
-
-    def _table(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> ServerTable:
-        names = tuple(column.name for column in columns)
-        is_never_null = all(self.not_null[names[i]] for i in ranges.columns)
-        return ServerTable(self.schema, self.table, names, not is_never_null)
-
-    def _shares(self, numbers: Sequence[int], ranges: Ranges) -> list[str]:
-        """A condition per connection. Hashed ranges take one, as computing them reads the whole table."""
-        if ranges.is_hashed:
-            return ["true"]
-        connections = min(self.server.connections, len(numbers))
-        shares = [numbers[i::connections] for i in range(connections)]
-        return [f"range IN ({', '.join(str(number) for number in share)})" for share in shares]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.answers.command_line import jdbc_job_line, job_line
+from pgoutput_etl.answers.command_line import job_line
 from pgoutput_etl.answers.next_commands import snapshot_of
 from pgoutput_etl.config.chosen_tables import matching_names
 from pgoutput_etl.config.settings import Config
@@ -29,16 +29,16 @@ def chosen_states(config: Config, states: Mapping[int, TableState], patterns: Se
     return [named[name] for name in sorted(matching_names(patterns or ["*"], named, "the ledger"))]
 
 
-def mending_command(differing: Sequence[TableState], jdbc: str | None, config: Config) -> str | None:
+def mending_command(differing: Sequence[TableState], server: str | None, config: Config) -> str | None:
     """The command that mends the tables. With a server, if only some of them can be repaired, these: what the archive
     lacks, only the server has."""
     if not differing:
         return None
-    if jdbc is None:
+    if server is None:
         return job_line(config, "backfill", "--tables", patterns_of(state.full_name for state in differing))
     repairable = [state for state in differing if can_be_repaired(state)]
-    snapshot = snapshot_of((state.full_name for state in repairable or differing), jdbc)
-    return jdbc_job_line(config, *snapshot, *(["--repair"] if repairable else []))
+    snapshot = snapshot_of((state.full_name for state in repairable or differing), server)
+    return job_line(config, *snapshot, *(["--repair"] if repairable else []))
 
 
 def foreign_changes(spark: SparkSession, state: TableState) -> str | None:

@@ -28,7 +28,7 @@ def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -
     names = [state.full_name for state in last.tables.values() if _may_be_loaded(state, config)]
     if not names:
         return None
-    request = AutomaticRequest(tuple(map(pattern_of, sorted(names))), jdbc=config.source.jdbc)
+    request = AutomaticRequest(tuple(map(pattern_of, sorted(names))), server=config.source.server_url)
     progress(f"loading a snapshot of {counted(len(names), 'table')}")
     try:
         return snapshot(spark, config, request, progress)

@@ -112,6 +112,7 @@ def run_metrics(
         rows={operation: sum(getattr(table, operation) for table in tables) for operation in ROW_OPERATIONS},
         tables=tables,
         conditions=tuple(map(_condition, last.conditions)),
+        verified_through=last.verified_through,
         last_commit_lsn=last.last_commit_lsn or None,
         last_commit_timestamp=None if commit is None else commit.timestamp(),
         lag_seconds=last.lag(now),

@@ -48,7 +48,8 @@ class RunSummary:
     last_commit_time: time of the archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by table, the LSN
     of a snapshot that the archive has not reached yet. first_seen: by new table, the LSN of its first change; the table
     lacks earlier rows, if any existed. conditions: of all tables of the source after the batch, not only of those that
-    it changed. added_columns: new columns of existing tables; older rows lack a column's DEFAULT, if it has one.
+    it changed. verified_through: by table, the last LSN as of which `verify` has found it equal to the server's.
+    added_columns: new columns of existing tables; older rows lack a column's DEFAULT, if it has one.
     rounded_floats: files whose floats seem to be rounded by the sender. swaps: by table, why others seem to be renamed
     to it. next: the commands that resolve the conditions, quarantined or refused data, swaps, and tables that are
     ahead. unpublished: why views and manifest show an earlier batch. columns: those of each written table, by the
@@ -84,6 +85,7 @@ class RunSummary:
     ahead: dict[str, int] = field(default_factory=dict)
     first_seen: dict[str, int] = field(default_factory=dict)
     conditions: tuple[TableCondition, ...] = ()
+    verified_through: dict[str, int] = field(default_factory=dict)
     added_columns: tuple[str, ...] = ()
     rounded_floats: tuple[str, ...] = ()
     swaps: dict[str, str] = field(default_factory=dict)

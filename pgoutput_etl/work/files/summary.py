@@ -64,11 +64,16 @@ def summarize(
         unpublished=world.ledger.unpublished,
         first_seen=_first_seen(batch, results),
         conditions=conditions_of(states.values(), world.config),
+        verified_through=_by_name(world.ledger.verified, states),
         added_columns=_added_columns(batch, results),
         swaps=swap_remarks(states),
         columns={result.state.full_name: _columns(world.config, result) for result in results if result.columns},
     )
     return _with_next(world.config, summary)
+
+
+def _by_name(lsns: Mapping[int, int], states: Mapping[int, TableState]) -> dict[str, int]:
+    return dict(sorted((states[oid].full_name, lsn) for oid, lsn in lsns.items() if oid in states))
 
 
 def _first_seen(batch: Batch, results: Iterable[TableResult]) -> dict[str, int]:
@@ -123,6 +128,7 @@ def nothing_new(world: World, last: Batch | None, remarks: Iterable[str]) -> Run
         last.last_commit_lsn,
         tables=held,
         conditions=conditions,
+        verified_through=_by_name(world.ledger.verified_through(), last.tables),
         quarantined_transactions=left.transactions,
         damages=left.damages,
         files_not_read=tuple(remarks),
@@ -144,7 +150,7 @@ def found_nothing(last: RunSummary) -> RunSummary:
     """The summary of a look that finds nothing new. last: the summary of the batch or look before it."""
     kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "conditions", "swaps")
     held = tuple(table for table in last.tables if table.held is not None)
-    left = {name: getattr(last, name) for name in (*kept, "dropped", "next", "unpublished")}
+    left = {name: getattr(last, name) for name in (*kept, "dropped", "next", "unpublished", "verified_through")}
     return RunSummary(last.source, last.batch, 0, 0, last.last_commit_lsn, tables=held, **left)
 
 

@@ -109,7 +109,8 @@ class SnapshotLoad(Prepared[SnapshotResult]):
         since = CommitRange(order.lsn, batch.last_commit_lsn)
         has_later = since.first <= since.last and order.repairs is None  # a table that is repaired hasn't changed since
         files = archive.files_with(order.oids, since) if has_later else []
-        with archive.staged(order.staged, order.oids, order.lsn, order.time) as staged, ExitStack() as stack:
+        with ExitStack() as stack:
+            staged = archive.staged(order.staged, order.oids)
             self.changes = staged.counts(self._history())
             self.loaded = {oid: changes.inserts for oid, changes in self.changes.items()}
             self.rows = staged

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.answers.verify.ask import PublishedTable
 from pgoutput_etl.answers.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.answers.verify.row_text import delta_texts, digests_of, key_size
-from pgoutput_etl.answers.verify.sides import ServerRows
+from pgoutput_etl.errors import TableError
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.postgres.catalog import CatalogTable
-from pgoutput_etl.postgres.jdbc import Server
+from pgoutput_etl.postgres.live_server import ServerMoment
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.targets.modes import table_mode
@@ -23,7 +24,7 @@ from pgoutput_etl.work.kinds.snapshot_order import Repair
 _EVERYTHING = None
 
 
-def why_not_repaired(spark: SparkSession, state: TableState | None) -> str | None:
+def _why_not_repaired(spark: SparkSession, state: TableState | None) -> str | None:
     """The reason why a table can't be repaired, or None."""
     if state is None or state.version < 0:
         return "no run has written the table: load it without --repair"
@@ -42,11 +43,19 @@ def why_not_repaired(spark: SparkSession, state: TableState | None) -> str | Non
 
 @dataclass(frozen=True, slots=True)
 class TableComparison:
-    """server: reads through the exported snapshot."""
+    """connections: that may ask for one table's digests."""
 
     spark: SparkSession
-    server: Server
+    moment: ServerMoment
+    connections: int
     user_types: UserTypes
+
+    def comparable(self, state: TableState | None) -> TableState:
+        """Raises TableError if the table can't be repaired."""
+        why = _why_not_repaired(self.spark, state)
+        if state is None or why is not None:
+            raise TableError(f"--repair: not possible: {why}")
+        return state
 
     def repair(self, table: CatalogTable, state: TableState) -> Repair:
         """Compares digests of key ranges, each computed where the rows are. Ranges are of use if the key begins with an
@@ -66,10 +75,9 @@ class TableComparison:
         stored = table_columns(relation, state.retired, self.user_types)
         rows = tagged_target(self.spark, state.path, stored)  # with whatever other programs have changed
         ranges = plan_ranges(columns, key, *key_size(rows, columns, key))
-        not_null = {name: name in table.not_null for name in names}
-        server = ServerRows(self.server, relation.namespace, relation.name, not_null)
         ours = digests_of(delta_texts(rows, columns), len(columns), ranges)
-        numbers = differing_ranges(ours, server.digests(columns, ranges))
+        theirs = PublishedTable(table, self.connections).digests(self.moment, columns, ranges)
+        numbers = differing_ranges(ours, theirs)
         if ranges.is_hashed or state.key[0] not in table.not_null:
             return _EVERYTHING if numbers else ()
         return tuple(ranges.bounds[number] for number in numbers)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.answers.command_line import jdbc_job_line, job_line
+from pgoutput_etl.answers.command_line import job_line
 from pgoutput_etl.answers.next_commands import Findings, next_commands
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
@@ -17,8 +16,6 @@ from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.postgres.connection import credentials
-from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
 from pgoutput_etl.postgres.source_server import QUERY, SourceServer
 from pgoutput_etl.targets.condition import conditions_of
 from pgoutput_etl.work.batch import Nothing, Watch, World, run
@@ -40,7 +37,7 @@ def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, prog
     world = World.of(spark, config)
     finish_pending(world, progress)
     archive = _reliable_archive(world, world.ledger.batches.last())
-    remarks = _refuse_lost_rows(spark, archive, request)
+    remarks = _refuse_lost_rows(archive, request)
 
     def stage(archive: LedgerArchive) -> StagedTables:
         return Staging(spark, config, archive, request, progress).run()
@@ -143,15 +140,14 @@ def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> Chec
     """Compares the server with the order of an initial load. Changes nothing. Raises PgoutputEtlError."""
     request.check()
     world = World.of(spark, config)
-    return _checks(spark, world.archive_of(world.ledger.batches.last() or NO_BATCH), request)
+    return _checks(world.archive_of(world.ledger.batches.last() or NO_BATCH), request)
 
 
-def _checks(spark: SparkSession, archive: LedgerArchive, request: SnapshotRequest) -> CheckReport:
-    config, url = archive.config, request.jdbc or ""
-    server = Server(spark, url, credentials(url, os.environ), 1)
-    with jdbc_errors():
-        [row] = server.ask(QUERY).toArrow().to_pylist()
-    return check_server(SourceServer.of(row["server"]), config, request, _coverage(archive))
+def _checks(archive: LedgerArchive, request: SnapshotRequest) -> CheckReport:
+    from pgoutput_etl.postgres.live_server import ask_server  # with psycopg, which is an extra's
+
+    [row] = ask_server(request.url, QUERY)
+    return check_server(SourceServer.of(row["server"]), archive.config, request, _coverage(archive))
 
 
 def _coverage(archive: LedgerArchive) -> Coverage:
@@ -159,21 +155,21 @@ def _coverage(archive: LedgerArchive) -> Coverage:
     return Coverage(None, None) if commits is None else Coverage(commits.first, commits.last)
 
 
-def _refuse_lost_rows(spark: SparkSession, archive: LedgerArchive, request: SnapshotRequest) -> tuple[str, ...]:
+def _refuse_lost_rows(archive: LedgerArchive, request: SnapshotRequest) -> tuple[str, ...]:
     """Returns remarks on the server. Raises ConfigError if rows and archive don't fit together."""
-    if request.jdbc is None:
+    if request.server is None:
         apply = job_line(archive.config, "apply")
         problem = order_problem(request.lsn or 0, request.slot_lsn, None, _coverage(archive).first, apply)
         if problem is not None:
             raise ConfigError(f"--lsn: loading now would lose rows: {problem}")
         return ()
-    report = _checks(spark, archive, request)
+    report = _checks(archive, request)
     losses = [f"{check.subject}: {check.text}" for check in report.checks if check.loses_rows]
     if losses:
-        options = ("--tables", ",".join(request.tables), "--jdbc", request.jdbc, "--check")
+        options = ("--tables", ",".join(request.tables), "--server", request.url, "--check")
         raise ConfigError(
             f"loading now would lose rows: {'; '.join(losses)}. For the commands that solve this, run "
-            f"{jdbc_job_line(archive.config, 'snapshot', *options)}"
+            f"{job_line(archive.config, 'snapshot', *options)}"
         )
     return tuple(
         f"Check {check.status}: {check.subject}: {check.text}" for check in report.checks if check.status != OK

@@ -1,36 +1,42 @@
-"""Reads a snapshot's rows from a server or from files, as the TupleData that replication would send."""
+"""Reads a snapshot's rows from a server or from files, as replication would send their INSERTs, in blocks."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from posixpath import basename, dirname
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from pgoutput_etl.answers.verify.row_text import copied_files, csv_header, csv_texts
+from pgoutput_etl.answers.verify.row_text import copied_files, csv_header
 from pgoutput_etl.compression import decompress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.ingest.binary_files import map_files, read_file
+from pgoutput_etl.ingest.executors import pack_blocks
 from pgoutput_etl.ingest.listing import size_limit, sizes_of
 from pgoutput_etl.masking.mask_tuples import MaskedVersion
 from pgoutput_etl.postgres import queries
 from pgoutput_etl.postgres.catalog import QUERY, Catalog, CatalogTable, read_catalog
-from pgoutput_etl.postgres.copy_format import Fields, binary_rows, text_rows, tuple_of
+from pgoutput_etl.postgres.copy_format import Fields, binary_rows, csv_tuples, records, text_rows, tuple_of
 from pgoutput_etl.postgres.dump import DumpedTable, read_toc
-from pgoutput_etl.postgres.jdbc import Server
 from pgoutput_etl.protocol.messages import Relation
+from pgoutput_etl.scan.blocks import BLOCK_BYTES, BLOCK_SCHEMA, BlockKind
+from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.spark.arrow_types import spark_schema
-from pgoutput_etl.targets.plan import KeyRanges
+from pgoutput_etl.spark.workers import freeze_modules
+from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 
-_TUPLES = pa.schema([("new", pa.binary())])
+if TYPE_CHECKING:
+    from pgoutput_etl.postgres.live_server import ServerMoment
+
+_SMALL = 1 << 26  # bytes of a table that is read by one connection, together with others
 
 _INTEGERS = (20, 21, 23)  # OIDs of int8, int2 and int4
 
@@ -39,6 +45,8 @@ _TID_RANGE_SCANS_SINCE = 140_000  # older servers read the whole table per range
 _SUFFIXES = ("", ".gz", ".lz4", ".zst")
 
 _BATCH_ROWS = 4096
+
+_ROWS_OF_TASK = 33  # bits of the numbers that a task gives to rows
 
 _REWRITTEN = (
     "rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) since the snapshot was taken, which doesn't see the new rows: load "
@@ -52,82 +60,139 @@ class RowFiles(Protocol):
     def names(self, table: str) -> list[str] | None:
         """Column names of schema.table in any order, or None if the files don't contain them."""
 
-    def rows(self, relation: Relation) -> DataFrame:
-        """One column, `new`: a TupleData of the relation's columns."""
+    def blocks(self, inserts: Inserts) -> DataFrame:
+        """The table's rows, with BLOCK_SCHEMA."""
 
 
-def masked(rows: DataFrame, version: MaskedVersion) -> DataFrame:
-    """The TupleData with the configured columns dropped, hashed or redacted."""
+@dataclass(frozen=True, slots=True)
+class Inserts:
+    """The rows of a table, as if a transaction before all files had inserted them, and committed at `lsn`. time:
+    microseconds since 2000-01-01 UTC. version: masks them."""
 
-    def mask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield pa.RecordBatch.from_arrays([version.mask(batch.column("new"))], schema=_TUPLES)
+    relation: Relation
+    lsn: int
+    time: int | None
+    version: MaskedVersion | None = None
 
-    return rows.mapInArrow(mask, spark_schema(_TUPLES))
+    def messages(self, new: pa.Array, first: int) -> pa.RecordBatch:
+        """new: TupleData of the relation's columns. first: the first one's number."""
+        count = len(new)
+        numbers = pa.array(np.arange(first, first + count))
+        same = {"file": BEFORE_FILES, "tag": "I", "relation": self.relation.oid, "commit_lsn": self.lsn}
+        same["commit_ts"] = self.time
+        arrays = {field.name: pa.repeat(pa.scalar(same.get(field.name), field.type), count) for field in MESSAGE_SCHEMA}
+        new = new if self.version is None else self.version.mask(new)
+        return pa.RecordBatch.from_pydict({**arrays, "ordinal": numbers, "offset": numbers, "new": new}, MESSAGE_SCHEMA)
 
 
-def as_tuples(texts: DataFrame, width: int) -> DataFrame:
-    """Builds TupleData in text format from the columns t0…, without Python code per row."""
-    parts = [F.lit(bytearray(struct.pack(">H", width)))]
-    for i in range(width):
-        value = F.encode(F.col(f"t{i}"), "UTF-8")
-        length = F.unhex(F.lpad(F.hex(F.length(value).cast("long")), 8, "0"))
-        sent = F.concat(F.lit(bytearray(b"t")), length, value)
-        parts.append(F.when(value.isNull(), F.lit(bytearray(b"n"))).otherwise(sent))
-    return texts.select(F.concat(*parts).alias("new"))
+def _blocks(parts: Iterator[tuple[Inserts, pa.Array]]) -> Iterator[pa.RecordBatch]:
+    """In a task of Spark: blocks of rows. parts: TupleData."""
+
+    def messages() -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        first = 0 if context is None else context.partitionId() << _ROWS_OF_TASK
+        for inserts, new in parts:
+            step = max(1, len(new) * BLOCK_BYTES // new.nbytes)
+            for begin in range(0, len(new), step):
+                yield inserts.messages(new[begin : begin + step], first + begin)
+            first += len(new)
+
+    return pack_blocks(messages(), BlockKind.CHANGE)
+
+
+@dataclass(frozen=True, slots=True)
+class TableCopy:
+    """A share of a table's rows."""
+
+    inserts: Inserts
+    statement: str
 
 
 @dataclass(frozen=True)
 class SnapshotServer:
-    """server: its connections read through the exported snapshot."""
+    """moment: that its tables are read as of."""
 
-    server: Server
+    spark: SparkSession
+    moment: ServerMoment
     request: SnapshotRequest
 
     @cached_property
     def catalog(self) -> Catalog:
-        [row] = self.server.ask(QUERY).toArrow().to_pylist()
+        [row] = self.moment.ask(QUERY)
         return read_catalog(row["catalog"], self.request.publications, self.request.wants)
+
+    @cached_property
+    def tables(self) -> dict[int, CatalogTable]:
+        """By OID."""
+        return {table.relation.oid: table for table in self.catalog.tables}
+
+    @cached_property
+    def _sizes(self) -> dict[int, tuple[int, int]]:
+        """Pages and bytes by OID."""
+        rows = self.moment.ask(queries.sizes(self.tables))
+        return {row["oid"]: (row["pages"] or 0, row["bytes"] or 0) for row in rows}
 
     def time(self) -> int:
         """The server's time, in microseconds since 2000-01-01 UTC."""
-        [row] = self.server.ask(queries.TIME).toArrow().to_pylist()
+        [row] = self.moment.ask(queries.TIME)
         return int(row["time"])
 
-    def rows(self, table: CatalogTable, ranges: KeyRanges = None, key_column: str = "") -> DataFrame:
-        """ranges: of `key_column`."""
-        relation = table.relation
-        key, shares = self._partition(table) if ranges is None else self._ranges(ranges, key_column)
-        names = [column.name for column in relation.columns]
-        query = queries.snapshot_rows(relation.namespace, relation.name, names, table.is_root, key, table.filter)
-        return as_tuples(self.server.ask(query, shares), len(names))
+    def groups(self, relations: Sequence[Relation]) -> list[list[Relation]]:
+        """Those that are read together: all small tables, and each of the others alone."""
+        small = [relation for relation in relations if self._is_small(relation)]
+        return [*([small] if small else []), *([r] for r in relations if not self._is_small(r))]
 
-    def _ranges(self, ranges: Sequence[tuple[int, int]], key_column: str) -> tuple[str, list[str]]:
-        count = min(self.server.connections, len(ranges))
-        return queries.identifier(key_column), [queries.within(ranges[i::count]) for i in range(count)]
+    def _is_small(self, relation: Relation) -> bool:
+        return self._sizes[relation.oid][1] < _SMALL
 
-    def _partition(self, table: CatalogTable) -> tuple[str | None, list[str]]:
-        """A column and the conditions that divide the table: ranges of the key's first column if that is an integer,
-        else ranges of the table's pages."""
-        relation, count = table.relation, self.server.connections
+    def copies(self, inserts: Inserts, ranges: KeyRanges = None, key: str = "") -> list[TableCopy]:
+        """ranges: of the column `key`."""
+        relation, names = inserts.relation, [column.name for column in inserts.relation.columns]
+        table = self.tables[relation.oid]
+        if ranges is None:
+            shares = self._shares(table)
+        else:
+            count = min(self.request.connections, len(ranges))
+            shares = [queries.within(key, ranges[i::count]) for i in range(count)]
+        conditions = [[share] if table.filter is None else [table.filter, share] for share in shares]
+        named = (relation.namespace, relation.name, names, table.is_root)
+        return [TableCopy(inserts, queries.copied_rows(*named, both)) for both in conditions]
+
+    def _shares(self, table: CatalogTable) -> list[str]:
+        """The conditions that divide a table: ranges of its pages, or, where the server would read the whole table for
+        each of these, of the key's first column if that is an integer."""
+        relation, count = table.relation, self.request.connections
+        if count == 1 or self._is_small(relation):
+            return ["true"]
+        if not table.is_root and self.catalog.version >= _TID_RANGE_SCANS_SINCE:
+            return queries.shares_of_pages(self._sizes[relation.oid][0], count)
         key = next((c for c in relation.columns if c.is_key and c.name in table.not_null), None)
-        if count > 1 and key is not None and key.type_oid in _INTEGERS:
-            query = queries.key_limits(relation.namespace, relation.name, key.name, table.is_root)
-            [limits] = self.server.ask(query).toArrow().to_pylist()
-            shares = queries.shares_of_integers(limits["low"], limits["high"], count)
-            return queries.identifier(key.name), shares
-        if count > 1 and not table.is_root and self.catalog.version >= _TID_RANGE_SCANS_SINCE:
-            [size] = self.server.ask(queries.pages(relation.oid)).toArrow().to_pylist()
-            return "ctid", queries.shares_of_pages(size["pages"], count)
-        return None, ["true"]
+        if key is None or key.type_oid not in _INTEGERS:
+            return ["true"]
+        query = queries.key_limits(relation.namespace, relation.name, key.name, table.is_root)
+        [limits] = self.moment.ask(query)
+        return queries.shares_of_integers(key.name, limits["low"], limits["high"], count)
 
-    def rewritten(self, tables: Sequence[CatalogTable]) -> dict[int, str]:
+    def blocks(self, copies: Sequence[TableCopy]) -> DataFrame:
+        """The rows, with BLOCK_SCHEMA, over at most so many connections as the request allows."""
+        count, snapshot = min(len(copies), self.request.connections), self.moment.shared
+        parts = [copies[i::count] for i in range(count)]
+
+        def copied(part: Sequence[TableCopy]) -> Iterator[tuple[Inserts, pa.Array]]:
+            for number, data in snapshot.copied([copy.statement for copy in part]):
+                inserts = part[number].inserts
+                yield inserts, csv_tuples(data, len(inserts.relation.columns))
+
+        def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            freeze_modules()
+            return _blocks(rows for batch in batches for i in batch.column(0).to_pylist() for rows in copied(parts[i]))
+
+        return self.spark.range(0, count, 1, count).mapInArrow(read, spark_schema(BLOCK_SCHEMA))
+
+    def rewritten(self, oids: Iterable[int]) -> dict[int, str]:
         """The tables that were rewritten since the snapshot, which then sees none of their rows, by OID, each with this
         reason."""
-        if not tables:
-            return {}
-        rows = self.server.ask(queries.rewritten([table.relation.oid for table in tables])).toArrow().to_pylist()
-        return {row["oid"]: _REWRITTEN for row in rows}
+        return {row["oid"]: _REWRITTEN for row in self.moment.ask(queries.rewritten(oids))}
 
 
 @dataclass(frozen=True)
@@ -142,9 +207,9 @@ class CsvFiles:
     def names(self, _: str) -> list[str] | None:
         return self.header
 
-    def rows(self, relation: Relation) -> DataFrame:
-        positions = [self.header.index(column.name) for column in relation.columns]
-        return as_tuples(csv_texts(self.spark, self.path, positions), len(positions))
+    def blocks(self, inserts: Inserts) -> DataFrame:
+        sizes = copied_files(self.spark, "--csv", self.path)
+        return _file_blocks(self.spark, sizes, _csv_rows, self.header, inserts, b"t")
 
 
 @dataclass(frozen=True)
@@ -158,12 +223,11 @@ class BinaryFiles:
     def names(self, _: str) -> list[str] | None:
         return list(self.columns) or None
 
-    def rows(self, relation: Relation) -> DataFrame:
-        names = [column.name for column in relation.columns]
-        file_names = list(self.columns) or names
-        read = partial(binary_rows, width=len(file_names))
+    def blocks(self, inserts: Inserts) -> DataFrame:
+        names = list(self.columns) or [column.name for column in inserts.relation.columns]
+        read = partial(binary_rows, width=len(names))
         sizes = copied_files(self.spark, "--copy", self.path)
-        return _tuples(self.spark, sizes, read, [file_names.index(name) for name in names], b"b")
+        return _file_blocks(self.spark, sizes, read, names, inserts, b"b")
 
 
 @dataclass(frozen=True)
@@ -204,34 +268,38 @@ class Dump:
         if size > limit:
             raise ConfigError(
                 f"--dump: {path} has {size:,} bytes, and Spark's binaryFile carries {limit:,}: load this table with "
-                "--jdbc, or COPY it to several files"
+                "--server, or COPY it to several files"
             )
         return path, size
 
-    def rows(self, relation: Relation) -> DataFrame:
-        name = f"{relation.namespace}.{relation.name}"
+    def blocks(self, inserts: Inserts) -> DataFrame:
+        name = f"{inserts.relation.namespace}.{inserts.relation.name}"
         table, (path, size) = self.tables[name], self.file(name)
         read = partial(text_rows, width=len(table.columns))
-        positions = [table.columns.index(column.name) for column in relation.columns]
-        return _tuples(self.spark, {path: size}, read, positions, b"t")
+        return _file_blocks(self.spark, {path: size}, read, table.columns, inserts, b"t")
 
 
-def _tuples(
+def _csv_rows(data: bytes, path: str) -> Iterator[Fields]:
+    texts = islice(records(data, path), 1, None)  # without the header
+    return ([None if text is None else text.encode() for text in row] for row in texts)
+
+
+def _file_blocks(
     spark: SparkSession,
     sizes: Mapping[str, int],
     read: Callable[[bytes, str], Iterator[Fields]],
-    positions: Sequence[int],
+    names: Sequence[str],
+    inserts: Inserts,
     kind: bytes,
 ) -> DataFrame:
-    """sizes: of the files, by path. positions: of the relation's columns among a row's fields. kind: of the tuple's
-    values, b"b" or b"t"."""
-    limit = size_limit(spark)
+    """sizes: of the files, by path. names: of a row's fields. kind: of the tuple's values, b"b" or b"t"."""
+    limit, positions = size_limit(spark), [names.index(column.name) for column in inserts.relation.columns]
 
-    def convert(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
+    def tuples(files: Iterator[tuple[str, bytes]]) -> Iterator[tuple[Inserts, pa.Array]]:
         for path, content in files:
             rows = read(decompress(content, path, limit), path)
             while batch := list(islice(rows, _BATCH_ROWS)):
-                tuples = [tuple_of([fields[position] for position in positions], kind) for fields in batch]
-                yield pa.RecordBatch.from_arrays([pa.array(tuples, pa.binary())], schema=_TUPLES)
+                sent = [tuple_of([fields[position] for position in positions], kind) for fields in batch]
+                yield inserts, pa.array(sent, pa.binary())
 
-    return map_files(spark, sizes, convert, _TUPLES, sizes)
+    return map_files(spark, sizes, lambda files: _blocks(tuples(files)), BLOCK_SCHEMA, sizes)

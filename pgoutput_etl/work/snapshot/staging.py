@@ -5,13 +5,11 @@ Any later run can continue from the staged rows, whereas a server's snapshot end
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
@@ -28,22 +26,20 @@ from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
 from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
+from pgoutput_etl.masking.mask_tuples import MaskedVersion
 from pgoutput_etl.masking.policy import masking_policy
-from pgoutput_etl.postgres.catalog import Catalog, CatalogTable, read_catalog
-from pgoutput_etl.postgres.connection import credentials
-from pgoutput_etl.postgres.jdbc import Server, jdbc_errors
-from pgoutput_etl.postgres.snapshot import ExportedSnapshot, export_snapshot, given_snapshot
+from pgoutput_etl.places import Place
+from pgoutput_etl.postgres.catalog import Catalog, read_catalog
+from pgoutput_etl.postgres.copy_format import copy_errors
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, Type
+from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.work.kinds.snapshot_load import with_snapshot
 from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder
-from pgoutput_etl.work.snapshot.repair import TableComparison, why_not_repaired
 from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
-from pgoutput_etl.work.snapshot.sources import BinaryFiles, CsvFiles, Dump, RowFiles, SnapshotServer, masked
-
-T = TypeVar("T")
+from pgoutput_etl.work.snapshot.sources import BinaryFiles, CsvFiles, Dump, Inserts, RowFiles, SnapshotServer, TableCopy
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,69 +68,81 @@ class Staging:
         path = f"{state.root.rstrip('/')}/staged/{uuid4().hex}"
         try:
             with private_folders(self.spark, state.root, FOLDERS, state.access()):
-                return self._stage_server(path) if self.request.jdbc is not None else self._stage_files(path)
+                return self._stage_server(path) if self.request.server is not None else self._stage_files(path)
         except BaseException:
             self.archive.discard(path)
             raise
 
     def _stage_server(self, path: str) -> StagedTables:
+        from pgoutput_etl.postgres.live_server import server_errors, server_moment  # with psycopg, which is an extra's
+        from pgoutput_etl.work.snapshot.repair import TableComparison
+
         request = self.request
-        login = credentials(request.jdbc or "", os.environ)
-        server = Server(self.spark, request.jdbc or "", login, request.connections)
-        with jdbc_errors(), self._exported(login) as snapshot:
-            source = SnapshotServer(replace(server, snapshot=snapshot.name), request)
+        connections = request.connections if request.repair else 1
+        with server_moment(request.url, connections, self.progress, request.exported) as moment:
+            source = SnapshotServer(self.spark, moment, request)
             catalog = source.catalog
             names = [table.full_name for table in catalog.tables]
             if not request.allows_missing:
                 matching_names(request.tables, names, "no publication of the server")
             skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
             tables = [t for t in catalog.tables if not self._is_skipped(t.relation)]
-            time = source.time() if request.time is None else microseconds_of(request.time)
-            policy = self._masking_policy([table.relation for table in tables], catalog.types)
-            repairs: dict[int, Repair] | None = {} if request.repair else None
-            comparison = TableComparison(self.spark, source.server, self._user_types(catalog.types))
+            at = source.time() if request.time is None else microseconds_of(request.time)
+            repairs = dict[int, Repair]()
+            comparison = TableComparison(self.spark, moment, connections, self._user_types(catalog.types))
 
-            def stage(table: CatalogTable) -> None:
-                if repairs is None:
-                    self.progress(f"reading {table.full_name}")
-                    self._stage(path, table.relation, source.rows(table), policy)
-                else:
-                    repair = repairs[table.relation.oid] = self._compared(comparison, table)
-                    self._stage_repair(path, table, repair, source, policy)
+            relations = tuple(table.relation for table in tables)
+            policy = self._masking_policy(relations, catalog.types)
 
-            unread = self._one_by_one([(table.relation, table) for table in tables], stage)
-            unread |= source.rewritten([table for table in tables if table.relation.oid not in unread])
-        relations = tuple(table.relation for table in tables)
-        described = (relations, catalog.types, catalog.known, repairs, catalog.partitions)
-        order = SnapshotOrder(snapshot.lsn, time, path, *described)
+            def repair(group: Sequence[Relation]) -> None:
+                [relation] = group
+                with server_errors(of_table=True):
+                    self.progress(f"comparing {relation.full_name}")
+                    state = comparison.comparable(self.archive.last.tables.get(relation.oid))
+                    found = comparison.repair(source.tables[relation.oid], state)
+                    if found.ranges != ():
+                        key = state.key[0] if state.key else ""
+                        copies = source.copies(Inserts(relation, moment.lsn, at), found.ranges, key)
+                        self._copy(path, source, copies, f"the rows of {relation.full_name} that differ")
+                repairs[relation.oid] = found
+
+            def load(group: Sequence[Relation]) -> None:
+                with server_errors(of_table=True):
+                    inserts = [Inserts(r, moment.lsn, at, self._version(r, policy)) for r in group]
+                    copies = [copy for table in inserts for copy in source.copies(table)]
+                    self._copy(path, source, copies, ", ".join(relation.full_name for relation in group))
+
+            groups = [[relation] for relation in relations] if request.repair else source.groups(relations)
+            unread = self._stage_all(groups, repair if request.repair else load)
+            unread |= source.rewritten([relation.oid for relation in relations if relation.oid not in unread])
+        described = (relations, catalog.types, catalog.known, repairs if request.repair else None, catalog.partitions)
+        order = SnapshotOrder(moment.lsn, at, path, *described)
         return self._staged(order, skipped, unread)
 
-    def _compared(self, comparison: TableComparison, table: CatalogTable) -> Repair:
-        """Raises TableError if the table can't be repaired."""
-        state = self.archive.last.tables.get(table.relation.oid)
-        why = why_not_repaired(self.spark, state)
-        if state is None or why is not None:
-            raise TableError(f"--repair: not possible: {why}")
-        self.progress(f"comparing {table.full_name}")
-        return comparison.repair(table, state)
+    def _copy(self, path: str, source: SnapshotServer, copies: Sequence[TableCopy], what: str) -> None:
+        self.progress(f"reading {what}")
+        begin = time.monotonic()
+        self._write(path, source.blocks(copies))
+        own = F.col("relation").isin({copy.inserts.relation.oid for copy in copies})
+        [done] = read_table(self.spark, Place(path)).where(own).agg(F.sum("rows").alias("rows")).collect()
+        rows, seconds = done["rows"] or 0, time.monotonic() - begin
+        self.progress(f"read {rows:,} rows in {seconds:.1f} s, {rows / seconds:,.0f} per second")
 
-    def _stage_repair(
-        self, path: str, table: CatalogTable, repair: Repair, source: SnapshotServer, policy: MaskingPolicy | None
-    ) -> None:
-        if repair.ranges == ():
-            return
-        self.progress(f"reading the rows of {table.full_name} that differ")
-        key = self.archive.last.tables[table.relation.oid].key
-        self._stage(path, table.relation, source.rows(table, repair.ranges, key[0] if key else ""), policy)
-
-    def _one_by_one(self, tables: Iterable[tuple[Relation, T]], stage: Callable[[T], None]) -> dict[int, str]:
-        """Stages tables. Returns the reasons why some can't be read, by OID."""
+    def _stage_all(
+        self, groups: Iterable[Sequence[Relation]], stage: Callable[[Sequence[Relation]], None]
+    ) -> dict[int, str]:
+        """Stages the tables of a group together; if that fails, each half. Returns the reasons why some can't be read,
+        by OID."""
         unread: dict[int, str] = {}
-        for relation, table in tables:
+        for group in groups:
             try:
-                with jdbc_errors(of_table=True):
-                    stage(table)
+                stage(group)
             except FAULTS as error:
+                if len(group) > 1:
+                    middle = len(group) // 2
+                    unread |= self._stage_all((group[:middle], group[middle:]), stage)
+                    continue
+                [relation] = group
                 step = f"reading {relation.namespace}.{relation.name}"
                 unread[relation.oid] = held_reason(error, step, str, partial(is_running, self.spark))
         return unread
@@ -155,12 +163,6 @@ class Staging:
     def _is_skipped(self, relation: Relation) -> bool:
         return self.config.rule_for(relation.namespace, relation.name).skip
 
-    def _exported(self, login: dict[str, str]) -> AbstractContextManager[ExportedSnapshot]:
-        request = self.request
-        if request.snapshot is not None and request.lsn is not None:
-            return nullcontext(given_snapshot(request.snapshot, request.lsn))
-        return export_snapshot(self.spark, request.jdbc or "", login, self.progress)
-
     def _stage_files(self, path: str) -> StagedTables:
         request, files = self.request, self._files()
         catalog = self._catalog()
@@ -177,22 +179,23 @@ class Staging:
         relations = [relation for name, relation in by_name.items() if name not in skipped]
         types = () if catalog is None else catalog.types
         policy = self._masking_policy(relations, types)
+        lsn, at = request.lsn or 0, None if request.time is None else microseconds_of(request.time)
 
-        def stage(relation: Relation) -> None:
+        def stage(group: Sequence[Relation]) -> None:
+            [relation] = group
             self.progress(f"reading {relation.namespace}.{relation.name}")
             try:
-                with jdbc_errors(), reading_files():
-                    self._stage(path, relation, files.rows(relation), policy)
+                with copy_errors(), reading_files():
+                    self._write(path, files.blocks(Inserts(relation, lsn, at, self._version(relation, policy))))
             except (ArchiveError, ConfigError) as error:
                 if len(relations) == 1:
                     raise
                 raise TableError(str(error), error.kind) from None
 
-        unread = self._one_by_one([(relation, relation) for relation in relations], stage)
-        time = None if request.time is None else microseconds_of(request.time)
+        unread = self._stage_all(([relation] for relation in relations), stage)
         known = None if catalog is None else catalog.known
         described = {} if catalog is None else catalog.partitions
-        order = SnapshotOrder(request.lsn or 0, time, path, tuple(relations), types, known, partitions=described)
+        order = SnapshotOrder(lsn, at, path, tuple(relations), types, known, partitions=described)
         staged = self._staged(order, skipped, unread)
         return replace(staged, unread=(*staged.unread, *left_out, *undescribed))
 
@@ -223,7 +226,7 @@ class Staging:
         if roots and len(roots) == len(names):
             error = ConfigError(f"--dump: no other tables: {'; '.join(map(_of_root, roots, roots.values()))}")
             named = patterns_of(sorted({*roots.values()}))
-            error.next_job = ("snapshot", "--tables", named, "--jdbc", self.config.source.server)
+            error.next_job = ("snapshot", "--tables", named, "--server", self.config.source.server_url)
             raise error
         tables = ((dump.tables[name], root) for name, root in roots.items())
         left = (TableSummary(t.schema, t.name, "", -1, held=_of_root(t.name, root)) for t, root in tables)
@@ -284,14 +287,11 @@ class Staging:
         known = {**self.archive.assembly.types, **{t.oid: t for t in types}}
         return UserTypes.of(known.values(), self.config.types)
 
-    def _stage(self, path: str, relation: Relation, rows: DataFrame, policy: MaskingPolicy | None) -> None:
-        """Masks the rows before anything is written."""
-        if policy is not None:
-            typed = self.archive.relations.definitions.typed(relation)
-            rows = masked(rows, policy.of_relation(typed))
-        oid = F.lit(relation.oid).cast("long").alias("relation")
-        staged = rows.select(oid, F.monotonically_increasing_id().alias("ordinal"), "new")
-        staged.write.format("delta").mode("append").save(path)
+    def _version(self, relation: Relation, policy: MaskingPolicy | None) -> MaskedVersion | None:
+        return None if policy is None else policy.of_relation(self.archive.relations.definitions.typed(relation))
+
+    def _write(self, path: str, blocks: DataFrame) -> None:
+        blocks.write.format("delta").mode("append").save(path)
 
 
 def _as_sent(relation: Relation) -> Relation:
@@ -302,6 +302,6 @@ def _as_sent(relation: Relation) -> Relation:
 
 def _of_root(name: str, root: str | None) -> str:
     return (
-        f"{name} is a partition of {root}, which is published under its own name: load {root} with --jdbc, or with "
+        f"{name} is a partition of {root}, which is published under its own name: load {root} with --server, or with "
         "--copy or --csv from COPY (SELECT …)"
     )

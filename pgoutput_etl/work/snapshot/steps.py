@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from posixpath import join
 
-from pgoutput_etl.answers.command_line import jdbc_job_line, job_line
+from pgoutput_etl.answers.command_line import job_line
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.postgres.queries import RECEIVER_ENVIRONMENT, identifier, literal
 from pgoutput_etl.protocol.framing import Framing
@@ -43,25 +43,14 @@ class Commands:
     request: SnapshotRequest
     version: int
 
-    @property
-    def _parts(self) -> tuple[str, str | None]:
-        """The JDBC URL as libpq's, and its user; other parameters are the driver's own."""
-        url, _, parameters = (self.request.jdbc or "").removeprefix("jdbc:").partition("?")
-        if not url.startswith("postgresql://"):
-            url = f"postgresql:///{url.removeprefix('postgresql:').lstrip('/')}"
-        user = re.search(r"(?:^|&)user=([^&]+)", parameters)
-        return url, None if user is None else user[1]
-
-    @property
-    def _server(self) -> str:
-        url, user = self._parts
-        return url if user is None else f"{url}?user={user}"
-
     def as_superuser(self, statement: str) -> str:
-        return _line("psql", "-U", "postgres", self._parts[0], "-c", statement)
+        place, _, parameters = self.request.url.partition("?")
+        others = "&".join(part for part in parameters.split("&") if not part.startswith("user="))
+        url = f"{re.sub('//[^/@]*@', '//', place)}{'?' if others else ''}{others}"
+        return _line("psql", "-U", "postgres", url, "-c", statement)
 
     def _as_user(self, statement: str) -> str:
-        return _line("psql", self._server, "-c", statement)
+        return _line("psql", self.request.url, "-c", statement)
 
     def create_slot(self, name: str) -> str:
         return self._as_user(f"SELECT pg_catalog.pg_create_logical_replication_slot({literal(name)}, 'pgoutput')")
@@ -83,16 +72,16 @@ class Commands:
         file = join(landing, f"{source}-0000001.bin") if is_folder else f"{source}-0000001.bin"
         given = [word for option in options for word in ("-o", option)]
         environment = (f"{name}={value}" for name, value in RECEIVER_ENVIRONMENT.items())
-        receiver = ("pg_recvlogical", "-d", self._server, "--slot", slot, *given, "--start", "-f", file)
+        receiver = ("pg_recvlogical", "-d", self.request.url, "--slot", slot, *given, "--start", "-f", file)
         line = _line("env", *environment, *receiver)
         where = "" if is_folder else f" and copy its file to {landing}"
         return LoadStep(f"start landing{where}; docs/landing.md makes it a service with rotation", line)
 
     def snapshot(self, slot: str) -> LoadStep:
         request = self.request
-        options = ["--tables", ",".join(request.tables), "--jdbc", request.jdbc or "", "--slot", slot]
+        options = ["--tables", ",".join(request.tables), "--server", request.url, "--slot", slot]
         options += ["--publication", ",".join(request.publications)] if request.publications else []
-        return LoadStep("load the rows from before the slot", jdbc_job_line(self.config, "snapshot", *options))
+        return LoadStep("load the rows from before the slot", job_line(self.config, "snapshot", *options))
 
     def apply(self) -> LoadStep:
         return LoadStep("apply the changes since, now and every night", job_line(self.config, "apply"))

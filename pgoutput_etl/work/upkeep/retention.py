@@ -31,7 +31,7 @@ LEAST_COMMITS = 20  # for a checkpoint: Delta itself writes one every 10 commits
 
 # Ledger tables that runs only append to: Delta allows compaction at the same time.
 APPENDED_TO = frozenset(
-    {"batches", "files", "relations", "types", "transactions", "messages", "claims", "schema_changes"}
+    {"batches", "files", "relations", "types", "transactions", "messages", "claims", "schema_changes", "verifications"}
 )
 
 

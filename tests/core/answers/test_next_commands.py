@@ -35,7 +35,7 @@ DIVERGED = TableCondition(3, "public", "d", ConditionKind.DIVERGED, "why", 100, 
 BAG = TableCondition(4, "public", "bag", ConditionKind.DIVERGED, "why", 100)
 REWRITTEN = [replace(one, state=ConditionKind.REWRITTEN) for one in (DIVERGED, BAG)]
 AMBIGUOUS = TableCondition(5, "public", "a", ConditionKind.AMBIGUOUS, "why", 100)
-SERVER = "--jdbc jdbc:postgresql://HOST:5432/DATABASE"
+SERVER = "--server postgresql://HOST:5432/DATABASE"
 STATES = {
     "held": (Findings({"public.t": "its name is empty"}), ["backfill --from-quarantine"]),
     "the name of a column": (
@@ -44,7 +44,7 @@ STATES = {
     ),
     "only on the server": (
         Findings({"public.t": KEY_IS_NEW, "odd.a,b [x]": KEY_IS_NEW}),
-        ["snapshot --tables 'odd.a?b [[]x],public.t' --jdbc jdbc:postgresql://HOST:5432/DATABASE"],
+        ["snapshot --tables 'odd.a?b [[]x],public.t' --server postgresql://HOST:5432/DATABASE"],
     ),
     "both": (Findings({"a.b": KEY_IS_NEW, "a.c": "its name is empty"}), ["backfill --from-quarantine", "snapshot "]),
     "unreadable bytes": (Findings({"a.b": "transaction 1 …"}, ["a.bin: 1 byte"], 1), ["backfill --from-quarantine"]),
@@ -52,7 +52,7 @@ STATES = {
     "left unread": (Findings({}, refused_files=[f"a.bin{LEFT_UNREAD}"]), ["backfill --from-quarantine"]),
     "other content": (Findings({}, refused_files=["a.bin was read before"]), ["apply "]),
     "no Prepare": (Findings({}, commits_without_prepare=["transaction 7"]), ["apply --set source.gaps=accept"]),
-    "swapped": (Findings({}, swapped={"a.b": "…"}), ["snapshot --tables a.b --jdbc "]),
+    "swapped": (Findings({}, swapped={"a.b": "…"}), ["snapshot --tables a.b --server "]),
     "ahead": (Findings({}, ahead={"a.b": 16, "a.c": 32}), ["apply "]),
     "incomplete": (Findings({}, conditions=[INCOMPLETE, PAST]), [f"snapshot --tables public.past,public.t {SERVER} "]),
     "diverged": (
@@ -113,7 +113,7 @@ def test_the_configured_server_stands_in_the_command(tmp_path: Path) -> None:
     path, url = tmp_path / "shop.yaml", "jdbc:postgresql://db:5432/shop"
     path.write_text(f"source: {{name: shop, landing: ./landing, jdbc: '{url}'}}\ntarget: {{root: ./warehouse}}\n")
     [step] = next_commands(load_config(str(path)), Findings({}, conditions=[DIVERGED]))
-    assert f"--jdbc {url} --repair" in step.command
+    assert f"--server {url.removeprefix('jdbc:')} --repair" in step.command
 
 
 def test_the_json_has_reasons_and_commands(config: Config) -> None:

@@ -59,6 +59,7 @@ def summary(batch: int, *tables: TableSummary) -> RunSummary:
         logical_messages={"transactional": 4, "others": 1},
         last_commit_time=COMMIT,
         conditions=CONDITIONS,
+        verified_through={"public.t": 28212000},
     )
 
 
@@ -128,6 +129,9 @@ pgoutput_etl_table_state{source="shop",schema="public",table="t",state="diverged
 # TYPE pgoutput_etl_table_mismatches gauge
 pgoutput_etl_table_mismatches{source="shop",schema="public",table="odd \\"\\\\\\n",state="held"} 0.0
 pgoutput_etl_table_mismatches{source="shop",schema="public",table="t",state="diverged"} 4.0
+# HELP pgoutput_etl_table_verified_lsn The last LSN as of which verify has found it equal, as a number.
+# TYPE pgoutput_etl_table_verified_lsn gauge
+pgoutput_etl_table_verified_lsn{source="shop",schema="public",table="t"} 28212000.0
 # HELP pgoutput_etl_last_commit_lsn LSN of the archive's last commit, as a number.
 # TYPE pgoutput_etl_last_commit_lsn gauge
 pgoutput_etl_last_commit_lsn{source="shop"} 28212080.0

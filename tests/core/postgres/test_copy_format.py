@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pgoutput_etl.errors import ArchiveError
-from pgoutput_etl.postgres.copy_format import binary_spans, header, record_spans, records, text_spans
+from pgoutput_etl.postgres.copy_format import (
+    binary_spans,
+    csv_tuples,
+    header,
+    record_spans,
+    records,
+    text_spans,
+    tuple_of,
+)
 from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 
 
@@ -21,6 +29,29 @@ def test_null_differs_from_empty_text() -> None:
         ["1", None, ""],
         ["2", "x,\ny", 'say "yes"'],
     ]
+
+
+def sent(rows: list[list[str | None]]) -> bytes:
+    """As the server sends rows for queries.copied_rows (CopyAttributeOutCSV in copyto.c)."""
+
+    def field(text: str | None) -> str:
+        if text is None:
+            return ""
+        return text if text and not set(text) & set(',"\r\n') else '"' + text.replace('"', '""') + '"'
+
+    return "".join(",".join(("", *map(field, row))) + "\n" for row in rows).encode()
+
+
+FIELDS = st.none() | st.text(
+    st.characters(codec="utf-8", exclude_characters="\0") | st.sampled_from('",\r\n\\ \ufeffN')
+)
+
+
+@given(st.integers(0, 4).flatmap(lambda n: st.lists(st.lists(FIELDS, min_size=n, max_size=n), min_size=1)))
+@example([["\ufeffa"], ["\\."], [""], [None]])
+def test_arrow_reads_what_a_server_sends(rows: list[list[str | None]]) -> None:
+    tuples = [tuple_of([None if text is None else text.encode() for text in row], b"t") for row in rows]
+    assert csv_tuples(sent(rows), len(rows[0])).to_pylist() == tuples
 
 
 def test_where_rows_begin_and_end() -> None:

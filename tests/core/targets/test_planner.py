@@ -272,8 +272,8 @@ def test_all_tables_that_the_configuration_contradicts_are_named_with_a_command_
     assert "load a snapshot" in str(error.value)
     with pytest.raises(ConfigError, match=r"public.t4 was .*; public.t5 was ") as error:
         make_plan(in_mode(Mode.HISTORY), RelationHistory(), {}, loaded, UserTypes())
-    server = "jdbc:postgresql://HOST:5432/DATABASE"
-    assert error.value.next_job == ("snapshot", "--tables", "public.t4,public.t5", "--jdbc", server)
+    server = "postgresql://HOST:5432/DATABASE"
+    assert error.value.next_job == ("snapshot", "--tables", "public.t4,public.t5", "--server", server)
 
 
 def test_a_type_that_turns_out_to_be_no_array_holds_its_table_alone() -> None:

@@ -117,7 +117,7 @@ def test_a_key_whose_new_type_cannot_hold_an_old_value(nights: Nights) -> None:
     assert (summary.exit_code, set(held(summary))) == (EXIT_QUARANTINE, {"t"})
     [step] = summary.next
     options = shlex.join(nights.job.loaded().options)
-    assert re.match("pgoutput-etl snapshot .* --tables public.t --jdbc ", step.command)
+    assert re.match("pgoutput-etl snapshot .* --tables public.t --server ", step.command)
     assert run(f"pgoutput-etl backfill --tables public.t {options}") == EXIT_QUARANTINE
     assert run(f"pgoutput-etl backfill --from-quarantine {options}") == EXIT_QUARANTINE
 

@@ -85,7 +85,7 @@ def test_a_table_that_others_seem_to_be_renamed_to_is_named(nights: Nights) -> N
     assert "Possibly replaced: public.t has had no change since LSN 0/100, while tables named public.t_new" in text
     assert "All tables but public.t (possibly replaced) are consistent through LSN 0/300." in text
     [command] = (step.command for step in summary.next)
-    assert " --tables public.t --jdbc jdbc:postgresql://HOST:5432/DATABASE" in command
+    assert " --tables public.t --server postgresql://HOST:5432/DATABASE" in command
     again = nights.job.run()
     assert (again.swaps, again.exit_code, again.next) == (summary.swaps, 3, summary.next), "nothing new"
     written = nights.night(transaction(9, 0x400, insert("2", "written", oid=1)))

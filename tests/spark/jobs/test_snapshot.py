@@ -9,24 +9,28 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import functions as F
 
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
+from pgoutput_etl.ingest.executors import pack_blocks
 from pgoutput_etl.ledger.as_of import tables_at
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.postgres.copy_format import tuple_of
 from pgoutput_etl.protocol.framing import COPY_SIGNATURE
 from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, ReplicaIdentity
+from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
+from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.targets.plan import KeyRanges
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder
 from pgoutput_etl.work.snapshot.report import SnapshotSummary
 from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.work.snapshot.run import snapshot
-from pgoutput_etl.work.snapshot.sources import as_tuples
+from pgoutput_etl.work.snapshot.sources import Inserts
 from tests.support.dumps import Toc
 from tests.support.jobs import Nights, summary_text
 from tests.support.kept_rows import as_of
@@ -212,11 +216,11 @@ def begin_repair(
     ledger = DeltaLedger.of(spark, config)
     last = ledger.batches.last()
     assert last is not None
-    staged, width = str(nights.job.folder / "staged"), len(relation.columns)
-    texts = spark.createDataFrame([*rows], ", ".join(f"t{i} string" for i in range(width)))
-    oid, ordinal = F.lit(relation.oid).cast("long").alias("relation"), F.monotonically_increasing_id().alias("ordinal")
-    new = as_tuples(texts, width).select(oid, ordinal, "new")
-    new.write.format("delta").mode("overwrite").save(staged)
+    staged = str(nights.job.folder / "staged")
+    tuples = [tuple_of([None if text is None else text.encode() for text in row], b"t") for row in rows]
+    messages = Inserts(relation, lsn, 0).messages(pa.array(tuples, pa.binary()), 0)
+    blocks = pa.Table.from_batches(pack_blocks([messages], BlockKind.CHANGE), BLOCK_SCHEMA)
+    frame(spark, blocks).write.format("delta").mode("overwrite").save(staged)
     repairs = {relation.oid: Repair(last.tables[relation.oid].version, ranges)}
     order = SnapshotOrder(lsn, 0, staged, (relation,), repairs=repairs)
     batch = replace(Batch.after(last, {}), work=order.to_json())

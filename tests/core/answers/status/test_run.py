@@ -118,7 +118,7 @@ def test_tables_that_others_seem_to_be_renamed_to(ledger: SmallLedger) -> None:
     )
     assert "All tables but public.t (possibly replaced) are consistent" in printed(report)
     [command] = (step.command for step in report.next)
-    assert " --tables public.t --jdbc jdbc:postgresql://HOST:5432/DATABASE" in command
+    assert " --tables public.t --server postgresql://HOST:5432/DATABASE" in command
     ledger.finish(2, NIGHT, 0x200, [stored(1, "t", 0x110), copy, stored(3, "t_new", 0x30)])
     assert found(ledger).exit_code == 0
 
@@ -320,8 +320,8 @@ def test_diverged_and_incomplete_tables_have_their_reason_and_command(ledger: Sm
     ]
     assert (report.exit_code, report.held) == (3, ())
     assert [step.command.split(" --tables ")[1] for step in report.next] == [
-        "public.odd --jdbc jdbc:postgresql://HOST:5432/DATABASE --repair",
-        "public.part --jdbc jdbc:postgresql://HOST:5432/DATABASE",
+        "public.odd --server postgresql://HOST:5432/DATABASE --repair",
+        "public.part --server postgresql://HOST:5432/DATABASE",
     ]
     text = printed(report)
     assert text.startswith("shop: 1 table diverged; 1 table incomplete.\n")
@@ -436,6 +436,17 @@ def test_older_nights_are_left_out(ledger: SmallLedger) -> None:
     for days in (40, 30, 29, 1):
         ledger.finish(50 - days, NIGHT - timedelta(days=days), 0x100)
     assert [night.day for night in found(ledger).nights] == ["2026-02-01", "2026-03-01"]
+
+
+def test_tables_that_were_found_equal(ledger: SmallLedger) -> None:
+    ledger.finish(1, NIGHT, 0x200, [state(1, "t", 5), state(2, "odd", 5), state(3, "part", 5)])
+    assert found(ledger).verified_through == {}
+    ledger.add(
+        "verifications", *({"batch": 1, "oid": oid, "lsn": lsn} for oid, lsn in ((1, 7), (2, 9), (1, 8), (9, 1)))
+    )
+    report = found(ledger)
+    assert report.verified_through == {"public.odd": "0/9", "public.t": "0/8"}
+    assert "Found equal to the server's: 2 tables of 3, through LSN 0/8 or later." in printed(report)
 
 
 def test_json_has_the_same(ledger: SmallLedger) -> None:

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from pgoutput_etl.answers.verify.tables import mending_command
 from pgoutput_etl.config.rules import Mode
-from pgoutput_etl.postgres.connection import DRIVER_PACKAGE
 from tests.core.targets.test_planner import CONFIG, state_of
 from tests.support.small_archives import table
 
-URL = "jdbc:postgresql://db:5432/shop"
+URL = "postgresql://db:5432/shop"
 MIRROR = state_of(table(name="orders"))
 HISTORY = replace(state_of(table(name="a,b", oid=2)), mode=Mode.HISTORY)
 
@@ -18,13 +17,12 @@ HISTORY = replace(state_of(table(name="a,b", oid=2)), mode=Mode.HISTORY)
 def test_a_server_repairs_what_it_can_and_then_replaces_the_rest() -> None:
     assert mending_command([], URL, CONFIG) is None
     for differing in ([MIRROR], [HISTORY, MIRROR]):
-        command = mending_command(differing, URL, CONFIG)
+        command = mending_command(differing, f"jdbc:{URL}", CONFIG)
         assert command is not None
-        assert command.endswith(f" snapshot --tables public.orders --jdbc {URL} --repair")
+        assert command.endswith(f" snapshot --tables public.orders --server {URL} --repair")
     replaced = mending_command([HISTORY], URL, CONFIG)
     assert replaced is not None
-    assert replaced.endswith(f" snapshot --tables 'public.a?b' --jdbc {URL}")
-    assert DRIVER_PACKAGE not in replaced, "the installed command adds it"
+    assert replaced.endswith(f" snapshot --tables 'public.a?b' --server {URL}")
 
 
 def test_without_a_server_tables_are_rebuilt() -> None:

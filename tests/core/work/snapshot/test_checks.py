@@ -21,6 +21,7 @@ from pgoutput_etl.work.snapshot.checks import NOTE, PROBLEM, Check, Coverage, or
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 
 URL = "jdbc:postgresql://db:5432/shop?user=etl&ssl=true"
+LIBPQ = "postgresql://db:5432/shop?user=etl&sslmode=verify-full"
 PART: Mapping[str, Any] = {"name": "etl", "columns": ["id", "v"], "filter": None}
 TABLE = SourceTable("public", "t", False, False, True, "d", True, True, False, ("id", "v"), (PART,))
 SLOT = ReplicationSlot("etl", "pgoutput", "shop", False, True, 0x100, None)
@@ -39,7 +40,7 @@ SERVER = SourceServer(
     publications=(Publication("etl", ()),),
     tables=(TABLE,),
 )
-REQUEST = SnapshotRequest(("public.*",), jdbc=URL)
+REQUEST = SnapshotRequest(("public.*",), server=URL)
 EMPTY = Coverage(None, None)
 
 
@@ -65,8 +66,8 @@ def test_nothing_is_missing(configuration: Path) -> None:
     assert (findings, report.exit_code) == ([], 0)
     assert [shlex.split(step.command) for step in report.steps] == [
         [
-            *("./spark-submit.sh", "--packages", "org.postgresql:postgresql:42.7.7", "jobs/snapshot.py"),
-            *("--config", str(configuration), "--tables", "public.*", "--jdbc", URL, "--slot", "etl"),
+            *("./spark-submit.sh", "jobs/snapshot.py", "--config", str(configuration)),
+            *("--tables", "public.*", "--server", LIBPQ, "--slot", "etl"),
         ],
         ["./spark-submit.sh", "jobs/apply.py", "--config", str(configuration)],
     ]
@@ -82,20 +83,20 @@ def test_an_empty_server_gets_every_command_in_order(configuration: Path) -> Non
         ("publication", False),
         ("slot", True),
     ]
-    psql = ["psql", "-U", "postgres", "postgresql://db:5432/shop", "-c"]
+    psql = ["psql", "-U", "postgres", "postgresql://db:5432/shop?sslmode=verify-full", "-c"]
     assert [shlex.split(step.command) for step in report.steps[:5]] == [
         [*psql, "ALTER SYSTEM SET wal_level = 'logical'"],
         [*psql, 'ALTER ROLE "etl" REPLICATION'],
         [*psql, 'CREATE PUBLICATION "etl" FOR ALL TABLES'],
         [
             "psql",
-            "postgresql://db:5432/shop?user=etl",
+            LIBPQ,
             "-c",
             "SELECT pg_catalog.pg_create_logical_replication_slot('etl', 'pgoutput')",
         ],
         [
             *("env", "PGCLIENTENCODING=UTF8", f"PGOPTIONS={RECEIVER_ENVIRONMENT['PGOPTIONS']}"),
-            *("pg_recvlogical", "-d", "postgresql://db:5432/shop?user=etl", "--slot", "etl"),
+            *("pg_recvlogical", "-d", LIBPQ, "--slot", "etl"),
             *("-o", "proto_version=4", "-o", 'publication_names="etl"', "-o", "streaming=parallel"),
             *("-o", "messages=true"),
             *("--start", "-f", str(Path.cwd() / "landing/shop-0000001.bin")),

@@ -17,30 +17,34 @@ from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIden
 from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder
 from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
 
-URL = "jdbc:postgresql://db/shop"
+URL = "postgresql://db/shop"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "expected one of --jdbc, --csv, --copy and --dump"),
-        ({"jdbc": URL, "files": "x"}, "expected one of"),
+        ({}, "expected one of --server, --csv, --copy and --dump"),
+        ({"server": URL, "files": "x"}, "expected one of"),
         ({"files": "x"}, "--lsn: expected the LSN at which the rows were taken"),
-        ({"jdbc": URL, "lsn": 7}, "--snapshot and --lsn: expected both"),
-        ({"jdbc": URL, "snapshot": "0-1-1"}, "--snapshot and --lsn: expected both"),
-        ({"files": "x", "lsn": 7, "snapshot": "0-1-1"}, "--snapshot: expected only with --jdbc"),
-        ({"jdbc": URL, "catalog": "x"}, "--catalog: expected only with files"),
+        ({"server": URL, "lsn": 7}, "--snapshot and --lsn: expected both"),
+        ({"server": URL, "snapshot": "0-1-1"}, "--snapshot and --lsn: expected both"),
+        ({"files": "x", "lsn": 7, "snapshot": "0-1-1"}, "--snapshot: expected only with --server"),
+        ({"server": URL, "lsn": 7, "snapshot": "'; x"}, "--snapshot: expected the snapshot's name"),
+        ({"server": URL, "catalog": "x"}, "--catalog: expected only with files"),
         ({"files": "x", "lsn": 7, "columns": ("a",)}, "--columns: expected only with --copy"),
-        ({"jdbc": f"{URL}?password=SECRET"}, "a password on a command line"),
-        ({"jdbc": "jdbc:mysql://db"}, "expected jdbc:postgresql:"),
-        ({"jdbc": URL, "connections": 0}, "--connections: expected 1 to 64"),
-        ({"files": "x", "lsn": 7, "checks_only": True}, "--check: expected --jdbc"),
-        ({"files": "x", "lsn": 7, "slot": "etl"}, "--slot: expected only with --jdbc"),
-        ({"jdbc": URL, "slot_lsn": 7}, "--slot-lsn: expected only with --lsn"),
-        ({"jdbc": URL, "tables": ()}, "--tables: expected one or more patterns"),
-        ({"files": "x", "lsn": 7, "repair": True}, "--repair: expected --jdbc"),
-        ({"jdbc": URL, "lsn": 7, "snapshot": "0-1-1", "repair": True}, "--repair: expected --jdbc, without --snapshot"),
-        ({"jdbc": URL, "checks_only": True, "repair": True}, "--repair: .* without .* --check"),
+        ({"server": f"{URL}?password=SECRET"}, "a password on a command line"),
+        ({"server": "jdbc:mysql://db"}, "expected postgresql://"),
+        ({"server": URL, "connections": 0}, "--connections: expected 1 to 64"),
+        ({"files": "x", "lsn": 7, "checks_only": True}, "--check: expected --server"),
+        ({"files": "x", "lsn": 7, "slot": "etl"}, "--slot: expected only with --server"),
+        ({"server": URL, "slot_lsn": 7}, "--slot-lsn: expected only with --lsn"),
+        ({"server": URL, "tables": ()}, "--tables: expected one or more patterns"),
+        ({"files": "x", "lsn": 7, "repair": True}, "--repair: expected --server"),
+        (
+            {"server": URL, "lsn": 7, "snapshot": "0-1-1", "repair": True},
+            "--repair: .* without --snapshot",
+        ),
+        ({"server": URL, "checks_only": True, "repair": True}, "--repair: .* without .* --check"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
@@ -50,9 +54,11 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
 
 
 def test_valid_options_pass() -> None:
-    SnapshotRequest(("*",), jdbc=URL).check()
-    SnapshotRequest(("*",), 7, jdbc=URL, snapshot="0-1-1", slot="etl", slot_lsn=7).check()
-    SnapshotRequest(("*",), 7, jdbc=URL, checks_only=True).check()
+    SnapshotRequest(("*",), server=URL).check()
+    SnapshotRequest(("*",), server=f"jdbc:{URL}").check()
+    assert SnapshotRequest(("*",), server=f"jdbc:{URL}").url == URL
+    SnapshotRequest(("*",), 7, server=URL, snapshot="0-1-1", slot="etl", slot_lsn=7).check()
+    SnapshotRequest(("*",), 7, server=URL, checks_only=True).check()
     SnapshotRequest(("*",), 7, files="x", format=RowFormat.BINARY, columns=("a",), catalog="c").check()
 
 
@@ -69,7 +75,7 @@ def test_an_order_survives_a_round_trip_through_json() -> None:
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(1, 64), st.data())
 def test_every_key_is_in_exactly_one_share(one: int, other: int, count: int, data: st.DataObject) -> None:
     low, high = sorted((one, other))
-    shares = queries.shares_of_integers(low, high, count)
+    shares = queries.shares_of_integers('the "key"', low, high, count)
     assert 1 <= len(shares) <= count
     key = data.draw(st.integers(low, high))
     assert sum(_holds(share, key) for share in shares) == 1
@@ -78,22 +84,24 @@ def test_every_key_is_in_exactly_one_share(one: int, other: int, count: int, dat
 def _holds(share: str, place: int) -> bool:
     if share == "true":
         return True
-    parts = [part.split() for part in share.split(" AND ")]
-    return all(place >= int(bound) if sign == ">=" else place < int(bound) for _, sign, bound in parts)
+    parts = [part.removeprefix('t."the ""key""" ').split() for part in share.split(" AND ")]
+    return all(place >= int(bound) if sign == ">=" else place < int(bound) for sign, bound in parts)
 
 
 def test_every_page_is_in_exactly_one_share() -> None:
     assert queries.shares_of_pages(0, 4) == ["true"]
-    assert queries.shares_of_pages(9, 2) == ["place < '(5,0)'::tid", "place >= '(5,0)'::tid"]
+    assert queries.shares_of_pages(9, 2) == ["t.ctid < '(5,0)'::tid", "t.ctid >= '(5,0)'::tid"]
     for pages in range(40):
         assert len(queries.shares_of_pages(pages, 4)) <= 4
 
 
 def test_names_are_quoted_and_child_tables_excluded() -> None:
-    rows = queries.snapshot_rows('s"', "t x", ['a"b'], False, None, "(b > 3)")
-    assert rows.endswith(' FROM ONLY "s"""."t x" AS t WHERE (b > 3)')
-    assert 'format(\'%s\', t."a""b")' in rows
-    assert " FROM ONLY " not in queries.snapshot_rows("s", "t", ["a"], True, None, None)
+    rows = queries.copied_rows('s"', "t x", ['a"b'], False, ["(b > 3)", 't."a""b" BETWEEN 1 AND 2'])
+    assert rows == (
+        'COPY (SELECT NULL, t."a""b" FROM ONLY "s"""."t x" AS t WHERE ((b > 3)) AND (t."a""b" BETWEEN 1 AND 2)) '
+        "TO STDOUT (FORMAT csv)"
+    )
+    assert " FROM ONLY " not in queries.copied_rows("s", "t", ["a"], True, [])
 
 
 def catalog(*publications: dict[str, Any]) -> str:
