@@ -8,7 +8,8 @@
     │   └── SequenceError    … the order of the messages
     ├── TableError           inspect one table; the others continue         exit 3 (the table is held)
     └── RunError             run again, or finish what another run began    exit 1
-        └── AnotherRunError  … another run works on the source, or just has
+        └── TryLaterError    … nothing is wrong: run again later             exit 75
+            └── AnotherRunError  … another run works on the source, or just has
 
 No message contains a cell's value: messages reach logs, terminals and tickets. The texts of other libraries' errors may
 contain values: `brief` describes such an error without its text.
@@ -139,7 +140,11 @@ class RunError(PgoutputEtlError):
         self.next_job = next_job
 
 
-class AnotherRunError(RunError):
+class TryLaterError(RunError):
+    """Nothing is wrong: a later run of the same command may be able to."""
+
+
+class AnotherRunError(TryLaterError):
     """Another run works on this source, or has just finished. Running again once it has ended is enough."""
 
 

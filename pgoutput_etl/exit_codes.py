@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pgoutput_etl.errors import AnotherRunError, ConfigError
+from pgoutput_etl.errors import ConfigError, TryLaterError
 
 EXIT_DONE = 0
 EXIT_FAILED = 1
@@ -15,7 +15,7 @@ EXIT_DIFFERENT = 3  # verify: tables differ from the other side, or are held
 
 def exit_code_of(error: Exception) -> int:
     """The exit code of a run that `error` ended."""
-    if isinstance(error, AnotherRunError):
+    if isinstance(error, TryLaterError):
         return EXIT_TRY_LATER
     return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
 

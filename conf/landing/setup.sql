@@ -5,6 +5,7 @@
 -- -v failover=true: standbys have the slot too (PostgreSQL 17 and newer; both options together from 18 on).
 -- -v catalog=false: without catalog.sql, which writes changes of tables' definitions into the slot (PostgreSQL 14 and
 -- newer).
+-- -v keyless=accept: creates the publication also if it makes PostgreSQL reject UPDATEs and DELETEs that work today.
 \set ON_ERROR_STOP on
 set search_path = '';
 \if :{?slot} \else \set slot etl \endif
@@ -12,6 +13,7 @@ set search_path = '';
 \if :{?two_phase} \else \set two_phase '' \endif
 \if :{?failover} \else \set failover '' \endif
 \if :{?catalog} \else \set catalog true \endif
+\if :{?keyless} \else \set keyless stop \endif
 \set is_ready true
 select current_setting('server_version_num')::int >= 180000 as is_18,
        current_setting('server_version_num')::int >= 170000 as is_17,
@@ -24,14 +26,35 @@ select current_setting('server_version_num')::int >= 180000 as is_18,
        coalesce(nullif(:'two_phase', '')::boolean, false) as new_two_phase,
        coalesce(nullif(:'failover', '')::boolean, false) as new_failover \gset
 
+\if :has_publication
+\else
+-- An UPDATE or DELETE of a published table without a key fails, and with it the application.
+create temporary view keyless as
+    select c.oid::regclass as "without a key"
+    from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+    where c.relkind = 'r' and c.relpersistence = 'p' and n.nspname !~ '^pg_'
+      and n.nspname not in ('information_schema', 'pgoutput_etl')
+      and not exists (select from pg_catalog.pg_publication_tables p
+                      where p.schemaname = n.nspname and p.tablename = c.relname)
+      and (c.relreplident = 'n' or c.relreplident <> 'f' and not exists (
+          select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisvalid
+             and case c.relreplident when 'd' then i.indisprimary else i.indisreplident end));
+select :'keyless' <> 'accept' and exists (select from pg_temp.keyless) as is_stopped \gset
+\if :is_stopped
+select * from pg_temp.keyless order by 1;
+do $$ begin
+    raise exception 'nothing was created: PostgreSQL would reject UPDATEs and DELETEs of the tables that are listed above'
+    using hint = 'Give them a primary key or a REPLICA IDENTITY, or publish listed tables only, or go on with '
+        '-v keyless=accept';
+end $$;
+\endif
+drop view pg_temp.keyless;
+create publication etl for all tables;
+\endif
+
 \if :has_role
 \else
 create role landing login replication;
-\endif
-
-\if :has_publication
-\else
-create publication etl for all tables;
 \endif
 
 \if :has_slot

@@ -153,6 +153,11 @@ class SourceTable:
     def name(self) -> str:
         return f"{self.schema}.{self.table}"
 
+    @property
+    def is_keyless(self) -> bool:
+        """PostgreSQL rejects UPDATE and DELETE of a published table without a replica identity."""
+        return self.identity != "f" and not (self.has_key and self.identity != "n")
+
     def published_by(self, names: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
         """names: publications; empty for all."""
         return tuple(p for p in self.publications if not names or p["name"] in names)

@@ -106,6 +106,48 @@ def test_tables_without_changes_are_listed(shop: Database) -> None:
     assert "The publication etl leaves out some operations" in shop.setup().stdout
 
 
+def test_nothing_is_created_that_would_break_the_application(shop: Database) -> None:
+    shop.psql(
+        "create table with_key (a int primary key)",
+        "create table keyless (a int)",
+        "create table parted (a int) partition by list (a)",
+        'create table "a part" partition of parted default',
+        "create unlogged table unlogged (a int)",
+        "create table nothing (a int primary key)",
+        "alter table nothing replica identity nothing",
+        "create table published (a int)",
+        "create publication other for table published",
+    )
+    done = shop.setup()
+    assert done.returncode == 3
+    listed = done.stdout.partition("without a key")[2]
+    assert re.findall(r"^ ([^ ].*?) *$", listed, re.MULTILINE) == [
+        "public.keyless",
+        'public."a part"',
+        "public.nothing",
+    ]
+    assert "nothing was created: PostgreSQL would reject UPDATEs" in done.stderr
+    assert "-v keyless=accept" in done.stderr
+    created = "select count(*) from pg_publication where pubname = 'etl' union all select count(*) from pg_roles "
+    created += "where rolname = 'landing' union all select count(*) from pg_replication_slots"
+    assert shop.server.psql(created).split() == ["0", "0", "0"]
+    succeeds(shop.setup("keyless=accept"))
+    succeeds(shop.setup())
+
+
+def test_what_was_set_up_can_be_removed(shop: Database) -> None:
+    shop.psql("create table a (b int primary key)")
+    remove = "psql -d shop -f conf/landing/setup-remove.sql"
+    succeeds(shop.setup("slot=named"))
+    succeeds(shop.run(f"{remove} -v slot=named"))
+    succeeds(shop.run(remove))
+    left = "select (select count(*) from pg_publication), (select count(*) from pg_event_trigger), "
+    left += "(select count(*) from pg_replication_slots)"
+    shop.psql("create table c (d int)", "alter table c add column e int")
+    assert shop.run(f'psql -d shop -XAtc "{left}"').stdout.strip() == "0|0|0"
+    succeeds(shop.setup("keyless=accept"))
+
+
 def test_tables_whose_key_is_not_sent_are_listed(shop: Database) -> None:
     shop.psql(
         "create table generated (a int, b int generated always as (a + 1) stored, c int, primary key (a, b))",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from glob import escape
 
 import yaml
 
 from pgoutput_etl.answers.init.findings import ArchiveFindings, TableFindings
 from pgoutput_etl.config.json_schema import FILE
+
+_FOLDERS = "# Folders are relative to the job's working directory."
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
@@ -33,26 +35,50 @@ def source_name(landing: str) -> str:
 
 def configuration(landing: str, name: str, findings: ArchiveFindings) -> str:
     """The YAML file's text. name: the source's name."""
-    return "\n".join([*_heading(landing, findings), *_source(landing, name, findings), *_tables(findings), ""])
+    source = _source(landing, name, _files(findings))
+    return "\n".join([*_heading(landing, findings), *source, *_tables(findings.tables), ""])
+
+
+def server_configuration(landing: str, name: str, tables: Sequence[TableFindings], catalog_key: str | None) -> str:
+    """The YAML file's text before anything has landed. catalog_key: the name of a variable."""
+    lines = ["  framing: auto  # detected per file"]
+    lines.append("  gaps: refuse  # a missing file stops the run, where files are numbered")
+    if catalog_key is not None:
+        lines.append(f"  catalog_key: ${{{catalog_key}}}  # nobody but the server can sign changes of definitions")
+    heading = [*_written_by("start from the server's catalog"), _FOLDERS, ""]
+    return "\n".join([*heading, *_source(landing, name, lines), *_tables(tables), ""])
+
+
+def _written_by(job: str) -> Iterator[str]:
+    yield f"# yaml-language-server: $schema={FILE.as_uri()}"
+    yield f"# Written by pgoutput-etl {job}. docs/configuration.md has every key."
 
 
 def _heading(landing: str, findings: ArchiveFindings) -> Iterator[str]:
     read = (
         f"{findings.inspected:,} of {findings.files:,} files" if _is_sample(findings) else f"{findings.files:,} files"
     )
-    yield f"# yaml-language-server: $schema={FILE.as_uri()}"
-    yield f"# Written by pgoutput-etl init from {read} in {quoted(landing)}. docs/configuration.md has every key."
+    yield from _written_by(f"init from {read} in {quoted(landing)}")
     if _is_sample(findings):
         yield "# These are the first and the newest files; others may have more tables. pgoutput-etl inspect reads all."
-    yield "# Folders are relative to the job's working directory."
+    yield _FOLDERS
     yield from (f"# Can't be read: {quoted(line)}" for line in findings.unreadable)
     yield ""
 
 
-def _source(landing: str, name: str, findings: ArchiveFindings) -> Iterator[str]:
+def _source(landing: str, name: str, files: Iterable[str]) -> Iterator[str]:
     yield "source:"
     yield f"  name: {quoted(name)}  # one replication slot's archive; the ledger is kept per source"
     yield f"  landing: {quoted(landing)}"
+    yield from files
+    yield "  snapshot: manual  # exit code 3 until the rows from before the archive are loaded; accept: there are none"
+    yield ""
+    yield "target:"
+    yield "  root: ./warehouse  # a Delta table per PostgreSQL table, at <root>/<schema>/<table>"
+    yield ""
+
+
+def _files(findings: ArchiveFindings) -> Iterator[str]:
     if len(findings.framings) == 1:
         yield f"  framing: {findings.framings[0]}  # of all files that were read; auto detects it per file"
     else:
@@ -64,19 +90,14 @@ def _source(landing: str, name: str, findings: ArchiveFindings) -> Iterator[str]
         yield "  gaps: refuse  # stops the run there; accept: if these files never existed"
     else:
         yield "  gaps: refuse  # the files are not numbered: a missing file of whole transactions can't be noticed"
-    yield "  snapshot: manual  # exit code 3 until the rows from before the archive are loaded; accept: there are none"
-    yield ""
-    yield "target:"
-    yield "  root: ./warehouse  # a Delta table per PostgreSQL table, at <root>/<schema>/<table>"
-    yield ""
 
 
-def _tables(findings: ArchiveFindings) -> Iterator[str]:
-    yield "# Tables in the archive, with their keys. Each is mirrored whole, unless a rule below says otherwise."
-    yield from (line for table in findings.tables for line in _table(table))
-    if not findings.tables:
+def _tables(tables: Sequence[TableFindings]) -> Iterator[str]:
+    yield "# Tables, with their keys. Each is mirrored whole, unless a rule below says otherwise."
+    yield from (line for table in tables for line in _table(table))
+    if not tables:
         yield "#   none yet"
-    rules = [line for table in findings.tables if table.is_full or table.common for line in _rule(table)]
+    rules = [line for table in tables if table.is_full or table.common for line in _rule(table)]
     if rules:
         yield ""
         yield "# REPLICA IDENTITY FULL does not tell the key: without a rule, all columns together identify a row. If a"

@@ -76,7 +76,7 @@ def archive_findings(landed: Iterable[LandedFile], inspection: Inspection) -> Ar
     for relation in filter(None, map(assembly.relations.newest, sorted(assembly.relations.oids()))):
         if relation not in roots:
             partitions = of_columns((p for p, root in roots.items() if root == relation), relation)
-            tables[relation.namespace, relation.name] = _table(relation, partitions, user_types)
+            tables[relation.namespace, relation.name] = described_table(relation, partitions, user_types)
     return ArchiveFindings(
         files=len(paths),
         inspected=len(inspection.landed),
@@ -88,7 +88,8 @@ def archive_findings(landed: Iterable[LandedFile], inspection: Inspection) -> Ar
     )
 
 
-def _table(relation: Relation, partitions: Sequence[Relation], user_types: UserTypes) -> TableFindings:
+def described_table(relation: Relation, partitions: Sequence[Relation], user_types: UserTypes) -> TableFindings:
+    """partitions: of the table, if it is a root."""
     key, problem = own_key(relation), None
     try:
         check_identities(relation, key, partitions)

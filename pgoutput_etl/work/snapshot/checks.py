@@ -246,8 +246,7 @@ class Checklist:
             yield Check(PROBLEM, "SELECT", text, (step,), loses_rows=True)
 
     def _identities(self, tables: Sequence[SourceTable]) -> Iterator[Check]:
-        """PostgreSQL rejects UPDATE and DELETE of a published table without a replica identity."""
-        rejected = [t for t in tables if not t.is_root and t.identity != "f" and not (t.has_key and t.identity != "n")]
+        rejected = [table for table in tables if not table.is_root and table.is_keyless]
         if rejected:
             steps = tuple(
                 LoadStep(

@@ -1,0 +1,10 @@
+"""Brings a server's tables to Delta with one command: from the publication to the first apply."""
+
+import sys
+from os.path import dirname, realpath
+
+if __name__ == "__main__":
+    sys.path.append(dirname(dirname(realpath(sys.argv[0]))))
+    from pgoutput_etl.launcher import run_job
+
+    sys.exit(run_job("start"))

@@ -1,0 +1,41 @@
+"""Brings a server's tables to Delta with one command: from the publication to the first apply.
+
+(1) Creates the publication, the slot, and catalog Messages, as conf/landing/setup.sql does, (2) writes a configuration
+from the server's catalog, (3) prints the receiver's command and waits until changes land, (4) loads the rows from
+before the slot, (5) applies what has landed. What is done is skipped, so the same command continues after an error.
+The receiver comes before the load, because the server keeps all changes until they are received.
+"""
+
+from __future__ import annotations
+
+from pgoutput_etl.console import ProgressPrinter
+from pgoutput_etl.jobs.command import Command, OutputOptions, session
+from pgoutput_etl.standard_output import StandardOutput
+from pgoutput_etl.work.start.request import StartRequest
+
+
+def run(request: StartRequest, output: OutputOptions) -> int:
+    request.check()
+    from pgoutput_etl.work.start.report import print_start
+    from pgoutput_etl.work.start.run import Start
+
+    start = Start(request, ProgressPrinter(output.quiet))
+    if request.undo:
+        summary = start.undo()
+    elif request.dry_run:
+        summary = start.rehearse()
+    else:
+        config = start.prepare()
+        with session("start", config) as spark:
+            summary = start.load(spark, config)
+    with StandardOutput():
+        if output.json:
+            print(summary.to_json())
+        else:
+            print_start(summary)
+    return summary.exit_code
+
+
+EXAMPLE = "PGUSER=postgres ./spark-submit.sh jobs/start.py --server postgresql://db:5432/shop --config conf/shop.yaml"
+
+COMMAND = Command("start", __doc__, EXAMPLE, (StartRequest, OutputOptions), run)

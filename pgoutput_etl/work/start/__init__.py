@@ -1,0 +1,1 @@
+"""The start job: from a server to tables with one command."""

@@ -1,0 +1,57 @@
+"""What the start job did, or would do, as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+
+from pgoutput_etl.console import print_parts
+from pgoutput_etl.exit_codes import EXIT_DONE
+from pgoutput_etl.work.files.report import RunReport, print_summary
+from pgoutput_etl.work.snapshot.report import SnapshotSummary, print_snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class StartStep:
+    """is_done: nothing is left to do."""
+
+    text: str
+    command: str
+    is_done: bool
+
+    def line(self) -> str:
+        return f"{self.text}{' (done)' if self.is_done else ''}:\n   {self.command}"
+
+
+@dataclass(frozen=True, slots=True)
+class StartSummary:
+    """steps: of a rehearsal. snapshot: None if no table lacked its rows. runs: of apply."""
+
+    source: str
+    steps: Sequence[StartStep] = ()
+    snapshot: SnapshotSummary | None = None
+    runs: RunReport | None = None
+    remarks: Sequence[str] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return max((part.exit_code for part in (self.snapshot, self.runs) if part is not None), default=EXIT_DONE)
+
+    def to_json(self) -> str:
+        values: dict[str, Any] = {"source": self.source, "steps": [asdict(step) for step in self.steps]}
+        values["snapshot"] = None if self.snapshot is None else json.loads(self.snapshot.to_json())
+        values["apply"] = None if self.runs is None else json.loads(self.runs.to_json())
+        return json.dumps({**values, "remarks": [*self.remarks], "exit_code": self.exit_code}, indent=2)
+
+
+def print_start(summary: StartSummary, console: Console | None = None) -> None:
+    print_parts([f"{n}. {step.line()}" for n, step in enumerate(summary.steps, 1)], console, soft_wrap=True)
+    if summary.snapshot is not None:
+        print_snapshot(summary.snapshot, console)
+    for batch in summary.runs.batches if summary.runs is not None else ():
+        print_summary(batch, console)
+    print_parts(summary.remarks, console, soft_wrap=True)

@@ -1,0 +1,114 @@
+"""The server's part of a start: what is there, what is missing, and whether its changes land."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from pgoutput_etl.console import Progress
+from pgoutput_etl.errors import ConfigError, TryLaterError
+from pgoutput_etl.lsn import format_lsn, parse_lsn
+from pgoutput_etl.postgres.live_server import ask_server, check_server
+from pgoutput_etl.postgres.queries import literal
+from pgoutput_etl.postgres.source_server import QUERY, SourceServer, SourceTable
+from pgoutput_etl.work.snapshot.steps import DEFAULT_NAME
+from pgoutput_etl.work.start import catalog_key
+from pgoutput_etl.work.start.request import StartRequest
+from pgoutput_etl.work.start.server_scripts import command, run_script
+
+_POLL = 1.0  # seconds
+
+_NAMED = 5  # tables to name in an error
+
+# A committed transaction, so that a server on which nobody writes has something to land
+_MARK = "SELECT pg_catalog.pg_logical_emit_message(true, 'pgoutput_etl.start', '')::text AS lsn"
+
+_NO_LIMIT = (
+    "The server keeps changes until they are received: a receiver that stops fills its disk. To lose the slot instead, "
+    "set max_slot_wal_keep_size."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StartedServer:
+    request: StartRequest
+    progress: Progress
+
+    def facts(self) -> SourceServer:
+        """Raises ConfigError and RunError."""
+        check_server(self.request.server)
+        [row] = ask_server(self.request.server, QUERY)
+        return SourceServer.of(row["server"])
+
+    @property
+    def setup(self) -> tuple[str, ...]:
+        keyless = "accept" if self.request.accepts_keyless else "stop"
+        return command("setup.sql", self.request.server, slot=self.request.slot, keyless=keyless)
+
+    def check(self, facts: SourceServer) -> None:
+        """Raises ConfigError for what has to change before the setup."""
+        if facts.is_standby:
+            raise ConfigError("--server: it is a standby: name the primary")
+        if facts.wal_level != "logical":
+            raise ConfigError(
+                f"--server: wal_level is {facts.wal_level}: run ALTER SYSTEM SET wal_level = 'logical' and restart it"
+            )
+        keyless = [t.name for t in facts.tables if is_sent(t) and not t.publications and t.is_keyless]
+        if keyless and not self.request.accepts_keyless and not has_publication(facts):
+            more = f" and {len(keyless) - _NAMED:,} more" if len(keyless) > _NAMED else ""
+            raise ConfigError(
+                f"PostgreSQL would reject UPDATEs and DELETEs of {', '.join(keyless[:_NAMED])}{more} once they are "
+                "published: give them a primary key or a REPLICA IDENTITY, create a publication etl of other tables, "
+                "or go on with --accept-keyless"
+            )
+
+    def prepare(self) -> str | None:
+        """Runs setup.sql. Returns the key of the server's catalog Messages, or None without them."""
+        for line in run_script(self.setup):
+            self.progress(line)
+        [row] = ask_server(self.request.server, catalog_key.MAY_READ)
+        if not row["may_read"]:
+            return None
+        [row] = ask_server(self.request.server, catalog_key.QUERY)
+        return str(row["key"])
+
+    def remove(self) -> None:
+        for line in run_script(command("setup-remove.sql", self.request.server, slot=self.request.slot)):
+            self.progress(line)
+
+    def wait(self, receive: str) -> None:
+        """Until a receiver has confirmed what the server has now. Raises TryLaterError."""
+        [row] = ask_server(self.request.server, _MARK)
+        lsn = format_lsn(parse_lsn(row["lsn"]))
+        end, is_told = time.monotonic() + self.request.wait.total_seconds(), False
+        while not self._is_received(lsn):
+            if not is_told:
+                self.progress(f"waiting until changes land. Without a receiver, run in another terminal: {receive}")
+                is_told = True
+            if time.monotonic() >= end:
+                raise TryLaterError(
+                    f"no receiver has confirmed {lsn} of the slot {self.request.slot}: start it, and run this again"
+                )
+            time.sleep(_POLL)
+
+    def _is_received(self, lsn: str) -> bool:
+        of_slot = f"FROM pg_catalog.pg_replication_slots WHERE slot_name = {literal(self.request.slot)}"
+        rows = ask_server(self.request.server, f"SELECT confirmed_flush_lsn::text AS lsn {of_slot}")
+        return any(row["lsn"] is not None and parse_lsn(row["lsn"]) >= parse_lsn(lsn) for row in rows)
+
+    def remarks(self) -> list[str]:
+        [row] = ask_server(self.request.server, "SELECT current_setting('max_slot_wal_keep_size', true) AS size")
+        return [_NO_LIMIT] if row["size"] == "-1" else []
+
+
+def is_sent(table: SourceTable) -> bool:
+    """True if a publication for all tables has rows of it."""
+    return table.is_logged and not table.is_root
+
+
+def has_publication(facts: SourceServer) -> bool:
+    return any(publication.name == DEFAULT_NAME for publication in facts.publications)
+
+
+def has_slot(facts: SourceServer, name: str) -> bool:
+    return any(slot.name == name for slot in facts.slots)

@@ -1,0 +1,51 @@
+"""Runs the scripts of conf/landing on a server, with psql: they are the same for people and for the start job."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.identifiers import printable
+
+_KEY = re.compile(r" *source\.catalog_key, shown once *\n-+\n [0-9a-f]{64}\n\(1 row\)\n")
+
+_ERROR = re.compile(r"(?:ERROR|FATAL|error): +(.*)")
+
+
+def script(name: str) -> Path:
+    """A file of conf/landing: of this clone, or of the installed package."""
+    path = Path(__file__).parents[3] / "conf" / "landing" / name
+    if path.is_file():
+        return path
+    try:
+        installed = files("pgoutput-etl") or ()
+    except PackageNotFoundError:
+        installed = ()
+    for file in installed:
+        if file.parts[-2:] == ("landing", name):
+            return Path(str(file.locate()))
+    raise RunError(f"conf/landing/{name} is not installed: run the job in a clone")
+
+
+def command(name: str, server: str, **variables: str) -> tuple[str, ...]:
+    """psql's command line. server: a URL."""
+    given = (word for key, value in variables.items() for word in ("-v", f"{key}={value}"))
+    return ("psql", "-X", "-q", "-P", "pager=off", "-d", server, *given, "-f", str(script(name)))
+
+
+def run_script(words: tuple[str, ...]) -> Iterator[str]:
+    """Yields what the script says, by line, without the key of catalog Messages. Raises ConfigError and RunError."""
+    try:
+        done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    except FileNotFoundError:
+        raise ConfigError("psql is not installed here: install PostgreSQL's client programs") from None
+    yield from (printable(line) for line in _KEY.sub("", done.stdout).splitlines() if line.strip())
+    if done.returncode:
+        found = _ERROR.search(done.stderr)
+        why = "" if found is None else f": {printable(found[1])}"
+        raise RunError(f"psql failed{why}. To see all of it: {shlex.join(words)}")
