@@ -9,9 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pgoutput_etl.answers.export.report import ExportSummary as ExportSummary
+    from pgoutput_etl.answers.export.report import print_export as print_export
+    from pgoutput_etl.answers.export.request import ExportRequest as ExportRequest
+    from pgoutput_etl.answers.export.run import export as export
+    from pgoutput_etl.answers.inspection_report import print_report as print_report
     from pgoutput_etl.answers.moment.bisect import FirstCommit as FirstCommit
     from pgoutput_etl.answers.moment.bisect import bisect as bisect
     from pgoutput_etl.answers.moment.read import read_at as read_at
+    from pgoutput_etl.answers.status.report import Status as Status
+    from pgoutput_etl.answers.status.report import print_status as print_status
+    from pgoutput_etl.answers.status.request import StatusRequest as StatusRequest
+    from pgoutput_etl.answers.status.run import status as status
     from pgoutput_etl.answers.undo.report import UndoSummary as UndoSummary
     from pgoutput_etl.answers.undo.report import print_undo as print_undo
     from pgoutput_etl.answers.undo.request import UndoRequest as UndoRequest
@@ -25,6 +34,8 @@ if TYPE_CHECKING:
     from pgoutput_etl.config.settings import load_config as load_config
     from pgoutput_etl.errors import PgoutputEtlError as PgoutputEtlError
     from pgoutput_etl.explore.archive import read_archive as read_archive
+    from pgoutput_etl.inspection.report_model import ArchiveReport as ArchiveReport
+    from pgoutput_etl.inspection.run import inspect as inspect
     from pgoutput_etl.ledger.as_of import consistent_points as consistent_points
     from pgoutput_etl.ledger.as_of import tables_at as tables_at
     from pgoutput_etl.lsn import format_lsn as format_lsn
@@ -52,12 +63,31 @@ if TYPE_CHECKING:
     from pgoutput_etl.work.plan.report import PlanSummary as PlanSummary
     from pgoutput_etl.work.plan.report import print_plan as print_plan
     from pgoutput_etl.work.plan.run import plan as plan
+    from pgoutput_etl.work.snapshot.report import SnapshotSummary as SnapshotSummary
+    from pgoutput_etl.work.snapshot.report import print_snapshot as print_snapshot
+    from pgoutput_etl.work.snapshot.request import SnapshotRequest as SnapshotRequest
+    from pgoutput_etl.work.snapshot.run import snapshot as snapshot
+    from pgoutput_etl.work.start.report import StartSummary as StartSummary
+    from pgoutput_etl.work.start.report import print_start as print_start
+    from pgoutput_etl.work.start.request import StartRequest as StartRequest
+    from pgoutput_etl.work.start.run import start as start
+    from pgoutput_etl.work.upkeep.report import MaintainSummary as MaintainSummary
+    from pgoutput_etl.work.upkeep.report import print_maintenance as print_maintenance
+    from pgoutput_etl.work.upkeep.request import MaintainRequest as MaintainRequest
+    from pgoutput_etl.work.upkeep.run import maintain as maintain
 
 __version__ = "0.1.0"
 
 _NAMES = {
+    "answers.export.report": ["ExportSummary", "print_export"],
+    "answers.export.request": ["ExportRequest"],
+    "answers.export.run": ["export"],
+    "answers.inspection_report": ["print_report"],
     "answers.moment.bisect": ["FirstCommit", "bisect"],
     "answers.moment.read": ["read_at"],
+    "answers.status.report": ["Status", "print_status"],
+    "answers.status.request": ["StatusRequest"],
+    "answers.status.run": ["status"],
     "answers.undo.report": ["UndoSummary", "print_undo"],
     "answers.undo.request": ["UndoRequest"],
     "answers.undo.run": ["undo"],
@@ -68,6 +98,8 @@ _NAMES = {
     "config.settings": ["Config", "load_config"],
     "errors": ["PgoutputEtlError"],
     "explore.archive": ["read_archive"],
+    "inspection.report_model": ["ArchiveReport"],
+    "inspection.run": ["inspect"],
     "ledger.as_of": ["consistent_points", "tables_at"],
     "lsn": ["format_lsn", "parse_lsn"],
     "protocol.decoder": ["decode"],
@@ -85,6 +117,15 @@ _NAMES = {
     "work.files.report": ["RunSummary", "print_summary"],
     "work.plan.report": ["PlanSummary", "print_plan"],
     "work.plan.run": ["plan"],
+    "work.snapshot.report": ["SnapshotSummary", "print_snapshot"],
+    "work.snapshot.request": ["SnapshotRequest"],
+    "work.snapshot.run": ["snapshot"],
+    "work.start.report": ["StartSummary", "print_start"],
+    "work.start.request": ["StartRequest"],
+    "work.start.run": ["start"],
+    "work.upkeep.report": ["MaintainSummary", "print_maintenance"],
+    "work.upkeep.request": ["MaintainRequest"],
+    "work.upkeep.run": ["maintain"],
 }
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}

@@ -45,6 +45,7 @@ class ExportSummary:
 
 
 def print_export(summary: ExportSummary, console: Console | None = None) -> None:
+    """Prints what was written, and the command that loads it."""
     written = [table for table in summary.tables if table.why_not is None]
     rows = [(t.name, (t.rows, t.never_sent), ("; ".join(t.notes), t.folder)) for t in written]
     table = grid("table", ("rows", "never sent"), ("notes", "folder"), rows, rare=("never sent",))

@@ -284,6 +284,7 @@ def verdict(status: Status) -> str:
 
 
 def print_status(status: Status, console: Console | None = None) -> None:
+    """Prints the verdict, and what it rests on."""
     rows = [(table.name, (format_lsn(table.lsn),), (table.reason,)) for table in status.held]
     lines = [f"{status.source}: {verdict(status)}."]
     lines += [f"{title}: {text}." for title, text in facts(status)]

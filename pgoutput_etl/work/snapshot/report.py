@@ -56,6 +56,7 @@ class SnapshotSummary:
 
 
 def print_snapshot(summary: SnapshotSummary, console: Console | None = None) -> None:
+    """Prints the loaded or repaired tables."""
     table = _repaired(summary.tables) if summary.repaired else _loaded(summary.tables)
     unchanged = unchanged_lines((t.table for t in summary.tables), summary.skipped)
     done = "Repaired the tables' differences from" if summary.repaired else "Loaded"

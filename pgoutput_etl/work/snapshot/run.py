@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.answers.command_line import job_line
 from pgoutput_etl.answers.next_commands import Findings, next_commands
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.console import Progress
+from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch
@@ -31,7 +31,9 @@ from pgoutput_etl.work.snapshot.staging import StagedTables, Staging
 NO_BATCH = Batch("", 0, {}, False, None, {}, 0)
 
 
-def snapshot(spark: SparkSession, config: Config, request: SnapshotRequest, progress: Progress) -> SnapshotSummary:
+def snapshot(
+    spark: SparkSession, config: Config, request: SnapshotRequest, progress: Progress = no_progress
+) -> SnapshotSummary:
     """Raises PgoutputEtlError. Then nothing was changed, or the next run of any job finishes the batch."""
     request.check()
     world = World.of(spark, config)

@@ -49,6 +49,7 @@ class StartSummary:
 
 
 def print_start(summary: StartSummary, console: Console | None = None) -> None:
+    """Prints the steps of a rehearsal, or what was loaded and applied."""
     print_parts([f"{n}. {step.line()}" for n, step in enumerate(summary.steps, 1)], console, soft_wrap=True)
     if summary.snapshot is not None:
         print_snapshot(summary.snapshot, console)

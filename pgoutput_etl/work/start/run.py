@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.answers.init.configuration import server_configuration, source_name
 from pgoutput_etl.answers.init.findings import described_table
 from pgoutput_etl.config.settings import Config, load_config
-from pgoutput_etl.console import Progress, counted
+from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.ledger.ledger import DeltaLedger
@@ -34,6 +34,18 @@ from pgoutput_etl.work.start import catalog_key
 from pgoutput_etl.work.start.report import StartStep, StartSummary
 from pgoutput_etl.work.start.request import StartRequest
 from pgoutput_etl.work.start.server import StartedServer, has_publication, has_slot, is_sent
+
+
+def start(spark: SparkSession, request: StartRequest, progress: Progress = no_progress) -> StartSummary:
+    """Brings a server's tables to Delta: prepares the server, waits for its changes, loads, and applies.
+
+    Raises PgoutputEtlError; then the same call continues, unless the message asks for something else.
+    """
+    request.check()
+    own = Start(request, progress)
+    if request.undo:
+        return own.undo()
+    return own.rehearse() if request.dry_run else own.load(spark, own.prepare())
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ class MaintainSummary:
 
 
 def print_maintenance(summary: MaintainSummary, console: Console | None = None) -> None:
+    """Prints what was done, or with a rehearsal would be."""
     fields = ("files", "small", "bytes", "stored_files", "stored_bytes")
     rows = []
     for table in summary.tables:

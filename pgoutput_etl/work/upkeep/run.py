@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.chosen_tables import matching_names
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.console import Progress
+from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger, Ledger
@@ -51,7 +51,9 @@ T = TypeVar("T")
 LEDGER_TABLES = tuple(SCHEMAS)
 
 
-def maintain(spark: SparkSession, config: Config, request: MaintainRequest, progress: Progress) -> MaintainSummary:
+def maintain(
+    spark: SparkSession, config: Config, request: MaintainRequest, progress: Progress = no_progress
+) -> MaintainSummary:
     """Leaves tables and ledger consistent even if it dies halfway. Raises PgoutputEtlError."""
     request.check()
     ledger = DeltaLedger.of(spark, config)

@@ -1,0 +1,30 @@
+"""Inspects files without Spark, for Python."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from pgoutput_etl.console import Progress, no_progress
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.inspection.archive import inspect_archive
+from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local
+from pgoutput_etl.inspection.report import report_on
+from pgoutput_etl.inspection.report_model import ArchiveReport
+from pgoutput_etl.protocol.framing import Framing
+
+
+def inspect(*paths: str, framing: Framing = Framing.AUTO, progress: Progress = no_progress) -> ArchiveReport:
+    """What landed files contain: tables, transactions, damage. paths: local files, folders, or globs.
+
+    Raises ConfigError for other storage. An unreadable file is in the report.
+    """
+    for path in paths:
+        if not is_local(path):
+            raise ConfigError(f"{path}: expected a local path: jobs/inspect.py --spark reads others")
+    with (
+        TemporaryDirectory(prefix="pgoutput-etl.") as folder,
+        LocalRunner(Path(folder), framing, os.cpu_count() or 1) as runner,
+    ):
+        return report_on(inspect_archive(list_local(paths), runner, progress))
