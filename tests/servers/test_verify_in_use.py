@@ -104,10 +104,13 @@ class Archive:
         self.server, self.job, self.files = server, job, 0
         self.url = f"postgresql://postgres@127.0.0.1:{server.port}/{server.database}"
 
-    def apply(self) -> RunSummary:
+    def receive(self) -> None:
         path = self.job.landing / f"{self.files}.bin"
         self.server.recvlogical("slot", path, publications=["p"], proto_version=2, streaming="on", messages="true")
         self.files += 1
+
+    def apply(self) -> RunSummary:
+        self.receive()
         return self.job.run()
 
     def verify(self, **options: Any) -> VerifySummary:
