@@ -27,9 +27,9 @@ CONF = Path(__file__).parents[2] / "conf"
 Command = tuple[str, ...]  # a job and its options
 
 RUN: Mapping[str, Callable[..., Any]] = {
-    "apply": lambda spark, config, _: RunReport(apply(spark, config, lambda _: None)),
-    "verify": lambda *arguments: verify(*arguments, lambda _: None),
-    "maintain": lambda *arguments: maintain(*arguments, lambda _: None),
+    "apply": lambda spark, config, _: RunReport(apply(spark, config)),
+    "verify": verify,
+    "maintain": maintain,
 }
 
 
@@ -66,7 +66,7 @@ def kubernetes() -> list[Command]:
 
 
 def _is_job(resource: Mapping[str, Any]) -> bool:
-    return resource["kind"] == "CronJob"
+    return bool(resource["kind"] == "CronJob")
 
 
 def _submitted(words: list[str]) -> Command:

@@ -114,7 +114,8 @@ class Start:
         if last is not None and last.resumed:
             apply(spark, config, self.progress)  # finishes what a run left
             last = ledger.batches.last()
-        missing = [t.name for t in self._wanted(self.server.facts(), config) if _lacks_rows(t, last and last.tables)]
+        states = {} if last is None else last.tables
+        missing = [t.name for t in self._wanted(self.server.facts(), config) if _lacks_rows(t, states)]
         loaded = None
         if missing:
             self.progress(f"loading {counted(len(missing), 'table')}")
@@ -168,6 +169,6 @@ class Start:
         return self.request.landing or f"./landing/{source_name(database)}"
 
 
-def _lacks_rows(table: SourceTable, states: Mapping[int, TableState] | None) -> bool:
-    named = [state for state in (states or {}).values() if state.full_name == table.name]
+def _lacks_rows(table: SourceTable, states: Mapping[int, TableState]) -> bool:
+    named = [state for state in states.values() if state.full_name == table.name]
     return all(may_lack_rows(state) for state in named)
