@@ -183,7 +183,7 @@ def test_the_variants_differ_only_in_their_compute() -> None:
             return {line for environment in job["environments"] for line in environment["spec"]["dependencies"]}
         return {library["pypi"]["package"] for task in job["tasks"] for library in task["libraries"]}
 
-    for key in ("nightly", "backfill"):
+    for key in ("nightly", "backfill", "first_load"):
         assert rest(JOBS[key][1]) == rest(JOBS[f"{key}_serverless"][1])
         assert libraries(key) == libraries(f"{key}_serverless")
         for task in JOBS[f"{key}_serverless"][1]["tasks"]:
