@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import ConfigError, RunError, TryLaterError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_TRY_LATER, exit_code_of
@@ -88,8 +88,8 @@ def started(spark: SparkSession, request: StartRequest, terminal: Terminal) -> S
     return start.load(spark, start.prepare())
 
 
-def stored(spark: SparkSession, table: str) -> int:
-    return spark.read.format("delta").load(f"warehouse/public/{table}").count()
+def stored(spark: SparkSession, table: str) -> DataFrame:
+    return spark.read.format("delta").load(str(Path.cwd() / "warehouse" / "public" / table))
 
 
 def test_from_a_server_to_tables(
@@ -121,12 +121,12 @@ def test_from_a_server_to_tables(
     shop.psql("insert into later values (1); alter table customers rename name to full_name")
     again = started(spark, replace(request_of, wait=timedelta(seconds=60)), terminal)
     assert (again.exit_code, again.snapshot) == (EXIT_DONE, None), "each table is loaded once"
-    assert stored(spark, "customers") == 101
-    assert "full_name" in spark.read.format("delta").load("warehouse/public/customers").columns
-    assert stored(spark, "later") == 1
+    assert stored(spark, "customers").count() == 101
+    assert "full_name" in stored(spark, "customers").columns
+    assert stored(spark, "later").count() == 1
     assert len(terminal.receivers) == 1
 
-    with pytest.raises(RunError, match="psql failed: replication slot .* is active"):
+    with pytest.raises(RunError, match=r"psql failed: replication slot .* is active"):
         Start(replace(request_of, undo=True), terminal).undo()
     terminal.stop()
     assert "Dropped the slot etl" in Start(replace(request_of, undo=True), terminal).undo().remarks[0]
@@ -159,7 +159,7 @@ def test_without_a_receiver_it_says_so_and_continues_later(
     assert exit_code_of(error.value) == EXIT_TRY_LATER
     assert Path("shop.yaml").exists()
     shop.psql("drop publication etl")
-    with pytest.raises(ConfigError, match="--landing: shop.yaml exists"):
+    with pytest.raises(ConfigError, match=r"--landing: shop\.yaml exists"):
         Start(replace(deaf, landing="elsewhere"), terminal).prepare()
     config = Start(replace(deaf, wait=timedelta(minutes=1)), terminal).prepare()
     assert config.source.catalog_key is not None

@@ -110,10 +110,9 @@ class Start:
     def load(self, spark: SparkSession, config: Config) -> StartSummary:
         """Loads the tables that lack rows, and applies what has landed. Raises PgoutputEtlError."""
         ledger = DeltaLedger.of(spark, config)
-        last, runs = ledger.batches.last(), None
-        if last is not None and last.resumed:
-            apply(spark, config, self.progress)  # finishes what a run left
-            last = ledger.batches.last()
+        if ledger.batches.last() is not None:  # a table that has appeared meanwhile may be complete
+            apply(spark, config, self.progress)
+        last = ledger.batches.last()
         states = {} if last is None else last.tables
         missing = [t.name for t in self._wanted(self.server.facts(), config) if _lacks_rows(t, states)]
         loaded = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError, TryLaterError
@@ -81,9 +82,9 @@ class StartedServer:
         [row] = ask_server(self.request.server, _MARK)
         lsn = format_lsn(parse_lsn(row["lsn"]))
         end, is_told = time.monotonic() + self.request.wait.total_seconds(), False
-        while not self._is_received(lsn):
-            if not is_told:
-                self.progress(f"waiting until changes land. Without a receiver, run in another terminal: {receive}")
+        while (slot := self._slot())["confirmed"] is None or parse_lsn(slot["confirmed"]) < parse_lsn(lsn):
+            if not slot["active"] and not is_told:
+                self.progress(f"waiting for a receiver: run in another terminal: {receive}")
                 is_told = True
             if time.monotonic() >= end:
                 raise TryLaterError(
@@ -91,10 +92,10 @@ class StartedServer:
                 )
             time.sleep(_POLL)
 
-    def _is_received(self, lsn: str) -> bool:
+    def _slot(self) -> dict[str, Any]:
         of_slot = f"FROM pg_catalog.pg_replication_slots WHERE slot_name = {literal(self.request.slot)}"
-        rows = ask_server(self.request.server, f"SELECT confirmed_flush_lsn::text AS lsn {of_slot}")
-        return any(row["lsn"] is not None and parse_lsn(row["lsn"]) >= parse_lsn(lsn) for row in rows)
+        [row] = ask_server(self.request.server, f"SELECT confirmed_flush_lsn::text AS confirmed, active {of_slot}")
+        return row
 
     def remarks(self) -> list[str]:
         [row] = ask_server(self.request.server, "SELECT current_setting('max_slot_wal_keep_size', true) AS size")
