@@ -21,6 +21,7 @@ GAP = "…"
 # The classes of errors.py that code instantiates. Any other exception is caught and reported as one of these.
 CLASSES = (
     *("ConfigError", "ArchiveError", "WireError", "FramingError", "SequenceError", "TableError", "RunError"),
+    "TryLaterError",
     "AnotherRunError",
 )
 # Subclasses, and errors that become one of these.
