@@ -85,5 +85,5 @@ def test_an_errors_text_is_found_in_any_expression(tmp_path: Path, code: str, ex
 def test_the_search_finds_errors_of_every_class() -> None:
     """Detects a search that finds nothing."""
     kinds: Mapping[str, int] = {kind: sum(site.kind == kind for site in sites()) for kind in CLASSES}
-    assert min(kinds.values()) >= 2
+    assert min(kinds.values()) >= 1
     assert sum(kinds.values()) > 120
