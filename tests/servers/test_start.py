@@ -165,6 +165,13 @@ def test_without_a_receiver_it_says_so_and_continues_later(
     assert config.source.catalog_key is not None
 
 
-def test_a_password_in_the_url_is_refused(terminal: Terminal) -> None:
-    with pytest.raises(ConfigError, match="everybody on the machine can read a password"):
-        Start(StartRequest("postgresql://postgres:secret@127.0.0.1/shop", "shop.yaml"), terminal).prepare()
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        ("postgresql://postgres:secret@127.0.0.1/shop", "everybody on the machine can read a password"),
+        ("jdbc:postgresql://127.0.0.1/shop", "expected libpq's URL"),
+    ],
+)
+def test_urls_that_psql_cant_have_are_refused(server: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        StartRequest(server, "shop.yaml").check()

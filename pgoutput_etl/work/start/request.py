@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.options import FILE, FOLDER, INTERVAL, NAME, PATTERNS, URL, Option
+from pgoutput_etl.postgres.connection import server_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class StartRequest:
 
     def check(self) -> None:
         """Raises ConfigError."""
-        if not self.server.startswith(("postgresql://", "postgres://")):
-            raise ConfigError("--server: expected postgresql://HOST:PORT/DATABASE")
+        if self.server != server_url(self.server):
+            raise ConfigError("--server: expected libpq's URL, as psql takes no other")
         if not self.tables:
             raise ConfigError("--tables: expected one or more patterns of schema.table")
         if self.undo and self.dry_run:

@@ -9,7 +9,7 @@ from typing import Any
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError, TryLaterError
 from pgoutput_etl.lsn import format_lsn, parse_lsn
-from pgoutput_etl.postgres.live_server import ask_server, check_server
+from pgoutput_etl.postgres.live_server import ask_server
 from pgoutput_etl.postgres.queries import literal
 from pgoutput_etl.postgres.source_server import QUERY, SourceServer, SourceTable
 from pgoutput_etl.work.snapshot.steps import DEFAULT_NAME
@@ -37,7 +37,6 @@ class StartedServer:
 
     def facts(self) -> SourceServer:
         """Raises ConfigError and RunError."""
-        check_server(self.request.server)
         [row] = ask_server(self.request.server, QUERY)
         return SourceServer.of(row["server"])
 
