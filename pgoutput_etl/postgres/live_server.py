@@ -5,6 +5,7 @@ Parameters that a URL leaves out come from libpq's environment (PGUSER, PGPASSWO
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -30,6 +31,10 @@ GUARDS = "-c search_path= -c row_security=off -c idle_in_transaction_session_tim
 _WAIT = "10min"  # for transactions that were running when the slot was created
 
 _REPEATABLE = "BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"
+
+_REPLAYED = "SELECT pg_catalog.pg_last_wal_replay_lsn()::text"
+
+_REPLAYED_ATTEMPTS, _REPLAYED_PAUSE = 100, 0.2  # seconds
 
 _PART = 1 << 22  # bytes of rows that are passed on together
 
@@ -143,11 +148,12 @@ def server_moment(
     url: str, connections: int, progress: Progress, exported: tuple[str, int] | None = None, is_exact: bool = True
 ) -> Iterator[ServerMoment]:
     """The present moment, or that of an exported snapshot, until the end of the context. exported: its name and LSN.
-    is_exact: False if transactions about the LSN don't matter, so that a user without REPLICATION, and a standby, will
-    do. Raises RunError."""
+    is_exact: False if transactions about the LSN don't matter, so that a user without REPLICATION will do. Raises
+    RunError."""
     with ExitStack() as stack, server_errors():
         opened = [stack.enter_context(_connection(url)) for _ in range(connections)]
-        snapshot = _exported(url, progress) if is_exact else _begun(url)
+        exact = _replayed if is_exact and _is_standby(url) else _exported
+        snapshot = exact(url, progress) if is_exact else _begun(url)
         with snapshot if exported is None else nullcontext(exported) as (name, lsn):
             for connection in opened:
                 _join(connection, name)
@@ -199,6 +205,34 @@ def _exported(url: str, progress: Progress) -> Iterator[tuple[str, int]]:
             ) from None
         [(_, lsn, name, *_)] = row.fetchall()
         yield str(name), parse_lsn(str(lsn))
+
+
+def _is_standby(url: str) -> bool:
+    [row] = ask_server(url, "SELECT pg_catalog.pg_is_in_recovery() AS is_standby")
+    return bool(row["is_standby"])
+
+
+@contextmanager
+def _replayed(url: str, progress: Progress) -> Iterator[tuple[str, int]]:
+    """Like `_exported`, of a standby: its replay stands still meanwhile. A commit is visible there a moment before the
+    LSN of the replay has passed it, so the LSN is read before the snapshot, and again some time after it."""
+    with _connection(url) as connection:
+        for attempt in range(_REPLAYED_ATTEMPTS):
+            [[before]] = connection.execute(_REPLAYED).fetchall()
+            connection.execute(_REPEATABLE.encode())
+            [[name]] = connection.execute("SELECT pg_catalog.pg_export_snapshot()").fetchall()
+            time.sleep(_REPLAYED_PAUSE)
+            [[after]] = connection.execute(_REPLAYED).fetchall()
+            if before == after:
+                yield str(name), parse_lsn(str(after))
+                return
+            connection.rollback()
+            if not attempt:
+                progress("waiting until the standby's replay stands still")
+    raise RunError(
+        "--server: the standby replays changes all the time: run SELECT pg_catalog.pg_wal_replay_pause() there, and "
+        "pg_wal_replay_resume() afterwards, or name its primary"
+    )
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from pgoutput_etl.answers.verify.server_answer import AskedTable, ServerAnswer
 from pgoutput_etl.answers.verify.server_digest import ServerTable
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
-from pgoutput_etl.errors import RunError, TableError
+from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_chosen
 from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.postgres.catalog import QUERY, CatalogTable, read_catalog
@@ -60,7 +60,6 @@ _MOST_TEXT = 1 << 26  # characters of one table that are kept
 
 _ROWS_AT_ONCE = 1_000
 
-_CATALOG = f"SELECT pg_catalog.pg_is_in_recovery() AS is_standby, q.catalog FROM ({QUERY}) AS q"
 
 _REWRITTEN = (
     "rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) while the server was asked, whose snapshot doesn't have its rows"
@@ -269,9 +268,7 @@ class Asking:
         return tuple(missing), unread
 
     def _catalog(self, url: str) -> dict[str, CatalogTable]:
-        [row] = ask_server(url, _CATALOG)
-        if row["is_standby"] and self.request.is_live:
-            raise RunError("--server: the server is a standby, whose LSN is not known exactly: name its primary")
+        [row] = ask_server(url, QUERY)
         patterns, rule_for = self.request.tables or ["*"], self.config.rule_for
         catalog = read_catalog(row["catalog"], self.request.publications, lambda name: is_chosen(name, patterns))
         tables = (t for t in catalog.tables if not rule_for(t.relation.namespace, t.relation.name).skip)
