@@ -262,7 +262,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from pgoutput_etl.work.files.pipeline import apply
-from pgoutput_etl.work.kinds.snapshot_load import run
+from pgoutput_etl.work.snapshot import run
 from pgoutput_etl.jobs.snapshot import COMMAND
 
 late, landing = Path(sys.argv.pop(1)), Path(sys.argv.pop(1))

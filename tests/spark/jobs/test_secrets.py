@@ -21,10 +21,11 @@ import pytest
 
 from pgoutput_etl.protocol.messages import Begin, ReplicaIdentity
 from tests.support.encoder import Row, copydata, encode
+from tests.support.servers.postgres import Server
 from tests.support.small_archives import Change, Messages, delete_full, insert, table, transaction, update
 
 ROOT = Path(__file__).parents[3]
-SECRET, CELL = "k3epMeOut", "c3llVa1ue"
+SECRET, CELL, PASSWORD = "k3epMeOut", "c3llVa1ue", "0penSesame"
 INT4 = 23
 CONFIG = """
 source: {{name: shop, landing: '{landing}'}}
@@ -121,42 +122,54 @@ def places(marker: str, texts: dict[str, str]) -> dict[str, str]:
     return {name: text[max(0, text.find(marker) - 300) :][:330] for name, text in texts.items() if marker in text}
 
 
-def left_behind(tmp_path: Path, landing: Path, tables: str = "", **variables: str) -> dict[str, str]:
-    """The texts that the job leaves, by their source. tables: more configuration."""
+def printed_and_logged(
+    tmp_path: Path, landing: Path, job: str, *options: str, more: str = "", code: int, **variables: str
+) -> dict[str, str]:
+    """The texts that a job leaves outside of tables, by their source. more: of the configuration."""
     target, events = tmp_path / "tables", tmp_path / "events"
     events.mkdir()
-    (landing / "0.copydata").write_bytes(archive())
     config = tmp_path / "job.yaml"
     logging = tmp_path / "log4j2.properties"
     logging.write_text(LOGGING.format(log=tmp_path / "log"))
-    config.write_text(CONFIG.format(landing=landing, target=target, events=events, logging=logging) + tables)
+    config.write_text(CONFIG.format(landing=landing, target=target, events=events, logging=logging) + more)
     variables |= {"SECRET": SECRET, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     environment = {**os.environ, **variables}
-    command: list[str | Path] = [sys.executable, ROOT / "jobs/apply.py", "--config", config, "--json"]
+    command: list[str | Path] = [sys.executable, ROOT / "jobs" / job, "--config", config, "--json", *options]
 
     commands: set[str] = set()
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
-        job = subprocess.Popen(command, env=environment, stdout=out, stderr=err)
-        while job.poll() is None:
-            commands.update(command_lines(job.pid))
+        process = subprocess.Popen(command, env=environment, stdout=out, stderr=err)
+        while process.poll() is None:
+            commands.update(command_lines(process.pid))
             time.sleep(0.2)
 
     errors = (tmp_path / "err").read_text()
-    assert job.returncode == 3, errors[-3000:]
-    summary = json.loads((tmp_path / "out").read_text())
-    assert {t["table"] for t in summary["tables"] if t["held"] is None} >= {"t", "retyped", "bag"}
+    assert process.returncode == code, errors[-3000:]
     log = (tmp_path / "log").read_text()
     assert "INFO DAGScheduler" in log
     (event_log,) = (path.read_text() for path in events.iterdir() if path.is_file())
     assert "SparkListenerEnvironmentUpdate" in event_log
     assert "SparkListenerSQLExecutionStart" in event_log
-    ledger = target / "_pgoutput_etl"
-    left = {
+    assert any("java" in line for line in commands)
+    return {
         "standard output": (tmp_path / "out").read_text(),
         "standard error": errors,
         "log": log,
         "command lines": "\n".join(commands),
         "event log": event_log,
+    }
+
+
+def left_behind(tmp_path: Path, landing: Path, tables: str = "", **variables: str) -> dict[str, str]:
+    """The texts that the job leaves, by their source. tables: more configuration."""
+    (landing / "0.copydata").write_bytes(archive())
+    printed = printed_and_logged(tmp_path, landing, "apply.py", more=tables, code=3, **variables)
+    summary = json.loads(printed["standard output"])
+    assert {t["table"] for t in summary["tables"] if t["held"] is None} >= {"t", "retyped", "bag"}
+    target = tmp_path / "tables"
+    ledger = target / "_pgoutput_etl"
+    left = {
+        **printed,
         **{str(log.relative_to(target)): without_statistics(log) for log in target.rglob("_delta_log/*.json")},
         **{
             f"{path.relative_to(target)}": "\n".join(texts(pq.ParquetFile(path).read().to_pylist()))
@@ -164,7 +177,6 @@ def left_behind(tmp_path: Path, landing: Path, tables: str = "", **variables: st
         },
         "the ledger's statistics": "\n".join(log.read_text() for log in ledger.rglob("_delta_log/*.json")),
     }
-    assert any("java" in line for line in commands)
     assert any("quarantine" in name for name in left)
     return left
 
@@ -175,3 +187,29 @@ def test_no_secret_and_no_value_is_left_behind(tmp_path: Path, landing: Path) ->
     texts_left = left_behind(tmp_path, landing)
     assert places(SECRET, texts_left) == {}
     assert places(CELL, texts_left) == {}
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.e2e
+def test_the_password_of_a_server_reaches_workers_and_nothing_else(tmp_path: Path, landing: Path) -> None:
+    """Their own environment has another password."""
+    with Server(18) as server:
+        server.psql(f"alter role postgres password '{PASSWORD}'; create table t (id int primary key, v text)")
+        server.psql(
+            f"insert into t select i, '{CELL}' || i from generate_series(1, 9) i; create publication p for table t"
+        )
+        server.create_slot("etl")
+        (server.folder / "data" / "pg_hba.conf").write_text("local all all trust\nhost all all all scram-sha-256\n")
+        server.psql("select pg_reload_conf()")
+        url = f"postgresql://127.0.0.1:{server.port}/postgres"
+        login = {"PGUSER": "postgres", "PGPASSWORD": PASSWORD}
+        more = "  spark.executorEnv.PGPASSWORD: other\n"
+        options = ("--tables", "public.*", "--server", url)
+        left = printed_and_logged(tmp_path, landing, "snapshot.py", *options, more=more, code=0, **login)
+    [table] = json.loads(left["standard output"])["tables"]
+    assert table["loaded"] == 9
+    assert "reading public.t" in left["standard error"]
+    assert places(PASSWORD, left) == {}
+    del left["log"]  # at level INFO, Delta's checksums show its statistics
+    assert places(CELL, left) == {}
