@@ -61,10 +61,10 @@ def requirements(package: Distribution) -> Iterator[str]:
 
 
 def dependencies() -> dict[str, Distribution]:
-    """The package's direct and indirect dependencies, and Delta's Python for a driver on the cluster, without Spark's
-    packages."""
+    """The package's direct and indirect dependencies, psycopg, with which tasks read a server, and Delta's Python for a
+    driver on the cluster, without Spark's packages."""
     packages: dict[str, Distribution] = {}
-    names = [*requirements(distribution(NAME)), "delta-spark"]
+    names = [*requirements(distribution(NAME)), "psycopg", "psycopg-binary", "delta-spark"]
     while names:
         name = names.pop().lower().replace("_", "-")
         if name not in packages and name not in LEFT_OUT:

@@ -36,6 +36,8 @@ _REPLAYED = "SELECT pg_catalog.pg_last_wal_replay_lsn()::text"
 
 _REPLAYED_ATTEMPTS, _REPLAYED_PAUSE = 100, 0.2  # seconds
 
+_RESOLVED = (b"service", b"servicefile")  # whose parameters are known by then
+
 _PART = 1 << 22  # bytes of rows that are passed on together
 
 MARK = "pgoutput_etl.verify"  # the prefix of a Message that only ends a transaction
@@ -101,21 +103,21 @@ class SharedSnapshot:
     def of(cls, connection: Connection) -> SharedSnapshot:
         """Of a connection's transaction, until its end."""
         [[name]] = connection.execute("SELECT pg_catalog.pg_export_snapshot()").fetchall()
-        info = connection.info
-        given = {part.keyword.decode(): part.val.decode() for part in connection.pgconn.info if part.val}
-        given |= {"host": info.host, "port": str(info.port)}  # of several
-        given |= {"password": info.password} if info.password else {}  # from a file, too
-        return cls(str(name), conninfo.make_conninfo("", **given))
+        info, options = connection.info, (o for o in connection.pgconn.info if o.val and o.keyword not in _RESOLVED)
+        used = {option.keyword.decode(): option.val.decode() for option in options if option.val}
+        used |= {"host": info.host, "port": str(info.port)}  # of several
+        used |= {"password": info.password} if info.password else {}  # from a file, too
+        return cls(str(name), conninfo.make_conninfo("", **used))
 
     def copied(self, statements: Sequence[str]) -> Iterator[tuple[int, bytes]]:
         """What each COPY sends, in parts of whole rows, with the statement's position. Raises TableError, RunError."""
         with server_errors(of_table=True), psycopg.connect(self.conninfo, autocommit=True) as connection:
             _join(connection, self.name)
             for number, statement in enumerate(statements):
-                rows, size = list[bytes](), 0
+                rows, size = list[Any](), 0
                 with connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-                    for row in copy:
-                        rows.append(bytes(row))
+                    for row in iter(copy.read, b""):
+                        rows.append(row)
                         size += len(row)
                         if size >= _PART:
                             yield number, b"".join(rows)

@@ -46,7 +46,7 @@ def test_the_package_is_packed_with_its_dependencies_except_spark() -> None:
     required = [line for line in distribution("pgoutput_etl").requires or () if ";" not in line]
     direct = {re.split(r"[<>=!\[ ]", line)[0].lower() for line in required}
     assert direct - {"pyspark", "deltalake"} <= set(packages)
-    assert {"numpy", "llvmlite"} <= set(packages), "indirect dependencies"
+    assert {"numpy", "llvmlite", "psycopg", "psycopg-binary"} <= set(packages), "indirect dependencies, and an extra's"
     assert not set(packages) & {"pyspark", "py4j", "deltalake", "pytest", "grpcio", "opentelemetry-sdk"}
     assert "yaml/__init__.py" in {name for name, _ in pack.package_files(packages["pyyaml"])}
 

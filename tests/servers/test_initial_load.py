@@ -16,6 +16,7 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.catalog import QUERY as CATALOG
 from pgoutput_etl.postgres.source_server import QUERY, SourceServer
+from pgoutput_etl.work.snapshot import sources
 from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.work.snapshot.run import snapshot
 from tests.spark.jobs.test_apply_job import ROOT, run
@@ -163,6 +164,34 @@ def test_the_printed_commands_load_an_empty_target(
         rows = sorted((row["id"], row["v"]) for row in job.rows("public", "t"))
         assert len(rows) == 105
         assert rows == expected
+
+
+@pytest.mark.parametrize("small", [1 << 26, 0], ids=["together", "one by one"])
+def test_tables_that_cant_be_read_are_left_out(
+    spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    monkeypatch.setattr(sources, "_SMALL", small)
+    job, progress = Job(spark, tmp_path, landing), list[str]()
+    large = '\n"x", ' * 1_000_000
+    with Server(18) as server:
+        server.psql("create role reader login replication")
+        for name in "abcdefg":
+            server.psql(
+                f"create table {name} (id int primary key, v text); insert into {name} values (1, ''), (2, null)"
+            )
+        server.psql(f"grant select on a, b, d, e, f to reader; insert into e values (3, '{large}')")
+        server.psql("create table parts (id int primary key) partition by range (id); grant select on parts to reader")
+        server.psql("create table part partition of parts for values from (1) to (9); insert into part values (1), (8)")
+        server.psql("create publication p for all tables with (publish_via_partition_root)")
+        server.create_slot("etl")
+        url = f"jdbc:postgresql://127.0.0.1:{server.port}/postgres?user=reader&ApplicationName=load"
+        done = snapshot(spark, job.loaded(), SnapshotRequest(("public.*",), server=url), progress.append)
+    loaded = {table.table.table: table.loaded for table in done.tables if table.table.held is None}
+    assert loaded == {"a": 2, "b": 2, "d": 2, "e": 3, "f": 2, "parts": 2}
+    held = {table.table.table: table.table.held for table in done.tables if table.table.held is not None}
+    assert held == {name: f"--server: the server says: permission denied for table {name}" for name in "cg"}
+    assert {row["id"]: row["v"] for row in job.rows("public", "e")} == {1: "", 2: None, 3: large}
+    assert any(line.startswith("read ") and line.endswith(" per second") for line in progress)
 
 
 def _wait_until_received(server: Server) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 import pgoutput_etl as pg
 from tests.support.captures import CAPTURES, files_of, truth_tables
 from tests.support.jobs import Job
+from tests.support.servers.postgres import Server
 from tests.support.spark_servers import (
     LIGHT,
     SMALL_APPLICATION,
@@ -82,6 +83,25 @@ def _assert_all_worked(folder: Path, applications: int) -> None:
         for executor in executors:
             assert "Finished task" in (executor / "stderr").read_text()
             assert list(executor.rglob("pgoutput_etl.zip")), "the job brought the code"
+
+
+@pytest.mark.soak
+@pytest.mark.e2e
+def test_a_first_load_through_a_connect_server(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    job = Job(spark, tmp_path, landing)
+    with Server(18) as server, connect_server(tmp_path, {"spark.master": "local[2]", **SMALL_APPLICATION}) as url:
+        server.psql(
+            "create table t (id int primary key, v text); insert into t select i, 'x' from generate_series(1, 9) i"
+        )
+        server.psql("create table bag (v text); insert into bag values (null), (null)")
+        server.psql("create publication p for all tables")
+        server.create_slot("etl")
+        _configured(job, **{"spark.remote": url})
+        address = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
+        options = ("--tables", "public.*", "--server", address)
+        summary = _run(job, sys.executable, "-m", "jobs.snapshot", *options)
+    assert {table["table"]["table"]: table["loaded"] for table in summary["tables"]} == {"t": 9, "bag": 2}
+    assert [row["v"] for row in job.rows("public", "bag")] == [None, None]
 
 
 @pytest.mark.soak
