@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from pgoutput_etl.answers.verify.report import VerifySummary as VerifySummary
     from pgoutput_etl.answers.verify.report import print_verification as print_verification
     from pgoutput_etl.answers.verify.request import VerifyRequest as VerifyRequest
-    from pgoutput_etl.answers.verify.run import verify as verify
     from pgoutput_etl.compression import decompress as decompress
     from pgoutput_etl.config.settings import Config as Config
     from pgoutput_etl.config.settings import load_config as load_config
@@ -67,6 +66,7 @@ if TYPE_CHECKING:
     from pgoutput_etl.work.snapshot.report import print_snapshot as print_snapshot
     from pgoutput_etl.work.snapshot.request import SnapshotRequest as SnapshotRequest
     from pgoutput_etl.work.snapshot.run import snapshot as snapshot
+    from pgoutput_etl.work.snapshot.settled import verify as verify
     from pgoutput_etl.work.start.report import StartSummary as StartSummary
     from pgoutput_etl.work.start.report import print_start as print_start
     from pgoutput_etl.work.start.request import StartRequest as StartRequest
@@ -93,7 +93,6 @@ _NAMES = {
     "answers.undo.run": ["undo"],
     "answers.verify.report": ["VerifySummary", "print_verification"],
     "answers.verify.request": ["VerifyRequest"],
-    "answers.verify.run": ["verify"],
     "compression": ["decompress"],
     "config.settings": ["Config", "load_config"],
     "errors": ["PgoutputEtlError"],
@@ -120,6 +119,7 @@ _NAMES = {
     "work.snapshot.report": ["SnapshotSummary", "print_snapshot"],
     "work.snapshot.request": ["SnapshotRequest"],
     "work.snapshot.run": ["snapshot"],
+    "work.snapshot.settled": ["verify"],
     "work.start.report": ["StartSummary", "print_start"],
     "work.start.request": ["StartRequest"],
     "work.start.run": ["start"],

@@ -2,7 +2,8 @@
 
 Compares tables with a server (--server), or one table with PostgreSQL's CSV (--csv) or another Delta table (--delta):
 first digests of key ranges, then the rows of ranges that differ. A server in use is asked as of one moment, and the
-answers are compared once an apply has passed it. Prints keys only with --keys, and other values only with --values.
+answers are compared once an apply has passed it; --repair then writes the rows that differ. Prints keys only with
+--keys, and other values only with --values.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ EXAMPLE = (
 
 def _job() -> SparkJob[VerifyRequest]:
     from pgoutput_etl.answers.verify.report import print_verification
-    from pgoutput_etl.answers.verify.run import verify
+    from pgoutput_etl.work.snapshot.settled import verify
 
     return printed(verify, print_verification)
 

@@ -1,7 +1,7 @@
 """Repairs a mirror: turns a snapshot's rows into the changes that make the target equal to them.
 
 The snapshot's rows are events at its LSN, like those of an initial load. Rows that the target has already are left out,
-and rows that only the target has are deleted.
+and rows that only the target has are deleted: within ranges of keys, or those that have a DELETE among the events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.changes.events import UPDATED
+from pgoutput_etl.changes.events import DELETED, UPDATED
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.load.change_source import ChangeBlocks
@@ -52,12 +52,15 @@ class RepairChanges:
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         ranges, source = self.ranges[task.oid], ChangeBlocks(self.rows, self.rows.windows)
+        if span.shape.is_bag and ranges == ():
+            return DeltaChanges(self.spark, source).prepared(task, span)
         if span.shape.is_bag:
             replaced = DeltaChanges(self.spark, source).prepared(task, span)
             return lambda _, commit, __: replaced(TargetRows.NOTHING, commit, None)
         repairing = partial(_repairing, self.spark, task.path, ranges)
         changes = DeltaChanges(self.spark, source, repairing)
-        ambiguous = _ambiguous_keys(self.spark, task.path, ranges, span.shape).localCheckpoint()
+        events = source.typed_events(task, span)
+        ambiguous = _ambiguous_keys(self.spark, task.path, ranges, events, span.shape).localCheckpoint()
         if ambiguous.isEmpty():
             return changes.prepared(task, span)
 
@@ -71,11 +74,13 @@ class RepairChanges:
         """The events were made from the table's rows."""
 
 
-def _ambiguous_keys(spark: SparkSession, path: Place, ranges: KeyRanges, shape: TableShape) -> DataFrame:
+def _ambiguous_keys(
+    spark: SparkSession, path: Place, ranges: KeyRanges, events: DataFrame, shape: TableShape
+) -> DataFrame:
     """Keys that the target has more than once, or with a NULL: no MERGE can make one row of these. Their rows are
     deleted, and then missing like any other."""
     keys = keyed_columns(target_key_parts(shape))
-    target = _within(tagged_target(spark, path, shape.columns), ranges, shape)
+    target = _within(tagged_target(spark, path, shape.columns), ranges, events, shape)
     counted = target.select(*keys, _has_null(shape).alias("has_null")).groupBy(*(f"k{n}" for n in range(len(keys))))
     found = counted.agg(F.count("*").alias("copies"), F.bool_or("has_null").alias("has_null"))
     return found.where((F.col("copies") > 1) | F.col("has_null")).drop("copies", "has_null")
@@ -100,23 +105,29 @@ def _delete(
 
 def _repairing(spark: SparkSession, path: Place, ranges: KeyRanges, events: DataFrame, shape: TableShape) -> DataFrame:
     events = events.localCheckpoint()
-    target = _within(tagged_target(spark, path, shape.columns), ranges, shape)
+    target = _within(tagged_target(spark, path, shape.columns), ranges, events, shape)
     keys = keyed_columns(target_key_parts(shape))
     stored = target.select(*keys, target_content(shape).alias("content"), F.lit(True).alias("exists"))
     joined = events.join(stored, has_key(shape), "left")
-    differs = F.col("exists").isNull() | ~event_content(shape).eqNullSafe(F.col("content"))
+    exists, is_delete = F.col("exists").isNotNull(), F.col("_op") == DELETED
+    differs = F.when(is_delete, exists).otherwise(~exists | ~event_content(shape).eqNullSafe(F.col("content")))
     # An update keeps the values of columns that only the target has.
-    retired = {f"u{i}": F.col("exists").isNotNull() for i in shape.toast if shape.columns[i].retired}
-    operation = F.when(F.col("exists"), F.lit(UPDATED)).otherwise(F.col("_op"))
+    retired = {f"u{i}": exists & ~is_delete for i in shape.toast if shape.columns[i].retired}
+    operation = F.when(exists & ~is_delete, F.lit(UPDATED)).otherwise(F.col("_op"))
     changed = joined.where(differs).withColumns({**retired, "_op": operation}).select(*events.columns)
     return changed.unionByName(_deletes(target, events, shape))
 
 
-def _within(target: DataFrame, ranges: KeyRanges, shape: TableShape) -> DataFrame:
+def _within(target: DataFrame, ranges: KeyRanges, events: DataFrame, shape: TableShape) -> DataFrame:
+    """The rows that are repaired: within the ranges, or, without any, those that have an event."""
     if ranges is None:
         return target
+    if ranges == ():
+        keys = events.select(*keyed_columns(event_key_parts(shape))).distinct().alias("s")
+        same = all_of(part.eqNullSafe(F.col(f"s.k{n}")) for n, part in enumerate(target_key_parts(shape, "t.")))
+        return target.alias("t").join(keys, same, "left_semi")
     column = F.col(quoted(shape.columns[shape.key[0]].name))
-    within = any_of(column.between(*limits) for limits in ranges) if ranges else F.lit(False)
+    within = any_of(column.between(*limits) for limits in ranges)
     return target.where(within | column.isNull())  # the server has no NULL there
 
 

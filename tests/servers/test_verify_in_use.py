@@ -17,13 +17,15 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.answers.verify.report import VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest
-from pgoutput_etl.answers.verify.run import verify
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import AnotherRunError, RunError
 from pgoutput_etl.exit_codes import EXIT_DIFFERENT, EXIT_DONE, EXIT_TRY_LATER
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.work.files.report import RunSummary
+from pgoutput_etl.work.snapshot.settled import verify
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server, Version
 
@@ -245,3 +247,55 @@ def test_planted_differences_are_found(archive: Archive) -> None:
 def test_a_hundred_times(version: Version, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     with archive_of(version, spark, tmp_path, landing) as archive:
         check_rounds(archive, 50, pause=0)
+
+
+def test_repair_writes_what_is_settled(archive: Archive) -> None:
+    archive.change("counted", "id in (77, 78)", n="n + 1", note="'SECRET'")
+    archive.delete("counted", "id in (79, 80, 81)")
+    archive.double("counted", "id in (82, 83)", rows=2)
+    archive.change("named", "name = 'name 3'", name="'name 3 '")
+    archive.delete("parted", "id = 4")
+    archive.double("log", "line = 'line 7'", rows=8)
+    archive.delete("log", "line = 'line 8'")
+    archive.server.psql("update counted set n = -1 where id = 84; update named set v = 0 where name = 'name 4'")
+    archive.server.psql("update parted set v = 'w' where id = 5; insert into log (line) values ('more')")
+    archive.apply()
+    archive.verify(begin=True)
+    archive.server.psql("update counted set n = n + 5 where id in (78, 83); delete from counted where id = 80")
+    archive.server.psql("update named set v = 1 where name = 'name 9'; delete from log where line = 'line 8'")
+    archive.apply()
+    found = archive.verify(finish=True, repair=True)
+    assert (found.exit_code, archive.kept) == (EXIT_DIFFERENT, [])
+    assert {t.table: (t.repair, t.is_repaired) for t in found.tables if t.differing} == {
+        "counted": ("4 rows repaired; 3 rows left that changed since: verify again", False),
+        "named": ("2 rows repaired", True),
+        "parted": ("1 row repaired", True),
+        "log": ("8 rows repaired; 1 row left that changed since: verify again", False),
+    }
+    assert found.next_command is not None
+    assert "--tables public.counted,public.log --server postgresql://" in found.next_command
+    assert repaired(archive) == {"counted": "1 row repaired"}, "of the two that were one"
+    archive.delete("counted", "id = 90")
+    archive.server.psql("delete from counted where id = 90")
+    assert [(c.table, c.state.value) for c in archive.apply().conditions] == [("counted", "diverged")]
+    assert repaired(archive) == {"counted": "its state has ended"}
+    assert archive.apply().conditions == ()
+    assert archive.verify(jdbc=f"jdbc:{archive.url}").exit_code == EXIT_DONE
+    archive.change("parent", "id = 1", v="'q'")
+    archive.server.psql("update parent set v = 'r' where id = 2")
+    archive.apply()
+    archive.verify(begin=True)
+    archive.apply()
+    ledger = DeltaLedger.of(archive.job.spark, archive.job.loaded())
+    ledger.batches.begin(Batch.next(ledger.batches.last()))
+    with pytest.raises(AnotherRunError, match="another run is at work"):
+        archive.verify(finish=True, repair=True)
+    assert len(archive.kept) == 1, "for the next run"
+
+
+def repaired(archive: Archive) -> dict[str, str]:
+    archive.verify(begin=True)
+    archive.apply()
+    found = archive.verify(finish=True, repair=True)
+    assert found.exit_code == EXIT_DONE
+    return {table.table: table.repair for table in found.tables if table.repair is not None}

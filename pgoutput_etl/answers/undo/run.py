@@ -118,7 +118,7 @@ def undone_tables(archive: DeltaArchive, request: UndoRequest, progress: Progres
         raise ConfigError(f"no transaction{_within(selection.range)} changed these tables")
     oids = {row["relation"] for row in touching}
     found = reader.find(before, request.tables)
-    plan = _plan(archive, rows, found, oids)
+    plan = planned(archive, rows, found, oids)
     tasks, held = {task.oid: task for task in plan.tasks}, {held.oid: held.reason for held in plan.held}
     stored = {state.oid: frame for state, frame in found.rows}
     left_out, tables = list[LeftOut](), list[UndoneTable]()
@@ -129,7 +129,7 @@ def undone_tables(archive: DeltaArchive, request: UndoRequest, progress: Progres
             left_out.append(LeftOut(name, "another table has its name now"))
         elif task is None:
             left_out.append(LeftOut(name, held.get(oid, "the configuration skips it")))
-        elif (why_not := _why_not(task, oid in found.held or oid in found.ahead)) is not None:
+        elif (why_not := why_not_followed(task, oid in found.held or oid in found.ahead)) is not None:
             left_out.append(LeftOut(name, why_not))
         else:
             progress(f"comparing {name}: {counted(task.changes.total, 'change')}")
@@ -151,7 +151,7 @@ def _is_replaced(archive: DeltaArchive, oid: int) -> bool:
     return state is not None and (state.is_displaced or archive.names.get(archive.name(oid)) != oid)
 
 
-def _plan(archive: DeltaArchive, rows: CommittedBlocks, found: TablesFound, oids: Collection[int]) -> TablePlan:
+def planned(archive: DeltaArchive, rows: CommittedBlocks, found: TablesFound, oids: Collection[int]) -> TablePlan:
     """How the changes would be applied to the rows before them. oids: of the tables to undo."""
     states = {state.oid: replace(state, status=APPLIED, reason=None) for state, _ in found.rows}
     own = {oid: state for oid, state in states.items() if oid in oids}
@@ -167,7 +167,8 @@ def _plan(archive: DeltaArchive, rows: CommittedBlocks, found: TablesFound, oids
     )
 
 
-def _why_not(task: TableTask, is_incomplete: bool) -> str | None:
+def why_not_followed(task: TableTask, is_incomplete: bool = False) -> str | None:
+    """Why a table's changes can't be followed row by row, or None."""
     if is_incomplete:
         return "its rows before these transactions are not known"
     if task.changes.truncates:

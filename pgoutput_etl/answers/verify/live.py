@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from pgoutput_etl.answers.verify.ask import Asking
 from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.server_answer import ServerAnswer, answer_file, kept_answer
-from pgoutput_etl.answers.verify.settle import Settling
+from pgoutput_etl.answers.verify.settle import SettledTable, Settling
 from pgoutput_etl.answers.verify.tables import chosen_states, foreign_changes, mending_command, named_states
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
@@ -28,6 +28,8 @@ from pgoutput_etl.spark.shared_file import SharedFile
 
 _POLL = 5.0  # seconds
 
+Mend = Callable[[ServerAnswer, Sequence[VerifiedTable], Sequence[SettledTable]], list[VerifiedTable]]
+
 
 @dataclass(frozen=True)
 class LiveVerification:
@@ -36,10 +38,14 @@ class LiveVerification:
     request: VerifyRequest
     ledger: DeltaLedger
     progress: Progress
+    mend: Mend | None = None
 
     @classmethod
-    def of(cls, spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress) -> LiveVerification:
-        return cls(spark, config, request, DeltaLedger.of(spark, config), progress)
+    def of(
+        cls, spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress, mend: Mend | None
+    ) -> LiveVerification:
+        """mend: repairs settled tables, and adds what has become of them."""
+        return cls(spark, config, request, DeltaLedger.of(spark, config), progress, mend)
 
     @cached_property
     def file(self) -> SharedFile:
@@ -102,7 +108,10 @@ class LiveVerification:
                 shown = last.last_commit_lsn
                 self.progress(f"waiting for LSN {format_lsn(answer.lsn)}; {format_lsn(shown)} has been applied")
             time.sleep(_POLL)
-        settled = Settling(self.spark, self._archive(self._last()), answer, self.request, self.progress).run()
+        settling = Settling(self.spark, self._archive(self._last()), answer, self.request, self.progress)
+        settled = settling.run()
+        if self.mend is not None:
+            settled = self.mend(answer, settled, settling.found)
         self.file.delete()
         return settled
 
@@ -119,7 +128,7 @@ class LiveVerification:
         equal = [named[t.full_name].oid for t in tables if t.is_equal and t.full_name in named]
         self.ledger.record_verified(last, equal, answer.lsn)
         compared = [named[t.full_name] for t in tables if t.why_not is None and t.full_name in named]
-        differing = [named[t.full_name] for t in tables if t.differing and t.full_name in named]
+        differing = [named[t.full_name] for t in tables if t.is_different and t.full_name in named]
         return VerifySummary(
             self.config.source.name,
             answer.against,

@@ -52,6 +52,7 @@ class VerifiedTable:
 
     why_not: the reason why the whole table was not compared. is_held: the table is held, is missing, or can't be read.
     is_undecided: it can be compared the next time. rows_unread: in ranges that differ, of which no rows were kept.
+    repair: what has become of the differences; is_repaired: they are all gone.
     """
 
     schema: str
@@ -73,11 +74,18 @@ class VerifiedTable:
     is_held: bool = False
     is_undecided: bool = False
     rows_unread: int = 0
+    repair: str | None = None
+    is_repaired: bool = False
 
     @property
     def differing(self) -> int:
         """Rows that differ. A range without its rows counts as one."""
         return self.only_delta + self.only_other + self.differs + (self.rows_unread > 0)
+
+    @property
+    def is_different(self) -> bool:
+        """True if differences are left."""
+        return self.differing > 0 and not self.is_repaired
 
     @property
     def is_equal(self) -> bool:
@@ -121,7 +129,7 @@ class VerifySummary:
     def exit_code(self) -> int:
         if not self.is_decided:
             return EXIT_TRY_LATER
-        if any(table.differing or table.is_held for table in self.tables):
+        if any(table.is_different or table.is_held for table in self.tables):
             return EXIT_DIFFERENT
         is_open = self.asked is None and any(table.is_undecided for table in self.tables)
         return EXIT_TRY_LATER if is_open else EXIT_DONE
@@ -221,6 +229,8 @@ def _table_lines(table: VerifiedTable) -> list[str]:
         for writer in table.transactions
     ]
     lines += [f"{table.name}: {_difference_line(difference)}" for difference in table.differences]
+    if table.repair is not None:
+        lines.append(f"{table.name}: {table.repair}")
     more = table.differing - sum(difference.rows for difference in table.differences)
     if table.differences and more > 0:
         lines.append(f"{table.name}: … and {counted(more, 'more differing row')}; --limit lists more")

@@ -23,6 +23,7 @@ class VerifyRequest:
     begin: Annotated[bool, Option("with --server: only ask the server")] = False
     finish: Annotated[bool, Option("only compare what the server was asked, once an apply has passed it")] = False
     wait: Annotated[timedelta | None, Option("wait until an apply has passed it", INTERVAL)] = None
+    repair: Annotated[bool, Option("with --server: write the rows that are found to differ, and nothing else")] = False
     publications: Annotated[
         tuple[str, ...], Option("with a server: the slot's publications (default: all)", NAMES, "--publication")
     ] = ()
@@ -44,8 +45,8 @@ class VerifyRequest:
         sides = (self.server, self.jdbc, self.csv, self.delta)
         if sum(side is not None for side in sides) != 1 and not (self.finish and sides == (None,) * 4):
             raise ConfigError("expected one of --server, --jdbc, --csv and --delta")
-        if not self.is_live and (self.begin or self.finish or self.wait is not None):
-            raise ConfigError("--begin, --finish and --wait are for --server")
+        if not self.is_live and (self.begin or self.finish or self.wait is not None or self.repair):
+            raise ConfigError("--begin, --finish, --wait and --repair are for --server")
         if self.of_server:
             self._check_server()
         elif self.publications or self.table is None or self.tables is not None:
@@ -58,8 +59,8 @@ class VerifyRequest:
             raise ConfigError("--table is for --csv and --delta; a server takes --tables, with patterns")
         if self.at_lsn is not None:
             raise ConfigError("--at-lsn is for --csv and --delta; a server is compared as of its own moment")
-        if self.begin and (self.finish or self.wait is not None):
-            raise ConfigError("--begin only asks: --finish, in a later run, compares, and --wait is for it")
+        if self.begin and (self.finish or self.wait is not None or self.repair):
+            raise ConfigError("--begin only asks: --finish, in a later run, compares; --wait and --repair are for it")
         if self.finish and (self.tables or self.publications):
             raise ConfigError("--finish compares the tables that the server was asked for")
         if not self.finish or self.server is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -32,6 +32,9 @@ from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
 
+if TYPE_CHECKING:
+    from pgoutput_etl.answers.verify.live import Mend
+
 
 @dataclass(frozen=True, slots=True)
 class _Baseline:
@@ -43,10 +46,14 @@ class _Baseline:
 
 
 def verify(
-    spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress = no_progress
+    spark: SparkSession,
+    config: Config,
+    request: VerifyRequest,
+    progress: Progress = no_progress,
+    mend: Mend | None = None,
 ) -> VerifySummary:
     """Compares Delta tables with a server, or one with CSV files or another Delta table. Writes nothing but what a
-    server in use was asked, until that is settled.
+    server in use was asked, until that is settled, and what `mend` writes then.
 
     Raises PgoutputEtlError.
     """
@@ -54,7 +61,7 @@ def verify(
     if request.of_server:
         from pgoutput_etl.answers.verify.live import LiveVerification
 
-        summary = LiveVerification.of(spark, config, request, progress).run()
+        summary = LiveVerification.of(spark, config, request, progress, mend).run()
     else:
         summary = _with_rows(spark, config, request, progress)
     reasons = [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,8 @@ from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_
 from pgoutput_etl.answers.verify.key_ranges import Digest, differing_ranges
 from pgoutput_etl.answers.verify.report import VerifiedTable
 from pgoutput_etl.answers.verify.request import VerifyRequest
-from pgoutput_etl.answers.verify.row_diff import differences
-from pgoutput_etl.answers.verify.row_text import digests_of, rows_in_ranges, text_names
+from pgoutput_etl.answers.verify.row_diff import differences, row_differences
+from pgoutput_etl.answers.verify.row_text import canonicalize, digests_of, rows_in_ranges, text_names
 from pgoutput_etl.answers.verify.server_answer import AskedTable, ServerAnswer
 from pgoutput_etl.answers.verify.tables import named_states
 from pgoutput_etl.console import Progress
@@ -50,6 +50,70 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class RowsToChange:
+    """rows: tag and t…: I for the server's rows, D for those of Delta that have to go, of which only the key counts if
+    there is one. left: number of keys, or of a bag's rows, that have changed since."""
+
+    rows: DataFrame
+    left: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettledTable:
+    """A table that differs. side: as of the answer's moment. theirs: the server's rows of the ranges `numbers`."""
+
+    asked: AskedTable
+    side: DeltaSide
+    choice: ColumnChoice
+    numbers: Sequence[int]
+    theirs: DataFrame
+
+    @property
+    def deciding(self) -> list[ComparedColumn]:
+        """The columns by which rows are told apart."""
+        return [self.choice.columns[i] for i in self.choice.key or range(len(self.choice.columns))]
+
+    def changes(self, touched: DataFrame | None) -> RowsToChange:
+        """touched: `one`, texts of the deciding columns of rows that have changed since."""
+        columns, key = self.choice.columns, self.choice.key
+        names = text_names(len(columns))
+        raw = self.theirs.withColumn("raw", F.array(*names))  # as the server has spelled them
+        ours, theirs = (
+            rows_in_ranges(rows, columns, self.asked.ranges, self.numbers) for rows in (self.side.texts(columns), raw)
+        )
+        differing = row_differences(ours, theirs, columns, key).where(F.col("kind") != "same").localCheckpoint()
+        positions = key or tuple(range(len(columns)))
+        rows = differing.withColumn("one", F.array(*(F.coalesce(f"d{i}", f"o{i}") for i in positions)))
+        count = rows.select("one").distinct().count()
+        if touched is not None:
+            rows = rows.join(self._canonical(touched), F.col("one").eqNullSafe(F.col("later")), "left_anti")
+        keys = rows.select("one").distinct().localCheckpoint()
+        left = count - keys.count()
+        if not key:
+            tag = F.when(F.col("kind") == "only_delta", "D").otherwise("I").alias("tag")
+            texts = (F.coalesce(f"d{i}", f"o{i}").alias(name) for i, name in enumerate(names))
+            return RowsToChange(rows.select(F.explode(F.sequence(F.lit(1), "n")), tag, *texts).drop("col"), left)
+        own = F.array(*(F.col(names[i]) for i in key)).alias("own")
+        wanted = theirs.select("raw", own).join(keys, F.col("own").eqNullSafe(F.col("one")), "left_semi")
+        gone = keys.join(wanted.select("own"), F.col("own").eqNullSafe(F.col("one")), "left_anti")
+        texts = (F.col("one")[key.index(i)] if i in key else F.lit(None) for i in range(len(names)))
+        deletes = gone.select(F.lit("D").alias("tag"), F.array(*texts).cast("array<string>").alias("raw"))
+        both = deletes.unionByName(wanted.select(F.lit("I").alias("tag"), "raw"))
+        return RowsToChange(both.select("tag", *(F.col("raw")[i].alias(name) for i, name in enumerate(names))), left)
+
+    def _canonical(self, touched: DataFrame) -> DataFrame:
+        """`later`: the texts as differences have them."""
+        deciding = self.deciding
+        names = text_names(len(deciding))
+        texts = touched.where("one IS NOT NULL").select(*(F.col("one")[n].alias(t) for n, t in enumerate(names)))
+
+        def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return (canonicalize(batch, deciding) for batch in batches)
+
+        return texts.mapInArrow(convert, texts.schema).select(F.array(*names).alias("later")).distinct()
+
+
+@dataclass(frozen=True, slots=True)
 class Settling:
     """archive: of a last batch that has passed the answer's LSN, or whose rows are compared, whatever they lack."""
 
@@ -58,6 +122,7 @@ class Settling:
     answer: ServerAnswer
     request: VerifyRequest
     progress: Progress
+    found: list[SettledTable] = field(default_factory=list)  # those that differ, in rows that were kept
 
     def run(self) -> list[VerifiedTable]:
         archive, answer = self.archive, self.answer
@@ -115,7 +180,9 @@ class Settling:
             return VerifiedTable(asked.schema, asked.table, why_not=_SPELLING, is_undecided=True)
         counts: dict[str, Any] = {}
         if with_rows:
-            theirs = rows_in_ranges(self._rows(asked, with_rows), choice.columns, asked.ranges, with_rows)
+            kept = self._rows(asked, with_rows)
+            self.found.append(SettledTable(asked, side, choice, with_rows, kept))
+            theirs = rows_in_ranges(kept, choice.columns, asked.ranges, with_rows)
             counts = differences(side, choice, asked.ranges, with_rows, theirs, self.request)
         empty = Digest()
         unread = sum(max(ours.get(n, empty).rows, asked.digests.get(n, empty).rows) for n in others)

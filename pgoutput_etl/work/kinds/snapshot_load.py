@@ -136,9 +136,11 @@ class SnapshotLoad(Prepared[SnapshotResult]):
     def close(self) -> None:
         self.progress("writing the ledger")
         archive, batch, since = self.archive, self.batch, CompleteSince(Since.SNAPSHOT, self.order.lsn)
-        self.done = {
-            r.state.oid: replace(r.state, snapshot=r.state.version, complete_since=since) for r in self.written
-        }
+        repairs = self.order.repairs or {}
+        for result in self.written:
+            state = replace(result.state, snapshot=result.state.version)
+            is_whole = state.oid not in repairs or repairs[state.oid].is_whole
+            self.done[state.oid] = replace(state, complete_since=since) if is_whole else state
         archive.ledger.history.append_relations(self._new_relations(), batch)
         types = [t for t in self.order.types if archive.assembly.types.get(t.oid) != t]
         archive.ledger.history.append_types(types, batch)
@@ -224,11 +226,12 @@ class SnapshotLoad(Prepared[SnapshotResult]):
         archive, batch, history, start = self.archive, self.batch, self._history(), (self.order.lsn, BEFORE_FILES, 0)
         changes = {}
         for relation in self.order.relations:
-            if repairs[relation.oid].ranges != ():
+            if relation.oid in counts or repairs[relation.oid].ranges != ():
                 empty = TableChanges(relation.oid, runs=(RelationSpan(start, relation),), last_row=start)
                 changes[relation.oid] = counts.get(relation.oid, empty)
         # What was found against the rows before the repair is mended.
-        states = {oid: replace(batch.tables[oid], mismatches=None, doubts=()) for oid in changes}
+        mended = {oid: replace(batch.tables[oid], mismatches=None, doubts=()) for oid in changes}
+        states = {oid: state if repairs[oid].is_whole else batch.tables[oid] for oid, state in mended.items()}
         return make_plan(archive.config, history, changes, states, self._user_types(), named=batch.tables)
 
     def _new_relations(self) -> list[RelationEntry]:

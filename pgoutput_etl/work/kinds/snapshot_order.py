@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 
 from pgoutput_etl.postgres.catalog import relation_of, relation_row
 from pgoutput_etl.protocol.messages import Relation, Type
@@ -14,10 +14,12 @@ from pgoutput_etl.targets.plan import KeyRanges
 @dataclass(frozen=True, slots=True)
 class Repair:
     """Of one table. version: Delta's, of the ledger's last batch when the table was compared. ranges: of the rows that
-    differ."""
+    differ, which are staged; if there are none, the staged rows and deletes are all that is changed. is_whole: the
+    table equals the server's afterwards."""
 
     version: int
     ranges: KeyRanges
+    is_whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class SnapshotOrder:
             "types": [[t.oid, t.namespace, t.name] for t in self.types],
             "known": None if self.known is None else sorted(self.known),
             "partitions": {root: list(map(relation_row, of_root)) for root, of_root in self.partitions.items()},
-            "repairs": None if self.repairs is None else {o: [r.version, r.ranges] for o, r in self.repairs.items()},
+            "repairs": None if self.repairs is None else {o: [*astuple(r)] for o, r in self.repairs.items()},
         }
         return json.dumps({"snapshot": fields})
 
@@ -70,7 +72,7 @@ class SnapshotOrder:
         tables = None if known is None else frozenset(known)
         repairs = fields.get("repairs")
         if repairs is not None:
-            repairs = {int(oid): Repair(version, _ranges(ranges)) for oid, (version, ranges) in repairs.items()}
+            repairs = {int(oid): Repair(at, _ranges(ranges), *rest) for oid, (at, ranges, *rest) in repairs.items()}
         described = fields.get("partitions") or {}  # older ledgers have none, too
         partitions = {int(root): tuple(map(relation_of, of_root)) for root, of_root in described.items()}
         return cls(fields["lsn"], fields["time"], fields["staged"], relations, types, tables, repairs, partitions)

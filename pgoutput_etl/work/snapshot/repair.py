@@ -24,7 +24,7 @@ from pgoutput_etl.work.kinds.snapshot_order import Repair
 _EVERYTHING = None
 
 
-def _why_not_repaired(spark: SparkSession, state: TableState | None) -> str | None:
+def why_not_repaired(spark: SparkSession, state: TableState | None) -> str | None:
     """The reason why a table can't be repaired, or None."""
     if state is None or state.version < 0:
         return "no run has written the table: load it without --repair"
@@ -52,7 +52,7 @@ class TableComparison:
 
     def comparable(self, state: TableState | None) -> TableState:
         """Raises TableError if the table can't be repaired."""
-        why = _why_not_repaired(self.spark, state)
+        why = why_not_repaired(self.spark, state)
         if state is None or why is not None:
             raise TableError(f"--repair: not possible: {why}")
         return state

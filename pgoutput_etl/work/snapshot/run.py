@@ -38,7 +38,7 @@ def snapshot(
     request.check()
     world = World.of(spark, config)
     finish_pending(world, progress)
-    archive = _reliable_archive(world, world.ledger.batches.last())
+    archive = reliable_archive(world, world.ledger.batches.last())
     remarks = _refuse_lost_rows(archive, request)
 
     def stage(archive: LedgerArchive) -> StagedTables:
@@ -58,7 +58,7 @@ def load_staged(
         last = world.ledger.batches.last()  # another job may have run while the rows were staged
         if last is not None and last.resumed:
             raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
-        work.archive = _reliable_archive(world, last)
+        work.archive = reliable_archive(world, last)
         return run(world.ledger, work, last, Watch(progress)), work.staged
     finally:
         if work.load is None or not work.load.begun:
@@ -92,7 +92,7 @@ class _StagedLoad:
             yield prepared
 
 
-def _reliable_archive(world: World, last: Batch | None) -> LedgerArchive:
+def reliable_archive(world: World, last: Batch | None) -> LedgerArchive:
     archive = world.archive_of(last or NO_BATCH)
     unreliable_from = archive.assembly.unreliable_from
     if unreliable_from is not None:

@@ -275,7 +275,7 @@ class Staging:
         versions = () if oid is None else self.archive.relations.unmasked(oid)[0].relations
         for relation in reversed(versions):
             if columns is None or {column.name for column in relation.columns} == set(columns):
-                return _as_sent(relation)
+                return as_sent(relation)
         problem = "is not in the archive" if oid is None else "has other columns in the archive"
         raise ConfigError(f"{name} {problem}: describe it with --catalog, see docs/snapshot.md")
 
@@ -294,7 +294,7 @@ class Staging:
         blocks.write.format("delta").mode("append").save(path)
 
 
-def _as_sent(relation: Relation) -> Relation:
+def as_sent(relation: Relation) -> Relation:
     """Without what catalog Messages add, as a server describes it."""
     columns = (RelationColumn(c.is_key, c.name, c.type_oid, c.type_modifier) for c in relation.columns)
     return replace(relation, columns=tuple(columns), catalog=None)

@@ -1,0 +1,246 @@
+"""Repairs tables by what verify has settled: rows that differ as of a known LSN, and no others.
+
+A row that has changed in the archive since then is left: the next verify compares it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType
+
+from pgoutput_etl.answers.moment.read import MomentReader, TablesFound
+from pgoutput_etl.answers.undo.row_changes import RowChanges
+from pgoutput_etl.answers.undo.run import planned, why_not_followed
+from pgoutput_etl.answers.verify import run
+from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
+from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.row_text import text_names
+from pgoutput_etl.answers.verify.server_answer import ServerAnswer
+from pgoutput_etl.answers.verify.settle import SettledTable
+from pgoutput_etl.answers.verify.tables import named_states
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.console import Progress, counted, no_progress
+from pgoutput_etl.errors import AnotherRunError
+from pgoutput_etl.identifiers import pattern_of
+from pgoutput_etl.ingest.executors import blocks_of
+from pgoutput_etl.ledger.archive import LedgerArchive
+from pgoutput_etl.ledger.batch import applied
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
+from pgoutput_etl.load.target_columns import delta_type
+from pgoutput_etl.postgres.copy_format import tuple_of
+from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.scan.blocks import BlockKind
+from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
+from pgoutput_etl.spark.arrow_types import spark_schema
+from pgoutput_etl.spark.connect import frame
+from pgoutput_etl.targets.condition import condition_of
+from pgoutput_etl.targets.plan import BEFORE_FILES, TableState
+from pgoutput_etl.timestamps import microseconds_of
+from pgoutput_etl.work.batch import World
+from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder
+from pgoutput_etl.work.snapshot.repair import why_not_repaired
+from pgoutput_etl.work.snapshot.run import load_staged, reliable_archive
+from pgoutput_etl.work.snapshot.staging import StagedTables, as_sent
+
+_LATER = "has changed since in a way that can't be followed row by row: verify again"
+
+_CHANGE = pa.schema([MESSAGE_SCHEMA.field(name) for name in ("ordinal", "tag", "old_kind", "old", "new")])
+
+
+def verify(
+    spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress = no_progress
+) -> VerifySummary:
+    """As answers.verify.run.verify. With `request.repair`, writes the differences that it settles. Raises
+    PgoutputEtlError."""
+    if not request.repair:
+        return run.verify(spark, config, request, progress)
+    return run.verify(spark, config, request, progress, SettledRepair(spark, config, progress).mend)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """rows: to write. left: keys that have changed since. why_not: nothing is written."""
+
+    rows: int = 0
+    left: int = 0
+    why_not: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettledRepair:
+    spark: SparkSession
+    config: Config
+    progress: Progress
+    _outcomes: dict[str, _Outcome] = field(default_factory=dict)  # by name
+
+    def mend(
+        self, answer: ServerAnswer, tables: Sequence[VerifiedTable], found: Sequence[SettledTable]
+    ) -> list[VerifiedTable]:
+        """The tables, with what has become of them. Raises AnotherRunError if another run is at work."""
+        world = World.of(self.spark, self.config)
+        last = applied(world.ledger.batches.last(), world.ledger.source)
+        named = named_states(self.config, last.tables)
+        if not any(table.full_name in named and self._is_concerned(table, named[table.full_name]) for table in tables):
+            return list(tables)
+        if last.resumed:
+            raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
+        stage = partial(self._staging, answer, tables, {one.asked.full_name: one for one in found})
+        done, _ = load_staged(world, reliable_archive(world, last), stage, self.progress)
+        held = {r.state.full_name: r.summary.held for r in done.tables if r.summary.held is not None}
+        return [self._told(table, held.get(table.full_name)) for table in tables]
+
+    def _told(self, table: VerifiedTable, held: str | None) -> VerifiedTable:
+        outcome = self._outcomes.get(table.full_name)
+        if outcome is None:
+            return table
+        if held is not None or outcome.why_not is not None:
+            return replace(table, repair=f"not repaired: {held or outcome.why_not}")
+        parts = [f"{counted(outcome.rows, 'row')} repaired"] if table.differing else ["its state has ended"]
+        if outcome.left:
+            parts.append(f"{counted(outcome.left, 'row')} left that changed since: verify again")
+        if table.rows_unread:
+            parts.append("the others by the command below")
+        return replace(table, repair="; ".join(parts), is_repaired=not (outcome.left or table.rows_unread))
+
+    def _staging(
+        self,
+        answer: ServerAnswer,
+        tables: Sequence[VerifiedTable],
+        found: Mapping[str, SettledTable],
+        archive: LedgerArchive,
+    ) -> StagedTables:
+        assert isinstance(archive, DeltaArchive)
+        state, at = self.config.state, microseconds_of(datetime.fromisoformat(answer.at))
+        order = SnapshotOrder(
+            archive.last.last_commit_lsn + 1, at, f"{state.root.rstrip('/')}/staged/{uuid4().hex}", ()
+        )
+        try:
+            with private_folders(self.spark, state.root, FOLDERS, state.access()):
+                repairs = self._staged(answer, tables, found, archive, order)
+        except BaseException:
+            archive.discard(order.staged)
+            raise
+        relations = tuple(as_sent(archive.last.tables[oid].relation) for oid in repairs)
+        return StagedTables(replace(order, relations=relations, repairs=repairs), (), ())
+
+    def _staged(
+        self,
+        answer: ServerAnswer,
+        tables: Sequence[VerifiedTable],
+        found: Mapping[str, SettledTable],
+        archive: DeltaArchive,
+        order: SnapshotOrder,
+    ) -> dict[int, Repair]:
+        self._outcomes.clear()
+        named, before = named_states(self.config, archive.last.tables), archive.ledger.batches.states_at(answer.lsn - 1)
+        touched = _Touched.of(archive, answer.lsn, list(found.values()), self.progress)
+        repairs: dict[int, Repair] = {}
+        for table in tables:
+            now = named.get(table.full_name)
+            if now is None or not self._is_concerned(table, now):
+                continue
+            outcome = self._changed(table, now, found.get(table.full_name), touched, order)
+            is_whole = not (outcome.left or table.rows_unread or table.unknown or table.not_compared)
+            is_whole = is_whole and _known(before.states.get(now.oid)) == _known(now)
+            if outcome.why_not is None and (outcome.rows or is_whole):
+                repairs[now.oid] = Repair(now.version, (), is_whole)
+            if table.differing or now.oid in repairs:
+                self._outcomes[table.full_name] = outcome
+        return repairs
+
+    def _is_concerned(self, table: VerifiedTable, state: TableState) -> bool:
+        """True if the table differs, or if something is known against it that a comparison may end."""
+        rule = self.config.rule_for(state.schema, state.table)
+        condition = condition_of(state, self.config.source.snapshot, rule)
+        return table.why_not is None and (table.differing > 0 or condition is not None)
+
+    def _changed(
+        self,
+        table: VerifiedTable,
+        now: TableState,
+        found: SettledTable | None,
+        touched: _Touched,
+        order: SnapshotOrder,
+    ) -> _Outcome:
+        """Stages the rows that differ."""
+        why = why_not_repaired(self.spark, now)
+        if why is not None or not table.differing:
+            return _Outcome(why_not=why)
+        names = [column.name for column in now.relation.columns]
+        if found is None:
+            return _Outcome(why_not="none of the rows that differ were kept")
+        if sorted(names) != sorted(found.asked.columns):
+            return _Outcome(why_not="its columns are not those that the server was asked for")
+        spelled = [c for c in found.deciding if c.by_value and isinstance(delta_type(c.type), StringType)]
+        if spelled or (table.unknown and not found.choice.key):
+            return _Outcome(why_not="its rows can't be told apart by their texts")
+        if now.oid in touched.whole:
+            return _Outcome(why_not=_LATER)
+        self.progress(f"comparing the rows of {table.full_name} that differ")
+        changes = found.changes(touched.keys.get(now.oid))
+        rows = self._messages(changes.rows, found, now, order).localCheckpoint()
+        blocks_of(rows, BlockKind.CHANGE).write.format("delta").mode("append").save(order.staged)
+        return _Outcome(rows.count(), changes.left)
+
+    def _messages(self, changes: DataFrame, found: SettledTable, now: TableState, order: SnapshotOrder) -> DataFrame:
+        """changes: tag, I or D, and t…. In MESSAGE_SCHEMA."""
+        positions = [found.asked.columns.index(column.name) for column in now.relation.columns]
+        texts = [text_names(len(positions))[position] for position in positions]
+        kind = b"O" if now.relation.replica_identity is ReplicaIdentity.FULL else b"K"
+        rows = changes.select("tag", F.monotonically_increasing_id().alias("ordinal"), *texts)
+
+        def messages(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                fields = zip(*(batch.column(name).cast(pa.binary()).to_pylist() for name in texts), strict=True)
+                tuples = [tuple_of(row, b"t") for row in fields]
+                is_delete = [tag == "D" for tag in batch.column("tag").to_pylist()]
+                old = [row if gone else None for row, gone in zip(tuples, is_delete, strict=True)]
+                new = [None if gone else row for row, gone in zip(tuples, is_delete, strict=True)]
+                kinds = [kind.decode() if gone else None for gone in is_delete]
+                arrays = {"ordinal": batch.column("ordinal"), "tag": batch.column("tag"), "old_kind": kinds}
+                yield pa.RecordBatch.from_pydict({**arrays, "old": old, "new": new}, _CHANGE)
+
+        same = {"file": BEFORE_FILES, "relation": now.oid, "commit_lsn": order.lsn, "commit_ts": order.time}
+        sent = rows.mapInArrow(messages, spark_schema(_CHANGE))
+        sent = sent.withColumns({name: F.lit(value).cast("long") for name, value in same.items()})
+        sent = sent.withColumn("offset", F.col("ordinal"))
+        return frame(self.spark, MESSAGE_SCHEMA.empty_table()).unionByName(sent, allowMissingColumns=True)
+
+
+def _known(state: TableState | None) -> tuple[object, ...] | None:
+    """What a repair ends, if it is older than the comparison."""
+    return None if state is None else (state.mismatches, state.complete_since, state.doubts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """Rows that have changed in the archive since an LSN. keys: `one`, texts, by OID; whole: OIDs of tables of which
+    that is not known."""
+
+    keys: Mapping[int, DataFrame]
+    whole: Collection[int]
+
+    @classmethod
+    def of(cls, archive: DeltaArchive, lsn: int, found: Sequence[SettledTable], progress: Progress) -> _Touched:
+        through = archive.last.last_commit_lsn
+        if not found or lsn > through:
+            return cls({}, ())
+        patterns = [pattern_of(one.asked.full_name) for one in found]
+        rows = MomentReader(archive, progress, through=through).changes(lsn - 1, patterns)
+        oids = {one.side.state.oid for one in found}
+        changed = {row["relation"] for row in rows.commits().collect()} & oids
+        then = TablesFound(tuple((one.side.state, one.side.rows) for one in found), {}, {})
+        tasks = {task.oid: task for task in planned(archive, rows, then, changed).tasks} if changed else {}
+        followed = {oid: task for oid, task in tasks.items() if why_not_followed(task) is None}
+        logs = {oid: RowChanges.of(task).log(rows) for oid, task in followed.items()}
+        keys = {oid: log.select(F.explode(F.array("old", "key")).alias("one")) for oid, log in logs.items()}
+        return cls(keys, changed - keys.keys())
