@@ -83,6 +83,8 @@ class MemoryTarget:
         except PgoutputEtlError as error:
             return AppliedNight(exit_code_of(error), frozenset(), self._tables(), str(error))
         self._read.update(files)
+        if not self.nights.config.tables:
+            self.nights.assert_as_replayed()
         reported = reported_states(self.nights.states, self.nights.config)
         return AppliedNight(EXIT_QUARANTINE if reported else EXIT_DONE, reported, self._tables())
 

@@ -137,6 +137,7 @@ class Nights:
 
     def __post_init__(self) -> None:
         self.replay.origins = self.config.source.origins
+        configured(self.replay.assembly, self.config)
 
     @property
     def states(self) -> dict[int, TableState]:
@@ -292,10 +293,13 @@ class Nights:
             if not state.is_complete:
                 continue
             assert oid in expected, f"{state.path}: no committed row"
-            want = sorted(repr(row) for row in self.replay.table(oid, expected[oid], keys).rows)
+            want = sorted(
+                repr(row) for row in self.replay.table(oid, expected[oid], keys, types=self.config.types).rows
+            )
             assert self.rows(oid) == want, f"{state.path}: expected {want}, found {self.rows(oid)}"
             has_name = holders.get((state.schema, state.table)) == oid
-            path = f"root/{state.schema}/{state.table}" if has_name else f"root/_pgoutput_etl/displaced/s/{oid}"
+            own, displaced = f"{state.schema}/{state.table}", f"displaced/{self.config.source.name}/{oid}"
+            path = f"{self.config.target.root}/{own}" if has_name else f"{self.config.state.root}/{displaced}"
             assert str(state.path) == path
         missing = expected.keys() - states.keys()
         assert not missing, f"tables without a state: {missing}"
