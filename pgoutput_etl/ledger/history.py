@@ -11,7 +11,15 @@ import pyarrow.compute as pc
 
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.store import Store
-from pgoutput_etl.ledger.tables import SCHEMAS, catalog_entry, catalog_row, relation_of, relation_row
+from pgoutput_etl.ledger.tables import (
+    DROPPED,
+    SCHEMAS,
+    catalog_entry,
+    catalog_row,
+    dropped_in,
+    relation_of,
+    relation_row,
+)
 from pgoutput_etl.protocol.messages import Type
 from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.schema.diff import SchemaChange
@@ -76,8 +84,7 @@ class LedgerHistory:
 
     def dropped(self, batch: Batch) -> set[int]:
         """OIDs of tables that catalog Messages have shown to be dropped, after a batch."""
-        rows = self.store.rows("catalog", ("oid", "dropped", "xid"), batch.since, batch.number + 1)
-        return {row["oid"] for row in rows if row["dropped"] and row["xid"] is None}
+        return dropped_in(self.store.rows("catalog", DROPPED, batch.since, batch.number + 1))
 
     def append_catalog(self, catalog: Definitions, batch: Batch) -> None:
         self.store.append_rows("catalog", [catalog_row(entry) for entry in catalog.to_store()], batch.number)

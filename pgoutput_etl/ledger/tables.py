@@ -279,6 +279,15 @@ def catalog_entry(row: Mapping[str, Any]) -> DefinitionEntry:
     return DefinitionEntry((row["from_file"], row["from_ordinal"]), definition, *sent_by, row.get("command") or "")
 
 
+DROPPED = ("oid", "dropped", "xid")
+
+
+def dropped_in(rows: Iterable[Mapping[str, Any]]) -> set[int]:
+    """OIDs of tables that catalog Messages have shown to be dropped. rows: of the ledger's `catalog`, with the columns
+    DROPPED."""
+    return {row["oid"] for row in rows if row["dropped"] and row["xid"] is None}
+
+
 def _binary(value: Any) -> bytes:
     """Bounds are values of rows, so they are not in a text column."""
     return json.dumps(value).encode()

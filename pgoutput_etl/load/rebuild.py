@@ -68,7 +68,7 @@ class Rebuild:
         counts = rows.counts(relations)
         included = {*counts, *(oid for oid in {*places, *since} if oid not in cutoffs)}
         changes = {oid: counts.get(oid, TableChanges(oid)) for oid in oids if oid in included}
-        changes = with_moves(relations, changes, since)
+        changes = with_moves(relations, changes, since, self.writer.last_commit_lsn, cutoffs)
         changes = with_removals(relations, changes, since, self.writer.last_commit_lsn, cutoffs)
         cutoffs = {oid: cutoff for oid, cutoff in cutoffs.items() if oid in oids}
         states = {oid: replace(state, status=APPLIED) for oid, state in since.items()}

@@ -6,6 +6,7 @@ It needs no Spark and no Delta, and holds every row of every table. Use it in te
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -28,13 +29,15 @@ from pgoutput_etl.scan.scan_file import scan_file
 from pgoutput_etl.schema.column_changes import ChangedAt, changed_at, with_changes
 from pgoutput_etl.schema.column_matching import Declared
 from pgoutput_etl.schema.declarations import Declarations
-from pgoutput_etl.schema.definitions import DefinitionEntry
 from pgoutput_etl.schema.diff import Lineage
 from pgoutput_etl.schema.migration import Retired, SchemaMigration, converted, migration_to, next_version
-from pgoutput_etl.schema.relation_history import CommitPosition, RelationVersions
+from pgoutput_etl.schema.relation_history import CommitPosition, RelationSpan, RelationVersions
 from pgoutput_etl.schema.removal import Removal, removal_of, removed_from
 from pgoutput_etl.schema.table_shape import NEVER, UNREPRESENTABLE, TableShape, table_shape
 from pgoutput_etl.targets.mismatches import Mismatches, added
+from pgoutput_etl.targets.moves import with_moves, with_removals
+from pgoutput_etl.targets.plan import TableChanges
+from pgoutput_etl.targets.planner import Name, name_holders
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff, cutoffs_by_relation
 from pgoutput_etl.transactions.logical_messages import LOGICAL_SCHEMA, decoded
@@ -188,17 +191,11 @@ class Replay:
         assert table is not None
         return ReplayedTable(table.shape, [target_row(event, table.shape) for event in table.events()], mismatches)
 
-    def name_holders(self) -> dict[tuple[str, str], int]:
-        """The OID of the table that holds each (schema, name): the last table with a committed row under the name,
-        unless a later row of that table is under another name."""
-        names: dict[int, tuple[str, str]] = {}
-        versions = {oid: self.assembly.relations.versions(oid) for oid in self.assembly.relations.oids()}
-        for row in self.committed():
-            oid = row["relation"]
-            relation = _relation_of(row, versions[oid])
-            names.pop(oid, None)  # keeps the dictionary in the order of the tables' last rows
-            names[oid] = (relation.namespace, relation.name)
-        return {name: oid for oid, name in names.items()}
+    def name_holders(self) -> dict[Name, int]:
+        """The OID of the table that holds each name, as in targets/planner.py."""
+        last = {row["relation"]: row for row in self.committed()}
+        versions = self.assembly.relations.versions
+        return name_holders({}, {oid: self._changes(oid, [row], versions(oid)) for oid, row in last.items()})
 
     def rows_by_relation(self, until: int | None = None) -> dict[int, list[Row]]:
         """Each table's changes to apply, in order. until: the LSN of the last commit to apply."""
@@ -223,48 +220,40 @@ class Replay:
         """A table's rows, divided where its columns change."""
         versions = self.assembly.relations.versions(oid)
         user_types = UserTypes.of(self.assembly.types.values(), types)
-        runs = self._runs(oid, rows, versions, until)
-        name = f"{runs[-1][0].namespace}.{runs[-1][0].name}"
+        runs = self._changes(oid, rows, versions, until).runs
+        name = runs[-1].relation.full_name
         declarations = Declarations(declared.get(name, {}))
-        declarations.foresee([relation.columns for relation, _, _ in runs])
+        declarations.foresee([run.relation.columns for run in runs])
         before: TableShape | None = None
         retired: Retired = ()
         changed: ChangedAt = {}
-        for relation, run, entry in runs:
+        ends = [bisect_left(rows, run.start, key=_position_of) for run in runs[1:]]
+        for run, (first, end) in zip(runs, pairwise((0, *ends, len(rows))), strict=True):
+            relation, entry, own = run.relation, run.removal, rows[first:end]
             lineage: Lineage | None = None
             if before is not None:
                 lineage, retired = next_version(before.relation, retired, relation, declarations)
-                lsn = entry.at[0] if entry is not None else run[0]["commit_lsn"]
-                changed = changed_at(changed, before.relation, relation, lineage, lsn)
+                changed = changed_at(changed, before.relation, relation, lineage, run.start[0])
             all_columns = frozenset(range(len(relation.columns)))
-            position = entry.position if entry is not None else (run[0]["file"], run[0]["ordinal"])
-            partitions = self.assembly.relations.partitions(oid, position)
+            partitions = self.assembly.relations.partitions(oid, run.start[1:])
             shape = table_shape(relation, versions, keys.get(name), all_columns, True, user_types, retired, partitions)
             shape = with_changes(shape, changed)
-            if any(row["tag"] in ("U", "D") for row in run):
+            if any(row["tag"] in ("U", "D") for row in own):
                 shape.check_partitions()
             migration = None if before is None or lineage is None else migration_to(before.columns, shape, lineage)
             removal = None if entry is None else removal_of(entry, relation, shape.columns, {})
-            yield ReplayedSpan(shape, migration, run, removal if removal and removal.partitions else None)
+            yield ReplayedSpan(shape, migration, own, removal if removal and removal.partitions else None)
             before = shape
 
-    def _runs(
-        self, oid: int, rows: list[Row], versions: RelationVersions, until: int | None
-    ) -> list[tuple[Relation, list[Row], DefinitionEntry | None]]:
-        """The rows by version, and where rows leave with partitions."""
-        first, last = _position_of(rows[0]), self.assembly.last_commit_lsn if until is None else until
-        removals = [e for e in self.assembly.relations.definitions.removals(oid) if first < e.at and e.at[0] <= last]
-        runs: list[tuple[Relation, list[Row], DefinitionEntry | None]] = []
-        for begin, end in pairwise((None, *removals, None)):
-            own = [
-                row
-                for row in rows
-                if (begin is None or _position_of(row) > begin.at) and (end is None or _position_of(row) < end.at)
-            ]
-            if begin is not None:
-                runs.append((runs[-1][0], [], begin))
-            runs += [(relation, list(run), None) for relation, run in groupby(own, lambda r: _relation_of(r, versions))]
-        return runs
+    def _changes(self, oid: int, rows: list[Row], versions: RelationVersions, until: int | None = None) -> TableChanges:
+        """The versions of the rows, and changes without rows."""
+        last = self.assembly.last_commit_lsn if until is None else until
+        history, cutoffs = self.assembly.relations, self.cutoffs()
+        versions_of_rows = groupby(rows, lambda row: _relation_of(row, versions))
+        runs = tuple(RelationSpan(_position_of(next(run)), relation) for relation, run in versions_of_rows)
+        changes = {oid: TableChanges(oid, runs=runs, last_row=_position_of(rows[-1]))}
+        changes = with_moves(history, changes, {}, last, cutoffs)
+        return with_removals(history, changes, {}, last, cutoffs)[oid]
 
 
 def _position_of(row: Row) -> CommitPosition:

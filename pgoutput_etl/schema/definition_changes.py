@@ -12,7 +12,7 @@ from pgoutput_etl.protocol.catalog_message import SEND_CATALOG
 from pgoutput_etl.protocol.messages import RelationColumn, TypeForm
 from pgoutput_etl.schema.definitions import Definition, DefinitionEntry
 from pgoutput_etl.schema.diff import ChangeKind, SchemaChange
-from pgoutput_etl.types import UserTypes, column_type
+from pgoutput_etl.types import UserTypes, type_of
 
 _CREATES = ("CREATE ", "SELECT INTO", "IMPORT ")
 
@@ -60,7 +60,7 @@ def _change(kind: ChangeKind, column: str = "", detail: str = "", value: str | N
 
 def _first(entry: DefinitionEntry, types: UserTypes) -> DefinitionChange:
     is_new = entry.before is None and entry.command.startswith(_CREATES)
-    columns = ", ".join(f"{c.name} {_type(c, types)}" for c in entry.definition.columns)
+    columns = ", ".join(f"{c.name} {type_of(c, types).name}" for c in entry.definition.columns)
     return _change(ChangeKind.TABLE_CREATED if is_new else ChangeKind.TABLE_DESCRIBED, "", columns)
 
 
@@ -91,11 +91,13 @@ def _of_columns(
     for column in after:
         old = older.get(column.number)
         if old is None:
-            yield _change(ChangeKind.ADDED, column.name, _type(column, types))
+            yield _change(ChangeKind.ADDED, column.name, type_of(column, types).name)
         elif old.name != column.name:
             yield _change(ChangeKind.RENAMED, column.name, f"was {old.name}")
         if old is not None and (old.type_oid, old.type_modifier) != (column.type_oid, column.type_modifier):
-            yield _change(ChangeKind.RETYPED, column.name, f"{_type(old, types)} to {_type(column, types)}")
+            yield _change(
+                ChangeKind.RETYPED, column.name, f"{type_of(old, types).name} to {type_of(column, types).name}"
+            )
         elif old is not None and old.form != column.form:
             yield _change(ChangeKind.TYPE_CHANGED, column.name, *_form_changes(old.form, column.form))
         if column.initial is not None and (old is None or old.initial is None):
@@ -107,10 +109,6 @@ def _comments(before: Definition, after: Definition) -> Iterator[DefinitionChang
     for number, text in after.comments:
         if old.get(number, "") != text:
             yield _change(ChangeKind.COMMENT, columns.get(number, ""), "", text)
-
-
-def _type(column: RelationColumn, types: UserTypes) -> str:
-    return column_type(column.type_oid, column.type_modifier, types).name
 
 
 def _form_changes(before: TypeForm | None, after: TypeForm | None) -> tuple[str, str | None]:

@@ -391,9 +391,10 @@ class Definitions:
         newer."""
         for known in self._known(None):
             self._add(DefinitionEntry(position, replace(known.rewritten(), columns=()), commit_lsn=commit_lsn))
-        if xid in self._open:
-            own = self._open[xid]
-            self._open[xid] = [replace(entry, definition=entry.definition.rewritten()) for entry in own]
+        for other, entries in self._open.items():
+            rewritten = [replace(entry, definition=entry.definition.rewritten()) for entry in entries]
+            unknown = [replace(entry, definition=replace(entry.definition, columns=())) for entry in rewritten]
+            entries[:] = rewritten if other == xid else unknown
 
     def unknown(self) -> set[int]:
         """OIDs of tables whose definitions must be sent anew."""

@@ -17,10 +17,15 @@ _NO_CUTOFFS: Mapping[int, Cutoff] = {}
 
 
 def with_moves(
-    history: RelationHistory, changes: Mapping[int, TableChanges], states: Mapping[int, TableState]
+    history: RelationHistory,
+    changes: Mapping[int, TableChanges],
+    states: Mapping[int, TableState],
+    last_commit_lsn: int,
+    cutoffs: Mapping[int, Cutoff] = _NO_CUTOFFS,
 ) -> dict[int, TableChanges]:
     """A batch's changes, with a change of no row for each table with another definition, rewritten values, other
-    partitions, or other comments since its last row. states: after the previous batch."""
+    partitions, or other comments since its last row. states: after the previous batch. last_commit_lsn: of the last
+    commit to apply."""
     moved = dict(changes)
     for oid in {*changes, *states}:
         state, own = states.get(oid), changes.get(oid, TableChanges(oid))
@@ -29,10 +34,10 @@ def with_moves(
         last_row = own.last_row or (state and state.last_row) or (0, 0, 0)
         if relation is None or entry is None or entry.commit_lsn is None or entry.definition.is_dropped:
             continue
-        at = (entry.commit_lsn, *entry.position)
-        if at > last_row and (steps := _steps(relation, entry.definition, history, last_row)):
-            runs = (*own.runs, *(RelationSpan(at, step) for step in steps))
-            moved[oid] = replace(own, runs=runs, last_row=at)
+        is_within = last_row < entry.at and entry.commit_lsn <= _end(oid, last_commit_lsn, cutoffs)
+        if is_within and (steps := _steps(relation, entry.definition, history, last_row)):
+            runs = (*own.runs, *(RelationSpan(entry.at, step) for step in steps))
+            moved[oid] = replace(own, runs=runs, last_row=entry.at)
     return moved
 
 
@@ -43,12 +48,11 @@ def with_removals(
     last_commit_lsn: int,
     cutoffs: Mapping[int, Cutoff] = _NO_CUTOFFS,
 ) -> dict[int, TableChanges]:
-    """The changes with the commits by which partitions left these tables. states: that the changes follow.
-    last_commit_lsn: of the last commit to apply."""
+    """The changes with the commits by which partitions left these tables. states: that the changes follow."""
     found = dict(changes)
     for oid in {*changes, *states}:
         state, own = states.get(oid), changes.get(oid, TableChanges(oid))
-        end = min(last_commit_lsn, cutoffs[oid].lsn - 1 if oid in cutoffs else last_commit_lsn)
+        end = _end(oid, last_commit_lsn, cutoffs)
         first = own.runs[0].start if own.runs else (end + 1, 0, 0)
         start = first if state is None else (state.last_commit_lsn + 1, BEFORE_FILES, 0)
         runs, last_row = own.runs, own.last_row
@@ -57,6 +61,10 @@ def with_removals(
                 runs, last_row = _with_removal(runs, entry, state), max(last_row or entry.at, entry.at)
         found |= {oid: replace(own, runs=runs, last_row=last_row)} if runs != own.runs else {}
     return found
+
+
+def _end(oid: int, last_commit_lsn: int, cutoffs: Mapping[int, Cutoff]) -> int:
+    return min(last_commit_lsn, cutoffs[oid].lsn - 1) if oid in cutoffs else last_commit_lsn
 
 
 def _with_removal(

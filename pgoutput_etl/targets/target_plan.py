@@ -73,7 +73,7 @@ def plan_targets(
         windows = windows | {oid: CommitWindow(ahead.get(oid, -1), cutoff.lsn) for oid, cutoff in cutoffs.items()}
         counted = rows.statistics(replace(request, windows=windows))
     changes = table_changes(counted, versions, lambda oids: rows.positions(oids, windows))
-    changes = with_moves(history, changes, states)
+    changes = with_moves(history, changes, states, assembly.last_commit_lsn, cutoffs)
     changes = with_removals(history, changes, states, assembly.last_commit_lsn, cutoffs)
     plan = make_plan(config, history, changes, states, user_types, cutoffs=cutoffs, ahead=ahead)
     return TargetPlan(statistics, cutoffs, plan)

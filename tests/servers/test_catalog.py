@@ -84,6 +84,7 @@ _FACTS = {
 @pytest.mark.parametrize("case", cases({**SENDER, **_ONLY_THE_JOB}, _FACTS, has_catalog=True))
 def test_a_case_in_memory(case: SqlCase, servers: Servers, tmp_path: Path, landing: Path) -> None:
     target = in_memory(tmp_path, landing, case.rules, [_KEY], _ENVIRON)
+    target.is_replayed = not target.nights.config.tables
     assert_as_expected(case, servers(case.version), landing, target)
 
 

@@ -1,7 +1,8 @@
 """PostgreSQL's own regression SQL, if POSTGRES_SQL names its folder: no table has a wrong row without a word.
 
 All tables have a primary key or REPLICA IDENTITY FULL. After each of two nights, each table equals the server's, is
-named by the job, or shows a limit that docs/schema-changes.md documents. `make soak` prints the counts as JSON.
+named by the job, or shows a limit that docs/schema-changes.md documents. In memory, with catalog Messages and without
+them, from two servers. `make soak` prints the counts as JSON.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pyspark.sql import SparkSession
 from tests.support.jobs import Job
 from tests.support.judged_targets import JobTarget, JudgedTarget, in_memory
 from tests.support.servers.documented_limits import LIMITS
+from tests.support.servers.judged_database import CATALOG_KEY
 from tests.support.servers.postgres import Server
 from tests.support.servers.regression_sql import RegressionFile, create_template, regression_files, statements
 from tests.support.verdicts import Judgment, Verdict
@@ -28,24 +30,27 @@ FILES = [pytest.param(file, id=file.path.stem) for file in regression_files()]
 Record = Callable[[str, object], None]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture(scope="module", params=[16, 18])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     [folder] = {file.path.parent for file in regression_files()}
-    with Server(version=16) as running:
+    with Server(request.param) as running:
         create_template(running, tmp_path_factory.mktemp("template"), folder)
         yield running
 
 
 @pytest.mark.soak
+@pytest.mark.parametrize("has_catalog", [False, True])
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_in_memory(
-    file: RegressionFile, server: Server, tmp_path: Path, landing: Path, record_property: Record
+    file: RegressionFile, has_catalog: bool, server: Server, tmp_path: Path, landing: Path, record_property: Record
 ) -> None:
-    assert_right_or_reported(file, server, tmp_path, in_memory(tmp_path, landing, "[]"), record_property)
+    target = in_memory(tmp_path, landing, "[]", ["source.catalog_key=${CATALOG_KEY}"], {"CATALOG_KEY": CATALOG_KEY})
+    assert_right_or_reported(file, server, tmp_path, target, record_property, has_catalog)
 
 
 @pytest.mark.soak
 @pytest.mark.spark
+@pytest.mark.parametrize("server", [16], indirect=True)
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_through_the_job(
     file: RegressionFile, server: Server, tmp_path: Path, landing: Path, spark: SparkSession, record_property: Record
@@ -55,10 +60,16 @@ def test_a_file_through_the_job(
 
 
 def assert_right_or_reported(
-    file: RegressionFile, server: Server, folder: Path, target: JudgedTarget, record_property: Record
+    file: RegressionFile,
+    server: Server,
+    folder: Path,
+    target: JudgedTarget,
+    record_property: Record,
+    has_catalog: bool = False,
 ) -> None:
-    nights = file.judged_nights(server, folder, folder / "landing", target)
-    record_property(COUNTS, json.dumps(counted(nights)))
+    nights = file.judged_nights(server, folder, folder / "landing", target, has_catalog)
+    title = f"{type(target).__name__} {server.version}{', catalog Messages' if has_catalog else ''}"
+    record_property(COUNTS, json.dumps({f"{title}: {name}": count for name, count in counted(nights).items()}))
     wrong = [
         f"night {number}, {name}: {judgment.difference}"
         for number, night in enumerate(nights, start=1)

@@ -19,7 +19,7 @@ from pgoutput_etl.protocol.messages import Begin, Commit, Insert, PgoutputMessag
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.targets.mismatches import Mismatches
-from tests.simulation.catalog import with_catalog
+from tests.simulation.catalog import Known, Sent, with_catalog
 from tests.simulation.masks import MASKS, SecretColumn, masked_replay, rules
 from tests.simulation.modes import Rows, random_modes, replayed
 from tests.support import encoder
@@ -48,7 +48,7 @@ class Expected:
 class Archive:
     """frames: the messages in order, as they are landed. breaks: the numbers of messages after which the receiver lost
     its connection; the server then sent some of them again. modes: by the table's name. ignored: the numbers of catalog
-    Messages that must not count."""
+    Messages that must not count. known: the tables whose definitions are, after each message; empty without any."""
 
     frames: list[bytes]
     breaks: frozenset[int]
@@ -56,6 +56,7 @@ class Archive:
     modes: Mapping[str, Mode] = field(default_factory=dict)
     secret: SecretColumn | None = None
     ignored: frozenset[int] = frozenset()
+    known: tuple[Known, ...] = ()
     _expected: dict[tuple[int, str], Expected] = field(default_factory=dict)
 
     def after(self, frames: Sequence[bytes]) -> Archive:
@@ -166,11 +167,10 @@ def archive(number: int) -> Archive:
     modes = random_modes(random.Random(f"modes {number}"), relations.entries)
     secret = SecretColumn.random(random.Random(f"secret {number}"), relations)
     messages = messages if secret is None else [*secret.keep_secret(messages)]
-    ignored = set()
+    described: list[Sent] = []
     if has_catalog:
-        sent_with = with_catalog(messages, aborted, random.Random(f"catalog {number}"))
-        messages = [message for message, _ in sent_with]
-        ignored = {place for place, (_, counts) in enumerate(sent_with) if not counts}
+        described = with_catalog(messages, aborted, random.Random(f"catalog {number}"))
+        messages = [sent.message for sent in described]
         breaks = set()
     breaks -= {0, len(messages)}
     if not breaks and chance.random() < 0.6:
@@ -181,7 +181,9 @@ def archive(number: int) -> Archive:
     crashes = any(isinstance(record, RunningTransactions) for record in history.server.wal)
     is_whole = number % 4 != 0 and not has_catalog and not crashes
     truth = Truth(history.server.commits) if is_whole else None
-    return Archive(frames, frozenset(breaks), truth, modes, secret, frozenset(ignored))
+    ignored = frozenset(place for place, sent in enumerate(described) if not sent.counts)
+    known = tuple(sent.known for sent in described)
+    return Archive(frames, frozenset(breaks), truth, modes, secret, ignored, known)
 
 
 def _relations(messages: Iterable[PgoutputMessage]) -> RelationHistory:

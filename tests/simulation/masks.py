@@ -43,11 +43,16 @@ class SecretColumn:
 
     @classmethod
     def random(cls, chance: Random, history: RelationHistory) -> SecretColumn | None:
-        """A column of text that belongs to no key, and is not its table's only one."""
-        found = []
+        """A column of text that belongs to no key, and is not its table's only one. No other table had the table's
+        names before: nights that see only that one refuse a mask of a column that it lacks."""
+        found, first = [], dict[str, int]()
+        for entry in history.entries:
+            first.setdefault(entry.relation.full_name, entry.relation.oid)
         for oid in sorted(history.oids()):
             relations = history.versions(oid).relations
             tables = frozenset(relation.full_name for relation in relations)
+            if any(first[name] != oid for name in tables):
+                continue
             for place, column in enumerate(relations[0].columns):
                 same = (place < len(r.columns) and r.columns[place] == column for r in relations)
                 is_open = column.type_oid == TEXT and not column.is_key

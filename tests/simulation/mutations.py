@@ -21,10 +21,11 @@ from pgoutput_etl.ledger.transactions import LedgerTransactions, PendingTransact
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.writer import TableResult, Writer
-from pgoutput_etl.protocol.catalog_message import CatalogMessage
+from pgoutput_etl.protocol.catalog_message import CatalogMessage, MessagePlace
 from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.targets import planner
 from pgoutput_etl.targets.modes import table_mode
+from pgoutput_etl.transactions.catalog_numbers import CatalogNumber, CatalogNumbers
 from pgoutput_etl.work.backfill import run as backfill
 from pgoutput_etl.work.batch import Nothing, run
 from pgoutput_etl.work.erasure import erase as erasure
@@ -293,6 +294,24 @@ def _rolled_back_definitions_count() -> Any:
     return patch.object(Definitions, "end", count)
 
 
+def _messages_count_in_any_order() -> Any:
+    check = CatalogMessage.check_is_original
+
+    def without_order(self: CatalogMessage, place: MessagePlace) -> None:
+        check(self, replace(place, last_number=-1))
+
+    return patch.object(CatalogMessage, "check_is_original", without_order)
+
+
+def _smaller_numbers_count_as_sent_again() -> Any:
+    follows = CatalogNumbers.follows
+
+    def by_number(self: CatalogNumbers, sent: CatalogNumber, commit_lsn: int) -> bool:
+        return sent.number <= self.last[1] or follows(self, sent, commit_lsn)
+
+    return patch.object(CatalogNumbers, "follows", by_number)
+
+
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "a batch is not recorded before its tables are written": lambda: patch.object(LedgerBatches, "begin", _nothing),
     "a batch is recorded after its tables are written": _tables_before_the_batch,
@@ -337,5 +356,8 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "the digests of catalog Messages are not checked": lambda: patch.object(hmac, "compare_digest", lambda *_: True),
     "a copied catalog Message counts": lambda: patch.object(CatalogMessage, "check_is_original", _nothing),
+    "catalog Messages of a transaction count in any order": _messages_count_in_any_order,
+    "catalog Messages out of order count as sent again": _smaller_numbers_count_as_sent_again,
+    "a lost catalog Message goes unnoticed": lambda: patch.object(CatalogNumbers, "follows", lambda *_: True),
     "a rolled back definition counts": _rolled_back_definitions_count,
 }

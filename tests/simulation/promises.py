@@ -14,7 +14,8 @@ from pgoutput_etl.compression import decompress
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.ledger.as_of import tables_in
 from pgoutput_etl.ledger.claims import LEASE, RENEWAL
-from pgoutput_etl.ledger.tables import erasure_of, relation_of
+from pgoutput_etl.ledger.tables import catalog_entry, erasure_of, relation_of
+from pgoutput_etl.schema.definitions import Definitions
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.transactions.outcome import ACCOUNTS
@@ -217,6 +218,7 @@ class Promises:
         messages = message_texts(m for m in self.rows("messages") if m["batch"] <= number)
         if messages != expected.messages:
             raise BrokenPromiseError(f"batch {number}: {len(messages)} Messages, expected {len(expected.messages)}")
+        self._check_definitions(number, reached)
         self._record_removed(row, before)
         states = {state["oid"]: state for state in row["tables"]}
         for oid in expected.tables.keys() | self.loaded.keys():
@@ -230,6 +232,15 @@ class Promises:
             self._check_mismatches(number, state, self.archive.expected(reached, mask_of(state)).mismatches.get(oid))
         if order is not None:
             self._check_rebuilt(number, order, states)
+
+    def _check_definitions(self, number: int, reached: int) -> None:
+        expected = self.archive.known[reached - 1] if self.archive.known and reached else {}
+        rows = [row for row in self.rows("catalog") if row["xid"] is None and row["batch"] <= number]
+        definitions = Definitions.of(map(catalog_entry, rows))
+        entries = [entry for oid in {row["oid"] for row in rows} if (entry := definitions.committed(oid))]
+        found = {e.definition.oid: (bool(e.definition.columns), e.definition.mark.rewrites) for e in entries}
+        if found != expected:
+            raise BrokenPromiseError(f"batch {number}: definitions {found}, expected {expected}")
 
     def _check_mismatches(self, number: int, state: dict[str, Any], known: Mismatches | None) -> None:
         """Of changes with the rows that were there: not those of a snapshot, of another program, or of an erasure."""

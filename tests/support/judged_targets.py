@@ -56,7 +56,7 @@ class JudgedTarget(Protocol):
 
 def in_memory(
     folder: Path, landing: Path, rules: str, overrides: Sequence[str] = (), environ: Mapping[str, str] = NO_VARIABLES
-) -> JudgedTarget:
+) -> MemoryTarget:
     """rules: the configuration's `tables`, as YAML."""
     config = load_config(str(memory_config(folder, landing)), [f"tables={rules}", *overrides], dict(environ))
     return MemoryTarget(Nights(config), landing)
@@ -70,10 +70,12 @@ def memory_config(folder: Path, landing: Path) -> Path:
 
 @dataclass(slots=True)
 class MemoryTarget:
-    """Files that a failed night has left unread are read again by the next night, as the job does."""
+    """Files that a failed night has left unread are read again by the next night, as the job does. is_replayed: each
+    night is compared with a replay, which knows no rules."""
 
     nights: Nights
     landing: Path
+    is_replayed: bool = False
     _read: set[Path] = field(default_factory=set)
 
     def night(self) -> AppliedNight:
@@ -83,6 +85,8 @@ class MemoryTarget:
         except PgoutputEtlError as error:
             return AppliedNight(exit_code_of(error), frozenset(), self._tables(), str(error))
         self._read.update(files)
+        if self.is_replayed:
+            self.nights.assert_as_replayed()
         reported = reported_states(self.nights.states, self.nights.config)
         return AppliedNight(EXIT_QUARANTINE if reported else EXIT_DONE, reported, self._tables())
 

@@ -139,6 +139,7 @@ class Nights:
 
     def __post_init__(self) -> None:
         self.replay.origins = self.config.source.origins
+        configured(self.replay.assembly, self.config)
 
     @property
     def states(self) -> dict[int, TableState]:
@@ -296,10 +297,13 @@ class Nights:
             if state.doubts and state.mismatches:  # a guess about its columns was wrong, and the state says so
                 continue
             assert oid in expected, f"{state.path}: no committed row"
-            want = sorted(repr(row) for row in self.replay.table(oid, expected[oid], keys).rows)
+            want = sorted(
+                repr(row) for row in self.replay.table(oid, expected[oid], keys, types=self.config.types).rows
+            )
             assert self.rows(oid) == want, f"{state.path}: expected {want}, found {self.rows(oid)}"
             has_name = holders.get((state.schema, state.table)) == oid
-            path = f"root/{state.schema}/{state.table}" if has_name else f"root/_pgoutput_etl/displaced/s/{oid}"
+            own, displaced = f"{state.schema}/{state.table}", f"displaced/{self.config.source.name}/{oid}"
+            path = f"{self.config.target.root}/{own}" if has_name else f"{self.config.state.root}/{displaced}"
             assert str(state.path) == path
         missing = expected.keys() - states.keys()
         assert not missing, f"tables without a state: {missing}"

@@ -94,12 +94,6 @@ def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, sinc
     )
 
 
-def dropped_tables(reader: LedgerReader, since: int) -> set[int]:
-    """OIDs. since: see `RecentBatches.since`."""
-    rows = reader.rows("catalog", ("oid", "dropped", "xid"), since)
-    return {row["oid"] for row in rows if row["dropped"] and row["xid"] is None}
-
-
 def quarantine(reader: LedgerReader) -> Quarantine:
     """Unreadable bytes and transactions. Files that were refused are not among the rows that count: they may have been
     put right since."""

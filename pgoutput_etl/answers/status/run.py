@@ -12,7 +12,6 @@ from pgoutput_etl.answers.status.landing_folder import FoundFiles, list_files
 from pgoutput_etl.answers.status.ledger_state import (
     claim_at_work,
     complete_since,
-    dropped_tables,
     held_tables,
     open_transactions,
     quarantine,
@@ -28,6 +27,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.landing.selection import LEFT_UNREAD
 from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.recent_batches import RecentBatches, commit_time, iso, utc
+from pgoutput_etl.ledger.tables import DROPPED, dropped_in
 from pgoutput_etl.targets.condition import conditions_of
 from pgoutput_etl.targets.drops import dropped_names
 from pgoutput_etl.targets.plan import snapshots_ahead
@@ -75,7 +75,7 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
             complete_since=complete_since(batches.last),
             verified_through=verified_tables(reader, states),
             swaps=swap_remarks(states),
-            dropped=dropped_names(config, dropped_tables(reader, batches.since), states),
+            dropped=dropped_names(config, dropped_in(reader.rows("catalog", DROPPED, batches.since)), states),
             nights=nights(recent, {} if counts is None else counts.result()),
         )
     seems_dead = found.unfinished is not None and found.unfinished.is_dead

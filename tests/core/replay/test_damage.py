@@ -18,9 +18,10 @@ from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.transactions.cutoff import Cutoff
 from tests.support.captures import DATA, files_of
+from tests.support.catalog_messages import CatalogSender, definition
 from tests.support.encoder import Row, copydata, encode, length_prefixed, pgcopy, recvlogical
+from tests.support.small_archives import T, insert, rows_of, segment, stream_commit, table, tables, transaction
 from tests.support.small_archives import copydata as small_copydata
-from tests.support.small_archives import insert, rows_of, segment, stream_commit, table, tables, transaction
 
 SLOTS = ["pg14/v1", "pg16/v4_parallel", "random16/v1", "random16/v2"]
 LAND: dict[str, Callable[[list[Row]], bytes]] = {
@@ -155,3 +156,14 @@ def _landed(framing: str, messages: list[PgoutputMessage]) -> bytes:
 def test_the_framing_of_each_file_is_detected() -> None:
     for framing in LAND:
         assert detect(file_of("pg14/v1", framing)) is Framing(framing)
+
+
+def test_a_table_is_not_renamed_after_unreadable_bytes() -> None:
+    sender, known, renamed = CatalogSender(), table(), table(name="later")
+    described, moved = (sender.message(n, definition(each, (1, 2))) for n, each in ((1, known), (2, renamed)))
+    changes = [*transaction(1, 10, described, known, insert("1", "a")), *transaction(2, 30, moved)]
+    replay = UpTo()
+    replay.add_file("renamed", small_copydata(changes))
+    assert replay.name_holders() == {("public", "later"): T}
+    replay.up_to = {T: Cutoff(20, "unreadable bytes")}
+    assert replay.name_holders() == {("public", "t"): T}

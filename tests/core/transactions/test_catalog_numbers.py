@@ -148,6 +148,17 @@ def test_the_definitions_of_the_transaction_that_shows_a_loss_are_known(way: Any
     assert read_however_landed([*transaction(3, 10, first), *way(5, 30, server.message(5, NEW))]) == Known((1, 3), 1)
 
 
+def test_the_definitions_of_other_open_transactions_are_unknown_after_a_loss() -> None:
+    """The lost Message may be of such a table, from before the transaction locked it."""
+    server = CatalogSender()
+    first, changed = server.message(3, OLD), server.message(4, NEW, after=[])
+    server.number += 1
+    shows = server.message(6, ANOTHER, after=[3])
+    stream = segment(4, changed, first=True)
+    archive = [*transaction(3, 10, first), *stream, *transaction(6, 30, shows), *stream_commit(4, 40)]
+    assert read_however_landed(archive) == Known((), 1)
+
+
 def test_rolled_back_messages_are_not_missing() -> None:
     server = CatalogSender()
     first = server.message(3, OLD)
