@@ -195,7 +195,8 @@ class SettledRepair:
         """changes: tag, I or D, and t…. In MESSAGE_SCHEMA."""
         positions = [found.asked.columns.index(column.name) for column in now.relation.columns]
         texts = [text_names(len(positions))[position] for position in positions]
-        kind = b"O" if now.relation.replica_identity is ReplicaIdentity.FULL else b"K"
+        is_whole = not found.choice.key or now.relation.replica_identity is ReplicaIdentity.FULL
+        kind = "O" if is_whole else "K"
         rows = changes.select("tag", F.monotonically_increasing_id().alias("ordinal"), *texts)
 
         def messages(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -205,7 +206,7 @@ class SettledRepair:
                 is_delete = [tag == "D" for tag in batch.column("tag").to_pylist()]
                 old = [row if gone else None for row, gone in zip(tuples, is_delete, strict=True)]
                 new = [None if gone else row for row, gone in zip(tuples, is_delete, strict=True)]
-                kinds = [kind.decode() if gone else None for gone in is_delete]
+                kinds = [kind if gone else None for gone in is_delete]
                 arrays = {"ordinal": batch.column("ordinal"), "tag": batch.column("tag"), "old_kind": kinds}
                 yield pa.RecordBatch.from_pydict({**arrays, "old": old, "new": new}, _CHANGE)
 
