@@ -102,6 +102,11 @@ class CatalogMessage:
         """A Message that is sent twice keeps it. catalog-remove.sql lets numbers begin again."""
         return self.number << 32 | self.xid if self.number and self.xid is not None else None
 
+    @property
+    def is_after_rows(self) -> bool:
+        """True if the command has created a table with rows, which stand before the Message."""
+        return self.command in ("CREATE TABLE AS", "SELECT INTO")
+
     def check_is_original(self, place: MessagePlace) -> None:
         """Raises CatalogMessageError for a signed Message that somebody who can read the archive has sent again."""
         is_of_transaction = self.transaction % _XIDS == place.xid and self.transaction > place.newest - _XIDS // 2

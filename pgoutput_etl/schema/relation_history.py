@@ -141,7 +141,7 @@ class RelationHistory:
             definition = self.definitions.definition(table.oid, xid)
             if definition is not None:
                 relation = definition.followed(relation)
-            if (message.is_resent or table.is_created) and relation.catalog is None:
+            if (message.is_resent or table.is_created or message.is_after_rows) and relation.catalog is None:
                 relation = self.definitions.completed(relation, xid)
             self.declare(relation, position, scope, self._root_of(table, known) or table.oid)
         for oid in self._detached_by(message):

@@ -5,6 +5,7 @@ create table t(id int primary key, v text, w int); insert into t values (1,'a',1
 create table bag(id int, m mood, p pair); alter table bag replica identity full; insert into bag values (1,'red',(1,'x')),(1,'red',(1,'x')),(2,'blue',null);
 create table k(m mood primary key, a mood[], v text); insert into k values ('red','{red,blue}','1'),('blue','{}','2');
 create table load(id int primary key, v text); insert into load values (1,'old');
+create table made_as as select 1 as id, 'red'::mood as m, row(1,'x')::pair as p; select 1 as id, 'red'::mood as m into made_into;
 -- night
 alter table t add c numeric(8,2) default 1.5, add d timestamptz default '2024-01-01 00:00:00+00'; alter table t drop v; alter table t rename w to x;
 alter table bag add e int default 7; alter type mood rename value 'red' to 'crimson'; alter type pair add attribute y int;
