@@ -24,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 SEEDS, OF_SOAK, AT_ONCE = 200, 40_000, 100
 
 FOUND_WITHIN, FOUND_LATE_WITHIN = 200, 10_000  # seeds, from 0 on
+# Where the search begins for what few seeds find: it took ten seconds each from 0 on.
+BEGIN = {"an interrupted snapshot counts as done": 132, "tables keep rows that were masked in another way": 180}
 FOUND_LATE = {
     "rows of open transactions are deleted before the batch is done",
     "rows of open transactions are deleted by a run that looks at an older batch",
@@ -85,7 +87,8 @@ def test_a_run_that_is_stopped_before_it_puts_a_commit_on_s3_does_not_go_on() ->
 )
 def test_a_planted_fault_is_found(mutation: str) -> None:
     within = FOUND_LATE_WITHIN if mutation in FOUND_LATE else FOUND_WITHIN
-    assert first_seed_that_finds(mutation, range(within)) is not None
+    begin = BEGIN.get(mutation, 0)
+    assert first_seed_that_finds(mutation, (*range(begin, within), *range(begin))) is not None
 
 
 def test_a_failing_seed_shrinks_to_the_faults_that_it_needs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import pwd
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -53,11 +55,11 @@ class Server:
         self.port = _free_port()
         self.database = "postgres"
         self._user = _unprivileged_user()
-        self.folder = Path(tempfile.mkdtemp(prefix="pg-"))
+        self._bin = self._server_bin = _programs(_wheel_folder() / _INSTALLED.get(version, _INSTALLED[18]))
+        if version not in _INSTALLED:
+            self._server_bin = _programs(embedded.installed(version))
+        self.folder = _new_folder()
         try:
-            self._bin = self._server_bin = self._install(_wheel_folder() / _INSTALLED.get(version, _INSTALLED[18]))
-            if version not in _INSTALLED:
-                self._server_bin = self._install(embedded.installed(version))
             self._postgres = self._start({**_SETTINGS, **(settings or {})})
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -198,20 +200,6 @@ class Server:
         self.crash()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _install(self, installed: Path) -> Path:
-        """The folder of the programs: where they are installed, or a copy that the unprivileged user can read."""
-        if self._user is None:
-            return installed / "bin"
-        # Only root may have access to the environment's folder. The programs find the libraries next to the package.
-        package = installed.parent
-        copied = self.folder / package.name / installed.name
-        shutil.copytree(installed, copied, symlinks=True, ignore=shutil.ignore_patterns("include"))
-        libraries = package.with_name(f"{package.name}.libs")
-        if libraries.is_dir():
-            shutil.copytree(libraries, self.folder / libraries.name, symlinks=True)
-        shutil.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
-        return copied / "bin"
-
     def _start(self, settings: Mapping[str, str]) -> subprocess.Popen[bytes]:
         data = self.folder / "data"
         self._make(data)
@@ -232,13 +220,17 @@ class Server:
             )
 
     def _make(self, data: Path) -> None:
-        self._run(
-            [
-                *("initdb", "--pgdata", str(data), "--username=postgres", "--auth=trust"),
-                *("--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions"),
-            ],
-            as_server=True,
-        )
+        """Copies the folder that initdb made for the process's first server of the version."""
+        made = _shared_folder() / f"data{self.version}"
+        if not made.exists():
+            self._run(
+                [
+                    *("initdb", "--pgdata", str(made), "--username=postgres", "--auth=trust"),
+                    *("--encoding=UTF8", "--no-locale", "--no-sync", "--no-instructions"),
+                ],
+                as_server=True,
+            )
+        subprocess.run(["cp", "-a", made, data], check=True, **self._identity())
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + 60
@@ -291,6 +283,39 @@ def _wheel_folder() -> Path:
     assert spec is not None
     assert spec.origin is not None
     return Path(spec.origin).parent
+
+
+@cache
+def _programs(installed: Path) -> Path:
+    """The folder of the programs: where they are installed, or a copy that the unprivileged user can read."""
+    if _unprivileged_user() is None:
+        return installed / "bin"
+    # Only root may have access to the environment's folder. The programs find the libraries next to the package.
+    package = installed.parent
+    copied = _shared_folder() / package.name / installed.name
+    shutil.copytree(installed, copied, symlinks=True, ignore=shutil.ignore_patterns("include"))
+    libraries = package.with_name(f"{package.name}.libs")
+    copied_libraries = _shared_folder() / libraries.name
+    if libraries.is_dir() and not copied_libraries.exists():
+        shutil.copytree(libraries, copied_libraries, symlinks=True)
+    return copied / "bin"
+
+
+@cache
+def _shared_folder() -> Path:
+    """What all servers of this process use, until its end."""
+    folder = _new_folder()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _new_folder() -> Path:
+    """Where the server's user can write."""
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))
+    user = _unprivileged_user()
+    if user is not None:
+        shutil.chown(folder, user.pw_uid, user.pw_gid)
+    return folder
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:
