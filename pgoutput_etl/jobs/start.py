@@ -1,6 +1,6 @@
 """Brings a server's tables to Delta with one command: from the publication to the first apply.
 
-(1) Creates the publication, the slot, and catalog Messages, as conf/landing/setup.sql does, (2) writes a configuration
+(1) Creates the publication, the slot, and catalog Messages, as setup.sql does, (2) writes a configuration
 from the server's catalog, (3) prints the receiver's command and waits until changes land, (4) loads the rows from
 before the slot, (5) applies what has landed. What is done is skipped, so the same command continues after an error.
 The receiver comes before the load, because the server keeps all changes until they are received.
@@ -36,6 +36,6 @@ def run(request: StartRequest, output: OutputOptions) -> int:
     return summary.exit_code
 
 
-EXAMPLE = "PGUSER=postgres ./spark-submit.sh jobs/start.py --server postgresql://db:5432/shop --config conf/shop.yaml"
+EXAMPLE = "PGUSER=postgres ./spark-submit.sh jobs/start.py --server postgresql://db:5432/shop --config conf/local.yaml"
 
 COMMAND = Command("start", __doc__, EXAMPLE, (StartRequest, OutputOptions), run)

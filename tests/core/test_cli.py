@@ -89,7 +89,7 @@ def test_examples_in_a_clone_name_files_that_exist(monkeypatch: pytest.MonkeyPat
         assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
-@pytest.mark.parametrize("job", WITH_CONFIG)
+@pytest.mark.parametrize("job", [job for job in WITH_CONFIG if job != "start"])  # which writes it
 def test_a_configuration_that_is_not_there_ends_a_job_with_2(
     job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ BEFORE = """
 create role app login;
 grant create on schema public to app, public;
 set role app;
-create table public.before (id int);
+create table public.before (id int primary key);
 """
 BLOCKS = dict(re.findall(r"<!-- tested: ([\w ]+) -->\n```sql\n(.*?)```", PAGE, re.DOTALL))
 

@@ -275,6 +275,10 @@ def test_repair_writes_what_is_settled(archive: Archive) -> None:
     assert found.next_command is not None
     assert "--tables public.counted,public.log --server postgresql://" in found.next_command
     assert repaired(archive) == {"counted": "1 row repaired"}, "of the two that were one"
+
+
+@pytest.mark.soak
+def test_repair_ends_states_and_waits_for_other_runs(archive: Archive) -> None:
     archive.delete("counted", "id = 90")
     archive.server.psql("delete from counted where id = 90")
     assert [(c.table, c.state.value) for c in archive.apply().conditions] == [("counted", "diverged")]

@@ -30,7 +30,7 @@ from pgoutput_etl.load.writer import Writer, no_claim
 from pgoutput_etl.lsn import format_lsn, parse_lsn
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.delta import is_delta_table
-from pgoutput_etl.targets.moves import with_removals
+from pgoutput_etl.targets.moves import with_moves, with_removals
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.planner import make_plan
 
@@ -215,7 +215,8 @@ class MomentReader:
             return {}
         rows = self._committed(starts, CommitRange(first, lsn))
         rows = rows.after({oid: start for oid, start in starts.items() if start >= first})
-        changes = with_removals(archive.relations, rows.counts(archive.relations), started, lsn)
+        removed = with_removals(archive.relations, rows.counts(archive.relations), started, lsn)
+        changes = with_moves(archive.relations, removed, started, lsn)
         incomplete = base.states.keys() - started.keys()
         plan = make_plan(
             archive.config,
