@@ -279,6 +279,10 @@ def test_repair_writes_what_is_settled(archive: Archive) -> None:
 
 @pytest.mark.soak
 def test_repair_ends_states_and_waits_for_other_runs(archive: Archive) -> None:
+    archive.delete("counted", "id = 89")
+    archive.server.psql("update counted set n = -1 where id = 88")
+    archive.apply()
+    assert repaired(archive) == {"counted": "1 row repaired"}
     archive.delete("counted", "id = 90")
     archive.server.psql("delete from counted where id = 90")
     assert [(c.table, c.state.value) for c in archive.apply().conditions] == [("counted", "diverged")]
