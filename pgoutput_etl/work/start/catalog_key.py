@@ -21,8 +21,8 @@ WHERE n.nspname = 'pgoutput_etl' AND c.relname = 'catalog_key' AND pg_catalog.ha
 
 
 def key_file(config: str) -> Path:
-    """The file beside the configuration: shop.yaml has shop.env."""
-    return Path(config).with_suffix(".env")
+    """The file beside the configuration: shop.yaml has shop.catalog.env."""
+    return Path(config).with_suffix(".catalog.env")
 
 
 def keep(config: str, key: str) -> Path:
@@ -36,9 +36,9 @@ def keep(config: str, key: str) -> Path:
 
 
 def load(config: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Sets the variable from the file, unless it is set."""
+    """Sets the variable from the file, if there is one: the environment may have another server's."""
     path = key_file(config)
-    if VARIABLE not in environ and path.is_file():
+    if path.is_file():
         found = re.search(rf"^{VARIABLE}=([0-9a-f]{{64}})$", path.read_text(encoding="utf-8"), re.MULTILINE)
         if found is not None:
             environ[VARIABLE] = found[1]
