@@ -52,8 +52,10 @@ def test_a_standby_of_a_server_in_use(archive: Archive, monkeypatch: pytest.Monk
         archive.server.psql("insert into counted (id) values (-1)")
         archive.apply()
         archive.delete("counted", "id = -1")
-        archive.verify(server=url, begin=True)
         archive.server.psql("insert into counted (id) values (-2)")
+        archive.apply()
+        archive.verify(server=url, begin=True)
+        archive.server.psql("insert into counted (id) values (-3)")
         archive.apply()
         assert archive.verify(finish=True).exit_code == EXIT_DIFFERENT
 
