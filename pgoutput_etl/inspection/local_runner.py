@@ -7,12 +7,14 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from glob import glob
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 from urllib.parse import unquote
 
@@ -154,3 +156,13 @@ def _print_to(path: Path, context: InspectionContext) -> Path:
     with path.open("w", encoding="utf-8", newline="\n") as lines:
         _print_messages(context, lambda line: lines.write(f"{line}\n"))
     return path
+
+
+@contextmanager
+def local_runner(framing: Framing = Framing.AUTO) -> Iterator[LocalRunner]:
+    """A runner with a folder of its own, and a process per processor, until the end of the context."""
+    with (
+        TemporaryDirectory(prefix="pgoutput-etl.") as folder,
+        LocalRunner(Path(folder), framing, os.cpu_count() or 1) as runner,
+    ):
+        yield runner

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from tempfile import TemporaryDirectory
-
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.inspection.archive import inspect_archive
-from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local
+from pgoutput_etl.inspection.local_runner import is_local, list_local, local_runner
 from pgoutput_etl.inspection.report import report_on
 from pgoutput_etl.inspection.report_model import ArchiveReport
 from pgoutput_etl.protocol.framing import Framing
@@ -23,8 +19,5 @@ def inspect(*paths: str, framing: Framing = Framing.AUTO, progress: Progress = n
     for path in paths:
         if not is_local(path):
             raise ConfigError(f"{path}: expected a local path: jobs/inspect.py --spark reads others")
-    with (
-        TemporaryDirectory(prefix="pgoutput-etl.") as folder,
-        LocalRunner(Path(folder), framing, os.cpu_count() or 1) as runner,
-    ):
+    with local_runner(framing) as runner:
         return report_on(inspect_archive(list_local(paths), runner, progress))

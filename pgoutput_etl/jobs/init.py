@@ -11,7 +11,6 @@ import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 from pgoutput_etl.answers.command_line import job_words
@@ -58,7 +57,7 @@ def run(request: InitRequest) -> int:
 def _findings(landing: str, progress: ProgressPrinter) -> ArchiveFindings:
     from pgoutput_etl.answers.init.findings import archive_findings, sample
     from pgoutput_etl.inspection.archive import inspect_archive
-    from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local
+    from pgoutput_etl.inspection.local_runner import is_local, list_local, local_runner
     from pgoutput_etl.landing.file_index import Listing
 
     if not is_local(landing):
@@ -67,10 +66,7 @@ def _findings(landing: str, progress: ProgressPrinter) -> ArchiveFindings:
     landed = listing.files()
     if not landed and not listing.not_plain:
         raise ConfigError(f"{landing}: expected one or more landed files")
-    with (
-        TemporaryDirectory(prefix="pgoutput-etl.") as folder,
-        LocalRunner(Path(folder), processes=os.cpu_count() or 1) as runner,
-    ):
+    with local_runner() as runner:
         sampled = Listing.of(sample(landed, SAMPLED_BYTES), listing.not_plain)
         return archive_findings(landed, inspect_archive(sampled, runner, progress))
 

@@ -7,14 +7,11 @@ by Spark; --spark also reads local paths with Spark, for files that the whole cl
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 from pgoutput_etl.console import ProgressPrinter
@@ -100,12 +97,11 @@ class InspectRequest:
 
 def list_files(request: InspectRequest, stack: ExitStack) -> tuple[Listing, Runner]:
     """The files, and the runner that reads them until `stack` closes."""
-    from pgoutput_etl.inspection.local_runner import LocalRunner, is_local, list_local
+    from pgoutput_etl.inspection.local_runner import is_local, list_local, local_runner
 
     if not request.spark and all(map(is_local, request.paths)):
         landed = list_local(request.paths)
-        folder = Path(stack.enter_context(TemporaryDirectory(prefix="pgoutput-etl.")))
-        return landed, stack.enter_context(LocalRunner(folder, request.framing, os.cpu_count() or 1))
+        return landed, stack.enter_context(local_runner(request.framing))
     from pgoutput_etl.ingest.inspection_runner import SparkRunner, list_on_spark
     from pgoutput_etl.spark.session import end_session, start_session
 

@@ -8,6 +8,8 @@ The receiver comes before the load, because the server keeps all changes until t
 
 from __future__ import annotations
 
+from functools import partial
+
 from pgoutput_etl.console import ProgressPrinter
 from pgoutput_etl.jobs.command import Command, OutputOptions, session
 from pgoutput_etl.standard_output import StandardOutput
@@ -19,15 +21,7 @@ def run(request: StartRequest, output: OutputOptions) -> int:
     from pgoutput_etl.work.start.report import print_start
     from pgoutput_etl.work.start.run import Start
 
-    start = Start(request, ProgressPrinter(output.quiet))
-    if request.undo:
-        summary = start.undo()
-    elif request.dry_run:
-        summary = start.rehearse()
-    else:
-        config = start.prepare()
-        with session("start", config) as spark:
-            summary = start.load(spark, config)
+    summary = Start(request, ProgressPrinter(output.quiet)).run(partial(session, "start"))
     with StandardOutput():
         if output.json:
             print(summary.to_json())

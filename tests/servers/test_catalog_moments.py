@@ -15,9 +15,15 @@ from pgoutput_etl.lsn import parse_lsn
 from tests.servers.test_catalog import _ENVIRON, _KEY
 from tests.support.jobs import Job
 from tests.support.servers.judged_database import judged_database
-from tests.support.servers.postgres import Servers
+from tests.support.servers.postgres import Server, Servers
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
+
+
+def after(server: Server, statement: str) -> str:
+    """The LSN after a statement, and a row of another table."""
+    server.psql(f"{statement}; insert into o values (1)")
+    return server.psql("select pg_current_wal_lsn()").strip()
 
 
 def test_a_moment_has_the_rows_that_left_later(
@@ -38,10 +44,7 @@ def test_a_moment_has_the_rows_that_left_later(
         server.psql("create table o (id int); insert into r values (1, 1), (2, 2); insert into o values (1)")
         database.land()
         job.run()
-        moments = []
-        for statement in steps:
-            server.psql(f"{statement}; insert into o values (1)")
-            moments.append(server.psql("select pg_current_wal_lsn()").strip())
+        moments = [after(server, statement) for statement in steps]
         for name in ("h", "s"):
             server.psql(f"insert into {name} values (1, 1), (2, 2)")
             server.psql(f"begin; insert into {name} values (3, 1); alter table {name} detach partition {name}1; commit")
@@ -79,10 +82,7 @@ def test_a_moment_has_the_definitions_of_its_time(
         server.psql("insert into t values (1, 'a'); insert into o values (1)")
         database.land()
         job.run()
-        moments = []
-        for statement in steps:
-            server.psql(f"{statement}; insert into o values (1)")
-            moments.append(server.psql("select pg_current_wal_lsn()").strip())
+        moments = [after(server, statement) for statement in steps]
         server.psql("insert into o values (2)")
         database.land()
         assert job.run().conditions == ()

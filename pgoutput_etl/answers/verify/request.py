@@ -16,7 +16,7 @@ from pgoutput_etl.postgres.connection import server_url
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
     """Exactly one of server, jdbc, csv (a file, folder, or glob), and delta is the other side. jdbc: a server that
-    nobody writes to, or a standby: differences may be commits that no apply has brought."""
+    nobody writes to: differences may be commits that no apply has brought."""
 
     tables: Annotated[tuple[str, ...] | None, Option("with a server: tables to compare", PATTERNS)] = None
     server: Annotated[str | None, Option("a server in use, as libpq's URL; PGUSER, PGPASSWORD … count", URL)] = None

@@ -7,7 +7,8 @@ Each step looks first whether it is done, so the same command continues a start 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,10 +43,7 @@ def start(spark: SparkSession, request: StartRequest, progress: Progress = no_pr
     Raises PgoutputEtlError; then the same call continues, unless the message asks for something else.
     """
     request.check()
-    own = Start(request, progress)
-    if request.undo:
-        return own.undo()
-    return own.rehearse() if request.dry_run else own.load(spark, own.prepare())
+    return Start(request, progress).run(lambda _: nullcontext(spark))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +55,23 @@ class Start:
     def server(self) -> StartedServer:
         return StartedServer(self.request, self.progress)
 
+    def run(self, session: Callable[[Config], AbstractContextManager[SparkSession]]) -> StartSummary:
+        """session: one for the load, which nothing before it needs. Raises PgoutputEtlError."""
+        if self.request.undo:
+            return self.undo()
+        if self.request.dry_run:
+            return self.rehearse()
+        config = self.prepare()
+        with session(config) as spark:
+            return self.load(spark, config)
+
     def undo(self) -> StartSummary:
         """Raises ConfigError and RunError."""
-        self.server.facts()
+        facts = self.server.facts()
         self.server.remove()
         kept = f"The configuration {self.request.config} and what has landed or been loaded is kept."
         done = f"Dropped the slot {self.request.slot}, the publication {DEFAULT_NAME}, and the triggers of catalog.sql."
-        return StartSummary(source_name(self._landing("")), remarks=(done, kept))
+        return StartSummary(source_name(self._landing(facts.database)), remarks=(done, kept))
 
     def rehearse(self) -> StartSummary:
         """The steps, without doing them. Raises ConfigError and RunError."""
