@@ -34,6 +34,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy
 
+from pgoutput_etl.cache_folders import cache_folders
+
 PURE_VARIABLE = "PGOUTPUT_ETL_PURE"
 
 AVAILABLE: bool  # True if kernels can be called
@@ -235,7 +237,7 @@ class _CodeCache:
 
     def load_overload(self, signature: Any, target_context: Any) -> Any:
         target_context.refresh()
-        for folder in _folders(self._numba):
+        for folder in cache_folders():
             with suppress(Exception):
                 content = (folder / self._file(signature, target_context)).read_bytes()
                 checksum, data = content[:_CHECKSUM], content[_CHECKSUM:]
@@ -249,7 +251,7 @@ class _CodeCache:
                 return
             data = self._numba.core.serialize.dumps(result._reduce())
             content = hashlib.sha256(data).digest() + data
-            for folder in _folders(self._numba):
+            for folder in cache_folders():
                 if _write_atomically(folder, self._file(signature, result.target_context), content):
                     return
 
@@ -264,17 +266,7 @@ class _CodeCache:
 
     @property
     def cache_path(self) -> str:
-        return str(_folders(self._numba)[0])
-
-
-def _folders(numba: ModuleType) -> list[Path]:
-    if numba.config.CACHE_DIR:
-        return [Path(numba.config.CACHE_DIR) / __package__]
-    folders = [Path(__file__).parent / "__pycache__"]
-    with suppress(RuntimeError):  # no home
-        home = os.environ.get("LOCALAPPDATA") if os.name == "nt" else os.environ.get("XDG_CACHE_HOME")
-        folders.append((Path(home) if home else Path.home() / ".cache") / __package__)
-    return folders
+        return str(cache_folders()[0])
 
 
 def _write_atomically(folder: Path, name: str, content: bytes) -> bool:

@@ -41,6 +41,7 @@ def _apply(request: ApplyRequest, config: Config, output: OutputOptions) -> Prin
     if request.follow is not None:
         return _follow(request.follow, config, output)
     from pgoutput_etl.answers.next_commands import inspected
+    from pgoutput_etl.spark.class_archive import keep_classes
     from pgoutput_etl.work.files.light_work import is_light
     from pgoutput_etl.work.files.missing_rows import load_missing_rows
     from pgoutput_etl.work.files.pipeline import apply
@@ -52,6 +53,8 @@ def _apply(request: ApplyRequest, config: Config, output: OutputOptions) -> Prin
             progress = ProgressPrinter(output.quiet)
             load_missing_rows(spark, config, progress)
             summaries = apply(spark, config, progress, recorder.stages)
+            if any(batch.files for batch in summaries):
+                keep_classes(progress)
         recorder.done(summaries)
     return PrintedReport.of(RunReport(summaries), _print_report)
 

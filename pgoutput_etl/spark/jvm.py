@@ -25,6 +25,7 @@ from pyspark.java_gateway import launch_gateway
 
 from pgoutput_etl.console import DEBUG
 from pgoutput_etl.errors import RunError
+from pgoutput_etl.spark.class_archive import class_options
 from pgoutput_etl.spark.jvm_output import GUARD
 from pgoutput_etl.spark.options import is_local, submitting
 from pgoutput_etl.spark.packages import check_cache
@@ -66,16 +67,16 @@ def start_jvm(
     """
     if SparkContext._gateway is not None:
         return
-    _check_java()
+    version = _check_java()
     _check_loopback()
-    with _environment(settings, is_light, own):
+    with _environment(settings, is_light, own, version):
         check_cache(settings, _java_options(settings))
         gateway = _launch()
     SparkContext._ensure_initialized(gateway=gateway)
 
 
-def _check_java() -> None:
-    """Raises RunError in one line, where Spark's script and Java would print pages."""
+def _check_java() -> str:
+    """What Java says of itself. Raises RunError in one line, where Spark's script and Java would print pages."""
     home = os.environ.get("JAVA_HOME")
     java, place = (str(Path(home, "bin", "java")), f" (JAVA_HOME is {home})") if home else ("java", "")
     how = "install a JDK or JRE 17 or 21, such as Debian's openjdk-17-jre-headless, or point JAVA_HOME at one"
@@ -90,6 +91,7 @@ def _check_java() -> None:
     if version is None or int(version[1]) < 17:
         what = "none was found" if version is None else f"this is {version[1]}"
         raise RunError(f"Java 17 or newer is required, and {what}{place}: {how}")
+    return says
 
 
 def _check_loopback() -> None:
@@ -118,14 +120,16 @@ def _java_options(settings: Mapping[str, str]) -> str:
 
 
 @contextmanager
-def _environment(settings: Mapping[str, str], is_light: bool, own: Mapping[str, str]) -> Iterator[None]:
-    """Configures the JVM's settings, language, characters, and address; Spark's log, unless the user's Spark has a
-    configuration of it; and for little work, the compiler and collector, unless the user has chosen a collector."""
+def _environment(settings: Mapping[str, str], is_light: bool, own: Mapping[str, str], version: str) -> Iterator[None]:
+    """Configures the JVM's settings, language, characters, address, and archive of classes; Spark's log, unless the
+    user's Spark has a configuration of it; and for little work, the compiler and collector, unless the user has chosen
+    a collector."""
     submit = submitting({key: value for key, value in settings.items() if own.get(key) != value})
     before = {name: os.environ.get(name) for name in (_OPTIONS, _CHARACTERS, *_ADDRESS, *submit)}
     options = [_LOCALE, before[_OPTIONS] or ""]
     if is_light and "GC" not in _java_options(settings):
         options.insert(0, _LIGHT)
+    options += class_options(_find_spark_home(), version, _java_options(settings))
     conf = Path(os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf")
     if _LOG.is_file() and not any((conf / f"log4j2.{suffix}").is_file() for suffix in _LOG_SUFFIXES):
         options.insert(0, f'-D{_LOG_CONFIGURATION}="{_LOG}"')

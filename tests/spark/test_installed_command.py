@@ -74,6 +74,28 @@ def test_standard_error_has_progress_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+def test_the_third_run_starts_from_the_classes_that_the_second_has_kept(tmp_path: Path) -> None:
+    """A first run of an empty disk, as a container's, does not pay for what no other will use."""
+    land(tmp_path, *(transaction(n, 100 * n, table(), insert(str(n), "x")) for n in (1, 2, 3)))
+    files = sorted((tmp_path / "landing").iterdir())
+    waiting = [file.rename(tmp_path / file.name) for file in files]
+    sizes = []
+    for number, file in enumerate(waiting):
+        file.rename(files[number])
+        loaded = f"-Xlog:class+load:file={tmp_path}/loaded{number}.txt"
+        done = apply(tmp_path, NUMBA_CACHE_DIR=str(tmp_path / "cache"), SPARK_SUBMIT_OPTS=loaded)
+        assert done.returncode == 0, done.stderr
+        assert [line for line in done.stderr.splitlines() if not PROGRESS.fullmatch(line)] == []
+        (archive,) = (tmp_path / "cache" / "pgoutput_etl").glob("classes-*")
+        sizes.append(archive.stat().st_size)
+    assert sizes[0] == 0
+    assert sizes[1] == sizes[2] > 50_000_000
+    shared = [(tmp_path / f"loaded{n}.txt").read_text().count("shared objects file (top)") for n in range(3)]
+    assert shared[:2] == [0, 0]
+    assert shared[2] > 5_000
+
+
+@pytest.mark.soak
 def test_a_failed_download_shows_what_ivy_says_and_a_users_log_configuration_counts(tmp_path: Path) -> None:
     land(tmp_path, transaction(1, 100, table(), insert("1", "x")))
     (tmp_path / "conf").mkdir()
