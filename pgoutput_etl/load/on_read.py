@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.rules import Mode
-from pgoutput_etl.ingest.committed_rows import CommittedBlocks, CommittedRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.commit import TargetRows, WriteResult
@@ -76,11 +76,10 @@ class FrameTargets:
 
     def archived_changes(
         self,
-        rows: CommittedRows,
+        rows: CommittedBlocks,
         tasks: Iterable[TableTask],  # noqa: ARG002
         commits: tuple[int, int] | None = None,  # noqa: ARG002
     ) -> FrameChanges:
-        assert isinstance(rows, CommittedBlocks)
         return FrameChanges(self, ChangeBlocks(rows, rows.windows, finds_keys=False))
 
     def check_exists(self, place: Place, version: int = -1, commit: DeltaTransaction | None = None) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.events import HEAP_PER_BYTE, memory_for
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import RunError, TableError
-from pgoutput_etl.ingest.committed_rows import CommittedBlocks, CommittedRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.listing import heap_of
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load import commit as delta_commit
@@ -92,7 +92,7 @@ class WrittenTargets(Protocol):
         ...
 
     def archived_changes(
-        self, rows: CommittedRows, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
+        self, rows: CommittedBlocks, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
     ) -> Changes:
         """commits: the first and the last commit LSN of a range; then only changes of keys with a change in it."""
         ...
@@ -258,9 +258,8 @@ class DeltaTargets:
         return DeltaChanges(self.spark, changes)
 
     def archived_changes(
-        self, rows: CommittedRows, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
+        self, rows: CommittedBlocks, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
     ) -> DeltaChanges:
-        assert isinstance(rows, CommittedBlocks)
         changes = ChangeBlocks(rows, rows.windows)
         if commits is not None:
             return DeltaChanges(self.spark, changes, partial(_events_of_changed_rows, commits))
