@@ -114,7 +114,6 @@ class Work(Protocol[T_co]):
         batch: the unfinished batch, or a new one after the last. check_claim: to be called before every write; raises
         RunError if another run has taken over. Raises PgoutputEtlError if the batch can't be applied.
         """
-        ...
 
 
 def run(ledger: Ledger, work: Work[T], last: Batch | None, watch: Watch, claim: Claim | None = None) -> T:
