@@ -29,7 +29,7 @@ from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.work.erasure import purge
 from pgoutput_etl.work.erasure.find import FoundChanges, find_changes, find_messages
 from pgoutput_etl.work.erasure.ledger_rows import COPIED, LedgerCopies
-from pgoutput_etl.work.erasure.pending import KeyPeriod, PendingErasures
+from pgoutput_etl.work.erasure.pending import PendingErasures
 from pgoutput_etl.work.erasure.remains import remains
 from pgoutput_etl.work.erasure.request import MessageErasure, SnapshotErasure
 from pgoutput_etl.work.erasure.snapshot_files import SnapshotFiles
@@ -38,7 +38,7 @@ from pgoutput_etl.work.erasure.targets import TargetSearch
 
 
 class ErasedTarget(Protocol):
-    """The rows to erase in a target: those that meet a condition, or had a key in one of the periods."""
+    """The rows to erase in a target: those that meet a condition."""
 
     @property
     def state(self) -> TableState: ...
@@ -46,11 +46,11 @@ class ErasedTarget(Protocol):
     def other_keys(self) -> Any:
         """For ErasureStorage.find_changes."""
 
-    def count(self, periods: Collection[KeyPeriod] = ()) -> int: ...
+    def count(self) -> int: ...
 
-    def has_any(self, periods: Collection[KeyPeriod] = ()) -> bool: ...
+    def has_any(self) -> bool: ...
 
-    def delete(self, commit: DeltaTransaction, periods: Collection[KeyPeriod] = ()) -> int:
+    def delete(self, commit: DeltaTransaction) -> int:
         """Returns the number of deleted rows. Makes one Delta commit, or none."""
 
 

@@ -307,26 +307,6 @@ def test_a_key_means_every_row_that_ever_had_it(nights: Nights, tmp_path: Path, 
 
 
 @pytest.mark.soak
-def test_an_erasure_that_an_earlier_version_began(nights: Nights, tmp_path: Path) -> None:
-    """It followed rows: its file has the times of their keys."""
-    job = nights.job
-    job.overrides.append("tables=[{match: '*', mode: history}]")
-    nights.night(transaction(1, 0x100, table("id", "v"), insert("1", "Zoe"), insert("2", "Bob")))
-    nights.night(transaction(2, 0x200, delete("1", None)), transaction(3, 0x300, insert("1", NAME)))
-    nights.night(transaction(4, 0x400, update("7", "phone", old_key=("1", None))))
-    with dying(TargetSearch, "delete"):
-        erase(nights, tmp_path, ERASE)
-    [pending] = (tmp_path / "tables" / "_pgoutput_etl" / "erasing").rglob("*.json")
-    content = json.loads(pending.read_text())
-    del content["other_keys"]
-    periods = [[[[[0, 0], "1"]], [0x300, 3, 1], [0x401, 0, 0]], [[[[0, 0], "7"]], [0x400, 4, 1], None]]
-    pending.write_text(json.dumps({**content, "periods": {"16384": periods}}))
-    erase(nights, tmp_path, ERASE)
-    assert sorted(row["v"] for row in job.rows("public", "t")) == ["Bob", "Zoe"]
-    assert job.run().files == 0
-
-
-@pytest.mark.soak
 def test_names_places_and_keys_that_changed(nights: Nights, tmp_path: Path) -> None:
     """Another table has the place that the table left, with the person in its older versions."""
     nights.night(transaction(1, 0x100, table(("id", INT4), "v"), insert("1", NAME), insert("2", "Bob")))
