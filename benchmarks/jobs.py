@@ -15,7 +15,8 @@ from benchmarks.corpora import Corpus
 from benchmarks.floor import append_all, merge_all
 from benchmarks.sessions import copied, fresh, linked
 from pgoutput_etl.config.settings import Config, load_config
-from pgoutput_etl.work.files.pipeline import apply
+from pgoutput_etl.work.batch import Watch, World
+from pgoutput_etl.work.files.pipeline import apply_run
 from pgoutput_etl.work.files.recorder import StageTimer
 from pgoutput_etl.work.files.report import RunSummary
 
@@ -73,7 +74,7 @@ def run_job(spark: SparkSession, config: Config, progress: Progress) -> tuple[Jo
     timer = StageTimer(time.perf_counter)
     started = time.perf_counter()
     timer.start("look")
-    summaries = apply(spark, config, progress, timer)
+    summaries = apply_run(World.of(spark, config), Watch(progress, timer.start, timer.lap))
     timer.start(None)
     seconds = time.perf_counter() - started
     if summaries[-1].exit_code:

@@ -73,7 +73,6 @@ class Event(Protocol):
 
     def wait(self, timeout: float) -> bool:
         """Waits until it is set, at most `timeout` seconds. Returns True if it was set."""
-        ...
 
 
 class Thread(Protocol):
@@ -93,13 +92,11 @@ class Machine(Protocol):
 
     def start(self, work: Callable[[], None], name: str) -> Thread:
         """Starts a thread that doesn't keep its process alive."""
-        ...
 
     def process(self) -> Process: ...
 
     def is_gone(self, process: Process) -> bool:
         """True only if the process ran on this machine and no longer runs."""
-        ...
 
 
 class LocalMachine:

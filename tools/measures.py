@@ -32,7 +32,7 @@ PLACE_TAKEN_APART = re.compile(
     r"""str\([\w.]*\b(?:path|place)\)\s*(?:\[|\.(?:split|r?partition|startswith|endswith|removeprefix|removesuffix)\b)"""
 )
 
-_INTERFACE_ASSERTED = re.compile(r"assert isinstance\(\w*(?:archive|rows)")
+INTERFACE_ASSERTED = re.compile(r"assert isinstance\(\w*(?:archive|rows)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,7 @@ def measures() -> Measures:
         naming_a_mode=[path.as_posix() for path, source in sources.items() if _MODE.search(source)],
         taking_a_place_apart=[path.as_posix() for path, source in sources.items() if PLACE_TAKEN_APART.search(source)],
         asserting_an_interface=[
-            path.as_posix()
-            for path, source in sources.items()
-            if re.search(r"assert isinstance\(\w*(?:archive|rows)", source)
+            path.as_posix() for path, source in sources.items() if INTERFACE_ASSERTED.search(source)
         ],
     )
 

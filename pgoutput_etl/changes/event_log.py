@@ -87,11 +87,6 @@ def old_keys(events: pa.RecordBatch, shape: TableShape) -> pa.Array:
     return pa.array(keys, UNREPRESENTABLE)
 
 
-def position_of(number: int) -> tuple[int, int]:
-    """File number and ordinal of the message with this `_pg_seq`."""
-    return divmod(number // ROWS_PER_MESSAGE, MESSAGES_PER_FILE)
-
-
 def sequence_numbers(events: pa.RecordBatch, shape: TableShape) -> pa.Array:
     """The values of `_pg_seq`: file number, message ordinal, and 1 for the INSERT of a bag's UPDATE.
 

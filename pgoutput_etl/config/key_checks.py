@@ -69,6 +69,17 @@ def text(meaning: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def matching(pattern: str, why: str) -> AfterValidator:
+    """Of a text that matches as a whole."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise mistake(why)
+        return value
+
+    return AfterValidator(check)
+
+
 def items(meaning: str) -> BeforeValidator:
     """Of a list."""
 

@@ -36,6 +36,7 @@ from pgoutput_etl.config.key_checks import (
     below,
     items,
     known_keys,
+    matching,
     mistake,
     text,
 )
@@ -82,12 +83,6 @@ class OnInvalidText(Enum):
     KEEP = "keep"
 
 
-def _with_one_dot(name: str) -> str:
-    if not re.fullmatch(r"[^.]+\.[^.]+", name):
-        raise mistake("expected schema.table, with one dot")
-    return name
-
-
 def _contract_keys(value: object) -> object:
     return value if isinstance(value, SchemaContract) else known_keys(as_mapping(value), _CONTRACT)
 
@@ -101,7 +96,9 @@ def _only_dropped_are_kept(contract: SchemaContract) -> SchemaContract:
 
 _CONTRACT = [part.name for part in fields(SchemaContract)]
 
-_TableName: TypeAlias = Annotated[str, AfterValidator(_with_one_dot), text("schema.table")]
+_TableName: TypeAlias = Annotated[
+    str, matching(r"[^.]+\.[^.]+", "expected schema.table, with one dot"), text("schema.table")
+]
 
 _Columns: TypeAlias = Annotated[
     tuple[Annotated[str, text("a column's name")], ...], items("a list of column names"), DIFFERENT

@@ -30,6 +30,7 @@ from pgoutput_etl.config.key_checks import (
     checked,
     expected,
     items,
+    matching,
     mistake,
     part,
     text,
@@ -44,8 +45,6 @@ from pgoutput_etl.places import Place, absolute_place
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.transactions.origin_filter import ANY, Origins
-
-_SERVER = re.compile(r"postgres://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}")
 
 _REMOTE = frozenset({"SPARK_REMOTE", "DATABRICKS_RUNTIME_VERSION"})
 
@@ -78,19 +77,10 @@ def _place(value: str, info: ValidationInfo) -> str:
     return absolute_place(value) if info.context is not None and info.context["absolute"] else value
 
 
-def _plain_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        raise mistake("expected only letters, digits, '_', '.' and '-'")
-    return name
-
-
-def _without_password(url: str) -> str:
-    if not re.match(r"(jdbc:)?postgres(ql)?:(?!.*[?&](?:ssl)?password=)(?!//[^/@]*:[^/@]*@)", url):
-        raise mistake(
-            "expected postgresql://HOST:PORT/DATABASE, without a password: set the environment variable PGPASSWORD"
-        )
-    return url
-
+_WITHOUT_PASSWORD = matching(
+    r"(jdbc:)?postgres(ql)?:(?!.*[?&](?:ssl)?password=)(?!//[^/@]*:[^/@]*@)(?s:.*)",
+    "expected postgresql://HOST:PORT/DATABASE, without a password: set the environment variable PGPASSWORD",
+)
 
 _OriginNames: TypeAlias = Annotated[
     tuple[Annotated[str, text("an origin's name")], ...], items("a list of origins' names"), DIFFERENT
@@ -141,7 +131,7 @@ def _catalog_key(value: object) -> CatalogKey | None:
     return CatalogKey(bytes.fromhex(value))
 
 
-_ServerUrl: TypeAlias = Annotated[str, AfterValidator(_without_password), text("a server's URL")] | None
+_ServerUrl: TypeAlias = Annotated[str, _WITHOUT_PASSWORD, text("a server's URL")] | None
 
 
 @section(frozen=True, config=SETTINGS)
@@ -152,7 +142,7 @@ class Source(Section):
 
     name: Annotated[
         str,
-        AfterValidator(_plain_name),
+        matching(r"[A-Za-z0-9_.-]+", "expected only letters, digits, '_', '.' and '-'"),
         text("a name"),
         about(
             "the archive of one replication slot; the ledger is kept per source. Letters, digits, `_`, `.`, `-`", "shop"
@@ -228,10 +218,9 @@ def _folder(root: str) -> str:
     return root
 
 
-def _catalog(name: str) -> str:
-    if not re.fullmatch(r"[\w-]+(\.\w+)?", name):
-        raise mistake("expected a catalog, as main, or with a prefix for the names of schemas, as main.shop")
-    return name
+_CATALOG = matching(
+    r"[\w-]+(\.\w+)?", "expected a catalog, as main, or with a prefix for the names of schemas, as main.shop"
+)
 
 
 @section(frozen=True, config=SETTINGS)
@@ -247,7 +236,7 @@ class Target(Section):
         ),
     ] = None
     catalog: Annotated[
-        Annotated[str, AfterValidator(_catalog), text("a catalog's name")] | None,
+        Annotated[str, _CATALOG, text("a catalog's name")] | None,
         about("tables `<catalog>.<schema>.<table>` [in a catalog](storage.md#catalogs); requires `state.root`", "main"),
     ] = None
     views: Annotated[
@@ -330,10 +319,10 @@ class Merge(Section):
     parallel_tables: Annotated[Positive, about("tables written, verified, or maintained at a time", 8)] = 4
 
 
-def _server_name(namespace: str) -> str:
-    if not _SERVER.fullmatch(namespace):
-        raise mistake("expected postgres://HOST:PORT, without a user, a password, or a database")
-    return namespace
+_SERVER = matching(
+    r"postgres://(?:[\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}",
+    "expected postgres://HOST:PORT, without a user, a password, or a database",
+)
 
 
 @section(frozen=True, config=SETTINGS)
@@ -343,14 +332,11 @@ class SourceDatabase(Section):
 
     form: ClassVar[str] = "{namespace: postgres://HOST:PORT, database: name}"
 
-    namespace: Annotated[str, AfterValidator(_server_name), text("postgres://HOST:PORT")]
+    namespace: Annotated[str, _SERVER, text("postgres://HOST:PORT")]
     database: Annotated[str, text("the name of the PostgreSQL database")]
 
 
-def _prometheus_file(path: str) -> str:
-    if not path.endswith(".prom"):
-        raise mistake("expected a name that ends in .prom: node exporter reads no other")
-    return path
+_PROMETHEUS_FILE = matching(r"(?s:.*)\.prom", "expected a name that ends in .prom: node exporter reads no other")
 
 
 @section(frozen=True, config=SETTINGS)
@@ -363,7 +349,7 @@ class Metrics(Section):
         about("a file to which each run appends [a line](runbook.md#json-lines), or `stderr`", "./runs.jsonl"),
     ] = None
     prometheus: Annotated[
-        Annotated[str, AfterValidator(_prometheus_file), text("a file's path, ending in .prom")] | None,
+        Annotated[str, _PROMETHEUS_FILE, text("a file's path, ending in .prom")] | None,
         about("a file that each run replaces, ending in `.prom`, in an existing folder", "./shop.prom"),
     ] = None
     opentelemetry: Annotated[Flag, about("exports metrics through OpenTelemetry", True)] = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,28 +18,11 @@ from pgoutput_etl.targets.target_plan import changes_in
 from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 
-R = TypeVar("R")
-
-
-class CommittedRows(Protocol):
-    """Committed changes of some tables."""
-
-    def after(self, lsns: Mapping[int, int]) -> CommittedRows:
-        """These changes without those up to a commit LSN. lsns: by relation OID."""
-        ...
-
-    def plus(self: R, later: R) -> R:
-        """These changes and later ones, within the windows of the latter."""
-        ...
-
-    def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
-        """Summaries of the relations' changes, by OID."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class CommittedBlocks:
-    """blocks: of changes. windows: the commits that count, by relation OID; without a window, all of them."""
+    """Committed changes of some tables. blocks: of changes. windows: the commits that count, by relation OID; without a
+    window, all of them."""
 
     blocks: DataFrame
     statuses: StatusLookup
@@ -51,9 +33,11 @@ class CommittedBlocks:
         return self.blocks.sparkSession
 
     def after(self, lsns: Mapping[int, int]) -> CommittedBlocks:
+        """These changes without those up to a commit LSN. lsns: by relation OID."""
         return replace(self, windows=windows_after(self.windows, lsns))
 
     def plus(self, later: CommittedBlocks) -> CommittedBlocks:
+        """These changes and later ones, within the windows of the latter."""
         return replace(later, blocks=self.blocks.unionByName(later.blocks))
 
     def through(self, lsn: int) -> CommittedBlocks:
@@ -62,6 +46,7 @@ class CommittedBlocks:
         return replace(self, windows=windows)
 
     def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
+        """Summaries of the relations' changes, by OID."""
         return changes_in(self, history, self.windows)
 
     def commits(self) -> DataFrame:

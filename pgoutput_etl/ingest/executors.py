@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -126,14 +127,15 @@ def batch_statistics(blocks: DataFrame, statuses: StatusLookup, request: Statist
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         statistics = statistics_of(iterate_blocks(batches), statuses, request)
-        yield pa.RecordBatch.from_arrays([pa.array([statistics.to_json()], pa.binary())], schema=schema)
+        counted = replace(statistics, request=StatisticsRequest())  # which the driver has
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(counted)], pa.binary())], schema=schema)
 
     sized = blocks.select("kind", "relation", "rows", "head", "size")
     if not is_connect(blocks.sparkSession):  # heads are small, and each additional task takes as long as many blocks
         sized = sized.coalesce(blocks.sparkSession.sparkContext.defaultParallelism)
     total = BatchStatistics(request)
     for row in sized.mapInArrow(count, spark_schema(schema)).toArrow().to_pylist():
-        total.merge(BatchStatistics.from_json(row["statistics"]))
+        total.merge(pickle.loads(row["statistics"]))
     return total
 
 

@@ -25,19 +25,15 @@ class LandingFolder(Protocol):
 
     def lenient(self) -> LandingFolder:
         """The same folder, whose damaged files are read as far as possible."""
-        ...
 
     def listing(self) -> Listing:
         """Raises ConfigError if nothing exists there."""
-        ...
 
     def names(self) -> list[str]:
         """The paths of all files, including empty ones."""
-        ...
 
     def oversized(self, files: Iterable[LandedFile]) -> dict[str, ScanError]:
         """The errors of files that are too large to read, by path; none is read."""
-        ...
 
     def scan(
         self, tasks: Mapping[str, ScanTask], known: KnownContents, policy: MaskingPolicy | None = None
@@ -47,11 +43,9 @@ class LandingFolder(Protocol):
         If the configuration masks columns and there is no policy yet, the blocks have no rows of tables. Raises
         ArchiveError.
         """
-        ...
 
     def find(self, paths: list[str], known: KnownContents) -> Mapping[int, Collection[str]]:
         """The files that begin with each known content, by the content's number. Raises ArchiveError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,20 +42,16 @@ class History(Protocol):
 
     def may_have_resent(self) -> bool:
         """False if the batch certainly has no resent transaction. Looking for resent ones costs Spark jobs."""
-        ...
 
     def unknown_resent(self) -> list[tuple[int, int, int]]:
         """File, xid, and LSN of the lowest resent commit in each file, in order, that the archive doesn't have.
         Commits that maintenance may have deleted are left out."""
-        ...
 
     def few_ended(self, which: TransactionFilter) -> pa.Table:
         """Columns `file`, `xid`, `fate`, and `commit_lsn`. `which` selects ordinary transactions; others are few."""
-        ...
 
     def few_before(self, xids: tuple[int, int]) -> pa.Table:
         """Like `few_ended`. xids: the lowest and the highest."""
-        ...
 
 
 def check_history(history: History, assembly: Assembly, path_of: Callable[[int], str]) -> None:

@@ -42,9 +42,10 @@ def _apply(request: ApplyRequest, config: Config, output: OutputOptions) -> Prin
         return _follow(request.follow, config, output)
     from pgoutput_etl.answers.next_commands import inspected
     from pgoutput_etl.spark.class_archive import keep_classes
+    from pgoutput_etl.work.batch import Watch, World
     from pgoutput_etl.work.files.light_work import is_light
     from pgoutput_etl.work.files.missing_rows import load_missing_rows
-    from pgoutput_etl.work.files.pipeline import apply
+    from pgoutput_etl.work.files.pipeline import apply_run
     from pgoutput_etl.work.files.recorder import RunRecorder
     from pgoutput_etl.work.files.report import RunReport
 
@@ -52,7 +53,8 @@ def _apply(request: ApplyRequest, config: Config, output: OutputOptions) -> Prin
         with session("apply", config, is_light(config)) as spark, inspected(config):
             progress = ProgressPrinter(output.quiet)
             load_missing_rows(spark, config, progress)
-            summaries = apply(spark, config, progress, recorder.stages)
+            watch = Watch(progress, recorder.stages.start, recorder.stages.lap)
+            summaries = apply_run(World.of(spark, config), watch)
             if any(batch.files for batch in summaries):
                 keep_classes(progress)
         recorder.done(summaries)

@@ -89,7 +89,7 @@ def _rows_at(request: ShowRequest, file: str, moment: Moment) -> Iterator[DataFr
     with session("show", config) as spark:
         archive = archive_of(spark, config)
         lsn = commit_of(archive, moment)
-        tables = MomentReader(archive).read(lsn, [pattern_of(table)])
+        tables = MomentReader(spark, archive).read(lsn, [pattern_of(table)])
         if table in tables.held:
             print(
                 f"{table} is incomplete: it has the commits through {format_lsn(tables.held[table])}", file=sys.stderr

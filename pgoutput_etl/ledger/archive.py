@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.ingest.committed_rows import CommittedRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.landed_files import find_parts
 from pgoutput_etl.ingest.landing_folder import LandingFolder
 from pgoutput_etl.ingest.rows import MessageRows
@@ -79,19 +79,19 @@ class LedgerArchive(ABC):
     @abstractmethod
     def reading(
         self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange
-    ) -> AbstractContextManager[CommittedRows]:
+    ) -> AbstractContextManager[CommittedBlocks]:
         """The committed changes of these relations in these files, until the end of the context.
 
         Raises ArchiveError if a file is gone or has changed.
         """
 
     @abstractmethod
-    def assembled(self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]) -> CommittedRows:
+    def assembled(self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]) -> CommittedBlocks:
         """The committed changes among rows whose transactions are assembled. without: OIDs of relations to leave out.
         cutoffs: those of tables, by OID; later changes are left out, too."""
 
     @abstractmethod
-    def staged(self, place: str, oids: Collection[int]) -> CommittedRows:
+    def staged(self, place: str, oids: Collection[int]) -> CommittedBlocks:
         """A snapshot's rows of these tables."""
 
     @abstractmethod

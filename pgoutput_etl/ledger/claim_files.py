@@ -40,23 +40,19 @@ class Objects(Protocol):
 
     def read(self, name: str) -> str | None:
         """None if it doesn't exist."""
-        ...
 
     def exists(self, name: str) -> bool: ...
 
     def put(self, name: str, text: str, may_exist: bool) -> None:
         """may_exist: False if the caller has just seen that it doesn't; the storage may not check it again."""
-        ...
 
     def can_put_once(self, name: str) -> bool: ...
 
     def put_once(self, name: str, text: str) -> bool:
         """Puts the object on condition that its name is free. Returns False if it is not."""
-        ...
 
     def puts_unseen(self) -> bool:
         """True if the storage's client doesn't check whether a name is free before it puts a new object."""
-        ...
 
     def delete(self, name: str) -> None: ...
 

@@ -36,7 +36,6 @@ class Publisher(Protocol):
     def publish(self, done: Batch, verified: Mapping[int, int]) -> str | None:
         """Returns the reason for a failure, or None. The batch is done in either case. Called while the batch is
         claimed. verified: as in `Ledger.verified_through`."""
-        ...
 
 
 class NoPublisher:

@@ -8,6 +8,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 
 from pgoutput_etl.config.rules import DEFAULT_MODE, Mode
 from pgoutput_etl.errors import RunError
@@ -20,7 +21,7 @@ from pgoutput_etl.protocol.messages import (
     TypeDefinition,
     TypeForm,
 )
-from pgoutput_etl.protocol.partition_bound import Edge, PartitionBound
+from pgoutput_etl.protocol.partition_bound import PartitionBound
 from pgoutput_etl.reasons import columns_of, with_reason
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
@@ -269,8 +270,8 @@ def catalog_row(entry: DefinitionEntry) -> dict[str, Any]:
 def catalog_entry(row: Mapping[str, Any]) -> DefinitionEntry:
     named, columns = (row["oid"], row["schema"], row["table"]), columns_of_rows(row["columns"])
     mark, partitions = _mark(row) or CatalogMark(0, 0), tuple(row["partitions"])
-    bound = _bound(json.loads(row.get("bound") or b"null"))
-    removed = tuple(map(_removed, json.loads(row.get("removed") or b"[]")))
+    bound = _BOUND.validate_json(row["bound"]) if row.get("bound") else None
+    removed = _REMOVED.validate_json(row.get("removed") or b"[]")
     flags = (row["has_generated"], row["dropped"])
     definition = Definition(*named, columns, mark, partitions, *flags, row.get("parent"), bound, removed)
     comments = tuple((number, text) for number, text in json.loads(row.get("comments") or "[]"))
@@ -278,6 +279,12 @@ def catalog_entry(row: Mapping[str, Any]) -> DefinitionEntry:
     sent_by = (row["xid"], row["subxid"], row["commit_lsn"], row.get("commit_ts"), row.get("top_xid"))
     return DefinitionEntry((row["from_file"], row["from_ordinal"]), definition, *sent_by, row.get("command") or "")
 
+
+_BOUND = TypeAdapter(PartitionBound)
+
+_REMOVED = TypeAdapter(tuple[RemovedPartition, ...])
+
+_DOUBTS = TypeAdapter(tuple[Doubt, ...])
 
 DROPPED = ("oid", "dropped", "xid")
 
@@ -291,21 +298,6 @@ def dropped_in(rows: Iterable[Mapping[str, Any]]) -> set[int]:
 def _binary(value: Any) -> bytes:
     """Bounds are values of rows, so they are not in a text column."""
     return json.dumps(value).encode()
-
-
-def _bound(stored: Mapping[str, Any] | None) -> PartitionBound | None:
-    if stored is None:
-        return None
-    lower, upper = (stored[name] and Edge(tuple(stored[name]["values"]), stored[name]["is_within"]) for name in _EDGES)
-    return PartitionBound(tuple(stored["columns"]), tuple(stored["listed"]), lower, upper)
-
-
-_EDGES = ("lower", "upper")
-
-
-def _removed(stored: Mapping[str, Any]) -> RemovedPartition:
-    bounds = None if stored["bounds"] is None else tuple(filter(None, map(_bound, stored["bounds"])))
-    return RemovedPartition(stored["oid"], stored["name"], bounds, stored["message"])
 
 
 def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:
@@ -374,10 +366,6 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     declared, changed = (json.loads(row.get(name) or "{}") for name in ("declared", "changed_at"))
     # A build between 0.1.0 and format 3 had one declaration per column.
     used = {name: tuple(facts) if isinstance(facts, list) else (facts,) for name, facts in declared.items()}
-    doubts = tuple(map(_doubt, json.loads(row.get("doubts") or "[]")))
+    doubts = _DOUBTS.validate_json(row.get("doubts") or "[]")
     last = {"doubts": doubts, "used": used, "changed_at": changed}
     return TableState(**{**fields, **parsed, **tuples, **later, **last})
-
-
-def _doubt(row: Mapping[str, Any]) -> Doubt:
-    return Doubt(row["column"], row["is_kept"], tuple(row["former"]), tuple(row.get("earlier", ())))

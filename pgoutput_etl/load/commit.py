@@ -20,7 +20,7 @@ from pgoutput_etl.load.layout import (
     refused,
     tag_columns,
 )
-from pgoutput_etl.load.shared_table import append_tagged, check_shared, own_rows, replace_tagged, restore_tagged
+from pgoutput_etl.load.shared_table import check_shared, own_rows, replace_tagged, restore_tagged, tagged_rows
 from pgoutput_etl.load.table_writer import PROPERTIES, DeltaTransaction, TableCommit, committing, creating
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import NO_LAYOUT, Layout, Readers, with_feed
@@ -140,10 +140,8 @@ def _is_another_table(spark: SparkSession, path: Place, version: int, applicatio
 def append(table: TableCommit, rows: DataFrame) -> WriteResult:
     """Raises TableError if the table is gone; Spark would create a table with only these rows."""
     check_target_exists(table.spark, table.place)
-    if table.is_tagged:
-        append_tagged(table, rows)
-    else:
-        save(table.writer_of(rows).mode("append"), table.place)
+    rows = tagged_rows(table.spark, table.place, rows) if table.is_tagged else rows
+    save(table.writer_of(rows).mode("append"), table.place)
     return written(table)
 
 

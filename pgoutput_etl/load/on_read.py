@@ -1,5 +1,7 @@
 """Target tables that are only read: a batch's changes are merged into DataFrames, and nothing is written."""
 
+# ruff: noqa: ARG002 - the parameters are those of an interface
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +11,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 
 from pgoutput_etl.config.rules import Mode
-from pgoutput_etl.ingest.committed_rows import CommittedBlocks, CommittedRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.load.change_source import ChangeBlocks
 from pgoutput_etl.load.commit import TargetRows, WriteResult
@@ -71,66 +73,45 @@ class FrameTargets:
     def is_running(self) -> bool:
         return False  # nothing is written, so that an error of Spark's ends the read and holds no table
 
-    def pool(self, tables: int) -> Executor:  # noqa: ARG002
+    def pool(self, tables: int) -> Executor:
         return ThreadPoolExecutor(1)
 
     def archived_changes(
-        self,
-        rows: CommittedRows,
-        tasks: Iterable[TableTask],  # noqa: ARG002
-        commits: tuple[int, int] | None = None,  # noqa: ARG002
+        self, rows: CommittedBlocks, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
     ) -> FrameChanges:
-        assert isinstance(rows, CommittedBlocks)
         return FrameChanges(self, ChangeBlocks(rows, rows.windows, finds_keys=False))
 
     def check_exists(self, place: Place, version: int = -1, commit: DeltaTransaction | None = None) -> None:
         pass  # the caller has read it
 
-    def count(self, place: Place) -> int:  # noqa: ARG002
+    def count(self, place: Place) -> int:
         return 0
 
-    def committed_steps(self, place: Place, commit: DeltaTransaction) -> dict[str, int]:  # noqa: ARG002
+    def committed_steps(self, place: Place, commit: DeltaTransaction) -> dict[str, int]:
         return {}
 
-    def last_result(self, place: Place, commit: DeltaTransaction) -> WriteResult:  # noqa: ARG002
+    def last_result(self, place: Place, commit: DeltaTransaction) -> WriteResult:
         return _NO_COUNTS
 
     def move(
-        self,
-        old_place: Place,
-        old_version: int,  # noqa: ARG002
-        place: Place,
-        commit: DeltaTransaction,  # noqa: ARG002
-        task: TableTask | None = None,  # noqa: ARG002
+        self, old_place: Place, old_version: int, place: Place, commit: DeltaTransaction, task: TableTask | None = None
     ) -> None:
         self.written[place] = self.stored[old_place]
 
-    def empty(self, place: Place, commit: DeltaTransaction) -> None:  # noqa: ARG002
+    def empty(self, place: Place, commit: DeltaTransaction) -> None:
         self.written[place] = self.rows(place).limit(0)
 
-    def restore(self, place: Place, version: int | None, commit: DeltaTransaction) -> None:  # noqa: ARG002
+    def restore(self, place: Place, version: int | None, commit: DeltaTransaction) -> None:
         self.written.pop(place, None)
 
-    def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:  # noqa: ARG002
+    def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         return ()
 
-    def evolve(
-        self,
-        place: Place,
-        migration: SchemaMigration,
-        commit: DeltaTransaction,  # noqa: ARG002
-        mode: Mode,
-    ) -> tuple[str, ...]:
+    def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         check_migration(lambda: self.rows(place), migration, mode)
         self.written[place] = migrated(self.rows(place), migration, mode)
         return ()
 
-    def remove(
-        self,
-        place: Place,
-        removal: Removal,
-        commit: DeltaTransaction,  # noqa: ARG002
-        mode: Mode,
-    ) -> WriteResult:
+    def remove(self, place: Place, removal: Removal, commit: DeltaTransaction, mode: Mode) -> WriteResult:
         self.written[place] = rows_left(self.rows(place), removal, mode)
         return _NO_COUNTS

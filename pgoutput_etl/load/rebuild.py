@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.ingest.committed_rows import CommittedRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.load.holding import FAULTS
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.places import Place
@@ -51,13 +51,13 @@ class Rebuild:
     writer: Writer
     scratch: str
 
-    def missing_rows(self, rows: CommittedRows) -> CommittedRows:
+    def missing_rows(self, rows: CommittedBlocks) -> CommittedBlocks:
         """The rows that were committed after the state each table starts from."""
         return rows.after({oid: state.last_commit_lsn for oid, state in self.since.items()})
 
     def plan(
         self,
-        rows: CommittedRows,
+        rows: CommittedBlocks,
         oids: Iterable[int],
         places: Mapping[int, Place],
         cutoffs: Mapping[int, Cutoff] | None = None,
@@ -89,7 +89,7 @@ class Rebuild:
             plan.tasks[n] = replace(task, moved_from=None if start is None else (start.path, start.version))
         return in_their_places(plan, places)
 
-    def write(self, plan: TablePlan, rows: CommittedRows) -> tuple[list[TableResult], list[TableResult]]:
+    def write(self, plan: TablePlan, rows: CommittedBlocks) -> tuple[list[TableResult], list[TableResult]]:
         """The results of rebuilt tables, and of unchanged ones. A table that takes several commits is built in the
         scratch folder first."""
         tasks = [self._task(task) for task in plan.tasks]

@@ -65,7 +65,7 @@ class RepairChanges:
             return changes.prepared(task, span)
 
         def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-            deleted = again(lambda: _delete(self.spark, task.path, ambiguous, span.shape, commit))
+            deleted = again(_delete, self.spark, task.path, ambiguous, span.shape, commit)
             return deleted.plus(changes.prepared(task, span)(before, commit, deleted.rows_after(rows)))
 
         return write

@@ -57,7 +57,7 @@ def row_states(events: EventLog, shape: TableShape, living: DataFrame | None) ->
         changes = without_truncates(changes.localCheckpoint(), shape, living)
     if shape.toast and shape.moves_toast:
         changes = changes.localCheckpoint()
-        if _moves_unsent_values(changes, shape):
+        if changes.where(brings_unsent(shape)).limit(1).count():
             changes = resolve_moves(changes, shape, living)
     states = _last_of_each_commit(_filled_from_events(changes, shape), shape)
     states = _filled_from_target(states, shape, living)
@@ -70,11 +70,6 @@ def row_states(events: EventLog, shape: TableShape, living: DataFrame | None) ->
 def key_names(shape: TableShape) -> list[str]:
     """k0…, the columns of the states' key."""
     return [f"k{n}" for n in range(len(event_key_parts(shape)))]
-
-
-def _moves_unsent_values(changes: DataFrame, shape: TableShape) -> bool:
-    """True if a row moves to another key with values that were not sent."""
-    return bool(changes.where(brings_unsent(shape)).limit(1).count())
 
 
 def truncates_of(events: DataFrame) -> DataFrame:

@@ -83,10 +83,6 @@ def tagged_rows(spark: SparkSession, place: Place, rows: DataFrame) -> DataFrame
     return rows.select(*(F.lit(value).alias(name) for name, value in place.tag.items()), *values)
 
 
-def append_tagged(table: TableCommit, rows: DataFrame) -> None:
-    save(table.writer_of(tagged_rows(table.spark, table.place, rows)).mode("append"), table.place)
-
-
 def replace_tagged(table: TableCommit, rows: DataFrame, layout: Layout) -> None:
     """Replaces the tag's rows, in one commit. Others before it create the table or add columns, and others after it
     give the table its layout. Raises TableError for columns that don't fit the table's."""

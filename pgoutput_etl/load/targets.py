@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.events import HEAP_PER_BYTE, memory_for
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import RunError, TableError
-from pgoutput_etl.ingest.committed_rows import CommittedBlocks, CommittedRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.listing import heap_of
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load import commit as delta_commit
@@ -59,14 +59,12 @@ class Changes(Protocol):
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
         """Everything about the write of a schema span that changes no table."""
-        ...
 
     def compared(
         self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None
     ) -> Mismatches | None:
         """The mismatches of the span's changes with the rows before them. version: that has these rows; None for the
         table's newest."""
-        ...
 
 
 class WrittenTargets(Protocol):
@@ -76,73 +74,58 @@ class WrittenTargets(Protocol):
     @property
     def marks_commits(self) -> bool:
         """False if commits can't be recognized later, by their DeltaTransaction."""
-        ...
 
     @property
     def memory(self) -> int | None:
         """Bytes of Java's heap for the rows of a table, or None if that is not known, or if rows can't be measured."""
-        ...
 
     def is_running(self) -> bool:
         """False once Spark has ended."""
-        ...
 
     def pool(self, tables: int) -> Executor:
         """Threads to write so many tables at a time, or one after the other."""
-        ...
 
     def archived_changes(
-        self, rows: CommittedRows, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
+        self, rows: CommittedBlocks, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
     ) -> Changes:
         """commits: the first and the last commit LSN of a range; then only changes of keys with a change in it."""
-        ...
 
     def check_exists(self, place: Place, version: int = -1, commit: DeltaTransaction | None = None) -> None:
         """Raises TableError if the table is gone. version: that the commit's application left in it; needed to tell
         whether a shared table is still the same one."""
-        ...
 
     def refuse_large_rows(self, place: Place) -> None:
         """Raises TableError if the table has a row that would end the Java process that updates it."""
-        ...
 
     def count(self, place: Place) -> int: ...
 
     def committed_steps(self, place: Place, commit: DeltaTransaction) -> dict[str, int]:
         """The steps of the commit's batch in the table's history, written by a run that died, and their versions."""
-        ...
 
     def last_result(self, place: Place, commit: DeltaTransaction) -> WriteResult:
         """What the table's last commit did. commit: of the application whose commits count in a shared table."""
-        ...
 
     def move(
         self, old_place: Place, old_version: int, place: Place, commit: DeltaTransaction, task: TableTask | None = None
     ) -> None:
         """Copies a table's rows at `old_version` from its old place over whatever is at the new one. task: of the
         table; without it, rows from a shared table bring other sources' columns."""
-        ...
 
     def empty(self, place: Place, commit: DeltaTransaction) -> None:
         """Deletes all rows at a place that a table has left. Time travel still reaches them."""
-        ...
 
     def restore(self, place: Place, version: int | None, commit: DeltaTransaction) -> None:
         """Restores the table to a version, or empties it if the version is None. commit: as in `last_result`."""
-        ...
 
     def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         """Gives an existing table what it lacks of the layout, and says what; also what only a rebuild can change.
         Raises TableError."""
-        ...
 
     def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         """Changes the columns. Returns remarks on the layout. Raises TableError if existing rows would lack a key."""
-        ...
 
     def remove(self, place: Place, removal: Removal, commit: DeltaTransaction, mode: Mode) -> WriteResult:
         """Ends the rows that left with partitions, as the mode ends rows."""
-        ...
 
 
 class Targets(WrittenTargets, Protocol):
@@ -151,7 +134,6 @@ class Targets(WrittenTargets, Protocol):
     @property
     def may_overlap(self) -> bool:
         """True if several threads may write at the same time."""
-        ...
 
     def batch_changes(
         self, rows: MessageRows, cutoffs: Mapping[int, Cutoff], tasks: Iterable[TableTask]
@@ -162,13 +144,11 @@ class Targets(WrittenTargets, Protocol):
     def check_free(self, place: Place, is_new: bool) -> None:
         """Raises RunError or TableError if a place has something else than such a table. is_new: the ledger has no
         table there, so it is also checked who shares an existing one."""
-        ...
 
     def has_rows(self, place: Place) -> bool: ...
 
     def applications(self, place: Place) -> set[str]:
         """The applications (DeltaTransaction) that wrote commits in the table's history."""
-        ...
 
 
 def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: TableShape) -> DataFrame:
@@ -194,16 +174,12 @@ class DeltaChanges:
                 events = self.source.events(task, span)
             else:  # a change that a later one supersedes may be one that the filter selects
                 events = TableEvents(self.event_filter(self.source.typed_events(task, span), span.shape))
-
-            def write(before: TargetRows, commit: DeltaTransaction, rows: int | None) -> WriteResult:
-                return again(partial(merge.write, self.spark, task.path, span.shape, events, before, commit, rows))
-
-            return write
+            return partial(again, partial(merge.write, self.spark, task.path, span.shape, events))
         log = self.source.event_log(task, span)
 
         def write_in_mode(before: TargetRows, commit: DeltaTransaction, _: int | None) -> WriteResult:
             with committing(self.spark, task.path, commit, merge.for_size(self.spark, log.size)) as table:
-                return again(lambda: LOG_MODES[task.mode].write(table, span.shape, log, before))
+                return again(LOG_MODES[task.mode].write, table, span.shape, log, before)
 
         return write_in_mode
 
@@ -258,9 +234,8 @@ class DeltaTargets:
         return DeltaChanges(self.spark, changes)
 
     def archived_changes(
-        self, rows: CommittedRows, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
+        self, rows: CommittedBlocks, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
     ) -> DeltaChanges:
-        assert isinstance(rows, CommittedBlocks)
         changes = ChangeBlocks(rows, rows.windows)
         if commits is not None:
             return DeltaChanges(self.spark, changes, partial(_events_of_changed_rows, commits))
@@ -315,22 +290,22 @@ class DeltaTargets:
     def move(
         self, old_place: Place, old_version: int, place: Place, commit: DeltaTransaction, task: TableTask | None = None
     ) -> None:
-        again(lambda: delta_commit.move(self.spark, old_place, old_version, place, commit, task))
+        again(delta_commit.move, self.spark, old_place, old_version, place, commit, task)
 
     def empty(self, place: Place, commit: DeltaTransaction) -> None:
-        again(lambda: delta_commit.empty(self.spark, place, commit))
+        again(delta_commit.empty, self.spark, place, commit)
 
     def restore(self, place: Place, version: int | None, commit: DeltaTransaction) -> None:
-        again(lambda: delta_commit.restore(self.spark, place, version, commit))
+        again(delta_commit.restore, self.spark, place, version, commit)
 
     def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         with session_settings(self.spark, commit.user_metadata()) as session:
-            changes = again(lambda: lay_out(session, place, layout))
+            changes = again(lay_out, session, place, layout)
         return (*changes.changes, *changes.remarks)
 
     def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
-        return again(lambda: evolve(self.spark, place, migration, commit, mode))
+        return again(evolve, self.spark, place, migration, commit, mode)
 
     def remove(self, place: Place, removal: Removal, commit: DeltaTransaction, mode: Mode) -> WriteResult:
-        again(lambda: remove(self.spark, place, removal, commit, mode))
+        again(remove, self.spark, place, removal, commit, mode)
         return replace(self.last_result(place, commit), rows=self.count(place))

@@ -220,9 +220,9 @@ class Writer:
         is_known = task.moved_from is None and not self.batch.resumed
         return task.state.rows if task.state is not None and is_known else None
 
-    def _commit_changes(self, changes: Changes, task: TableTask) -> tuple[WriteResult, list[str]]:
-        """Makes one commit per schema span, and others before it where columns or the layout change. Returns remarks on
-        the layout, too."""
+    def _steps_done(self, task: TableTask) -> dict[str, int]:
+        """The steps of this batch that a run before has written, and their versions. Raises TableError if it held the
+        table."""
         if task.state is not None and task.moved_from is None and task.path.tag:
             self.targets.check_exists(task.path, task.state.version, self.commit(task.oid, ""))
         if self.batch.resumed and not self.targets.marks_commits:
@@ -234,14 +234,20 @@ class Writer:
         if held is not None:  # what it undid is in the history, too, and would not be done again
             reason = Reason.from_json(held.removeprefix(_HELD))
             raise TableError(reason, reason.kind)
+        return done
+
+    def _commit_changes(self, changes: Changes, task: TableTask) -> tuple[WriteResult, list[str]]:
+        """Makes one commit per schema span, and others before it where columns or the layout change. Returns remarks on
+        the layout, too."""
+        done = self._steps_done(task)
         reached = max((int(step.split(":")[1]) for step in done if step.startswith(_OF_SPANS)), default=0)
         total: WriteResult | None = None
         mismatches: Mismatches | None = None  # of changes that a run before has written
         remarks = [*task.remarks]
         for number, span in enumerate(task.spans):
-            written_at = done.get(f"changes:{number}")
+            written_at, before = done.get(f"changes:{number}"), _rows_before_span(task, number)
             if written_at is not None:
-                found = changes.compared(task, span, _rows_before_span(task, number), written_at - 1)
+                found = changes.compared(task, span, before, written_at - 1)
                 mismatches = added(mismatches, found)
             if number < reached or written_at is not None:
                 continue  # the columns may have changed since
@@ -257,26 +263,20 @@ class Writer:
                     task.path, span.removal, self.commit(task.oid, f"removed:{number}"), task.mode
                 )
                 total = removed if total is None else total.plus(removed)
-            if span.shape.layout and _has_rows(task, number):  # an overwrite gives the table its layout itself
+            if span.shape.layout and before is TargetRows.ROWS:  # an overwrite gives the table its layout itself
                 self.check_claim()
                 remarks += self.targets.lay_out(task.path, span.shape.layout, self.commit(task.oid, "layout"))
             known = self._rows_before(task)
             rows = known if total is None else total.rows_after(known)
-            written = self._write_span(changes, task, number, rows)
+            self._refuse_mismatches(changes, task, span, before)
+            write = changes.prepared(task, span)
+            self.check_claim()
+            written = write(before, self.commit(task.oid, f"changes:{number}"), rows)
             if rows is not None and total is None and _may_follow_other_commits(written, span, task):
                 written = replace(written, rows=self.targets.count(task.path))
             total = written if total is None else total.plus(written)
         total = total or self.targets.last_result(task.path, self.commit(task.oid, ""))
         return replace(total, mismatches=added(mismatches, total.mismatches)), remarks
-
-    def _write_span(self, changes: Changes, task: TableTask, number: int, rows: int | None) -> WriteResult:
-        """rows: target row count, or None if unknown."""
-        span, commit = task.spans[number], self.commit(task.oid, f"changes:{number}")
-        before = _rows_before_span(task, number)
-        self._refuse_mismatches(changes, task, span, before)
-        write = changes.prepared(task, span)
-        self.check_claim()
-        return write(before, commit, rows)
 
     def _refuse_mismatches(self, changes: Changes, task: TableTask, span: SchemaSpan, before: TargetRows) -> None:
         """Raises TableError if the table's rule holds it rather than applying changes that contradict its rows."""
@@ -357,12 +357,9 @@ class Writer:
 
 
 def _rows_before_span(task: TableTask, number: int) -> TargetRows:
-    return TargetRows.ROWS if _has_rows(task, number) else TargetRows.NOTHING
-
-
-def _has_rows(task: TableTask, number: int) -> bool:
-    """True if the target may have rows before the span that stay."""
-    return number > 0 or (task.state is not None and task.changes.truncated_at is None)
+    """The rows that the target may have before the span, and that stay."""
+    has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
+    return TargetRows.ROWS if has_rows else TargetRows.NOTHING
 
 
 def refuse_existing_rows(targets: Targets, plan: TablePlan, tasks: Iterable[TableTask]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from enum import Enum
+from functools import cache
 from typing import Any
 
 
@@ -142,15 +143,12 @@ class FileScan:
 
     @classmethod
     def from_json(cls, text: bytes) -> FileScan:
-        fields: dict[str, Any] = json.loads(text)
-        if fields["open_fragment"] is not None:
-            fields["open_fragment"] = OpenFragment(**fields["open_fragment"])
-        fields["xids"] = None if fields["xids"] is None else (fields["xids"][0], fields["xids"][1])
-        fields["interrupted"] = [InterruptedFragment(**fragment) for fragment in fields["interrupted"]]
-        for damage in fields["damages"]:
-            damage["oids"] = None if damage["oids"] is None else tuple(damage["oids"])
-        fields["damages"] = [Damage(**damage) for damage in fields["damages"]]
-        fields["damaged"] = [OpenFragment(**fragment) for fragment in fields["damaged"]]
-        fields |= {name: {int(key): n for key, n in fields[name].items()} for name in ("changes", "roots")}
-        fields["epochs"] = [None if epoch is None else (epoch[0], epoch[1]) for epoch in fields["epochs"]]
-        return cls(**fields)
+        scan: FileScan = _adapter().validate_json(text)
+        return scan
+
+
+@cache
+def _adapter() -> Any:
+    from pydantic import TypeAdapter  # only for the driver: executors' workers start faster without it
+
+    return TypeAdapter(FileScan)

@@ -8,9 +8,11 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from delta import exceptions
+
+P = ParamSpec("P")
 
 T = TypeVar("T")
 
@@ -44,7 +46,7 @@ def was_lost(error: Exception) -> bool:
     return _LOST_EXECUTOR in str(error)
 
 
-def again(write: Callable[[], T]) -> T:
+def again(write: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
     """The result of `write`, which is called up to ten times while other commits win, and up to eight times while a
     local checkpoint has lost rows. Raises the last error.
 
@@ -54,7 +56,7 @@ def again(write: Callable[[], T]) -> T:
     failures: Counter[bool] = Counter()
     while True:
         try:
-            return write()
+            return write(*given, **named)
         except Exception as error:
             is_conflict = isinstance(error, CONFLICTS)
             failures[is_conflict] += 1

@@ -20,13 +20,11 @@ _VOLUMES = "/Volumes/"  # on Databricks, where any process reads and writes them
 class SharedFile(Protocol):
     def read(self) -> str | None:
         """None if it doesn't exist."""
-        ...
 
     def replace(self, text: str) -> None: ...
 
     def delete(self) -> None:
         """Does nothing if it doesn't exist."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,6 @@ class BatchRows(Protocol):
 
     def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
         """The positions of every committed row of these relations, by OID."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -204,58 +202,6 @@ class BatchStatistics:
             accounts.setdefault(file, {})[account] = size
         return accounts
 
-    def to_json(self) -> bytes:
-        relations = {
-            oid: {
-                "tags": dict(statistics.tags),
-                "truncated_at": statistics.truncated_at,
-                "unchanged": sorted(statistics.unchanged),
-                "moves_toast": statistics.moves_toast,
-                "spans": [astuple(span) for span in statistics.spans.values()],
-            }
-            for oid, statistics in self.relations.items()
-        }
-        sizes = [[*key, size] for key, size in self.sizes.items()]
-        return json.dumps(
-            {
-                "bytes": sizes,
-                "ended": dict(self.ended),
-                "relations": relations,
-                "blocks": dict(self.block_sizes),
-                "changed": sorted(self.changed),
-                "quarantined_from": list(self.quarantined_from.items()),
-                "messages": dict(self.messages),
-                "last_commit": self.last_commit,
-            }
-        ).encode()
-
-    @classmethod
-    def from_json(cls, text: bytes) -> BatchStatistics:
-        fields: dict[str, Any] = json.loads(text)
-        last = fields["last_commit"]
-        return cls(
-            sizes=Counter({(file, account): size for file, account, size in fields["bytes"]}),
-            ended=Counter(fields["ended"]),
-            relations={int(oid): _relation_statistics(relation) for oid, relation in fields["relations"].items()},
-            block_sizes=Counter({int(oid): size for oid, size in fields["blocks"].items()}),
-            changed=set(fields["changed"]),
-            quarantined_from=dict(fields["quarantined_from"]),
-            messages=Counter(fields["messages"]),
-            last_commit=None if last is None else (last[0], last[1]),
-        )
-
-
-def _relation_statistics(fields: Mapping[str, Any]) -> RelationStatistics:
-    statistics = RelationStatistics(
-        Counter(fields["tags"]),
-        None if fields["truncated_at"] is None else _position(fields["truncated_at"]),
-        set(fields["unchanged"]),
-        fields["moves_toast"],
-    )
-    for generation, number, first, last in fields["spans"]:
-        statistics.add_span(VersionSpan(generation, number, _position(first), _position(last)))
-    return statistics
-
 
 def positions_of(rows: pa.RecordBatch, decided: StatusColumns, chosen: npt.NDArray[np.bool_]) -> RowPositions:
     """rows: the chosen rows of a block. decided: the statuses of all its rows."""
@@ -287,11 +233,6 @@ def _last_truncate(rows: pa.RecordBatch, lsn: pa.Array) -> CommitPosition:
     is_truncate = pc.equal(rows.column("tag"), "T")
     columns = [lsn, rows.column("file"), rows.column("ordinal")]
     return max(zip(*(column.filter(is_truncate).to_pylist() for column in columns), strict=True))
-
-
-def _position(parts: Iterable[int]) -> CommitPosition:
-    lsn, file, ordinal = parts
-    return lsn, file, ordinal
 
 
 def transactions_by_status(outcomes: Iterable[Outcome], statistics: BatchStatistics) -> Counter[str]:

@@ -198,8 +198,12 @@ def _list_elements_or_refuse(grammar: _Grammar, expected: str, text: bytes) -> l
 def _unquoted(element: bytes) -> bytes | None:
     if element[:1] != b'"':
         return None if element == b"NULL" else element
-    inner = element[1:-1]
-    return _ESCAPED.sub(rb"\1", inner) if b"\\" in inner else inner
+    return unescaped(element[1:-1])
+
+
+def unescaped(text: bytes) -> bytes:
+    """A text that stood within quotes, as array_out and hstore_out print it."""
+    return _ESCAPED.sub(rb"\1", text) if b"\\" in text else text
 
 
 def _check_dimensions(grammar: _Grammar, text: bytes) -> None:
@@ -271,6 +275,10 @@ def _item(text: bytes | None, delimiter: bytes) -> bytes:
         return b"NULL"
     if _grammar(delimiter).element.fullmatch(text) and text[:1] != b'"' and text.upper() != b"NULL":
         return text
+    return quoted(text)
+
+
+def quoted(text: bytes) -> bytes:
     return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
 
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from pgoutput_etl.types import ColumnType, Storage, ValueTextError, load_text
+from pgoutput_etl.types import ColumnType, Storage, ValueTextError, printing
 from pgoutput_etl.types.arrays import map_elements
 from pgoutput_etl.types.column import RefusedError
-from pgoutput_etl.types.printing import print_text
 
 Text = str | None
 
@@ -49,7 +48,7 @@ def texts_of(column_type: ColumnType, array: pa.Array) -> list[Text]:
         return texts
     if column_type.arrow in INTEGERS and column_type.printer is None:
         return [None if value is None else str(value) for value in array.to_pylist()]
-    return [None if text is None else text.decode() for text in print_text(column_type, array)]
+    return [None if text is None else text.decode() for text in printing.print_text(column_type, array)]
 
 
 def canonical_texts(column_type: ColumnType, texts: Sequence[Text]) -> list[Text]:
@@ -70,11 +69,8 @@ def printed_text(column_type: ColumnType, text: Text) -> Text:
 
 
 def _reprint(column_type: ColumnType, texts: Sequence[Text]) -> list[Text]:
-    loaded = load_text(column_type, [None if text is None else text.encode() for text in texts])
-    printed = texts_of(column_type, loaded.array)
-    for i, text in loaded.unrepresentable.items():
-        printed[i] = text
-    return printed
+    sent = [None if text is None else text.encode() for text in texts]
+    return [None if text is None else text.decode() for text in printing.canonical_texts(column_type, sent, False)]
 
 
 def _reprint_one(column_type: ColumnType, text: Text) -> Text:

@@ -202,11 +202,11 @@ def _not_utf8(values: Sequence[bytes | None]) -> dict[int, str]:
     try:
         binary_array(values).cast(pa.string())
     except pa.ArrowInvalid:
-        return {i: f"{_KEPT}{text.hex()}" for i, text in enumerate(values) if text and not _is_utf8(text)}
+        return {i: f"{_KEPT}{text.hex()}" for i, text in enumerate(values) if text and not is_utf8(text)}
     return {}
 
 
-def _is_utf8(text: bytes) -> bool:
+def is_utf8(text: bytes) -> bool:
     try:
         text.decode("utf-8")
     except UnicodeDecodeError:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.types import numbers
-from pgoutput_etl.types.arrays import load_lists
+from pgoutput_etl.types.arrays import load_lists, quoted, unescaped
 from pgoutput_etl.types.binary import ValueReader
 from pgoutput_etl.types.column import ColumnType, LoadedColumn, RefusedError, Storage, binary_array, convert_each
 from pgoutput_etl.types.shortest_float import shortest_float4
@@ -34,8 +34,6 @@ _PAIR = _STRING + rb"=>(?:NULL|" + _STRING + rb")"
 _PAIRS = re.compile(rb"(?:%b(?:, %b)*)?" % (_PAIR, _PAIR), re.DOTALL)
 
 _ONE_PAIR = re.compile(rb"(?:, )?" + _STRING + rb"=>(?:(NULL)|" + _STRING + rb")", re.DOTALL)
-
-_ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
 # EWKB begins with a byte order and a type, of which PostGIS has 17.
 _EWKB_HEAD, _EWKB_KINDS = 5, 17
@@ -52,15 +50,11 @@ def load_hstore(column_type: ColumnType, values: Sequence[bytes | None]) -> Load
 def _pairs(text: bytes) -> list[tuple[str, str | None]]:
     if not _PAIRS.fullmatch(text):
         raise RefusedError('pairs as hstore prints them ("key"=>"value", "key"=>NULL)')
-    pairs = [(_unescape(key), None if null else _unescape(value)) for key, null, value in _ONE_PAIR.findall(text)]
+    pairs = [(unescaped(key), None if null else unescaped(value)) for key, null, value in _ONE_PAIR.findall(text)]
     try:
         return [(key.decode(), None if value is None else value.decode()) for key, value in _sorted(pairs)]
     except UnicodeDecodeError:
         raise RefusedError("valid UTF-8") from None
-
-
-def _unescape(text: bytes) -> bytes:
-    return _ESCAPED.sub(rb"\1", text) if b"\\" in text else text
 
 
 def _sorted(pairs: _Pairs) -> _Pairs:
@@ -80,11 +74,7 @@ def hstore_text(value: bytes) -> bytes:
 
 
 def _print_pairs(pairs: _Pairs) -> bytes:
-    return b", ".join(_escape(key) + b"=>" + (b"NULL" if v is None else _escape(v)) for key, v in pairs)
-
-
-def _escape(text: bytes) -> bytes:
-    return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+    return b", ".join(quoted(key) + b"=>" + (b"NULL" if v is None else quoted(v)) for key, v in pairs)
 
 
 def printed_hstore(entries: Sequence[Mapping[str, str | None]]) -> bytes:

@@ -11,6 +11,7 @@ bound 0 (array_send).
 from __future__ import annotations
 
 import struct
+from uuid import UUID
 
 from pgoutput_etl.types.binary import INT16, INT32, UINT32, UINT64, IntegerText, ValueReader, number, unpacked
 from pgoutput_etl.types.column import RefusedError, TypeTable, always
@@ -30,8 +31,7 @@ _INT2, _OID = 21, 26
 def uuid_text(value: bytes) -> bytes:
     if len(value) != _UUID_SIZE:
         raise RefusedError("a uuid of 16 bytes")
-    digits = value.hex()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])).encode("ascii")
+    return str(UUID(bytes=value)).encode("ascii")
 
 
 def tid_text(value: bytes) -> bytes:

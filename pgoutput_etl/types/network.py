@@ -6,7 +6,7 @@ zero words, and an IPv4 address is printed after 96 zero bits or ::ffff.
 
 from __future__ import annotations
 
-import struct
+from ipaddress import ip_address
 
 from pgoutput_etl.types.column import RefusedError, TypeTable, always
 from pgoutput_etl.types.strings import string_type
@@ -15,7 +15,7 @@ _HEADER = 4  # family, netmask bits, cidr flag, address bytes
 
 _IPV4, _IPV6 = (2, 4), (3, 16)  # family and bytes: PGSQL_AF_INET, PGSQL_AF_INET6
 
-_WORDS = struct.Struct(">8H")
+_MAPPED = bytes(10) + b"\xff\xff"
 
 _EXPECTED = "a network address as inet_send and cidr_send write it"
 
@@ -44,28 +44,10 @@ def _address(value: bytes, *, is_cidr: int) -> tuple[bytes, int]:
 
 
 def _print_address(address: bytes) -> str:
-    return ".".join(map(str, address)) if len(address) == 4 else _print_ipv6(address)
-
-
-def _print_ipv6(address: bytes) -> str:
-    words = _WORDS.unpack(address)
-    start, length = _longest_zeros(words)
-    if start == 0 and (length == 6 or (length == 5 and words[5] == 0xFFFF)):
-        return f"::{'ffff:' if length == 5 else ''}{_print_address(address[12:])}"
-    if length < 2:
-        return ":".join(f"{word:x}" for word in words)
-    before, after = (":".join(f"{word:x}" for word in part) for part in (words[:start], words[start + length :]))
-    return f"{before}::{after}"
-
-
-def _longest_zeros(words: tuple[int, ...]) -> tuple[int, int]:
-    """Start and length of the first of the longest runs of zeros."""
-    start = best = length = 0
-    for index, word in enumerate(words):
-        length = 0 if word else length + 1
-        if length > best:
-            start, best = index - length + 1, length
-    return start, best
+    is_mapped = address[:-4] == _MAPPED
+    if is_mapped or (address[:-4] == bytes(12) and any(address[12:14])):
+        return f"::{'ffff:' if is_mapped else ''}{ip_address(address[-4:])}"
+    return str(ip_address(address))
 
 
 def macaddr_text(value: bytes) -> bytes:

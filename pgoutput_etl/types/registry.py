@@ -45,6 +45,7 @@ from pgoutput_etl.types.column import (
     TypeTable,
     ValueTextError,
     declare,
+    is_utf8,
 )
 from pgoutput_etl.types.user_types import NO_USER_TYPES, VARIANT, ParsedType, UserTypes, parse_type
 
@@ -297,10 +298,8 @@ class KnownElements:
     user_types: UserTypes
 
     def __call__(self, oid: int) -> BinaryText | None:
-        return column_type(oid, -1, self.user_types).binary_text if self._knows(oid) else None
-
-    def _knows(self, oid: int) -> bool:
-        return oid in self.user_types.names or f"oid {oid}" in self.user_types.configured
+        is_known = oid in self.user_types.names or f"oid {oid}" in self.user_types.configured
+        return column_type(oid, -1, self.user_types).binary_text if is_known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,13 +346,7 @@ def fast_binary_label(values: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def is_text(value: bytes) -> bool:
-    if _CONTROL_BYTES.search(value):
-        return False
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return not _CONTROL_BYTES.search(value) and is_utf8(value)
 
 
 def check_configured(name: str, text: str) -> None:

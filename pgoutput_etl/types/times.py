@@ -10,6 +10,7 @@ so on. The binary form doesn't show which is meant, and is read as infinity.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 
@@ -91,7 +92,7 @@ def interval_text(value: bytes) -> bytes:
 
 def _print(microseconds: int, days: int, months: int) -> bytes:
     """EncodeInterval in style postgres: after a negative field, a positive one has a sign, too."""
-    years, months = _divide(months, 12)
+    years, months = int(months / 12), int(math.fmod(months, 12))  # rounded toward zero, as in C
     text = ""
     plus = ""
     for count, unit in ((years, "year"), (months, "mon"), (days, "day")):
@@ -102,12 +103,6 @@ def _print(microseconds: int, days: int, months: int) -> bytes:
         sign = "-" if microseconds < 0 else plus
         text += f"{' ' if text else ''}{sign}{time_of_day(abs(microseconds))}"
     return text.encode("ascii")
-
-
-def _divide(total: int, by: int) -> tuple[int, int]:
-    """Quotient and remainder, rounded toward zero as in C."""
-    quotient, rest = divmod(abs(total), by)
-    return (-quotient, -rest) if total < 0 else (quotient, rest)
 
 
 def time_text(value: bytes) -> bytes:

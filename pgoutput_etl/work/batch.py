@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, no_progress
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.landing_folder import LandingFolder, SparkLandingFolder
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import Batch
@@ -41,7 +42,7 @@ class World:
     targets: Targets
     background: Callable[[], AbstractContextManager[Background]]
     archive_of: Callable[[Batch], LedgerArchive]
-    repair_changes: Callable[[Any, Mapping[int, KeyRanges]], Changes]
+    repair_changes: Callable[[CommittedBlocks, Mapping[int, KeyRanges]], Changes]
 
     @classmethod
     def of(cls, spark: SparkSession, config: Config) -> World:
@@ -113,7 +114,6 @@ class Work(Protocol[T_co]):
         batch: the unfinished batch, or a new one after the last. check_claim: to be called before every write; raises
         RunError if another run has taken over. Raises PgoutputEtlError if the batch can't be applied.
         """
-        ...
 
 
 def run(ledger: Ledger, work: Work[T], last: Batch | None, watch: Watch, claim: Claim | None = None) -> T:

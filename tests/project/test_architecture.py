@@ -14,7 +14,7 @@ from pkgutil import walk_packages
 import pytest
 from importlinter.api import read_configuration
 
-from tools.measures import PLACE_TAKEN_APART
+from tools.measures import INTERFACE_ASSERTED, PLACE_TAKEN_APART
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "pgoutput_etl"
@@ -64,6 +64,11 @@ def test_a_place_is_taken_apart_in_one_module() -> None:
     texts = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
     assert [name for name, text in sorted(texts.items()) if PLACE_TAKEN_APART.search(text)] == ["places.py"]
     assert [name for name, text in sorted(texts.items()) if re.search(r"\bSharedPlace\b", text)] == ["places.py"]
+
+
+def test_no_module_asserts_what_an_interface_is() -> None:
+    """A type is known by construction."""
+    assert [path for path in PACKAGE.rglob("*.py") if INTERFACE_ASSERTED.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_a_commits_identity_is_read_back_only_where_it_is_given() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from pgoutput_etl.errors import ArchiveError, RunError
-from pgoutput_etl.ingest.committed_rows import windows_after
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.executors import iterate_blocks, pack_blocks, positions_of, statistics_of, with_status
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.landing.fingerprint import KnownContents, task_again
@@ -22,10 +22,8 @@ from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, LOGICAL_TAG
 from pgoutput_etl.scan.scan_file import scan_file
-from pgoutput_etl.schema.relation_history import RelationHistory
 from pgoutput_etl.schema.version_spans import RowPositions
-from pgoutput_etl.targets.plan import BEFORE_FILES, TableChanges, TableState
-from pgoutput_etl.targets.target_plan import changes_in
+from pgoutput_etl.targets.plan import BEFORE_FILES, TableState
 from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.transactions.cutoff import Cutoff, commits_before
 from pgoutput_etl.transactions.outcome import FragmentId, TransactionStatus
@@ -33,25 +31,16 @@ from pgoutput_etl.transactions.statistics import BatchStatistics, CommitWindow, 
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 from tests.simulation.landing import SimLandingFolder
 from tests.simulation.storage import FilesRemovedError
-from tests.support.nights import Block
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SimRows:
-    """committed_rows.CommittedRows. blocks: of changes. windows: as in committed_rows.CommittedBlocks."""
+class SimRows(CommittedBlocks):
+    """blocks: a list[Block]."""
 
-    blocks: list[Block]
-    statuses: StatusLookup
-    windows: Mapping[int, CommitWindow]
+    blocks: Any
 
-    def after(self, lsns: Mapping[int, int]) -> SimRows:
-        return replace(self, windows=windows_after(self.windows, lsns))
-
-    def plus(self, later: SimRows) -> SimRows:
+    def plus(self, later: Any) -> Any:
         return replace(later, blocks=[*self.blocks, *later.blocks])
-
-    def counts(self, history: RelationHistory) -> dict[int, TableChanges]:
-        return changes_in(self, history, self.windows)
 
     def statistics(self, request: StatisticsRequest) -> BatchStatistics:
         return statistics_of(self.blocks, self.statuses, request)

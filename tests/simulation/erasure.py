@@ -30,7 +30,7 @@ from pgoutput_etl.types.canonical_text import canonical_texts
 from pgoutput_etl.types.printing import print_text
 from pgoutput_etl.work.erasure.find import POSITIONS, FoundChanges
 from pgoutput_etl.work.erasure.ledger_rows import COPIED
-from pgoutput_etl.work.erasure.pending import KeyPeriod, PendingErasures
+from pgoutput_etl.work.erasure.pending import PendingErasures
 from pgoutput_etl.work.erasure.request import Erasure, MessageErasure, SnapshotErasure, TableErasure
 from pgoutput_etl.work.erasure.snapshot_files import SnapshotFiles
 from tests.simulation.archive import SimArchive
@@ -105,15 +105,14 @@ class SimTarget:
     def other_keys(self) -> list[tuple[int, Any]]:
         return [(self.state.oid, key) for row in self._chosen() for key in self.search.other_keys(self._image(row))]
 
-    def count(self, periods: Collection[KeyPeriod] = ()) -> int:
-        assert not periods
+    def count(self) -> int:
         return len(self._chosen())
 
-    def has_any(self, periods: Collection[KeyPeriod] = ()) -> bool:
-        return self.count(periods) > 0
+    def has_any(self) -> bool:
+        return self.count() > 0
 
-    def delete(self, commit: DeltaTransaction, periods: Collection[KeyPeriod] = ()) -> int:
-        count = self.count(periods)
+    def delete(self, commit: DeltaTransaction) -> int:
+        count = self.count()
         if count:
             self.writer.commit(
                 str(self.state.path), lambda _: Commit("MERGE", Kind.CHANGE, self._without, None, asdict(commit))

@@ -70,7 +70,7 @@ def _new_files_in_an_interrupted_batch() -> Any:
     def finish(world: Any, watch: Any, backlog: Any, batch: Any) -> Any:  # noqa: ARG001
         files = landed_files.new_files(backlog.index, backlog.listing)
         read = partial(read_files, world.landing, files, backlog.index, backlog.listing)
-        return [pipeline._apply_files(world, watch, backlog, read).summary]
+        return list(pipeline._apply_files(world, watch, backlog, read))
 
     return patch.object(pipeline, "_finish_interrupted", finish)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pgoutput_etl.config.rules import Mode
 from pgoutput_etl.errors import TableError
-from pgoutput_etl.ingest.committed_rows import CommittedRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load.change_source import window_of
 from pgoutput_etl.load.commit import TargetRows, WriteResult
@@ -134,7 +134,7 @@ class SimTargets:
 
     def archived_changes(
         self,
-        rows: CommittedRows,
+        rows: CommittedBlocks,
         tasks: Iterable[TableTask],  # noqa: ARG002
         commits: tuple[int, int] | None = None,
     ) -> SimArchivedChanges:

@@ -8,6 +8,7 @@ everything before the writing: transactions, versions, names, paths, schema span
 from __future__ import annotations
 
 import json
+import pickle
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -86,7 +87,7 @@ class MemoryRows:
             part = BatchStatistics(request)
             rows = self.fates.of_batch(unpacked(block, COUNTED_KINDS))
             part.add(BlockKind(block["kind"]), block["relation"], rows, len(block["tuples"]), self.fates)
-            total.merge(BatchStatistics.from_json(part.to_json()))
+            total.merge(pickle.loads(pickle.dumps(part)))
         return total
 
     def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:

@@ -57,7 +57,7 @@ def export(
     script = shared_file(spark, folder, SCRIPT, access)
     if script is None:
         raise RunError("export can't write over Spark Connect, where files are the server's: run it without")
-    found = MomentReader(archive, progress).find(lsn, request.tables).named(request.tables)
+    found = MomentReader(spark, archive, progress).find(lsn, request.tables).named(request.tables)
     tables = [
         ExportedTable(archive.name(oid), why_not=f"the archive has it only since a snapshot at {_reached(state)}")
         for oid, state in found.ahead.items()

@@ -20,6 +20,7 @@ from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.extras import installing
 from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.ledger.as_of import Tables
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.lsn import format_lsn, parse_lsn
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def bisect(
     low = 0 if first is None else _lsn(first) - 1
     if low >= high:
         raise ConfigError(f"there is no commit from {format_lsn(low + 1)} to {format_lsn(high)}")
-    return _Search(MomentReader(archive, progress), question, progress).run(low, high)
+    return _Search(archive, MomentReader(spark, archive, progress), question, progress).run(low, high)
 
 
 def _lsn(value: int | str) -> int:
@@ -102,6 +103,7 @@ def _without_log() -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Search:
+    archive: DeltaArchive
     reader: MomentReader
     question: Question
     progress: Progress
@@ -115,7 +117,7 @@ class _Search:
             raise RunError(
                 f"the query returns rows already before {format_lsn(low + 1)}: look from an earlier commit on"
             )
-        ends = [end for end in self.reader.archive.ledger.batches.ends() if low < end < high]
+        ends = [end for end in self.archive.ledger.batches.ends() if low < end < high]
         low, high = self._narrowed(low, ends, high)
         self.reader = replace(self.reader, through=high)
         commits = [lsn for lsn in self.reader.commits(low, self._patterns) if lsn > low]
@@ -168,7 +170,7 @@ class _Search:
             return False
 
     def _result(self, lsn: int) -> FirstCommit:
-        tables, archive = self._tables(lsn), self.reader.archive
+        tables = self._tables(lsn)
         with self.question.asked(tables) as rows:
             rows = rows.localCheckpoint()  # the views are gone afterwards
-        return FirstCommit(lsn, *archive.transaction_at(lsn), rows, tables, self.probes)
+        return FirstCommit(lsn, *self.archive.transaction_at(lsn), rows, tables, self.probes)

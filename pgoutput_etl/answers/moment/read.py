@@ -19,7 +19,7 @@ from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.identifiers import is_chosen
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
-from pgoutput_etl.ledger.archive import CommitRange
+from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
 from pgoutput_etl.ledger.as_of import Tables
 from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
@@ -59,7 +59,7 @@ def read_at(
     moment = Moment(parse_lsn(lsn) if isinstance(lsn, str) else lsn, time, xid, before)
     moment.check()
     archive = archive_of(spark, config)
-    return MomentReader(archive, progress).read(commit_of(archive, moment), tables)
+    return MomentReader(spark, archive, progress).read(commit_of(archive, moment), tables)
 
 
 def commit_of(archive: DeltaArchive, moment: Moment) -> int:
@@ -123,7 +123,8 @@ class _Base:
 class MomentReader:
     """through: changes are read up to this commit at once, and kept for later calls; 0 to read what each call needs."""
 
-    archive: DeltaArchive
+    spark: SparkSession
+    archive: LedgerArchive
     progress: Progress = no_progress
     through: int = 0
     _kept: dict[tuple[frozenset[int], CommitRange], CommittedBlocks] = field(default_factory=dict)
@@ -187,11 +188,11 @@ class MomentReader:
     def _is_removed(self, state: TableState) -> bool:
         """True for a displaced table that maintenance has removed: it had no change for longer than moments reach
         back."""
-        return state.is_displaced and state.version >= 0 and not is_delta_table(self.archive.spark, state.path)
+        return state.is_displaced and state.version >= 0 and not is_delta_table(self.spark, state.path)
 
     def _stored(self, state: TableState) -> DataFrame:
         columns = table_columns(state.relation, state.retired, self.archive.user_types)
-        return tagged_target(self.archive.spark, state.path, columns, state.version)
+        return tagged_target(self.spark, state.path, columns, state.version)
 
     def _committed(self, oids: Collection[int], commits: CommitRange) -> CommittedBlocks:
         wanted = replace(commits, last=max(commits.last, self.through))

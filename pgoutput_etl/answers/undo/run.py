@@ -21,7 +21,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
-from pgoutput_etl.ledger.archive import CommitRange
+from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.lsn import format_lsn
@@ -111,7 +111,7 @@ def undone_tables(archive: DeltaArchive, request: UndoRequest, progress: Progres
         raise ConfigError("source.origins refuses transactions, so the tables lack changes that the server has")
     selection = Selection.of(archive, request)
     before = selection.range.first - 1
-    reader = MomentReader(archive, progress, through=archive.last.last_commit_lsn)
+    reader = MomentReader(archive.spark, archive, progress, through=archive.last.last_commit_lsn)
     rows = reader.changes(before, request.tables)
     touching = rows.commits().where(selection.condition(F.col("commit_lsn"))).collect()
     if not touching:
@@ -151,7 +151,7 @@ def _is_replaced(archive: DeltaArchive, oid: int) -> bool:
     return state is not None and (state.is_displaced or archive.names.get(archive.name(oid)) != oid)
 
 
-def planned(archive: DeltaArchive, rows: CommittedBlocks, found: TablesFound, oids: Collection[int]) -> TablePlan:
+def planned(archive: LedgerArchive, rows: CommittedBlocks, found: TablesFound, oids: Collection[int]) -> TablePlan:
     """How the changes would be applied to the rows before them. oids: of the tables to undo."""
     states = {state.oid: replace(state, status=APPLIED, reason=None) for state, _ in found.rows}
     own = {oid: state for oid, state in states.items() if oid in oids}

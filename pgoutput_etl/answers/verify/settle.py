@@ -149,7 +149,11 @@ class Settling:
         patterns = [pattern_of(name) for name in names if name in known]
         if not patterns:
             return TablesFound((), {}, {})
-        return MomentReader(self.archive, self.progress).find(self.answer.lsn - 1, patterns).named(patterns)
+        return (
+            MomentReader(self.archive.spark, self.archive, self.progress)
+            .find(self.answer.lsn - 1, patterns)
+            .named(patterns)
+        )
 
     def _settled(
         self, sides: Mapping[str, DeltaSide], held: Mapping[str, TableState], asked: AskedTable

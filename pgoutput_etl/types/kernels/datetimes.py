@@ -16,7 +16,7 @@ from pgoutput_etl.types.kernels.digits import (
     has_form,
     pairs,
 )
-from pgoutput_etl.types.kernels.numbers import BINARY
+from pgoutput_etl.types.kernels.numbers import BINARY, ODD
 
 np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
@@ -62,12 +62,11 @@ _NO_INSTANT = np.int64(1 << 62)
 
 
 @compiled
-def dates(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, odd: Any) -> int:
-    odd_count = 0
+def dates(data: Any, at: Any, size: Any, chosen: Any, out: Any, states: Any) -> None:
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = size[t] if t >= 0 else np.int32(-1)
-        valid[i] = length >= 0
+        states[i] = length >= 0
         out[i] = 0
         if length < 0:
             continue
@@ -86,9 +85,7 @@ def dates(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, odd:
         if _LEAST_DAY <= days <= _MOST_DAY:
             out[i] = days
         else:
-            odd[odd_count] = i
-            odd_count += 1
-    return odd_count
+            states[i] = ODD
 
 
 @inlined
@@ -146,12 +143,11 @@ def _instant(data: Any, p: Any, length: Any, with_zone: Any) -> Any:
 
 
 @compiled
-def timestamps(data: Any, at: Any, size: Any, chosen: Any, with_zone: Any, out: Any, valid: Any, odd: Any) -> int:
-    odd_count = 0
+def timestamps(data: Any, at: Any, size: Any, chosen: Any, with_zone: Any, out: Any, states: Any) -> None:
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = np.int64(size[t]) if t >= 0 else np.int64(-1)
-        valid[i] = length >= 0
+        states[i] = length >= 0
         out[i] = 0
         if length < 0:
             continue
@@ -166,6 +162,4 @@ def timestamps(data: Any, at: Any, size: Any, chosen: Any, with_zone: Any, out: 
         if _LEAST_US <= instant <= _MOST_US:
             out[i] = instant
         else:
-            odd[odd_count] = i
-            odd_count += 1
-    return odd_count
+            states[i] = ODD

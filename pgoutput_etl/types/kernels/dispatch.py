@@ -104,18 +104,16 @@ def _load_carefully(column_type: ColumnType, cells: Cells) -> LoadedColumn:
     return LoadedColumn(array, {**from_text.unrepresentable, **from_binary.unrepresentable})
 
 
-def _array(arrow: pa.DataType, valid: Numbers, *buffers: Numbers) -> pa.Array:
-    validity = None if valid.min(initial=1) else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(arrow, len(valid), [validity, *map(pa.py_buffer, buffers)])
+def _array(arrow: pa.DataType, states: Numbers, *buffers: Numbers) -> pa.Array:
+    validity = None if states.min(initial=1) else pa.py_buffer(np.packbits(states, bitorder="little"))
+    return pa.Array.from_buffers(arrow, len(states), [validity, *map(pa.py_buffer, buffers)])
 
 
-def _run(kernel: Callable[..., int], cells: Cells, *arguments: Any) -> tuple[Numbers, Numbers]:
-    """The kernel's outputs `valid` and `odd`."""
-    valid, odd = np.empty(len(cells), np.uint8), np.empty(len(cells), np.int32)
-    odd_count = kernel(*cells._arguments(), *arguments, valid, odd)
-    if odd_count < 0:
-        raise OverflowError("2 GiB or more of values in one column of a batch; make the batch smaller")
-    return valid, odd[:odd_count]
+def _run(kernel: Callable[..., None], cells: Cells, *arguments: Any) -> tuple[Numbers, Numbers]:
+    """The states of the values, and the indices of the odd ones."""
+    states = np.empty(len(cells), np.uint8)
+    kernel(*cells._arguments(), *arguments, states)
+    return states, np.flatnonzero(states == number_kernels.ODD)
 
 
 def _integers(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
@@ -124,50 +122,52 @@ def _integers(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]
     bits = column_type.arrow.bit_width if is_signed else 32
     low = np.uint64(2 ** (bits - 1) if is_signed else 0)
     high = np.uint64(2 ** (bits - 1) - 1 if is_signed else 2**bits - 1)
-    valid, odd = _run(number_kernels.integers, cells, bits // 8, low, high, out)
-    return _array(column_type.arrow, valid, out.astype(f"i{column_type.arrow.bit_width // 8}", copy=False)), odd
+    states, odd = _run(number_kernels.integers, cells, bits // 8, low, high, out)
+    return _array(column_type.arrow, states, out.astype(f"i{column_type.arrow.bit_width // 8}", copy=False)), odd
 
 
 def _booleans(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
     out = np.empty(len(cells), np.uint8)
-    valid, odd = _run(number_kernels.booleans, cells, out)
-    return _array(column_type.arrow, valid, np.packbits(out, bitorder="little")), odd
+    states, odd = _run(number_kernels.booleans, cells, out)
+    return _array(column_type.arrow, states, np.packbits(out, bitorder="little")), odd
 
 
 def _floats(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
     width = column_type.arrow.bit_width // 8
     out, one = np.empty(len(cells), f"f{width}"), np.empty(1, np.float64)
-    valid, odd = _run(float_kernels.floats, cells, width, out, out.view(f"u{width}"), one, one.view(np.uint64))
-    return _array(column_type.arrow, valid, out), odd
+    states, odd = _run(float_kernels.floats, cells, width, out, out.view(f"u{width}"), one, one.view(np.uint64))
+    return _array(column_type.arrow, states, out), odd
 
 
 def _decimals(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
     out = np.empty(2 * len(cells), np.uint64)
     precision, scale = column_type.arrow.precision, column_type.arrow.scale
-    valid, odd = _run(number_kernels.decimals, cells, precision, scale, out)
-    return _array(column_type.arrow, valid, out), odd
+    states, odd = _run(number_kernels.decimals, cells, precision, scale, out)
+    return _array(column_type.arrow, states, out), odd
 
 
 def _dates(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
     out = np.empty(len(cells), np.int32)
-    valid, odd = _run(datetime_kernels.dates, cells, out)
-    return _array(column_type.arrow, valid, out), odd
+    states, odd = _run(datetime_kernels.dates, cells, out)
+    return _array(column_type.arrow, states, out), odd
 
 
 def _timestamps(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:
     out = np.empty(len(cells), np.int64)
-    valid, odd = _run(datetime_kernels.timestamps, cells, column_type.text_loader == load_timestamptz, out)
-    return _array(column_type.arrow, valid, out), odd
+    states, odd = _run(datetime_kernels.timestamps, cells, column_type.text_loader == load_timestamptz, out)
+    return _array(column_type.arrow, states, out), odd
 
 
 def _strings(arrow: pa.DataType, cells: Cells, form: int) -> tuple[pa.Array, Numbers]:
     offsets = np.empty(len(cells) + 1, np.int32)
-    valid, odd = _run(text_kernels.text_offsets, cells, form, offsets)
+    states, odd = _run(text_kernels.text_offsets, cells, form, offsets)
+    if offsets[-1] < 0:
+        raise OverflowError("2 GiB or more of values in one column of a batch; make the batch smaller")
     out = np.empty(int(offsets[-1]) + PADDING, np.uint8)
     copy = text_kernels.bytea if form == text_kernels.HEX else text_kernels.texts
     if copy(*cells._arguments(), form, offsets, out) < 0:
         raise UnsureError
-    return _array(arrow, valid, offsets, out[: offsets[-1]]), odd
+    return _array(arrow, states, offsets, out[: offsets[-1]]), odd
 
 
 def _texts(column_type: ColumnType, cells: Cells) -> tuple[pa.Array, Numbers]:

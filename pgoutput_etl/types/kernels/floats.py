@@ -12,7 +12,7 @@ import numpy
 
 from pgoutput_etl.jit import compiled, load_word
 from pgoutput_etl.types.kernels.digits import byte_swapped, wide_product
-from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH
+from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH, ODD
 
 np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
@@ -110,18 +110,16 @@ def floats(
     bits: Any,
     as_float: Any,
     as_bits: Any,
-    valid: Any,
-    odd: Any,
-) -> int:
+    states: Any,
+) -> None:
     """width: 8 or 4 bytes. bits: `out` viewed as unsigned integers. as_float, as_bits: two views of one float64.
 
     The nearest float8 rounds to the nearest float4, unless it is halfway between two.
     """
-    odd_count = 0
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = np.int64(size[t]) if t >= 0 else np.int64(-1)
-        valid[i] = length >= 0
+        states[i] = length >= 0
         bits[i] = 0
         if length < 0:
             continue
@@ -133,8 +131,7 @@ def floats(
                 if out[i] != out[i]:
                     out[i] = np.nan
             else:
-                odd[odd_count] = i
-                odd_count += 1
+                states[i] = ODD
             continue
         p = begin
         negative = p < end and data[p] == _MINUS
@@ -177,6 +174,4 @@ def floats(
         if is_number:
             out[i] = -as_float[0] if negative else as_float[0]
         else:
-            odd[odd_count] = i
-            odd_count += 1
-    return odd_count
+            states[i] = ODD

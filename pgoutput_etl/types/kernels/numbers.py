@@ -7,10 +7,7 @@ All column kernels share these arguments:
     size    per tuple: the value's length, with the bit BINARY if it is in binary form; negative if absent
     chosen  per requested value: its tuple, or -1 for NULL
     out     output: the numbers
-    valid   output: 1 for a value, 0 for NULL
-    odd     output: the indices of the values that the kernel is not certain of, which are left to the type's loaders
-
-They return the number of odd values.
+    states  output: 0 for NULL, 1 for a value, ODD for a value that the kernel leaves to the type's loaders
 """
 
 from __future__ import annotations
@@ -27,6 +24,8 @@ np: Any = numpy  # numpy's stubs don't cover numba's scalars
 BINARY = np.int32(1 << 30)  # flag in `size`: the value is in binary form
 
 LENGTH = np.int32(BINARY - 1)
+
+ODD = np.uint8(2)  # in `states`: the kernel is not certain of the value
 
 _MINUS, _POINT, _ZERO = np.uint8(0x2D), np.uint8(0x2E), np.uint8(0x30)
 
@@ -60,14 +59,13 @@ def _digits_before(data: Any, end: Any, count: Any) -> Any:
 
 @compiled
 def integers(
-    data: Any, at: Any, size: Any, chosen: Any, width: Any, low: Any, high: Any, out: Any, valid: Any, odd: Any
-) -> int:
+    data: Any, at: Any, size: Any, chosen: Any, width: Any, low: Any, high: Any, out: Any, states: Any
+) -> None:
     """width: bytes in binary form. low: magnitude of the lowest value, 0 for unsigned types. high: highest value."""
-    odd_count = 0
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = np.int64(size[t]) if t >= 0 else np.int64(-1)
-        valid[i] = length >= 0
+        states[i] = length >= 0
         out[i] = 0
         if length < 0:
             continue
@@ -78,31 +76,26 @@ def integers(
                 number = byte_swapped(load_word(data, end - _8)) << bits
                 out[i] = np.int64(number) >> np.int64(bits) if low else np.int64(number >> bits)
             else:
-                odd[odd_count] = i
-                odd_count += 1
+                states[i] = ODD
             continue
         negative = length > 0 and data[np.uint64(at[t])] == _MINUS
         count = length - 1 if negative else length
         if count < 1 or count > 19 or (negative and low == _0):
-            odd[odd_count] = i
-            odd_count += 1
+            states[i] = ODD
             continue
         amount = _digits_before(data, end, count)
         if amount > (low if negative else high):  # as NO_DIGITS always is
-            odd[odd_count] = i
-            odd_count += 1
+            states[i] = ODD
         else:
             out[i] = -np.int64(amount) if negative else np.int64(amount)
-    return odd_count
 
 
 @compiled
-def booleans(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, odd: Any) -> int:
-    odd_count = 0
+def booleans(data: Any, at: Any, size: Any, chosen: Any, out: Any, states: Any) -> None:
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = size[t] if t >= 0 else np.int32(-1)
-        valid[i] = length >= 0
+        states[i] = length >= 0
         out[i] = 0
         if length < 0:
             continue
@@ -111,9 +104,7 @@ def booleans(data: Any, at: Any, size: Any, chosen: Any, out: Any, valid: Any, o
         is_true = byte == (_TRUE if length == 1 else np.uint8(1))
         is_false = byte == (_FALSE if length == 1 else np.uint8(0))
         out[i] = is_true
-        odd[odd_count] = i
-        odd_count += 1 - (np.int64(is_true) + np.int64(is_false))
-    return odd_count
+        states[i] = ODD - np.uint8(is_true) - np.uint8(is_false)
 
 
 _TENS = np.array([10**power for power in range(20)], np.uint64)
@@ -179,16 +170,13 @@ def _long_amount(data: Any, begin: Any, before: Any, scale: Any) -> tuple[Any, A
 
 
 @compiled
-def decimals(
-    data: Any, at: Any, size: Any, chosen: Any, precision: Any, scale: Any, out: Any, valid: Any, odd: Any
-) -> int:
+def decimals(data: Any, at: Any, size: Any, chosen: Any, precision: Any, scale: Any, out: Any, states: Any) -> None:
     """out: per value the lower and the upper half of 128 bits."""
-    odd_count = 0
     point = np.uint64(scale + 1 if scale else 0)  # distance from the end of the text
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = np.int64(size[t]) if t >= 0 else np.int64(-1)
-        valid[i] = length >= 0
+        states[i] = length >= 0
         out[2 * i] = _0
         out[2 * i + 1] = _0
         if length < 0:
@@ -219,12 +207,10 @@ def decimals(
                 low, high, significant = _long_amount(data, p + _1 if negative else p, before, scale)
                 is_number = significant <= precision
         if not is_number:
-            odd[odd_count] = i
-            odd_count += 1
+            states[i] = ODD
         elif negative:
             out[2 * i] = ~low + _1
             out[2 * i + 1] = ~high + (_1 if low == _0 else _0)
         else:
             out[2 * i] = low
             out[2 * i + 1] = high
-    return odd_count

@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from pgoutput_etl.jit import compiled, copy_bytes, inlined
-from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH
+from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH, ODD
 
 np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
@@ -56,15 +56,14 @@ def is_utf8(data: Any, begin: Any, end: Any) -> bool:
 
 
 @compiled
-def text_offsets(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, valid: Any, odd: Any) -> int:
-    """Returns the number of odd values, or -1 if the texts take 2 GiB or more."""
-    odd_count = 0
+def text_offsets(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets: Any, states: Any) -> None:
+    """The last offset is -1 if the texts take 2 GiB or more."""
     total = np.int64(0)
     offsets[0] = 0
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = size[t] if t >= 0 else np.int32(-1)
-        valid[i] = length >= 0
+        states[i] = length >= 0
         if length >= 0:
             p = np.uint64(at[t])
             if length & BINARY:
@@ -76,19 +75,17 @@ def text_offsets(data: Any, at: Any, size: Any, chosen: Any, form: Any, offsets:
                 elif form == AS_TEXT or form >= AS_IS:
                     total += length
                 else:
-                    odd[odd_count] = i
-                    odd_count += 1
+                    states[i] = ODD
             elif form != HEX:
                 total += length
             elif length >= 2 and length % 2 == 0 and data[p] == 0x5C and data[p + _1] == 0x78:
                 total += length // 2 - 1
             else:
-                odd[odd_count] = i
-                odd_count += 1
+                states[i] = ODD
         if total >= 2**31:
-            return -1
+            offsets[chosen.shape[0]] = -1
+            return
         offsets[i + 1] = total
-    return odd_count
 
 
 @inlined

@@ -6,7 +6,7 @@ values; what it needs of them until it is done is in a file of its own (pending.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -30,7 +30,6 @@ from pgoutput_etl.work.erasure.find import FoundChanges
 from pgoutput_etl.work.erasure.landing import FileErasure, plan_files, rewrite
 from pgoutput_etl.work.erasure.order import ErasureOrder
 from pgoutput_etl.work.erasure.other_keys import OtherKeysFile
-from pgoutput_etl.work.erasure.pending import KeyPeriod
 from pgoutput_etl.work.erasure.report import ForgetSummary, ForgottenTable, OtherKeys, RewrittenFile
 from pgoutput_etl.work.erasure.request import Erasure, TableErasure
 from pgoutput_etl.work.erasure.snapshot_files import CutFile
@@ -126,20 +125,16 @@ def write_other_keys(archive: LedgerArchive, erasure: Erasure, found: FoundChang
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The targets of the request's tables, and what was found of its rows. periods: as in PendingErasure."""
+    """The targets of the request's tables, and what was found of its rows."""
 
     targets: list[ErasedTarget]
     found: FoundChanges
     snapshots: tuple[CutFile, ...] = ()
-    periods: Mapping[int, Sequence[KeyPeriod]] = field(default_factory=dict)
-
-    def periods_of(self, target: ErasedTarget) -> Sequence[KeyPeriod]:
-        return self.periods.get(target.state.oid, ())
 
     def finds_any(self, copies: ErasedCopies) -> bool:
         """copies: of what was found, in the ledger."""
         is_in_files = bool(len(self.found.positions) or self.snapshots)
-        return is_in_files or any(t.has_any(self.periods_of(t)) for t in self.targets) or copies.count() > 0
+        return is_in_files or any(target.has_any() for target in self.targets) or copies.count() > 0
 
 
 @dataclass
@@ -165,7 +160,7 @@ class _Forget(Prepared[ForgetSummary]):
 
     def preview(self) -> ForgetSummary:
         search, order = self._plan()
-        rows = {target.state.oid: target.count(search.periods_of(target)) for target in search.targets}
+        rows = {target.state.oid: target.count() for target in search.targets}
         copies = self._copies(search.found)
         others = None
         if search.finds_any(copies):
@@ -209,7 +204,7 @@ class _Forget(Prepared[ForgetSummary]):
     def write(self) -> None:
         order, search = self.order, self.search
         if search is not None:
-            self.rows = {t.state.oid: self._delete(t, search.periods_of(t)) for t in search.targets}
+            self.rows = {target.state.oid: self._delete(target) for target in search.targets}
             self.copied = self._copies(search.found).erase()
         self.states = self._purge(order)
         self.check_claim()
@@ -250,8 +245,7 @@ class _Forget(Prepared[ForgetSummary]):
                 f"the erasure {self.erasure.reference!r} was begun for other rows: finish it with the same request "
                 "first, and give the new one a reference of its own"
             )
-        targets = targets_of(self.storage, searches_of(self.archive, kept.tables))
-        return _Search(targets, kept.found, periods=kept.periods)
+        return _Search(targets_of(self.storage, searches_of(self.archive, kept.tables)), kept.found)
 
     def _planned(self, searches: Iterable[int], search: _Search) -> ErasureOrder:
         archive, oids = self.archive, tuple(sorted(searches))
@@ -268,10 +262,10 @@ class _Forget(Prepared[ForgetSummary]):
     def _copies(self, found: FoundChanges) -> ErasedCopies:
         return self.storage.copies(self.batch.since, found.positions, self.erasure.messages)
 
-    def _delete(self, target: ErasedTarget, periods: Sequence[KeyPeriod]) -> int:
+    def _delete(self, target: ErasedTarget) -> int:
         self.check_claim()
         self.progress(f"erasing {target.state.full_name}")
-        return target.delete(self._commit(target.state.oid), periods)
+        return target.delete(self._commit(target.state.oid))
 
     def _commit(self, table: int | str) -> DeltaTransaction:
         application = f"pgoutput_etl:{self.batch.ledger_id}:{table}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from pgoutput_etl.compression import compress_like, decompress
 from pgoutput_etl.errors import ArchiveError
@@ -50,11 +49,6 @@ class FileErasure:
         """The new file and its content, from the old file. content: its bytes, decompressed."""
         done = erase(content, Framing(self.framing), dict(self.offsets))
         return compress_like(stored, self.path, done.data), done
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> FileErasure:
-        parts = tuple(NewPart(**part) for part in fields["parts"])
-        return cls(**{**fields, "offsets": tuple((o, s) for o, s in fields["offsets"]), "parts": parts})
 
 
 def plan_files(stored: StoredFiles, offsets: Mapping[int, Mapping[int, bool]]) -> list[FileErasure]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from pydantic import TypeAdapter
+
 from pgoutput_etl.work.erasure.landing import FileErasure
 from pgoutput_etl.work.erasure.snapshot_files import CutFile
 
@@ -26,7 +28,4 @@ class ErasureOrder:
 
     @classmethod
     def from_json(cls, text: str) -> ErasureOrder:
-        fields = json.loads(text)["erasure"]
-        files = tuple(map(FileErasure.from_json, fields["files"]))
-        snapshots = tuple(map(CutFile.from_json, fields.get("snapshots", ())))
-        return cls(fields["by"], fields["reference"], tuple(fields["oids"]), tuple(fields["places"]), files, snapshots)
+        return TypeAdapter(dict[str, ErasureOrder]).validate_json(text)["erasure"]

@@ -119,7 +119,7 @@ class _Comparison:
     def run(self) -> Iterator[ProvenTable]:
         own = {state.oid: state for state in self.states if state.is_complete}
         from_archive = {oid for oid, state in own.items() if state.snapshot is None}
-        replayed = MomentReader(self.archive).replayed(from_archive)
+        replayed = MomentReader(self.archive.spark, self.archive).replayed(from_archive)
         for oid, state in own.items():
             differences = None
             if oid in from_archive:

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.answers.verify.row_text import copied_files, csv_header
@@ -52,11 +53,6 @@ class CutFile:
     before: str
     after: str
     rows: tuple[tuple[int, int], ...]
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> CutFile:
-        rows = tuple((begin, end) for begin, end in fields["rows"])
-        return cls(fields["path"], fields["before"], fields["after"], rows)
 
     def cut(self, files: StoredFiles) -> None:
         """Rewrites the file unless that is done. Raises ArchiveError for other content."""
@@ -143,7 +139,7 @@ class SnapshotFiles:
 
         with reading_files(self.sizes):
             files = map_files(self.archive.spark, self.sizes, plan, _PLAN, self.sizes).toArrow().to_pylist()
-        return [CutFile.from_json(file) for file in sorted(files, key=lambda file: str(file["path"]))]
+        return TypeAdapter(list[CutFile]).validate_python(sorted(files, key=lambda file: str(file["path"])))
 
 
 def _loaded_table(archive: DeltaArchive, oids: Iterable[int], wanted: SnapshotErasure) -> int:

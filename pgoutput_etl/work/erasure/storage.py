@@ -29,7 +29,7 @@ from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.work.erasure import purge
 from pgoutput_etl.work.erasure.find import FoundChanges, find_changes, find_messages
 from pgoutput_etl.work.erasure.ledger_rows import COPIED, LedgerCopies
-from pgoutput_etl.work.erasure.pending import KeyPeriod, PendingErasures
+from pgoutput_etl.work.erasure.pending import PendingErasures
 from pgoutput_etl.work.erasure.remains import remains
 from pgoutput_etl.work.erasure.request import MessageErasure, SnapshotErasure
 from pgoutput_etl.work.erasure.snapshot_files import SnapshotFiles
@@ -38,22 +38,20 @@ from pgoutput_etl.work.erasure.targets import TargetSearch
 
 
 class ErasedTarget(Protocol):
-    """The rows to erase in a target: those that meet a condition, or had a key in one of the periods."""
+    """The rows to erase in a target: those that meet a condition."""
 
     @property
     def state(self) -> TableState: ...
 
     def other_keys(self) -> Any:
         """For ErasureStorage.find_changes."""
-        ...
 
-    def count(self, periods: Collection[KeyPeriod] = ()) -> int: ...
+    def count(self) -> int: ...
 
-    def has_any(self, periods: Collection[KeyPeriod] = ()) -> bool: ...
+    def has_any(self) -> bool: ...
 
-    def delete(self, commit: DeltaTransaction, periods: Collection[KeyPeriod] = ()) -> int:
+    def delete(self, commit: DeltaTransaction) -> int:
         """Returns the number of deleted rows. Makes one Delta commit, or none."""
-        ...
 
 
 class ErasedCopies(Protocol):
@@ -63,7 +61,6 @@ class ErasedCopies(Protocol):
 
     def erase(self) -> int:
         """Returns the number of rows that had copies."""
-        ...
 
 
 class ErasureStorage(Protocol):
@@ -79,15 +76,12 @@ class ErasureStorage(Protocol):
     def others_claimed(self, progress: Progress) -> AbstractContextManager[None]:
         """Claims the next batch of every other source with this ledger: their runs write to the ledger's tables, from
         which files are removed at once."""
-        ...
 
     def find_changes(self, searches: Mapping[int, RowSearch], stored: Iterable[Any]) -> FoundChanges:
         """searches: by OID. stored: other keys of targets. Raises ArchiveError if a file is gone or has changed."""
-        ...
 
     def find_messages(self, is_chosen: Callable[[Message], bool]) -> list[dict[str, Any]]:
         """The rows of logical decoding Messages."""
-        ...
 
     def snapshot_files(self, searches: Mapping[int, RowSearch], wanted: SnapshotErasure) -> SnapshotFiles: ...
 
@@ -95,27 +89,21 @@ class ErasureStorage(Protocol):
 
     def target(self, state: TableState, search: RowSearch) -> ErasedTarget:
         """Raises TableError if the rows can't be identified."""
-        ...
 
     def copies(self, since: int, positions: pa.Table, messages: tuple[MessageErasure, ...]) -> ErasedCopies:
         """As LedgerCopies."""
-        ...
 
     def ledger_tables(self) -> list[Place]:
         """Those that may have copies."""
-        ...
 
     def refuse_what_stays(self, places: Iterable[Place]) -> None:
         """Raises RunError if a table's older versions can't be removed."""
-        ...
 
     def purge(self, place: Place, commit: DeltaTransaction) -> int:
         """Removes everything of a table but its newest version, whose number it returns."""
-        ...
 
     def older_files(self, place: Place) -> int:
         """Number of files of older versions, which `purge` left because of their time."""
-        ...
 
     def newest_version(self, place: Place) -> int: ...
 
@@ -123,13 +111,11 @@ class ErasureStorage(Protocol):
 
     def discard_scratch(self) -> None:
         """Deletes what rebuilds that died have left, and the rows that verify keeps until it is settled."""
-        ...
 
     def pool(self, verb: str, progress: Progress) -> TablePool: ...
 
     def remains(self, oids: Collection[int], rewritten: Sequence[str]) -> Iterable[str]:
         """What can't be erased. oids: of the tables with erased rows. rewritten: paths of landed files."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

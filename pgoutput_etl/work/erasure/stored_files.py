@@ -37,19 +37,15 @@ class StoredFiles(Protocol):
 
     def read(self, path: str, landing: str | None = None) -> bytes:
         """landing: as in map_files. Raises ArchiveError if the file is gone, or not a plain file."""
-        ...
 
     def write(self, path: str, content: bytes) -> None:
         """Readers see the old file or the new one. Raises ArchiveError for a file with hard links."""
-        ...
 
     def refuse_other_names(self, path: str) -> None:
         """Raises ArchiveError for a local file with hard links: its other names would keep the old bytes."""
-        ...
 
     def record(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Updates the ledger's `files`. rows: by `file`, the new values of RECORDED."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

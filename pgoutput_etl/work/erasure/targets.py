@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import pyarrow as pa
@@ -11,7 +11,6 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.answers.verify.row_text import delta_texts
-from pgoutput_etl.changes.event_log import position_of
 from pgoutput_etl.changes.row_search import ColumnId, RowImage, RowSearch, Text, Wanted, meets_any
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
 from pgoutput_etl.errors import TableError
@@ -20,19 +19,16 @@ from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.net_effect import all_of, target_content, target_key_parts
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.table_writer import DeltaTransaction
-from pgoutput_etl.lsn import MAX_STORED_LSN
 from pgoutput_etl.masking.mask_rows import masked_relation
-from pgoutput_etl.schema.relation_history import CommitPosition
 from pgoutput_etl.schema.table_shape import TableShape, table_columns
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table
 from pgoutput_etl.spark.session import session_settings
-from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, SEQ_COLUMN, table_mode
+from pgoutput_etl.targets.modes import OLD_KEY_COLUMN, table_mode
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import ColumnType
 from pgoutput_etl.types.canonical_text import ComparedColumn, canonical_texts
 from pgoutput_etl.work.erasure.find import STORED_KEYS, stored_keys
-from pgoutput_etl.work.erasure.pending import KeyPeriod
 from pgoutput_etl.work.erasure.row_images import Columns, row_images
 
 
@@ -83,35 +79,30 @@ class TargetSearch:
 
         return texts.mapInArrow(identify, spark_schema(STORED_KEYS)).distinct()
 
-    def erased(self, periods: Collection[KeyPeriod] = ()) -> DataFrame:
-        """The stored rows that meet a condition, or had a key in one of the periods."""
+    def erased(self) -> DataFrame:
+        """The stored rows that meet a condition."""
         rows, wanted, images_of = self._rows(), self._wanted, self._images()
         texts = self._texts(rows, {"row": F.struct(*map(quoted, rows.columns))})
-        held = [replace(p, key=tuple((i, self._masked(i, text)) for i, text in p.key)) for p in periods]
 
         def keep(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                written = map(_written_at, *(batch.column(name).to_pylist() for name in ("lsn", "seq")))
-                kept = [
-                    any(meets_any(image, wanted) for image in images) or any(p.holds(images[0], at) for p in held)
-                    for images, at in zip(images_of(batch), written, strict=True)
-                ]
+                kept = [any(meets_any(image, wanted) for image in images) for images in images_of(batch)]
                 yield batch.filter(pa.array(kept, pa.bool_()))
 
         return texts.mapInArrow(keep, texts.schema).select("row.*")
 
-    def count(self, periods: Collection[KeyPeriod] = ()) -> int:
+    def count(self) -> int:
         """Number of rows to erase."""
-        return self.erased(periods).count()
+        return self.erased().count()
 
-    def has_any(self, periods: Collection[KeyPeriod] = ()) -> bool:
-        return bool(self.erased(periods).limit(1).count())
+    def has_any(self) -> bool:
+        return bool(self.erased().limit(1).count())
 
-    def delete(self, commit: DeltaTransaction, periods: Collection[KeyPeriod] = ()) -> int:
+    def delete(self, commit: DeltaTransaction) -> int:
         """Deletes the rows to erase, and returns their number. Makes one Delta commit, or none."""
         with session_settings(self.spark, commit.user_metadata()) as session:
             parts = self._identifying("")
-            keys = self.erased(periods).select(*(part.alias(f"k{n}") for n, part in enumerate(parts)))
+            keys = self.erased().select(*(part.alias(f"k{n}") for n, part in enumerate(parts)))
             counted = keys.localCheckpoint()
             count = counted.count()
             if count:
@@ -134,10 +125,9 @@ class TargetSearch:
 
     def _texts(self, rows: DataFrame, others: Mapping[str, Column] = MappingProxyType({})) -> DataFrame:
         columns = [ComparedColumn(name, own_type) for name, own_type in self._types.items()]
-        own = {"seq": F.lit(None).cast("long"), "old_key": F.lit(None).cast("map<string, string>")}
-        if not table_mode(self.state.mode).has_rows:
-            own = {"seq": F.col(SEQ_COLUMN), "old_key": F.col(OLD_KEY_COLUMN)}
-        return delta_texts(rows, columns, {**others, **own})
+        has_rows = table_mode(self.state.mode).has_rows
+        old_key = F.lit(None).cast("map<string, string>") if has_rows else F.col(OLD_KEY_COLUMN)
+        return delta_texts(rows, columns, {**others, "old_key": old_key})
 
     def _images(self) -> Callable[[pa.RecordBatch], Iterator[list[RowImage]]]:
         """The images of each row of `_texts`: its values, and its old key if an UPDATE in mode append changed it."""
@@ -172,11 +162,6 @@ class TargetSearch:
         if salt is None or text is None:
             return text
         return salt.hashed([text.encode("utf-8", "surrogateescape")])[0].decode()
-
-
-def _written_at(lsn: int | None, sequence: int | None) -> CommitPosition:
-    latest = MAX_STORED_LSN
-    return (latest if lsn is None else lsn, *((latest, latest) if sequence is None else position_of(sequence)))
 
 
 def _is_comparable(rule: ColumnRule | None) -> bool:

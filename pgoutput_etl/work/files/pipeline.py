@@ -37,18 +37,14 @@ from pgoutput_etl.work.kinds.unfinished import unfinished_work
 _ATTEMPTS = 5  # as long as files are renamed or machines are lost
 
 
-def apply(
-    spark: SparkSession, config: Config, progress: Progress = no_progress, stages: StageTimer | None = None
-) -> list[RunSummary]:
+def apply(spark: SparkSession, config: Config, progress: Progress = no_progress) -> list[RunSummary]:
     """Brings every table to the archive's last commit; one summary per batch.
 
     A batch that an earlier run left unfinished is finished first, with the files it had. New files make one batch, or
     several if they commit more than merge.max_transactions. Raises PgoutputEtlError: closed batches stay closed, and
     the next run finishes an open one.
     """
-    stages = stages or StageTimer()
-    if jit.WHY_NOT is not None:
-        progress(f"decoding without compiled code, which is many times slower: {jit.WHY_NOT}")
+    stages = StageTimer()
     return apply_run(World.of(spark, config), Watch(progress, stages.start, stages.lap))
 
 
@@ -59,6 +55,8 @@ def apply_run(world: World, watch: Watch, leaves_to_others: bool = False) -> lis
 
     leaves_to_others: another run that starts between two batches is not an error, and the rest is left to it.
     """
+    if jit.WHY_NOT is not None and not leaves_to_others:
+        watch.progress(f"decoding without compiled code, which is many times slower: {jit.WHY_NOT}")
     summaries: list[RunSummary] = []
     failures = 0
     while True:
@@ -72,7 +70,9 @@ def apply_run(world: World, watch: Watch, leaves_to_others: bool = False) -> lis
                     return summaries
                 watch.enter("look")
                 backlog = _find_backlog(world, watch)
-            for summary in _apply_new_files(world, watch, backlog):
+            files = new_files(backlog.index, backlog.listing)
+            read = partial(read_files, world.landing, files, backlog.index, backlog.listing)
+            for summary in _apply_files(world, watch, backlog, read) if files else ():
                 summaries.append(summary)
         except Exception as error:
             failures = 1 if len(summaries) > finished else failures + 1
@@ -125,35 +125,29 @@ def _finish_interrupted(world: World, watch: Watch, backlog: Backlog, batch: Bat
         watch.enter("finish_backfill")
         run(world.ledger, unfinished_work(world, batch, watch.progress), batch, Watch(watch.progress))
         return []
-    return [_apply_files(world, watch, backlog, partial(read_again, world.landing, batch.files)).summary]
+    return list(_apply_files(world, watch, backlog, partial(read_again, world.landing, batch.files)))
 
 
-def _apply_new_files(world: World, watch: Watch, backlog: Backlog) -> Iterator[RunSummary]:
-    """Closes each batch before it claims the next. Raises FilesChangedError."""
-    files = new_files(backlog.index, backlog.listing)
-    read = partial(read_files, world.landing, files, backlog.index, backlog.listing)
-    are_left = bool(files)
-    while are_left:
-        applied = _apply_files(world, watch, backlog, read)
+def _apply_files(world: World, watch: Watch, backlog: Backlog, read: Callable[[], FileBatch]) -> Iterator[RunSummary]:
+    """Closes each batch before it claims the next. read: scans the first batch's files, which changes nothing and so
+    need not wait for the claim. Raises FilesChangedError."""
+    while True:
+        batch = Batch.next(backlog.last)
+        watch.progress(f"batch {batch.number}: scanning files")
+        watch.enter("read")
+        with world.background() as jobs:
+            reading, state_before = jobs.start(read), jobs.start(partial(world.ledger.history.assembly, batch))
+            try:
+                work = LandedFiles(world, watch, backlog.last, reading, state_before)
+                applied = run(world.ledger, work, backlog.last, watch, backlog.claim)
+            finally:
+                reading.add_done_callback(_release)
         yield applied.summary
-        if are_left := bool(applied.later) and not watch.is_stopping():
-            watch.progress(f"batch {applied.batch.number} is done; {len(applied.later):,} more to go")
-            backlog = backlog.after(world.ledger.batches.last_after(applied.batch))
-            read = partial(read_later, world.landing, applied.later)
-
-
-def _apply_files(world: World, watch: Watch, backlog: Backlog, read: Callable[[], FileBatch]) -> AppliedFiles:
-    """read: scans the batch's files, which changes nothing and so need not wait for the claim."""
-    batch = Batch.next(backlog.last)
-    watch.progress(f"batch {batch.number}: scanning files")
-    watch.enter("read")
-    with world.background() as jobs:
-        reading, state_before = jobs.start(read), jobs.start(partial(world.ledger.history.assembly, batch))
-        try:
-            work = LandedFiles(world, watch, backlog.last, reading, state_before)
-            return run(world.ledger, work, backlog.last, watch, backlog.claim)
-        finally:
-            reading.add_done_callback(_release)
+        if not applied.later or watch.is_stopping():
+            return
+        watch.progress(f"batch {applied.batch.number} is done; {len(applied.later):,} more to go")
+        backlog = backlog.after(world.ledger.batches.last_after(applied.batch))
+        read = partial(read_later, world.landing, applied.later)
 
 
 def _release(reading: Future[FileBatch]) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.ingest.committed_rows import CommittedRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.rebuild import Rebuild
@@ -41,10 +41,10 @@ class InPlaceBackfill(Prepared[BackfillResult]):
     check_claim: Callable[[], None] = field(init=False)
     reasons: dict[int, str | None] = field(default_factory=dict)
     tasks: dict[int, TableTask] = field(default_factory=dict)
-    rows: CommittedRows | None = None
+    rows: CommittedBlocks | None = None
     rebuild: Rebuild = field(init=False)
     plan: TablePlan = field(default_factory=TablePlan)
-    missing_rows: CommittedRows = field(init=False)
+    missing_rows: CommittedBlocks = field(init=False)
     files: dict[int, list[ReadFile]] = field(default_factory=dict)
     results: list[TableResult] = field(default_factory=list)
 

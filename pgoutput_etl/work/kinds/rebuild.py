@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from pgoutput_etl.ingest.committed_rows import CommittedRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive, ReadFile
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import Writer
@@ -34,7 +34,7 @@ def later_starts(archive: LedgerArchive, order: BackfillOrder, last: int, in_pla
 @contextmanager
 def archive_rebuild(
     archive: LedgerArchive, order: BackfillOrder, oids: Sequence[int], writer: Writer, scratch: str
-) -> Iterator[tuple[Rebuild, CommittedRows, list[ReadFile]]]:
+) -> Iterator[tuple[Rebuild, CommittedBlocks, list[ReadFile]]]:
     """A rebuild of these tables through the writer's last commit, the rows that it needs, and their files."""
     since = archive.since(order.since_version, oids)
     commits = _missing_commits(oids, since, writer.last_commit_lsn)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.ingest.assemble import assemble, configured
-from pgoutput_etl.ingest.committed_rows import CommittedRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.landed_files import accounts_of_others, read_blocks
 from pgoutput_etl.ingest.listing import rereading_files
 from pgoutput_etl.ingest.rows import MessageRows
@@ -62,7 +62,7 @@ class Redrive(Prepared[BackfillResult]):
     held: Mapping[int, TableState] = field(init=False)
     rebuild: Rebuild = field(init=False)
     plan: TablePlan = field(init=False)
-    missing: CommittedRows = field(init=False)
+    missing: CommittedBlocks = field(init=False)
     results: list[TableResult] = field(init=False)
     schema_changes: list[tuple[TableState, CommitPosition | None, SchemaChange]] = field(init=False)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import RunError
-from pgoutput_etl.ingest.committed_rows import CommittedRows
+from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
 from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.rebuild import Rebuild, in_their_places
@@ -87,7 +87,7 @@ class SnapshotLoad(Prepared[SnapshotResult]):
     begun: bool = False
     batch: Batch = field(init=False)
     check_claim: Callable[[], None] = field(init=False)
-    rows: CommittedRows = field(init=False)
+    rows: CommittedBlocks = field(init=False)
     loaded: Mapping[int, int] = field(init=False)
     changes: Mapping[int, TableChanges] = field(init=False)
     plan: TablePlan = field(init=False)

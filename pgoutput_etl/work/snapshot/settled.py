@@ -33,7 +33,6 @@ from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.ingest.executors import blocks_of
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import applied
-from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
 from pgoutput_etl.load.target_columns import delta_type
 from pgoutput_etl.postgres.copy_format import tuple_of
@@ -118,7 +117,6 @@ class SettledRepair:
         found: Mapping[str, SettledTable],
         archive: LedgerArchive,
     ) -> StagedTables:
-        assert isinstance(archive, DeltaArchive)
         state, at = self.config.state, microseconds_of(datetime.fromisoformat(answer.at))
         order = SnapshotOrder(
             archive.last.last_commit_lsn + 1, at, f"{state.root.rstrip('/')}/staged/{uuid4().hex}", ()
@@ -137,12 +135,12 @@ class SettledRepair:
         answer: ServerAnswer,
         tables: Sequence[VerifiedTable],
         found: Mapping[str, SettledTable],
-        archive: DeltaArchive,
+        archive: LedgerArchive,
         order: SnapshotOrder,
     ) -> dict[int, Repair]:
         self._outcomes.clear()
         named, before = named_states(self.config, archive.last.tables), archive.ledger.batches.states_at(answer.lsn - 1)
-        touched = _Touched.of(archive, answer.lsn, list(found.values()), self.progress)
+        touched = _Touched.of(self.spark, archive, answer.lsn, list(found.values()), self.progress)
         repairs: dict[int, Repair] = {}
         for table in tables:
             now = named.get(table.full_name)
@@ -231,12 +229,14 @@ class _Touched:
     whole: Collection[int]
 
     @classmethod
-    def of(cls, archive: DeltaArchive, lsn: int, found: Sequence[SettledTable], progress: Progress) -> _Touched:
+    def of(
+        cls, spark: SparkSession, archive: LedgerArchive, lsn: int, found: Sequence[SettledTable], progress: Progress
+    ) -> _Touched:
         through = archive.last.last_commit_lsn
         if not found or lsn > through:
             return cls({}, ())
         patterns = [pattern_of(one.asked.full_name) for one in found]
-        rows = MomentReader(archive, progress, through=through).changes(lsn - 1, patterns)
+        rows = MomentReader(spark, archive, progress, through=through).changes(lsn - 1, patterns)
         oids = {one.side.state.oid for one in found}
         changed = {row["relation"] for row in rows.commits().collect()} & oids
         then = TablesFound(tuple((one.side.state, one.side.rows) for one in found), {}, {})

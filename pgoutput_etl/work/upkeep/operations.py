@@ -29,37 +29,29 @@ class TableUpkeep(Protocol):
 
     def measure(self, expiry: datetime) -> FileCounts:
         """expiry: as in count_files."""
-        ...
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
         """The newest version that may have changed files, and the operations of the commits after the given version,
         without those of other sources that share the table."""
-        ...
 
     def is_unclustered(self) -> bool | None:
         """True if a clustered table has changed since its last OPTIMIZE; None if the table is not clustered."""
-        ...
 
     def optimize(self, order: Sequence[str] = ()) -> bool:
         """Compacts small files, or orders rows by the Z-order of the given columns. Changes no row. Returns False if
         Delta has no statistics for these columns and so can't order by them."""
-        ...
 
     def vacuum(self, hours: int) -> None:
         """Removes files that no version of the last `hours` needs; Delta enforces its minimum."""
-        ...
 
     def remove(self) -> str | None:
         """Removes the table with all of its versions. Returns the reason if this Spark can't."""
-        ...
 
     def commits_since_checkpoint(self) -> int | None:
         """Number of commits that a reader of the log replays; None if this Spark can't tell."""
-        ...
 
     def checkpoint(self) -> str | None:
         """Writes a checkpoint, so that readers need not replay the log. Returns the reason if this Spark can't."""
-        ...
 
 
 class Upkeep(Protocol):
@@ -78,19 +70,16 @@ class Upkeep(Protocol):
 
     def last_obsolete_commit(self, rule: RetentionRule) -> int:
         """The highest commit LSN of the transactions that the rule deletes; 0 if it deletes none."""
-        ...
 
     def delete_obsolete(self, rule: RetentionRule) -> None: ...
 
     def is_shared(self) -> bool:
         """True if other sources have rows in the ledger. This source's claim does not exclude their runs."""
-        ...
 
     def pool(self, verb: str, progress: Progress) -> TablePool: ...
 
     def is_running(self) -> bool:
         """False once Spark has ended."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

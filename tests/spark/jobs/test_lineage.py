@@ -9,7 +9,8 @@ from deltalake import DeltaTable
 
 from pgoutput_etl.config.column_rules import SALT_VARIABLE
 from pgoutput_etl.outputs.dbt import LedgerTables
-from pgoutput_etl.work.files.pipeline import apply
+from pgoutput_etl.work.batch import Watch, World
+from pgoutput_etl.work.files.pipeline import apply_run
 from pgoutput_etl.work.files.recorder import RunRecorder
 from tests.support.jobs import Nights
 from tests.support.lineage import events_of, send_to_file
@@ -28,7 +29,8 @@ T, PAST = 16401, 16402
 def run(nights: Nights) -> None:
     config = nights.job.loaded(f"metrics={{openlineage: {{namespace: '{SERVER}', database: shop}}}}", RULES)
     with RunRecorder(config.source.name, config.metrics) as recorder:
-        recorder.done(apply(nights.job.spark, config, lambda _: None, recorder.stages))
+        watch = Watch(enter=recorder.stages.start, lap=recorder.stages.lap)
+        recorder.done(apply_run(World.of(nights.job.spark, config), watch))
 
 
 @pytest.mark.soak

@@ -12,6 +12,7 @@ import pytest
 from pgoutput_etl import jit
 from pgoutput_etl.types import ValueTextError, column_type, load_text
 from pgoutput_etl.types.kernels import datetimes
+from pgoutput_etl.types.kernels.numbers import ODD
 
 pytestmark = pytest.mark.skipif(not jit.AVAILABLE, reason="kernels need numba")
 
@@ -27,18 +28,15 @@ def read(texts: list[str], *with_zone: bool) -> list[int | None]:
     size = np.array([len(text) for text in texts], np.int32)
     at = (np.cumsum(size + len(head)) - size).astype(np.uint32)
     chosen = np.arange(len(texts), dtype=np.int32)
-    valid, odd = np.empty(len(texts), np.uint8), np.empty(len(texts), np.int32)
+    states = np.empty(len(texts), np.uint8)
     if with_zone:
         out = np.empty(len(texts), np.int64)
-        odd_count = datetimes.timestamps(data, at, size, chosen, with_zone[0], out, valid, odd)
+        datetimes.timestamps(data, at, size, chosen, with_zone[0], out, states)
     else:
         out = np.empty(len(texts), np.int32)
-        odd_count = datetimes.dates(data, at, size, chosen, out, valid, odd)
-    assert valid.all()
-    results: list[int | None] = [int(number) for number in out]
-    for index in odd[:odd_count]:
-        results[index] = None
-    return results
+        datetimes.dates(data, at, size, chosen, out, states)
+    assert states.all()
+    return [None if state == ODD else int(number) for number, state in zip(out, states, strict=True)]
 
 
 def days(year: int, month: int, day: int) -> int | None:
