@@ -80,17 +80,16 @@ def _changes(rows: pa.RecordBatch, decided: StatusColumns, relation: Relation, t
     for before, after in zip(old, new, strict=True):
         if before is not None and after is not None:  # an old tuple may have what the new one left out
             after[:] = [own if own is not None else former for own, former in zip(after, before, strict=True)]
-    columns = {
-        "_table": pa.repeat(pa.scalar(relation.full_name), rows.num_rows),
-        "_op": rows.column("tag"),
-        "_commit_lsn": decided.commit_lsn,
-        "_commit_ts": times(decided.commit_ts),
-        "_xid": decided.top_xid,
-        "_seq": sequence(rows.column("file"), rows.column("ordinal")),
-        "before": pa.array([_object(names, cells) for cells in old], pa.string()),
-        "after": pa.array([_object(names, cells) for cells in new], pa.string()),
-    }
-    return pa.RecordBatch.from_arrays([columns[name] for name in JSON_CHANGES.names], schema=JSON_CHANGES)
+    arrays = [
+        pa.repeat(pa.scalar(relation.full_name), rows.num_rows),
+        rows.column("tag"),
+        decided.commit_lsn,
+        times(decided.commit_ts),
+        decided.top_xid,
+        sequence(rows.column("file"), rows.column("ordinal")),
+        *(pa.array([_object(names, cells) for cells in tuples], pa.string()) for tuples in (old, new)),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=JSON_CHANGES)
 
 
 def _object(names: Sequence[str], cells: _Cells | None) -> str | None:
@@ -105,7 +104,7 @@ def _cells(
     """Each row's old or new tuple, None without one."""
     tuples = [None if data is None else _tuple(data, relation) for data in rows.column(name).to_pylist()]
     sends_null = [name == "new" or kind != "K" for kind in rows.column("old_kind").to_pylist()]
-    cells: list[_Cells | None] = [None if data is None else [None] * len(column_types) for data in tuples]
+    cells: list[_Cells] = [[None] * len(column_types) for _ in tuples]
     for place, column_type in enumerate(column_types):
         values: dict[int, list[tuple[int, bytes]]] = {_TEXT: [], _BINARY: []}
         for i, data in enumerate(tuples):
@@ -119,7 +118,7 @@ def _cells(
         for kind, sent in values.items():
             for (i, _), cell in zip(sent, _json(column_type, sent, kind == _BINARY), strict=True):
                 cells[i][place] = cell
-    return cells
+    return [None if data is None else own for data, own in zip(tuples, cells, strict=True)]
 
 
 def _tuple(data: bytes, relation: Relation) -> TupleData:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import TypeVar
@@ -59,13 +60,6 @@ class Narrowing:
     first_time: datetime | None = None
     last_time: datetime | None = None
     ops: tuple[str, ...] | None = None
-
-    def within(self, first: int | None, last: int | None) -> Narrowing:
-        """The rows that are also within these commit LSNs."""
-        firsts, lasts = (
-            (lsn for lsn in lsns if lsn is not None) for lsns in ((first, self.first_lsn), (last, self.last_lsn))
-        )
-        return replace(self, first_lsn=max(firsts, default=None), last_lsn=min(lasts, default=None))
 
     def may_have(self, commits: tuple[int, int] | None) -> bool:
         """True if a file with this lowest and highest commit LSN may have such rows."""
@@ -133,7 +127,7 @@ class ReadOptions:
     @property
     def table(self) -> str | None:
         """The table, if one is named."""
-        is_name = len(self.tables) == 1 and not set("*?[!").intersection(self.tables[0])
+        is_name = len(self.tables) == 1 and not re.search(r"^!|[*?\[]", self.tables[0])
         return self.tables[0] if is_name else None
 
 

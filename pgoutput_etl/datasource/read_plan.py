@@ -30,7 +30,7 @@ from pgoutput_etl.inspection.local_runner import local_runner
 from pgoutput_etl.inspection.report import report_on
 from pgoutput_etl.scan.message_row import LOGICAL_TAG
 from pgoutput_etl.schema.table_shape import TIMESTAMP
-from pgoutput_etl.transactions.logical_messages import IDENTIFIED_BY, messages_that_count
+from pgoutput_etl.transactions.logical_messages import IDENTIFIED_BY, LOGICAL_SCHEMA, messages_that_count
 from pgoutput_etl.transactions.outcome import TransactionStatus
 
 Files = Iterator[tuple[str, bytes]]  # path and content
@@ -41,19 +41,22 @@ _PART_SIZE = 1 << 24  # stored bytes that a task reads, if no file is larger
 
 _FIRST = (OP, COMMIT_LSN, COMMIT_TS, "_xid", "_seq")  # of a table's columns
 
-_TRANSACTION_COLUMNS = {COMMIT_LSN: "commit_lsn", COMMIT_TS: "commit_time", "_xid": "xid", "status": "fate"}
+_TRANSACTION_NAMES = {
+    COMMIT_LSN: "commit_lsn",
+    COMMIT_TS: "commit_time",
+    "_xid": "xid",
+    "status": "fate",
+    **{name: name for name in ("kind", "changes", "aborted_changes", "bytes", "gid", "origin", "file")},
+}
 
-_MESSAGES = pa.schema(
-    [
-        (COMMIT_LSN, pa.int64()),
-        (COMMIT_TS, TIMESTAMP),
-        ("_xid", pa.int64()),
-        ("lsn", pa.int64()),  # the Message's own
-        ("prefix", pa.string()),
-        ("content", pa.binary()),
-        ("transactional", pa.bool_()),
-    ]
-)
+_MESSAGES = LOGICAL_SCHEMA.set(LOGICAL_SCHEMA.get_field_index("commit_ts"), pa.field("commit_ts", TIMESTAMP))
+
+_MESSAGE_NAMES = {
+    COMMIT_LSN: "commit_lsn",
+    COMMIT_TS: "commit_ts",
+    "_xid": "xid",
+    **{name: name for name in (*IDENTIFIED_BY, "transactional")},
+}
 
 _RELATIONS = pa.schema(
     [
@@ -133,13 +136,12 @@ def plan_read(options: ReadOptions) -> ReadPlan:
     with local_runner(options.framing, storage.read) as runner:
         inspection = inspect_archive(landed, runner, no_progress)
         view = RowView.of_inspection(inspection, types, options.framing, masks=options.config)
-        found = runner.query(partial(undescribed, statuses=view.statuses, versions=view.versions))
-    chosen = _chosen(options, view)
-    if not options.skips_damage:
-        _refuse_damage(
-            inspection,
-            {oid for oids in found.values() for oid in oids if oid not in view.versions.keys() - chosen.keys()},
-        )
+        chosen = _chosen(options, view)
+        if not options.skips_damage:
+            query = partial(undescribed, statuses=view.statuses, versions=view.versions)
+            found = runner.query(query) if options.kind is Kind.CHANGES else {}
+            others = view.versions.keys() - chosen.keys()
+            _refuse_damage(inspection, set().union(*found.values()) - others)
     sizes = {path: task.size for path, task in view.tasks.items()}
     return ReadPlan(_rows(options, inspection, view, chosen), options.narrowing, storage, _commits(inspection), sizes)
 
@@ -193,15 +195,10 @@ def _rows(options: ReadOptions, inspection: Inspection, view: RowView, chosen: V
             read = partial(_each_file, partial(json_batches, view=view, chosen=chosen))
             return FrameRows(JSON_CHANGES, {name: name for name in JSON_CHANGES.names}, read)
         case Kind.TRANSACTIONS:
-            names = {
-                **_TRANSACTION_COLUMNS,
-                **{n: n for n in TRANSACTIONS.names if n not in _TRANSACTION_COLUMNS.values()},
-            }
             read = partial(_each_file, partial(transaction_batches, view=view))
-            return FrameRows(TRANSACTIONS, names, read, own_transactions(inspection))
+            return FrameRows(TRANSACTIONS, _TRANSACTION_NAMES, read, own_transactions(inspection))
         case Kind.MESSAGES:
-            names = {name: name for name in _MESSAGES.names}
-            return FrameRows(_MESSAGES, names, partial(_logical_messages, view), is_one_part=True)
+            return FrameRows(_MESSAGES, _MESSAGE_NAMES, partial(_logical_messages, view), is_one_part=True)
         case Kind.RELATIONS:
             rows = [
                 {"oid": relation.oid, **asdict(version)}
@@ -235,19 +232,13 @@ def _logical_messages(view: RowView, files: Files) -> Iterator[pa.RecordBatch]:
     known: set[tuple[object, ...]] = set()
     for path, content in files:
         for rows, _ in view.rows(path, content):
-            logical = rows.filter(pc.equal(rows.column("tag"), LOGICAL_TAG))
-            messages = messages_that_count(logical, view.statuses)
+            messages = messages_that_count(rows.filter(pc.equal(rows.column("tag"), LOGICAL_TAG)), view.statuses)
             is_new = []
             for row in messages.select(["transactional", *IDENTIFIED_BY]).to_pylist():
                 identity = tuple(row.values())
-                is_new.append(row["transactional"] or identity not in known)
+                is_new.append(identity not in known)
                 if not row["transactional"]:
                     known.add(identity)
-            messages = messages.filter(pa.array(is_new, pa.bool_()))
-            columns = {
-                COMMIT_LSN: messages.column("commit_lsn"),
-                COMMIT_TS: times(messages.column("commit_ts")),
-                "_xid": messages.column("xid"),
-            }
-            columns |= {name: messages.column(name) for name in _MESSAGES.names if name not in columns}
-            yield pa.RecordBatch.from_arrays([columns[name] for name in _MESSAGES.names], schema=_MESSAGES)
+            place = _MESSAGES.get_field_index("commit_ts")
+            commit_ts = times(messages.column("commit_ts"))
+            yield messages.set_column(place, _MESSAGES.field(place), commit_ts).filter(pa.array(is_new, pa.bool_()))

@@ -21,11 +21,12 @@ from pgoutput_etl.spark.arrow_types import spark_schema
 
 FORMAT = "pgoutput"
 
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"  # Spark 4.1 and newer
-
 
 class ArchiveReader(DataSourceReader):
-    """Reads the archive as it was when its frame was made."""
+    """Reads the archive as it was when its frame was made.
+
+    It pushes no filters down: Spark 4.2 applies those of one query to later queries of the same frame that have none.
+    """
 
     def __init__(self, plan: ReadPlan) -> None:
         self.plan = plan
@@ -63,12 +64,5 @@ class ArchiveSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `spark.read.format("pgoutput")` and SQL's `USING pgoutput` known in the session. If
-    `spark.sql.python.filterPushdown.enabled` is true, a condition on `_commit_lsn` also decides which files are read:
-    Spark refuses such a reader in a session where that is false."""
-    if spark.conf.get(_PUSHDOWN, "false") == "true":
-        from pgoutput_etl.datasource.pushdown import PushdownSource
-
-        spark.dataSource.register(PushdownSource)
-    else:
-        spark.dataSource.register(ArchiveSource)
+    """Makes `spark.read.format("pgoutput")` and SQL's `USING pgoutput` known in the session."""
+    spark.dataSource.register(ArchiveSource)

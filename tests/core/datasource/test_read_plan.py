@@ -144,7 +144,8 @@ def parsed(text: str) -> Any:
 
 def sent(data: bytes, relation: Relation, types: UserTypes) -> dict[str, Any]:
     """The values in a tuple, one by one, without unchanged ones."""
-    read, values = read_tuple(data), {}
+    read = read_tuple(data)
+    values: dict[str, Any] = {}
     for column, kind, value in zip(relation.columns, read.kinds, read.values, strict=True):
         if chr(kind) == "u":
             continue
@@ -349,18 +350,16 @@ def test_files_of_a_url(tmp_path: Path) -> None:
     for path in tmp_path.iterdir():
         memory.pipe(f"/lake/shop/{path.name}", path.read_bytes())
     memory.pipe("/lake/shop/_SUCCESS", b"")
-    for url in ("memory://lake/shop", "memory://lake/sh*/*.copydata"):
-        plan = plan_read(ReadOptions.of({"path": url}))
-        assert [row["_xid"] for part in plan.parts() for batch in plan.read(part) for row in batch.to_pylist()] == [
-            1,
-            2,
-        ]
+    plans = [plan_read(ReadOptions.of({"path": f"memory://lake/{path}"})) for path in ("shop", "sh*/*.copydata")]
+    for plan in plans:
+        rows = [row for part in plan.parts() for batch in plan.read(part) for row in batch.to_pylist()]
+        assert [row["_xid"] for row in rows] == [1, 2]
     memory.rm("/lake/shop/001.copydata")
-    with pytest.raises(ArchiveError, match=r"memory://.*001.copydata: can't be read"):
-        list(plan.read(plan.parts()[0]))
-    for url in ("memory://lake/nothing", str(tmp_path / "nothing")):
+    with pytest.raises(ArchiveError, match=r"memory://.*001\.copydata: can't be read"):
+        list(plans[0].read(plans[0].parts()[0]))
+    for missing in ("memory://lake/nothing", str(tmp_path / "nothing")):
         with pytest.raises(ConfigError, match="does not exist"):
-            planned(Path(url)) if url.startswith("/") else plan_read(ReadOptions.of({"path": url}))
+            plan_read(ReadOptions.of({"path": missing}))
     with pytest.raises(ConfigError, match=r"x-y://lake: .*pgoutput-etl\[storage\]"):
         plan_read(ReadOptions.of({"path": "x-y://lake"}))
 
