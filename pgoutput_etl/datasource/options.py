@@ -137,7 +137,7 @@ def _value(options: Mapping[str, str], name: str, parse: Callable[[str], T], def
     try:
         return parse(options[name])
     except ValueError as error:
-        raise ConfigError(f"option {name!r}: {error}") from None
+        raise ConfigError(f"option {name!r} has a wrong value: {error}") from None
 
 
 def _member(kind: type[E]) -> Callable[[str], E]:

@@ -368,9 +368,9 @@ def test_files_of_a_url(tmp_path: Path) -> None:
     ("options", "expected"),
     [
         ({"tabels": "x"}, "option 'tabels': expected one of path, "),
-        ({"kind": "rows"}, "option 'kind': expected one of changes, messages, "),
-        ({"from_lsn": "x"}, "option 'from_lsn': not an LSN"),
-        ({"ops": "I,X"}, "option 'ops': expected some of I, U, D, T"),
+        ({"kind": "rows"}, "option 'kind' has a wrong value: expected one of changes, messages, "),
+        ({"from_lsn": "x"}, "option 'from_lsn' has a wrong value: not an LSN"),
+        ({"ops": "I,X"}, "option 'ops' has a wrong value: expected some of I, U, D, T"),
         (
             {"kind": "relations", "to_time": "2026-01-01"},
             "option 'to_time': expected only with kind changes or messages",
