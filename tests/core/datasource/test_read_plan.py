@@ -19,7 +19,7 @@ from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.explore.archive import read_archive
 from pgoutput_etl.explore.table_rows import ADDED_COLUMNS
 from pgoutput_etl.protocol.decoder import read_tuple
-from pgoutput_etl.protocol.messages import Message, Relation, ReplicaIdentity
+from pgoutput_etl.protocol.messages import Message, Relation, ReplicaIdentity, Type
 from pgoutput_etl.types import UserTypes, type_of
 from pgoutput_etl.types.printing import canonical_texts
 from tests.support.captures import DATA, files_of
@@ -212,6 +212,16 @@ def test_a_changes_json(tmp_path: Path) -> None:
         ("U", '{"id": "1", "v": "a"}', '{"id": "1", "v": "a"}'),
         ("D", '{"id": "1", "v": "a"}', None),
     ]
+
+
+def test_hstore_is_a_map_as_in_delta(tmp_path: Path) -> None:
+    described = table("id", ("tags", 50000))
+    archive = landed(
+        tmp_path,
+        transaction(1, 100, Type(None, 50000, "public", "hstore"), described, insert("1", '"a"=>"1", "b"=>NULL')),
+    )
+    assert [row["tags"] for row in rows_of(archive, tables="public.t")] == [[("a", "1"), ("b", None)]]
+    assert read_archive(archive).rows("public.t")["tags"].tolist() == [{"a": "1", "b": None}]
 
 
 def streamed(folder: Path) -> Path:
