@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pgoutput_etl.compression import decompress as decompress
     from pgoutput_etl.config.settings import Config as Config
     from pgoutput_etl.config.settings import load_config as load_config
+    from pgoutput_etl.datasource.source import register as register
     from pgoutput_etl.errors import PgoutputEtlError as PgoutputEtlError
     from pgoutput_etl.explore.archive import read_archive as read_archive
     from pgoutput_etl.inspection.report_model import ArchiveReport as ArchiveReport
@@ -95,6 +96,7 @@ _NAMES = {
     "answers.verify.request": ["VerifyRequest"],
     "compression": ["decompress"],
     "config.settings": ["Config", "load_config"],
+    "datasource.source": ["register"],
     "errors": ["PgoutputEtlError"],
     "explore.archive": ["read_archive"],
     "inspection.report_model": ["ArchiveReport"],

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pgoutput_etl.changes.event_log import MESSAGES_PER_FILE, ROWS_PER_MESSAGE
 from pgoutput_etl.changes.fast_events import versions_in_force
 from pgoutput_etl.compression import MAX_SIZE
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.inspection.archive import Inspection
 from pgoutput_etl.inspection.file_scan import FragmentCounter, FragmentTotals
@@ -25,6 +26,8 @@ from pgoutput_etl.inspection.message_lines import InspectionContext, MessageLine
 from pgoutput_etl.inspection.report import transaction_report
 from pgoutput_etl.landing.fingerprint import KnownContents, ScanTask
 from pgoutput_etl.landing.incremental_scan import scan_part
+from pgoutput_etl.masking.mask_rows import MaskingPolicy
+from pgoutput_etl.masking.policy import masking_policy, scopes_of
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.scan.message_row import CHANGE_TAGS, HEAD
@@ -90,7 +93,8 @@ CHANGES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """Everything needed to read the rows of any inspected file. Sent to executors. partitions: by the root's OID."""
+    """Everything needed to read the rows of any inspected file. Sent to executors. partitions: by the root's OID.
+    policy: masks the rows; `versions` are masked, too."""
 
     tasks: Mapping[str, ScanTask]
     statuses: StatusLookup
@@ -99,17 +103,29 @@ class RowView:
     user_types: UserTypes
     framing: Framing = Framing.AUTO
     max_size: int = MAX_SIZE
+    policy: MaskingPolicy | None = None
 
     @classmethod
     def of_inspection(
-        cls, inspection: Inspection, types: Mapping[str, str], framing: Framing, max_size: int = MAX_SIZE
+        cls,
+        inspection: Inspection,
+        types: Mapping[str, str],
+        framing: Framing,
+        max_size: int = MAX_SIZE,
+        masks: Config | None = None,
     ) -> RowView:
-        history, known = inspection.assembled.assembly.relations, inspection.assembled.assembly.types
+        """masks: the configuration whose masks apply, also to the inspection's relations. Raises ConfigError for masks
+        that don't fit the archive."""
+        assembled = inspection.assembled
+        history, user_types = assembled.assembly.relations, UserTypes.of(assembled.assembly.types.values(), types)
+        policy = None
+        if masks is not None:
+            scopes = scopes_of((*assembled.ended, *assembled.open))
+            history.mask = policy = masking_policy(masks, history, user_types, scopes)
         versions = {oid: history.versions(oid) for oid in history.oids()}
-        user_types = UserTypes.of(known.values(), types)
         partitions = {oid: history.partitions(oid, (-1, -1)) for oid in history.oids()}
-        statuses = inspection.assembled.statuses()
-        return cls(inspection.tasks, statuses, versions, partitions, user_types, framing, max_size)
+        statuses = assembled.statuses()
+        return cls(inspection.tasks, statuses, versions, partitions, user_types, framing, max_size, policy)
 
     def rows(self, path: str, content: bytes) -> Iterator[tuple[pa.RecordBatch, StatusColumns]]:
         """One file's message rows with their transactions' status. Raises ArchiveError if the file has changed since
@@ -117,7 +133,7 @@ class RowView:
         task = self.tasks[path]
         scanned = scan_part(path, content, task, KnownContents({}), self.framing, True, self.max_size)
         for batch in scanned.rows:
-            rows = self.statuses.of_batch(batch)
+            rows = self.statuses.of_batch(batch if self.policy is None else self.policy.mask(batch))
             if rows.num_rows:
                 yield rows, self.statuses.decide(rows)
 
@@ -131,13 +147,13 @@ def message_batches(context: InspectionContext, content: bytes, max_size: int = 
         columns: dict[str, Any] = {
             "file": [line.path for line in part],
             "table": [", ".join(line.tables) or None for line in part],
-            "commit_time": _times(pa.array([line.committed_at for line in part], pa.int64())),
+            "commit_time": times(pa.array([line.committed_at for line in part], pa.int64())),
         }
         columns |= {name: [getattr(line, name) for line in part] for name in MESSAGES.names if name not in columns}
         yield pa.RecordBatch.from_pydict({name: columns[name] for name in MESSAGES.names}, MESSAGES)
 
 
-def _times(microseconds: pa.Array) -> pa.Array:
+def times(microseconds: pa.Array) -> pa.Array:
     return pc.add(microseconds.cast(pa.int64()), POSTGRES_EPOCH_MICROSECONDS).cast(TIMESTAMP)
 
 
@@ -153,7 +169,7 @@ def change_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.Reco
             "subxid": rows.column("xid"),
             "fate": decided.names,
             "commit_lsn": decided.commit_lsn,
-            "commit_time": _times(decided.commit_ts),
+            "commit_time": times(decided.commit_ts),
             "seq": sequence(rows.column("file"), rows.column("ordinal")),
             "file": pa.repeat(pa.scalar(path), rows.num_rows),
             **{name: rows.column(name) for name in ("relation", "offset", "lsn")},
@@ -216,7 +232,7 @@ def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa
             "kind": pa.repeat(pa.scalar("ordinary"), count),
             "fate": decided.names,
             "commit_lsn": decided.commit_lsn,
-            "commit_time": _times(decided.commit_ts),
+            "commit_time": times(decided.commit_ts),
             "changes": pa.array(fragments.changes[indexes]),
             "aborted_changes": pa.array(fragments.aborted[indexes]),
             "bytes": pa.array(fragments.bytes[indexes]),

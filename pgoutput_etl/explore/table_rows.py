@@ -22,14 +22,14 @@ from pgoutput_etl.schema.table_shape import TIMESTAMP, TableShape, table_shape
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, OLD_KEY_COLUMN, OP_COLUMN, SEQ_COLUMN, UNCHANGED_COLUMN
 from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.transactions.status_lookup import STATUSES, StatusColumns
-from pgoutput_etl.types import ColumnType, ValueTextError, load_text
+from pgoutput_etl.types import ColumnType, Storage, ValueTextError, load_text
 from pgoutput_etl.types.printing import print_text
 
 STATUS_COLUMN = "_pg_fate"
 
 _TEXTS = pa.map_(pa.string(), pa.string())
 
-_ADDED_COLUMNS = pa.schema(
+ADDED_COLUMNS = pa.schema(
     [
         (OP_COLUMN, pa.string()),
         (SEQ_COLUMN, pa.int64()),
@@ -74,7 +74,7 @@ class RowQuery:
         if not shapes:
             raise ConfigError(f"the archive has no table {table!r}")
         schema = _schema([shape for versions in shapes.values() for shape in versions.values()], table)
-        missing = [name for name in where if name not in schema.names or name in _ADDED_COLUMNS.names]
+        missing = [name for name in where if name not in schema.names or name in ADDED_COLUMNS.names]
         if missing:
             raise ConfigError(f"{table} has no column {missing[0]!r}")
         return cls(table, shapes, schema, statuses, where)
@@ -84,12 +84,13 @@ def _schema(shapes: list[TableShape], table: str) -> pa.Schema:
     types: dict[str, pa.DataType] = {}
     for shape in shapes:
         for column in shape.columns:
-            if types.setdefault(column.name, column.type.arrow) != column.type.arrow:
+            stored = _TEXTS if column.type.storage is Storage.MAP else column.type.arrow
+            if types.setdefault(column.name, stored) != stored:
                 types[column.name] = pa.string()
-    taken = [name for name in types if name in _ADDED_COLUMNS.names]
+    taken = [name for name in types if name in ADDED_COLUMNS.names]
     if taken:
         raise ConfigError(f"{table} has a column {taken[0]!r}, which is the name of a metadata column")
-    return pa.schema([*types.items(), *_ADDED_COLUMNS])
+    return pa.schema([*types.items(), *ADDED_COLUMNS])
 
 
 def table_batches(path: str, content: bytes, view: RowView, query: RowQuery) -> Iterator[pa.RecordBatch]:
@@ -139,7 +140,7 @@ def _typed_rows(
             columns = _own_columns(events, shape, query.schema) | _added_columns(events, status, shape)
             if not has_commit:
                 columns |= {
-                    name: pa.nulls(events.num_rows, _ADDED_COLUMNS.field(name).type) for name in METADATA_COLUMNS[:2]
+                    name: pa.nulls(events.num_rows, ADDED_COLUMNS.field(name).type) for name in METADATA_COLUMNS[:2]
                 }
             yield pa.RecordBatch.from_arrays([columns[name] for name in query.schema.names], schema=query.schema)
 
@@ -148,11 +149,13 @@ def _own_columns(events: pa.RecordBatch, shape: TableShape, schema: pa.Schema) -
     arrays: dict[str, pa.Array] = {}
     for i, column in enumerate(shape.columns):
         array, arrow_type = events.column(f"c{i}"), schema.field(column.name).type
-        if array.type != arrow_type:
+        if arrow_type == _TEXTS:
+            array = _as_map(array)
+        elif array.type != arrow_type:
             texts = print_text(column.type, array)
             array = pa.array([None if text is None else text.decode() for text in texts], arrow_type)
         arrays[column.name] = array
-    names = [name for name in schema.names if name not in _ADDED_COLUMNS.names]
+    names = [name for name in schema.names if name not in ADDED_COLUMNS.names]
     return {name: arrays.get(name, pa.nulls(events.num_rows, schema.field(name).type)) for name in names}
 
 

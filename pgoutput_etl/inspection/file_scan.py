@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.changes.fast_events import versions_in_force
 from pgoutput_etl.compression import MAX_SIZE
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.inspection.server_settings import SettingsSample, sample_settings
@@ -26,6 +27,8 @@ from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind, Packer, unpacked
 from pgoutput_etl.scan.census import MessageCensus
 from pgoutput_etl.scan.file_summary import FileScan
 from pgoutput_etl.scan.message_row import CATALOG_TAG, CHANGE_TAGS
+from pgoutput_etl.schema.relation_history import RelationVersions
+from pgoutput_etl.schema.version_spans import UNDESCRIBED
 from pgoutput_etl.transactions.outcome import Control, FragmentId, control_rows
 from pgoutput_etl.transactions.statistics import COUNTED_KINDS, BatchStatistics, StatisticsRequest
 from pgoutput_etl.transactions.status_lookup import (
@@ -215,6 +218,22 @@ def catalog_messages(heads: bytes, statuses: StatusLookup) -> dict[int, tuple[in
             values = zip(*(column.to_pylist() for column in columns), strict=True)
             ordinals, is_committed = rows.column("ordinal").to_pylist(), decided.status == COMMITTED
             found |= {o: v for o, v, counts in zip(ordinals, values, is_committed, strict=True) if counts}
+    return found
+
+
+def undescribed(heads: bytes, statuses: StatusLookup, versions: Mapping[int, RelationVersions]) -> set[int]:
+    """OIDs of the relations that have committed changes in a file where no Relation message describes them."""
+    found: set[int] = set()
+    for block in _blocks(heads):
+        oid = block["relation"]
+        if oid is not None and oid not in found:
+            rows = statuses.of_batch(unpacked(block, (*DECIDED_BY, "ordinal")))
+            decided = statuses.decide(rows)
+            positions = pa.RecordBatch.from_arrays(
+                [rows.column("file"), rows.column("ordinal"), decided.scope], names=["file", "ordinal", "scope"]
+            )
+            numbers = versions_in_force(positions, versions.get(oid, RelationVersions(oid, (), {})))
+            found |= {oid} if (numbers[decided.status == COMMITTED] == UNDESCRIBED).any() else set()
     return found
 
 

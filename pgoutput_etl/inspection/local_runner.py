@@ -67,13 +67,23 @@ def expand_braces(pattern: str) -> list[str]:
     return [expanded for choice in inside.split(",") for expanded in expand_braces(before + choice + after)]
 
 
+def read_local(path: str) -> bytes:
+    """Raises ArchiveError for a file that can't be read, or has more bytes than one scan can read."""
+    try:
+        return plain_file.read(path, most=MAX_SIZE)
+    except OSError as error:
+        raise ArchiveError(f"{path}: can't be read: {error.strerror}") from None
+
+
 @dataclass(slots=True)
 class LocalRunner:
-    """See archive.Runner. folder: for intermediate files. processes: the maximum; 1 runs all in this process."""
+    """See archive.Runner. folder: for intermediate files. processes: the maximum; 1 runs all in this process. read:
+    returns a file's stored bytes; only `scan` calls it."""
 
     folder: Path
     framing: Framing = Framing.AUTO
     processes: int = 1
+    read: Callable[[str], bytes] = read_local
     _pool: ProcessPoolExecutor | None = None
 
     def __enter__(self) -> LocalRunner:
@@ -88,7 +98,7 @@ class LocalRunner:
         if self._pool is None and min(self.processes, len(tasks)) > 1 and size >= _MIN_BYTES_FOR_PROCESSES:
             # Arrow's threads don't survive a fork.
             self._pool = ProcessPoolExecutor(min(self.processes, len(tasks)), get_context("spawn"))
-        inspections = self._map(partial(_scan, self.folder, self.framing), tasks.items())
+        inspections = self._map(partial(_scan, self.folder, self.framing, self.read), tasks.items())
         return {inspection.number: inspection for inspection in inspections}
 
     def query(self, query: Callable[[bytes], _B]) -> dict[int, _B]:
@@ -121,18 +131,10 @@ class LocalRunner:
         return self._pool.map(function, listed, chunksize=max(1, len(listed) // (8 * self.processes)))
 
 
-def read_local(path: str) -> bytes:
-    """Raises ArchiveError for a file that can't be read, or has more bytes than one scan can read."""
-    try:
-        return plain_file.read(path, most=MAX_SIZE)
-    except OSError as error:
-        raise ArchiveError(f"{path}: can't be read: {error.strerror}") from None
-
-
-def _scan(folder: Path, framing: Framing, item: tuple[str, ScanTask]) -> FileInspection:
+def _scan(folder: Path, framing: Framing, read: Callable[[str], bytes], item: tuple[str, ScanTask]) -> FileInspection:
     path, task = item
     try:
-        inspection, heads = inspect_file(path, read_local(path), task, framing)
+        inspection, heads = inspect_file(path, read(path), task, framing)
     except ArchiveError as error:
         inspection, heads = FileInspection(task.number, error=str(error)), b""
     (folder / f"{task.number}.heads").write_bytes(heads)
@@ -159,10 +161,10 @@ def _print_to(path: Path, context: InspectionContext) -> Path:
 
 
 @contextmanager
-def local_runner(framing: Framing = Framing.AUTO) -> Iterator[LocalRunner]:
+def local_runner(framing: Framing = Framing.AUTO, read: Callable[[str], bytes] = read_local) -> Iterator[LocalRunner]:
     """A runner with a folder of its own, and a process per processor, until the end of the context."""
     with (
         TemporaryDirectory(prefix="pgoutput-etl.") as folder,
-        LocalRunner(Path(folder), framing, os.cpu_count() or 1) as runner,
+        LocalRunner(Path(folder), framing, os.cpu_count() or 1, read) as runner,
     ):
         yield runner

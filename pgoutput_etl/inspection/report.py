@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import without_offset
@@ -174,7 +174,7 @@ def _relations(inspection: Inspection) -> Iterable[RelationReport]:
     user_types = UserTypes.of(inspection.assembled.assembly.types.values(), {})
     entries: defaultdict[int, list[RelationEntry]] = defaultdict(list)
     for entry in history.entries:
-        entries[entry.relation.oid].append(entry)
+        entries[entry.relation.oid].append(replace(entry, relation=history.masked(entry.relation)))
     changed: defaultdict[int, Counter[str]] = defaultdict(Counter)
     others: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for (oid, tag, status), count in inspection.total.changes.items():

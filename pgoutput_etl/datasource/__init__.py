@@ -1,0 +1,1 @@
+"""`spark.read.format("pgoutput")`: an archive's changes as a Python data source of Spark."""
