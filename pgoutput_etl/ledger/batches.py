@@ -105,6 +105,22 @@ class LedgerBatches:
         [tables] = [row["tables"] for row in rows if row["status"] == "done"]
         return {table["oid"]: self._state(table) for table in tables}
 
+    def states_left(self, batches: Mapping[int, int]) -> dict[int, TableState]:
+        """Tables as a batch left them, with its last commit; without those that other work than landed files has
+        changed since. batches: by OID."""
+        rows = self.store.rows("batches", ("batch", "status", "last_commit_lsn", "tables", "backfill"))
+        states: dict[int, TableState] = {}
+        versions: dict[int, int] = {}
+        for row in sorted((row for row in rows if row["status"] == "done"), key=lambda row: int(row["batch"])):
+            for table in row["tables"] or ():
+                oid, version = table["oid"], table["version"]
+                if row["batch"] == batches.get(oid):
+                    states[oid] = replace(self._state(table), last_commit_lsn=row["last_commit_lsn"])
+                elif row["backfill"] is not None and versions.get(oid) != version:
+                    states.pop(oid, None)
+                versions[oid] = version
+        return states
+
     def states_at(self, lsn: int) -> StatesAt:
         """The tables as of the last batch up to a commit."""
         rows = self.store.rows("batches", ("batch", "status", "last_commit_lsn", "tables", "backfill"))

@@ -141,10 +141,13 @@ class Ledger:
         """By OID, the last LSN as of which a table was found equal to the server's."""
         return verified_through(self.store.rows("verifications", ("oid", "lsn")))
 
-    def record_verified(self, batch: Batch, oids: Iterable[int], lsn: int) -> None:
-        """batch: the last one when the tables were found equal. Needs no claim."""
-        rows = [{"oid": oid, "lsn": lsn} for oid in oids]
-        self.store.append_rows("verifications", rows, batch.number, uuid4().hex)
+    def record_verified(self, batch: int, oids: Iterable[int], lsn: int) -> None:
+        """batch: the number of the last one when the server was asked. Needs no claim."""
+        self.store.append_rows("verifications", [{"oid": oid, "lsn": lsn} for oid in oids], batch, uuid4().hex)
+
+    def verified_states(self) -> dict[int, TableState]:
+        """Tables that were found equal to the server's, as in `LedgerBatches.states_left`."""
+        return self.batches.states_left(verified_through(self.store.rows("verifications", ("oid", "batch")), "batch"))
 
     def delete_ended(self, last: Batch) -> None:
         """Deletes rows of transactions that had ended by a finished batch, in case its run died before deleting

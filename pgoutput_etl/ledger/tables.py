@@ -136,11 +136,11 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 }
 
 
-def verified_through(rows: Iterable[Mapping[str, Any]]) -> dict[int, int]:
-    """By OID, the last LSN as of which a table was found equal to the server's. rows: of `verifications`."""
+def verified_through(rows: Iterable[Mapping[str, Any]], of: str = "lsn") -> dict[int, int]:
+    """By OID, the last LSN (or batch) as of which a table was found equal to the server's. rows: of `verifications`."""
     through: dict[int, int] = {}
     for row in rows:
-        through[row["oid"]] = max(row["lsn"], through.get(row["oid"], 0))
+        through[row["oid"]] = max(row[of], through.get(row["oid"], 0))
     return through
 
 

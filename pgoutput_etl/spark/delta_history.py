@@ -45,10 +45,21 @@ def operations_since(spark: SparkSession, place: Place, version: int) -> list[st
     return own_operations(place, history.select("operation", "userMetadata").collect())
 
 
+def is_written_by_runs(spark: SparkSession, place: Place, version: int, last: int) -> bool:
+    """True if every commit after a version, through `last`, is a run's, or leaves the rows as they are."""
+    history = delta_table(spark, place).history().where(F.col("version").between(version + 1, last))
+    commits = history.select("operation", "userMetadata").collect()
+    return len(commits) == last - version and is_as_recorded(_foreign_operations(commits))
+
+
 def own_operations(place: Place, commits: Iterable[Row]) -> list[str]:
     """As `operations_since`. commits: rows of the history with operation and userMetadata."""
     if not place.tag:
         return [commit["operation"] for commit in commits]
+    return _foreign_operations(commits)
+
+
+def _foreign_operations(commits: Iterable[Row]) -> list[str]:
     applications = ((commit["operation"], application_of(commit["userMetadata"]) or "") for commit in commits)
     return [operation for operation, application in applications if not application.startswith(_APPLICATIONS)]
 

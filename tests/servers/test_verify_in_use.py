@@ -6,7 +6,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ CHANGES = (
 
 
 @contextmanager
-def writers(server: Server, pause: float) -> Iterator[None]:
+def writers(server: Server, pause: float, changes: Sequence[str] = CHANGES) -> Iterator[None]:
     """Within the context, three connections write in transactions of some statements. pause: seconds between them."""
     is_over = threading.Event()
 
@@ -76,7 +76,7 @@ def writers(server: Server, pause: float) -> Iterator[None]:
         with server.connect(autocommit=False) as connection:
             while not is_over.is_set():
                 for _ in range(chance.randint(1, 6)):
-                    change = chance.choice(CHANGES).format(chance.randint(1, 3000), chance.randint(3001, 9000))
+                    change = chance.choice(changes).format(chance.randint(101, 2500), chance.randint(3001, 9000))
                     try:
                         with connection.transaction():
                             connection.execute(change.encode())
@@ -139,9 +139,11 @@ class Archive:
         found.write.format("delta").mode("append").save(str(self.place(table)))
 
 
-@pytest.fixture
-def archive(spark: SparkSession, tmp_path: Path, landing: Path) -> Iterator[Archive]:
-    with archive_of(18, spark, tmp_path, landing) as found:
+@pytest.fixture(scope="module")
+def archive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Archive]:
+    """One for all tests: each leaves Delta as it should be, but the last."""
+    folder, landing = (tmp_path_factory.mktemp(name) for name in ("in_use", "landing"))
+    with archive_of(18, spark, folder, landing) as found:
         yield found
 
 
@@ -156,16 +158,19 @@ def archive_of(version: Version, spark: SparkSession, tmp_path: Path, landing: P
         yield found
 
 
-def check_rounds(archive: Archive, rounds: int, pause: float, tables: tuple[str, ...] = ("*",)) -> None:
-    """Asks during writes, applies, and settles, again and again."""
-    with writers(archive.server, pause):
-        first = archive.verify(tables=tables)
+def check_rounds(
+    archive: Archive, rounds: int, pause: float, names: Sequence[str] = ("",), *, since: bool = False
+) -> None:
+    """Asks during writes, applies, and settles, again and again. names: of the tables to write and to compare."""
+    options: dict[str, Any] = {"tables": tuple(f"public.{name or '*'}" for name in names), "since": since}
+    with writers(archive.server, pause, [change for change in CHANGES if any(name in change for name in names)]):
+        first = archive.verify(**options)
         assert first.exit_code == EXIT_TRY_LATER, "three writers have changed some table"
         assert first.asked is not None
         undecided = 0
         for _ in range(rounds):
             archive.apply()
-            settled = archive.verify(tables=tables)
+            settled = archive.verify(**options)
             differing = [table for table in settled.tables if table.differing or table.why_not is not None]
             assert (settled.exit_code, differing) == (EXIT_DONE, [])
             assert len(settled.tables) == len(first.asked.tables) + len(first.tables)
@@ -192,9 +197,9 @@ def test_at_once_without_replication(archive: Archive) -> None:
         "update counted set n = -1 where id = 5; create table late (id int); insert into late values (1)"
     )
     archive.server.psql("create role reader login; grant select on counted, named to reader")
-    url = archive.url.replace("postgres@", "reader@")
+    url, kept = archive.url.replace("postgres@", "reader@"), archive.kept
     refused = archive.verify(jdbc=f"jdbc:{url}", tables=("public.named", "public.l*"))
-    assert (refused.exit_code, refused.asked, archive.kept) == (EXIT_DIFFERENT, None, [])
+    assert (refused.exit_code, refused.asked, archive.kept) == (EXIT_DIFFERENT, None, kept)
     assert {t.table: t.why_not for t in refused.tables} == {
         "named": None,
         "log": "--server: the server says: permission denied for table log",
@@ -209,16 +214,15 @@ def test_at_once_without_replication(archive: Archive) -> None:
     assert archive.verify(jdbc=f"jdbc:{archive.url}", tables=("public.named",)).exit_code == EXIT_DONE
 
 
-def test_no_difference_while_others_write(archive: Archive) -> None:
-    check_rounds(archive, 5, pause=0.05, tables=("public.counted", "public.log", "public.parted"))
-
-
-def test_planted_differences_are_found(archive: Archive) -> None:
-    archive.change("counted", "id = 77", n="n + 1", note="'SECRET'")
+def test_planted_differences_are_found_and_repaired(archive: Archive) -> None:
+    archive.change("counted", "id in (77, 78)", n="n + 1", note="'SECRET'")
+    archive.delete("counted", "id in (79, 80, 81)")
+    archive.double("counted", "id in (82, 83)", rows=2)
     archive.change("named", "name = 'name 3'", name="'name 3 '")
     archive.delete("parted", "id = 4")
     archive.double("log", "line = 'line 7'", rows=8)
-    archive.server.psql("update counted set n = -1 where id = 78; update named set v = 0 where name = 'name 4'")
+    archive.delete("log", "line = 'line 8'")
+    archive.server.psql("update counted set n = -1 where id = 84; update named set v = 0 where name = 'name 4'")
     archive.server.psql("update parted set v = 'w' where id = 5; insert into log (line) values ('more')")
     archive.apply()
     begun = archive.verify(begin=True)
@@ -230,42 +234,13 @@ def test_planted_differences_are_found(archive: Archive) -> None:
     assert kept.stat().st_mode & 0o077 == 0, "it has rows"
     early = archive.verify(finish=True)
     assert (early.exit_code, early.asked) == (EXIT_TRY_LATER, begun.asked), "no commit has passed that moment"
-    archive.apply()  # the transaction that verify has made
-    found = archive.verify(finish=True)
-    assert (found.exit_code, archive.kept) == (EXIT_DIFFERENT, [])
-    counts = {t.table: (t.only_delta, t.only_other, t.differs) for t in found.tables if t.differing}
-    assert counts == {"counted": (0, 0, 1), "named": (1, 1, 0), "parted": (0, 1, 0), "log": (8, 0, 0)}
-    assert found.next_command is not None
-    assert f"--server postgresql://127.0.0.1:{archive.server.port}/postgres" in found.next_command
-    assert "SECRET" not in found.to_json()
-    with pytest.raises(RunError, match="the server has not been asked: run verify --begin"):
-        archive.verify(finish=True)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("version", [16, 18])
-def test_a_hundred_times(version: Version, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    with archive_of(version, spark, tmp_path, landing) as archive:
-        check_rounds(archive, 50, pause=0)
-
-
-def test_repair_writes_what_is_settled(archive: Archive) -> None:
-    archive.change("counted", "id in (77, 78)", n="n + 1", note="'SECRET'")
-    archive.delete("counted", "id in (79, 80, 81)")
-    archive.double("counted", "id in (82, 83)", rows=2)
-    archive.change("named", "name = 'name 3'", name="'name 3 '")
-    archive.delete("parted", "id = 4")
-    archive.double("log", "line = 'line 7'", rows=8)
-    archive.delete("log", "line = 'line 8'")
-    archive.server.psql("update counted set n = -1 where id = 84; update named set v = 0 where name = 'name 4'")
-    archive.server.psql("update parted set v = 'w' where id = 5; insert into log (line) values ('more')")
-    archive.apply()
-    archive.verify(begin=True)
     archive.server.psql("update counted set n = n + 5 where id in (78, 83); delete from counted where id = 80")
     archive.server.psql("update named set v = 1 where name = 'name 9'; delete from log where line = 'line 8'")
     archive.apply()
     found = archive.verify(finish=True, repair=True)
     assert (found.exit_code, archive.kept) == (EXIT_DIFFERENT, [])
+    counts = {t.table: (t.only_delta, t.only_other, t.differs) for t in found.tables if t.differing}
+    assert counts == {"counted": (2, 3, 2), "named": (1, 1, 0), "parted": (0, 1, 0), "log": (8, 8, 0)}
     assert {t.table: (t.repair, t.is_repaired) for t in found.tables if t.differing} == {
         "counted": ("4 rows repaired; 3 rows left that changed since: verify again", False),
         "named": ("2 rows repaired", True),
@@ -273,12 +248,64 @@ def test_repair_writes_what_is_settled(archive: Archive) -> None:
         "log": ("8 rows repaired; 1 row left that changed since: verify again", False),
     }
     assert found.next_command is not None
-    assert "--tables public.counted,public.log --server postgresql://" in found.next_command
+    assert f"--tables public.counted,public.log --server postgresql://127.0.0.1:{archive.server.port}/postgres" in (
+        found.next_command
+    )
+    assert "SECRET" not in found.to_json()
+    with pytest.raises(RunError, match="the server has not been asked: run verify --begin"):
+        archive.verify(finish=True)
     assert repaired(archive) == {"counted": "1 row repaired"}, "of the two that were one"
 
 
+def test_no_difference_while_others_write(archive: Archive) -> None:
+    check_rounds(archive, 5, pause=0.05, names=("counted", "log", "parted"))
+    archive.apply()
+    archive.verify(finish=True)
+
+
+def test_since_sees_written_ranges_only(archive: Archive) -> None:
+    assert archive.verify(jdbc=f"jdbc:{archive.url}").exit_code == EXIT_DONE
+    archive.change("counted", "id = 2900", n="n + 1")
+    archive.server.psql("update counted set n = n + 1 where id = 42; delete from named where name = 'name 42'")
+    before = archive.apply().verified_through
+    blind = archive.verify(since=True)
+    assert (blind.exit_code, blind.asked) == (EXIT_DONE, None), "nobody looks at row 2900"
+    ranges = {table.table: (table.ranges - table.ranges_skipped, table.ranges) for table in blind.tables}
+    assert ranges.pop("named") == (1, 256)
+    assert (asked := ranges.pop("counted"))[0] == 1 < asked[1] - 4
+    assert set(ranges.values()) == {(0, 1)}
+    assert [remark for remark in blind.remarks if "verify without --since" in remark], "of the program that wrote 2900"
+    archive.change("counted", "id in (43, 44)", n="n + 1")
+    archive.server.psql("update counted set n = n + 1 where id = 42; update counted set id = 9999 where id = 44")
+    archive.server.psql("truncate only child")
+    after = archive.apply().verified_through
+    assert {name for name in before if after[name] == before[name]} == {"public.counted"}
+    assert archive.verify(begin=True, since=True).asked is not None
+    archive.apply()
+    found = archive.verify(finish=True)
+    tables = {table.table: table for table in found.tables}
+    assert (found.exit_code, tables["counted"].differs, tables["counted"].differing) == (EXIT_DIFFERENT, 1, 1), "id 43"
+    assert 2 <= tables["counted"].ranges - tables["counted"].ranges_skipped <= 3, "those of 42, divided, and 9999"
+    assert tables["child"].ranges_skipped == 0, "a TRUNCATE changes all rows"
+    whole = archive.verify(jdbc=f"jdbc:{archive.url}")
+    assert {table.table: table.differs for table in whole.tables if table.differing} == {"counted": 2}
+
+
 @pytest.mark.soak
-def test_repair_ends_states_and_waits_for_other_runs(archive: Archive) -> None:
+@pytest.mark.parametrize("since", [False, True])
+@pytest.mark.parametrize("version", [14, 16, 18])
+def test_a_hundred_times(version: Version, since: bool, spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    with archive_of(version, spark, tmp_path, landing) as archive:
+        check_rounds(archive, 17, pause=0, since=since)
+
+
+@pytest.mark.soak
+def test_repair_ends_states_and_waits_for_other_runs(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
+    with archive_of(18, spark, tmp_path, landing) as archive:
+        check_states(archive)
+
+
+def check_states(archive: Archive) -> None:
     archive.delete("counted", "id = 89")
     archive.server.psql("update counted set n = -1 where id = 88")
     archive.apply()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.answers.moment.read import MomentReader, TablesFound, archive_of, commit_of
+from pgoutput_etl.answers.moment.read import MomentReader, archive_of, commit_of
 from pgoutput_etl.answers.moment.request import Moment
 from pgoutput_etl.answers.undo.page import page
 from pgoutput_etl.answers.undo.report import LeftOut, UndoSummary, counts_of
@@ -30,7 +30,7 @@ from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.spark.shared_file import shared_file
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.moves import with_removals
-from pgoutput_etl.targets.plan import APPLIED, TablePlan, TableTask
+from pgoutput_etl.targets.plan import APPLIED, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.types import ColumnType, Storage
 from pgoutput_etl.types.arrays import FIRST_USER_OID
@@ -118,7 +118,7 @@ def undone_tables(archive: DeltaArchive, request: UndoRequest, progress: Progres
         raise ConfigError(f"no transaction{_within(selection.range)} changed these tables")
     oids = {row["relation"] for row in touching}
     found = reader.find(before, request.tables)
-    plan = planned(archive, rows, found, oids)
+    plan = planned(archive, rows, [state for state, _ in found.rows], oids)
     tasks, held = {task.oid: task for task in plan.tasks}, {held.oid: held.reason for held in plan.held}
     stored = {state.oid: frame for state, frame in found.rows}
     left_out, tables = list[LeftOut](), list[UndoneTable]()
@@ -151,9 +151,11 @@ def _is_replaced(archive: DeltaArchive, oid: int) -> bool:
     return state is not None and (state.is_displaced or archive.names.get(archive.name(oid)) != oid)
 
 
-def planned(archive: LedgerArchive, rows: CommittedBlocks, found: TablesFound, oids: Collection[int]) -> TablePlan:
+def planned(
+    archive: LedgerArchive, rows: CommittedBlocks, before: Iterable[TableState], oids: Collection[int]
+) -> TablePlan:
     """How the changes would be applied to the rows before them. oids: of the tables to undo."""
-    states = {state.oid: replace(state, status=APPLIED, reason=None) for state, _ in found.rows}
+    states = {state.oid: replace(state, status=APPLIED, reason=None) for state in before}
     own = {oid: state for oid, state in states.items() if oid in oids}
     counts = {oid: counted for oid, counted in rows.counts(archive.relations).items() if oid in oids}
     return make_plan(

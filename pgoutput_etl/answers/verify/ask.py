@@ -7,19 +7,21 @@ are fetched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import TypeVar
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_read
 from pgoutput_etl.answers.verify.key_ranges import (
     GREATEST,
     HASH_BITS,
+    ROWS_IN_RANGE,
     Digest,
     Ranges,
     differing_ranges,
@@ -35,6 +37,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.identifiers import is_chosen
+from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.postgres.catalog import QUERY, CatalogTable, read_catalog
 from pgoutput_etl.postgres.live_server import ServerMoment, ask_server, mark, server_errors, server_moment, shown
@@ -87,11 +90,13 @@ class PublishedTable:
         ranges: Ranges,
         numbers: Sequence[int] | None = None,
     ) -> dict[int, Digest]:
-        """numbers: of the wanted ranges, None for all."""
-        table, wanted = self._query(columns, ranges), range(ranges.count) if numbers is None else numbers
+        """numbers: of the wanted ranges, None for all that are compared."""
+        table, wanted = self._query(columns, ranges), ranges.numbers if numbers is None else numbers
+        if not wanted:
+            return {}
         # Hashed ranges take a scan of the whole table, so one connection reads all of them.
         count = 1 if ranges.is_hashed else min(self.connections, len(wanted))
-        shares = [numbers] if count == 1 else [wanted[i::count] for i in range(count)]
+        shares = [wanted[i::count] for i in range(count)]
         with ThreadPoolExecutor(count) as pool:
             answers = pool.map(lambda share: moment.ask(table.digests(ranges, share)), shares)
             return merge_digests(row for answer in answers for row in answer)
@@ -127,14 +132,23 @@ class _Comparison:
     greatest: int
 
     @classmethod
-    def of(cls, side: DeltaSide, other: PublishedTable, choice: ColumnChoice) -> _Comparison:
-        size, (least, greatest) = key_size(side.current, choice.columns, choice.key)
-        ranges = plan_ranges(choice.columns, choice.key, size, (least, greatest))
+    def of(cls, side: DeltaSide, other: PublishedTable, choice: ColumnChoice, changed: DataFrame | None) -> _Comparison:
+        """changed: `one`, keys of the rows to compare, with those beside them; None for the whole table."""
+        columns, key = choice.columns, choice.key
+        size, (least, greatest) = key_size(side.current, columns, key)
+        rows_in_range = ROWS_IN_RANGE if changed is None else _ROWS_IN_PART
+        ranges = plan_ranges(columns, key, size, (least, greatest), rows_in_range)
         if ranges.is_hashed:
             least, greatest = 0, (1 << HASH_BITS) - 1
         elif greatest is not None and greatest < GREATEST:  # rows that Delta doesn't have yet are often behind it
             ranges = replace(ranges, starts=(*ranges.starts, greatest + 1))
-        digests = digests_of(side.texts(choice.columns), len(choice.columns), ranges)
+        if changed is not None and key:
+            texts = {name: F.lit(None).cast("string") for name in text_names(len(columns))}
+            texts |= {f"t{i}": F.col("one")[n] for n, i in enumerate(key)}
+            keys = changed.select(*(text.alias(name) for name, text in texts.items()))
+            ranges = replace(ranges, only=tuple(sorted(digests_of(keys, len(columns), ranges))))
+            side = side.within(columns, ranges)
+        digests = digests_of(side.texts(columns), len(columns), ranges)
         return cls(side, other, choice, ranges, digests, least or 0, greatest or 0)
 
     def answer(self, moment: ServerMoment) -> AskedTable | VerifiedTable:
@@ -145,7 +159,7 @@ class _Comparison:
             if not parts:
                 break
             ranges, kept = ranges.divided(parts, self.least, self.greatest)
-            new = sorted({*range(ranges.count)}.difference(kept.values()))
+            new = sorted({*ranges.numbers}.difference(kept.values()))
             theirs = {kept[number]: digest for number, digest in theirs.items() if number in kept}
             theirs |= self.other.digests(moment, columns, ranges, new)
             ours = digests_of(self.side.texts(columns), len(columns), ranges)
@@ -163,6 +177,7 @@ class _Comparison:
             rows=rows,
             other_rows=rows,
             ranges=self.ranges.count,
+            ranges_skipped=self.ranges.count - len(self.ranges.numbers),
             by_value=choice.by_value,
             not_compared=dict(choice.not_compared),
         )
@@ -213,13 +228,15 @@ def _shares(sizes: Mapping[int, int]) -> Iterator[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """states: of the chosen tables, after the last batch. known: names of all tables that Delta has."""
+    """states: of the chosen tables, after the last batch. changed: by OID, the keys that have changed since a table was
+    found equal, None without any; a table that has no entry is compared as a whole."""
 
     spark: SparkSession
     config: Config
     request: VerifyRequest
+    last: Batch
     states: Sequence[TableState]
-    known: Collection[str]
+    changed: Mapping[int, DataFrame | None]
     user_types: UserTypes
     progress: Progress
 
@@ -234,7 +251,8 @@ class Asking:
             ask = partial(self._guarded, partial(_answered, moment))
             results = pool.map([*zip(self.states, prepared, strict=True)], _name, ask)
             gone = {row["oid"] for row in moment.ask(rewritten(state.oid for state in self.states))}
-            others = [table for name, table in sorted(catalog.items()) if name not in self.known]
+            known = {state.full_name for state in self.last.tables.values()}
+            others = [table for name, table in sorted(catalog.items()) if name not in known]
             missing, unread = self._unknown(moment, others)
         if is_live:
             mark(url)
@@ -246,6 +264,8 @@ class Asking:
         ]
         return ServerAnswer(
             moment.lsn,
+            self.last.number - self.last.resumed,
+            self.last.last_commit_lsn if self.request.since else moment.lsn,
             datetime.now(timezone.utc).isoformat(timespec="seconds"),
             shown(url),
             tuple(result for result in results if isinstance(result, AskedTable)),
@@ -282,13 +302,16 @@ class Asking:
         if why is not None or table is None:
             why = why or "the server doesn't publish it"
             return VerifiedTable(state.schema, state.table, why_not=why, is_held=is_held)
+        changed = self.changed.get(state.oid)
+        if changed is None and state.oid in self.changed:
+            return VerifiedTable(state.schema, state.table, ranges=1, ranges_skipped=1)
         side = DeltaSide.stored(self.spark, state, self.user_types)
         other = PublishedTable(table, self.request.connections)
         choice = side.chosen(other)
         if choice.why_not is not None:
             names = dict(choice.not_compared)
             return VerifiedTable(state.schema, state.table, why_not=choice.why_not, not_compared=names)
-        return _Comparison.of(side, other, choice)
+        return _Comparison.of(side, other, choice, changed)
 
     def _guarded(self, work: Callable[[TableState, T], R], table: tuple[TableState, T]) -> R | VerifiedTable:
         """The work's result; that the table can't be compared if an error is about it alone."""

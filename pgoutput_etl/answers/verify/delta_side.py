@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.answers.verify.key_ranges import Ranges
 from pgoutput_etl.answers.verify.row_text import delta_texts
 from pgoutput_etl.answers.verify.sides import ComparedSide, OtherDelta
+from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.target_columns import current_rows, is_current
 from pgoutput_etl.schema.table_shape import table_columns
@@ -57,6 +61,14 @@ class DeltaSide:
 
     def texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
         return delta_texts(self.current, columns)
+
+    def within(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> DeltaSide:
+        """Without rows of ranges that are not compared, as far as Spark can tell."""
+        if ranges.only is None or ranges.is_hashed:
+            return self
+        key = F.col(quoted(columns[ranges.columns[0]].name))
+        spans = [key.between(low, high) for low, high in ranges.spans()]
+        return replace(self, rows=self.rows.where(reduce(or_, spans, key.isNull())))
 
     def former(self, columns: Sequence[ComparedColumn]) -> DataFrame | None:
         """Deleted rows with the transaction that deleted them; mode history doesn't store its xid."""

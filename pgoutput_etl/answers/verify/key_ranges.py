@@ -66,16 +66,22 @@ class Ranges:
     """The rule that assigns rows to ranges, the same on both sides. columns: positions of the columns that decide.
 
     starts: the place at which each range but the first begins: of the integer in the one column, or, if is_hashed, of
-    the first HASH_BITS of the MD5 of the columns' texts.
+    the first HASH_BITS of the MD5 of the columns' texts. only: the numbers of the ranges that are compared, or None for
+    all.
     """
 
     columns: tuple[int, ...]
     starts: tuple[int, ...]
     is_hashed: bool = False
+    only: tuple[int, ...] | None = None
 
     @property
     def count(self) -> int:
         return len(self.starts) + 1
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        return range(self.count) if self.only is None else self.only
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
@@ -92,7 +98,18 @@ class Ranges:
         starts = tuple(sorted({*self.starts, *added}))
         number_of = {low: number for number, low in enumerate((LEAST, *starts))}
         same = {number: number_of[low] for number, (low, _) in enumerate(bounds) if number not in parts}
-        return replace(self, starts=starts), same
+        skipped = {same[number] for number in set(range(self.count)).difference(self.numbers)}
+        only = None if self.only is None else tuple(n for n in range(len(starts) + 1) if n not in skipped)
+        return replace(self, starts=starts, only=only), same
+
+    def spans(self) -> list[tuple[int, int]]:
+        """The bounds of the compared ranges, with neighbors as one."""
+        spans: list[tuple[int, int]] = []
+        for low, high in map(self.bounds.__getitem__, self.numbers):
+            if spans and spans[-1][1] == low - 1:
+                low = spans.pop()[0]
+            spans.append((low, high))
+        return spans
 
     def range_of(self, row: Sequence[Text]) -> int:
         """A key that is not an integer (NULL, or a malformed field of a file) is in the first range."""
@@ -109,13 +126,17 @@ class Ranges:
 
 
 def plan_ranges(
-    columns: Sequence[ComparedColumn], key: Sequence[int], rows: int, limits: tuple[int | None, int | None]
+    columns: Sequence[ComparedColumn],
+    key: Sequence[int],
+    rows: int,
+    limits: tuple[int | None, int | None],
+    rows_in_range: int = ROWS_IN_RANGE,
 ) -> Ranges:
     """key: positions of the key's columns; empty for a bag, where all columns decide. limits: least and greatest value
     of the key's first column, if that column holds integers."""
     deciding = tuple(key) or tuple(range(len(columns)))
     if has_integer_key(columns, key):
-        return Ranges((key[0],), _starts(rows, *limits))
+        return Ranges((key[0],), _starts(-(-rows // rows_in_range), *limits))
     if any(columns[i].by_value for i in deciding):
         return Ranges(deciding, (), is_hashed=True)
     return Ranges(deciding, tuple(range(_HASH_WIDTH, 1 << HASH_BITS, _HASH_WIDTH)), is_hashed=True)
@@ -128,12 +149,11 @@ def has_integer_key(columns: Sequence[ComparedColumn], key: Sequence[int]) -> bo
     return bool(key) and columns[key[0]].type.arrow in INTEGERS
 
 
-def _starts(rows: int, least: int | None, greatest: int | None) -> tuple[int, ...]:
-    """Starts of ranges of equal width, about one per ROWS_IN_RANGE rows."""
-    count = min(-(-rows // ROWS_IN_RANGE), MAX_RANGES)
+def _starts(count: int, least: int | None, greatest: int | None) -> tuple[int, ...]:
+    """Starts of ranges of equal width, as many as allowed."""
     if least is None or greatest is None or count < 2:
         return ()
-    return between(least, greatest, count)
+    return between(least, greatest, min(count, MAX_RANGES))
 
 
 def between(least: int, greatest: int, count: int) -> tuple[int, ...]:

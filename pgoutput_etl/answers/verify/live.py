@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.answers.verify.ask import Asking
 from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
@@ -24,28 +24,33 @@ from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.postgres.live_server import ask_server
 from pgoutput_etl.postgres.queries import POSITION
+from pgoutput_etl.spark.delta_history import is_written_by_runs
 from pgoutput_etl.spark.shared_file import SharedFile
+from pgoutput_etl.targets.plan import TableState
 
 _POLL = 5.0  # seconds
+
+_FOREIGN = (
+    "other programs may have changed it since it was last found equal, also where --since doesn't look, so its "
+    "verified LSN stays: verify without --since"
+)
+
+Changed = Callable[[DeltaArchive, Sequence[TableState], Progress], Mapping[int, DataFrame | None]]
 
 Mend = Callable[[ServerAnswer, Sequence[VerifiedTable], Sequence[SettledTable]], list[VerifiedTable]]
 
 
 @dataclass(frozen=True)
 class LiveVerification:
+    """mend: repairs settled tables, and adds what has become of them. changed: for --since, the result as in Asking."""
+
     spark: SparkSession
     config: Config
     request: VerifyRequest
     ledger: DeltaLedger
     progress: Progress
     mend: Mend | None = None
-
-    @classmethod
-    def of(
-        cls, spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress, mend: Mend | None
-    ) -> LiveVerification:
-        """mend: repairs settled tables, and adds what has become of them."""
-        return cls(spark, config, request, DeltaLedger.of(spark, config), progress, mend)
+    changed: Changed | None = None
 
     @cached_property
     def file(self) -> SharedFile:
@@ -78,7 +83,8 @@ class LiveVerification:
         settled = Settling(self.spark, self._archive(last), answer, self.request, self.progress).run()
         [after] = ask_server(self.request.url, POSITION)
         lsns = (format_lsn(answer.lsn), str(after["lsn"]))
-        return replace(self._summary(replace(answer, lsn=last.last_commit_lsn), settled, None), server_lsns=lsns)
+        reached = last.last_commit_lsn
+        return replace(self._summary(replace(answer, lsn=reached, through=reached), settled, None), server_lsns=lsns)
 
     def _last(self) -> Batch:
         return applied(self.ledger.batches.last(), self.ledger.source)
@@ -93,9 +99,10 @@ class LiveVerification:
 
     def _answer(self, last: Batch) -> ServerAnswer:
         states = chosen_states(self.config, last.tables, self.request.tables)
-        known = {state.full_name for state in last.tables.values()}
-        types = self._archive(last).user_types
-        return Asking(self.spark, self.config, self.request, states, known, types, self.progress).run()
+        archive, changed = self._archive(last), self.changed if self.request.since else None
+        keys = {} if changed is None else changed(archive, states, self.progress)
+        types = archive.user_types
+        return Asking(self.spark, self.config, self.request, last, states, keys, types, self.progress).run()
 
     def _settled(self, answer: ServerAnswer) -> list[VerifiedTable] | None:
         """The tables, as of the answer's moment. None if no apply has passed it, and does not within --wait."""
@@ -125,8 +132,11 @@ class LiveVerification:
         """left: that the next run settles."""
         last = self._last()
         named = named_states(self.config, last.tables)
-        equal = [named[t.full_name].oid for t in tables if t.is_equal and t.full_name in named]
-        self.ledger.record_verified(last, equal, answer.lsn)
+        equal = [t for t in tables if t.is_equal and t.full_name in named]
+        bases = self.ledger.verified_states() if any(table.ranges_skipped for table in equal) else {}
+        foreign = [t for t in equal if t.ranges_skipped and not self._is_own(bases, named[t.full_name])]
+        oids = [named[table.full_name].oid for table in equal if table not in foreign]
+        self.ledger.record_verified(answer.batch, oids, answer.through)
         compared = [named[t.full_name] for t in tables if t.why_not is None and t.full_name in named]
         differing = [named[t.full_name] for t in tables if t.is_different and t.full_name in named]
         return VerifySummary(
@@ -134,8 +144,16 @@ class LiveVerification:
             answer.against,
             answer.lsn,
             tuple(sorted(tables, key=lambda table: (table.schema, table.table))),
-            remarks=tuple(remark for state in compared if (remark := foreign_changes(self.spark, state)) is not None),
+            remarks=(
+                *(remark for state in compared if (remark := foreign_changes(self.spark, state)) is not None),
+                *(f"{table.name}: {_FOREIGN}" for table in foreign),
+            ),
             next_command=mending_command(differing, answer.against, self.config),
             asked=None if left is None else left.asked,
             is_decided=is_begun or left is not answer,
         )
+
+    def _is_own(self, bases: Mapping[int, TableState], state: TableState) -> bool:
+        """True if only this package's runs have changed the table since it was last found equal."""
+        base = bases.get(state.oid)
+        return base is not None and is_written_by_runs(self.spark, state.path, base.version, state.version)

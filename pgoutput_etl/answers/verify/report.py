@@ -52,7 +52,8 @@ class VerifiedTable:
 
     why_not: the reason why the whole table was not compared. is_held: the table is held, is missing, or can't be read.
     is_undecided: it can be compared the next time. rows_unread: in ranges that differ, of which no rows were kept.
-    repair: what has become of the differences; is_repaired: they are all gone.
+    ranges_skipped: by --since; `rows` has none of their rows. repair: what has become of the differences; is_repaired:
+    they are all gone.
     """
 
     schema: str
@@ -61,6 +62,7 @@ class VerifiedTable:
     other_rows: int = 0
     ranges: int = 0
     ranges_differing: int = 0
+    ranges_skipped: int = 0
     only_delta: int = 0
     only_other: int = 0
     differs: int = 0
@@ -142,7 +144,7 @@ def print_verification(summary: VerifySummary, console: Console | None = None) -
     """Prints the verdict, then the tables, then a sample of the rows that differ."""
     lines = [line for table in summary.tables for line in _table_lines(table)]
     print_parts([_verdict(summary), _grid(summary), *lines], console)
-    print_parts([*_server_lines(summary), *_asked_lines(summary), *summary.remarks], console)
+    print_parts([*_skipped_lines(summary), *_server_lines(summary), *_asked_lines(summary), *summary.remarks], console)
     if summary.next_command is not None:
         is_exact = summary.server_lsns is None
         advice = "Run this" if is_exact else "Unless later commits explain the differences, run this"
@@ -184,6 +186,13 @@ def _grid(summary: VerifySummary) -> Table:
     numbers |= {name: counts for name, counts in details.items() if any(counts)}
     rows = [(t.name, [counts[i] for counts in numbers.values()], ()) for i, t in enumerate(compared)]
     return grid("table", numbers, (), rows)
+
+
+def _skipped_lines(summary: VerifySummary) -> list[str]:
+    skipped = sum(table.ranges_skipped for table in summary.tables)
+    ranges = counted(sum(table.ranges for table in summary.tables), "range")
+    line = f"Not compared: {skipped:,} of {ranges}, in which no row was written since they were last found equal."
+    return [f"{line} Damage there stays unseen."] if skipped else []
 
 
 def _server_lines(summary: VerifySummary) -> list[str]:

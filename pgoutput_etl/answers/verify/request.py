@@ -23,6 +23,13 @@ class VerifyRequest:
     begin: Annotated[bool, Option("with --server: only ask the server")] = False
     finish: Annotated[bool, Option("only compare what the server was asked, once an apply has passed it")] = False
     wait: Annotated[timedelta | None, Option("wait until an apply has passed it", INTERVAL)] = None
+    since: Annotated[
+        bool,
+        Option(
+            "with --server: compare only ranges of keys with rows written since the table was last found equal; damage "
+            "elsewhere stays unseen"
+        ),
+    ] = False
     repair: Annotated[bool, Option("with --server: write the rows that are found to differ, and nothing else")] = False
     publications: Annotated[
         tuple[str, ...], Option("with a server: the slot's publications (default: all)", NAMES, "--publication")
@@ -45,8 +52,8 @@ class VerifyRequest:
         sides = (self.server, self.jdbc, self.csv, self.delta)
         if sum(side is not None for side in sides) != 1 and not (self.finish and sides == (None,) * 4):
             raise ConfigError("expected one of --server, --jdbc, --csv and --delta")
-        if not self.is_live and (self.begin or self.finish or self.wait is not None or self.repair):
-            raise ConfigError("--begin, --finish, --wait and --repair are for --server")
+        if not self.is_live and (self.begin or self.wait is not None or self.since or self.repair):
+            raise ConfigError("--begin, --finish, --wait, --since and --repair are for --server")
         if self.of_server:
             self._check_server()
         elif self.publications or self.table is None or self.tables is not None:
@@ -61,7 +68,7 @@ class VerifyRequest:
             raise ConfigError("--at-lsn is for --csv and --delta; a server is compared as of its own moment")
         if self.begin and (self.finish or self.wait is not None or self.repair):
             raise ConfigError("--begin only asks: --finish, in a later run, compares; --wait and --repair are for it")
-        if self.finish and (self.tables or self.publications):
+        if self.finish and (self.tables or self.publications or self.since):
             raise ConfigError("--finish compares the tables that the server was asked for")
         if not self.finish or self.server is not None:
             _ = self.url

@@ -155,13 +155,15 @@ def text_batches(
 
 
 def digests_of(texts: DataFrame, width: int, ranges: Ranges) -> dict[int, Digest]:
-    """Digests by range, without empty ranges."""
+    """Digests by compared range, without empty ranges."""
+    compared = frozenset(ranges.numbers)
 
     def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         digests: dict[int, Digest] = {}
         for batch in batches:
             for row in zip(*(batch.column(i).to_pylist() for i in range(width)), strict=True):
-                digests.setdefault(ranges.range_of(row), Digest()).add(row)
+                if (number := ranges.range_of(row)) in compared:
+                    digests.setdefault(number, Digest()).add(row)
         rows = [{"range": n, "rows": d.rows, "first": d.first, "second": d.second} for n, d in digests.items()]
         yield pa.RecordBatch.from_pylist(rows, _DIGESTS)
 

@@ -33,7 +33,7 @@ from pgoutput_etl.transactions.outcome import TransactionStatus
 from pgoutput_etl.types import UserTypes
 
 if TYPE_CHECKING:
-    from pgoutput_etl.answers.verify.live import Mend
+    from pgoutput_etl.answers.verify.live import Changed, Mend
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,10 @@ def verify(
     request: VerifyRequest,
     progress: Progress = no_progress,
     mend: Mend | None = None,
+    changed: Changed | None = None,
 ) -> VerifySummary:
     """Compares Delta tables with a server, or one with CSV files or another Delta table. Writes nothing but what a
-    server in use was asked, until that is settled, and what `mend` writes then.
+    server in use was asked, until that is settled, and what `mend` writes then. changed: as for LiveVerification.
 
     Raises PgoutputEtlError.
     """
@@ -61,7 +62,7 @@ def verify(
     if request.of_server:
         from pgoutput_etl.answers.verify.live import LiveVerification
 
-        summary = LiveVerification.of(spark, config, request, progress, mend).run()
+        summary = LiveVerification(spark, config, request, DeltaLedger.of(spark, config), progress, mend, changed).run()
     else:
         summary = _with_rows(spark, config, request, progress)
     reasons = [

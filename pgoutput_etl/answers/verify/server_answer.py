@@ -21,7 +21,7 @@ from pgoutput_etl.identifiers import path_segment, printable
 from pgoutput_etl.spark.shared_file import SharedFile, shared_file
 from pgoutput_etl.types.canonical_text import Text
 
-_FOLDER, _VERSION = "verify", 1
+_FOLDER, _VERSION = "verify", 2
 
 Rows = Mapping[int, list[list[Text]]]  # texts of the columns, by range
 
@@ -44,11 +44,14 @@ class AskedTable:
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """lsn: the server had all transactions that committed before. at: ISO 8601. against: its URL, for the report.
+    """lsn: the server had all transactions that committed before. batch: the last one then. through: the LSN as of
+    which tables are known to be equal if no difference is found. at: ISO 8601. against: its URL, for the report.
     tables: those in which Delta differed as of its last commit; decided: those that were equal, or can't be compared.
     missing: schemas and names of published tables with rows that Delta did not have."""
 
     lsn: int
+    batch: int
+    through: int
     at: str
     against: str
     tables: tuple[AskedTable, ...]
@@ -75,7 +78,7 @@ class ServerAnswer:
             raise RunError(f"verify --begin was run by another version of this package ({version}): run it again")
         tables, decided = tuple(map(_table, fields["tables"])), tuple(map(_decided, fields["decided"]))
         missing = tuple((schema, table) for schema, table in fields["missing"])
-        return cls(fields["lsn"], fields["at"], fields["against"], tables, decided, missing)
+        return cls(**{**fields, "tables": tables, "decided": decided, "missing": missing})
 
 
 def _decided(fields: dict[str, Any]) -> VerifiedTable:
@@ -89,7 +92,7 @@ def _table(fields: dict[str, Any]) -> AskedTable:
         fields["schema"],
         fields["table"],
         tuple(fields["columns"]),
-        Ranges(tuple(ranges["columns"]), tuple(ranges["starts"]), ranges["is_hashed"]),
+        Ranges(**{**ranges, **{name: tuple(own) for name, own in ranges.items() if isinstance(own, list)}}),
         digests,
         {int(number): rows for number, rows in fields["rows"].items()},
     )

@@ -174,7 +174,7 @@ class Settling:
         choice = side.chosen(_Asked(list(asked.columns)), asked.columns)
         if tuple(column.name for column in choice.columns) != asked.columns or choice.why_not is not None:
             return VerifiedTable(asked.schema, asked.table, why_not=_COLUMNS, is_undecided=True)
-        width = len(choice.columns)
+        width, side = len(choice.columns), side.within(choice.columns, asked.ranges)
         texts = side.texts(choice.columns)
         ours = digests_of(texts, width, asked.ranges)
         numbers = differing_ranges(ours, asked.digests)
@@ -196,6 +196,7 @@ class Settling:
             rows=sum(digest.rows for digest in ours.values()),
             other_rows=sum(digest.rows for digest in asked.digests.values()),
             ranges=asked.ranges.count,
+            ranges_skipped=asked.ranges.count - len(asked.ranges.numbers),
             ranges_differing=len(numbers),
             rows_unread=unread,
             by_value=choice.by_value,

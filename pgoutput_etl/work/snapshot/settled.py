@@ -5,7 +5,7 @@ A row that has changed in the archive since then is left: the next verify compar
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -16,9 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
-from pgoutput_etl.answers.moment.read import MomentReader, TablesFound
-from pgoutput_etl.answers.undo.row_changes import RowChanges
-from pgoutput_etl.answers.undo.run import planned, why_not_followed
 from pgoutput_etl.answers.verify import run
 from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest
@@ -29,7 +26,6 @@ from pgoutput_etl.answers.verify.tables import named_states
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
 from pgoutput_etl.errors import AnotherRunError
-from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.ingest.executors import blocks_of
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import applied
@@ -46,6 +42,7 @@ from pgoutput_etl.targets.plan import BEFORE_FILES, TableState
 from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.work.batch import World
 from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder
+from pgoutput_etl.work.snapshot.changed_keys import ChangedKeys, changed_since_verified
 from pgoutput_etl.work.snapshot.repair import why_not_repaired
 from pgoutput_etl.work.snapshot.run import load_staged, reliable_archive
 from pgoutput_etl.work.snapshot.staging import StagedTables, as_sent
@@ -60,9 +57,8 @@ def verify(
 ) -> VerifySummary:
     """As answers.verify.run.verify. With `request.repair`, writes the differences that it settles. Raises
     PgoutputEtlError."""
-    if not request.repair:
-        return run.verify(spark, config, request, progress)
-    return run.verify(spark, config, request, progress, SettledRepair(spark, config, progress).mend)
+    mend = SettledRepair(spark, config, progress).mend if request.repair else None
+    return run.verify(spark, config, request, progress, mend, changed_since_verified)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +136,16 @@ class SettledRepair:
     ) -> dict[int, Repair]:
         self._outcomes.clear()
         named, before = named_states(self.config, archive.last.tables), archive.ledger.batches.states_at(answer.lsn - 1)
-        touched = _Touched.of(self.spark, archive, answer.lsn, list(found.values()), self.progress)
+        states = [replace(one.side.state, last_commit_lsn=answer.lsn - 1) for one in found.values()]
+        changed = ChangedKeys.after(self.spark, archive, states, self.progress)
         repairs: dict[int, Repair] = {}
         for table in tables:
             now = named.get(table.full_name)
             if now is None or not self._is_concerned(table, now):
                 continue
-            outcome = self._changed(table, now, found.get(table.full_name), touched, order)
+            outcome = self._changed(table, now, found.get(table.full_name), changed, order)
             is_whole = not (outcome.left or table.rows_unread or table.unknown or table.not_compared)
+            is_whole = is_whole and not table.ranges_skipped
             is_whole = is_whole and _known(before.states.get(now.oid)) == _known(now)
             if outcome.why_not is None and (outcome.rows or is_whole):
                 repairs[now.oid] = Repair(now.version, (), is_whole)
@@ -166,7 +164,7 @@ class SettledRepair:
         table: VerifiedTable,
         now: TableState,
         found: SettledTable | None,
-        touched: _Touched,
+        changed: ChangedKeys,
         order: SnapshotOrder,
     ) -> _Outcome:
         """Stages the rows that differ."""
@@ -181,10 +179,10 @@ class SettledRepair:
         spelled = [c for c in found.deciding if c.by_value and isinstance(delta_type(c.type), StringType)]
         if spelled or (table.unknown and not found.choice.key):
             return _Outcome(why_not="its rows can't be told apart by their texts")
-        if now.oid in touched.whole:
+        if now.oid in changed.whole:
             return _Outcome(why_not=_LATER)
         self.progress(f"comparing the rows of {table.full_name} that differ")
-        changes = found.changes(touched.keys.get(now.oid))
+        changes = found.changes(changed.keys.get(now.oid))
         rows = self._messages(changes.rows, found, now, order).localCheckpoint()
         blocks_of(rows, BlockKind.CHANGE).write.format("delta").mode("append").save(order.staged)
         return _Outcome(rows.count(), changes.left)
@@ -218,30 +216,3 @@ class SettledRepair:
 def _known(state: TableState | None) -> tuple[object, ...] | None:
     """What a repair ends, if it is older than the comparison."""
     return None if state is None else (state.mismatches, state.complete_since, state.doubts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Touched:
-    """Rows that have changed in the archive since an LSN. keys: `one`, texts, by OID; whole: OIDs of tables of which
-    that is not known."""
-
-    keys: Mapping[int, DataFrame]
-    whole: Collection[int]
-
-    @classmethod
-    def of(
-        cls, spark: SparkSession, archive: LedgerArchive, lsn: int, found: Sequence[SettledTable], progress: Progress
-    ) -> _Touched:
-        through = archive.last.last_commit_lsn
-        if not found or lsn > through:
-            return cls({}, ())
-        patterns = [pattern_of(one.asked.full_name) for one in found]
-        rows = MomentReader(spark, archive, progress, through=through).changes(lsn - 1, patterns)
-        oids = {one.side.state.oid for one in found}
-        changed = {row["relation"] for row in rows.commits().collect()} & oids
-        then = TablesFound(tuple((one.side.state, one.side.rows) for one in found), {}, {})
-        tasks = {task.oid: task for task in planned(archive, rows, then, changed).tasks} if changed else {}
-        followed = {oid: task for oid, task in tasks.items() if why_not_followed(task) is None}
-        logs = {oid: RowChanges.of(task).log(rows) for oid, task in followed.items()}
-        keys = {oid: log.select(F.explode(F.array("old", "key")).alias("one")) for oid, log in logs.items()}
-        return cls(keys, changed - keys.keys())

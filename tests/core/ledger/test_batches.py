@@ -23,6 +23,19 @@ from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.targets.plan import APPLIED, CompleteSince, Since, TableState
 from pgoutput_etl.transactions.assembly import NOTHING_OPEN
 
+ROOT = TableState(
+    oid=1,
+    schema="public",
+    table="root",
+    path=Place("/public/root"),
+    version=0,
+    last_commit_lsn=100,
+    status=APPLIED,
+    reason=None,
+    relation=Relation(None, 1, "public", "root", ReplicaIdentity.DEFAULT, ()),
+    key=(),
+)
+
 
 class LocalStore(Store):
     """Remembers from which batch on each table was read."""
@@ -122,21 +135,8 @@ def test_a_version_that_knows_no_attached_partitions_refuses_their_ledger(
     batches = LedgerBatches(LocalStore(tmp_path))
     batch = Batch.after(None, {})
     batches.begin(batch)
-    relation = Relation(None, 1, "public", "root", ReplicaIdentity.DEFAULT, ())
     since = CompleteSince(Since.ATTACHMENT, 100)
-    root = TableState(
-        oid=1,
-        schema="public",
-        table="root",
-        path=Place("/public/root"),
-        version=0,
-        last_commit_lsn=100,
-        status=APPLIED,
-        reason=None,
-        relation=relation,
-        key=(),
-        complete_since=since,
-    )
+    root = replace(ROOT, complete_since=since)
     batches.finish(batch, 100, dict(NOTHING_OPEN), [root])
     last = batches.last()
     assert last is not None
@@ -145,3 +145,15 @@ def test_a_version_that_knows_no_attached_partitions_refuses_their_ledger(
     monkeypatch.setattr("pgoutput_etl.ledger.batches.table_state", lambda _: pytest.fail("it parsed a state"))
     with pytest.raises(RunError, match=rf"the ledger has format {FORMAT}, and this version .* up to 2: run"):
         batches.last()
+
+
+def test_tables_that_only_landed_files_have_changed_since_a_batch(tmp_path: Path) -> None:
+    batches = LedgerBatches(LocalStore(tmp_path))
+    for work, versions in ((None, (0, 0)), (None, (1, 0)), ("{}", (1, 1)), (None, (2, 1))):
+        batch = Batch.after(batches.last(), {}).with_order("{}", work)
+        batches.begin(batch)
+        states = [replace(ROOT, oid=oid, version=version) for oid, version in enumerate(versions)]
+        batches.finish(batch, 100 * batch.number, dict(NOTHING_OPEN), states)
+    left = batches.states_left({0: 2, 1: 2, 2: 2})
+    assert {oid: (state.version, state.last_commit_lsn) for oid, state in left.items()} == {0: (1, 200)}
+    assert {oid: state.version for oid, state in batches.states_left({0: 4, 1: 3}).items()} == {0: 2, 1: 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -83,13 +84,22 @@ def test_every_integer_is_within_the_bounds_of_its_range(rows: int, one: int, ot
 @given(st.integers(-100, 100), st.integers(1, 400), st.sets(st.integers(-150, 500), max_size=6), st.data())
 def test_divided_ranges_keep_all_others(least: int, size: int, starts: set[int], data: st.DataObject) -> None:
     ranges, greatest = Ranges((0,), tuple(sorted(starts))), least + size
-    parts = data.draw(st.dictionaries(st.integers(0, ranges.count - 1), st.integers(2, 9), max_size=3))
+    only = data.draw(st.none() | st.sets(st.integers(0, ranges.count - 1)).map(sorted).map(tuple))
+    ranges = replace(ranges, only=only)
+    parts = (
+        data.draw(st.dictionaries(st.sampled_from([*ranges.numbers]), st.integers(2, 9), max_size=3))
+        if ranges.numbers
+        else {}
+    )
     divided, kept = ranges.divided(parts, least, greatest)
     assert set(kept) == set(range(ranges.count)) - parts.keys()
     assert all(divided.bounds[kept[number]] == ranges.bounds[number] for number in kept)
     for place in (least, greatest, *starts, LEAST, GREATEST, None):
         row = [None if place is None else str(place)]
         before, after = ranges.range_of(row), divided.range_of(row)
+        assert (before in ranges.numbers) == (after in divided.numbers)
+        if place is not None:
+            assert (after in divided.numbers) == any(low <= place <= high for low, high in divided.spans())
         assert kept[before] == after if before in kept else after not in kept.values()
 
 

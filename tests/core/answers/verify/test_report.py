@@ -54,7 +54,9 @@ def printed(summary: VerifySummary) -> str:
         (VerifyRequest(server=SERVER, begin=True, finish=True), "--begin only asks"),
         (VerifyRequest(server=SERVER, begin=True, wait=timedelta(minutes=1)), "--begin only asks"),
         (VerifyRequest(finish=True, tables=("*",)), "--finish compares the tables"),
+        (VerifyRequest(finish=True, since=True), "--finish compares the tables"),
         (VerifyRequest(jdbc=URL, begin=True), "are for --server"),
+        (VerifyRequest(jdbc=URL, since=True), "are for --server"),
         (VerifyRequest(csv="a", table="a.b", finish=True), "--finish|are for --server|--table is for"),
         (VerifyRequest(jdbc=URL, connections=0), "--connections"),
         (VerifyRequest(jdbc=URL, limit=-1), "--limit"),
@@ -100,6 +102,14 @@ def test_a_summary_without_differences() -> None:
     assert [word.strip() for word in lines[1].strip("┃").split("┃")] == ["table", "rows"], "no column of zeros"
     one = VerifySummary("shop", "rows.csv", 0x200, (replace(same, rows=1, other_rows=1),))
     assert printed(one).startswith("Equal: 1 table, 1 row, as of LSN 0/200")
+
+
+def test_ranges_that_were_skipped() -> None:
+    part = replace(TABLE, other_rows=10, ranges_differing=0, ranges_skipped=3)
+    tables = part, replace(part, table="lines", ranges=1, ranges_skipped=1)
+    text = printed(VerifySummary("shop", SERVER, 0x200, tables))
+    assert "Not compared: 4 of 5 ranges, in which no row was written since" in text
+    assert "Not compared" not in printed(VerifySummary("shop", SERVER, 0x200, (replace(part, ranges_skipped=0),)))
 
 
 def test_what_can_only_be_settled_later() -> None:

@@ -13,7 +13,7 @@ ASKED = AskedTable(
     "public",
     "or.ders",
     ("id", "v"),
-    Ranges((0,), (5, 9)),
+    Ranges((0,), (5, 9), only=(0, 2)),
     {0: Digest(2, 3, 4), 2: Digest(1)},
     {2: [["9", None]], 1: []},
 )
@@ -23,15 +23,15 @@ EQUAL = VerifiedTable("public", "equal", rows=3, other_rows=3, by_value=("f",), 
 
 def test_an_answer_is_read_as_it_was_written() -> None:
     answer = ServerAnswer(
-        0x16_0000_0001, "2026-03-01T02:00:00+00:00", "postgresql://db/shop", (ASKED, HASHED), (EQUAL,), ()
+        0x16_0000_0001, 7, 0x15, "2026-03-01T02:00:00+00:00", "postgresql://db/shop", (ASKED, HASHED), (EQUAL,), ()
     )
     assert ServerAnswer.of(answer.to_json()) == answer
     assert answer.asked.tables == ("public.lines", "public.or.ders")
 
 
 def test_an_answer_is_open_as_long_as_a_table_may_differ() -> None:
-    done = ServerAnswer(1, "", "", (), (EQUAL,), ())
-    missing = ServerAnswer(1, "", "", (), (), (("public", "new"),))
+    done = ServerAnswer(1, 1, 1, "", "", (), (EQUAL,), ())
+    missing = ServerAnswer(1, 1, 1, "", "", (), (), (("public", "new"),))
     assert (done.is_open, missing.is_open, ServerAnswer.of(missing.to_json()) == missing) == (False, True, True)
     assert missing.asked.tables == ("public.new",)
 
