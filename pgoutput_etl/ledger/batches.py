@@ -4,7 +4,7 @@ read."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -167,10 +167,21 @@ class LedgerBatches:
     def known_tables(self) -> list[tuple[int, frozenset[int]]]:
         """The LSN and the OIDs of all tables, for each snapshot of a server that publishes tables as soon as they are
         created."""
-        rows = self.store.rows("batches", ("status", "backfill"))
-        orders = [json.loads(row["backfill"]) for row in rows if row["status"] == "done" and row["backfill"]]
-        snapshots = [order["snapshot"] for order in orders if order.get("snapshot")]
-        return [(s["lsn"], frozenset(s["known"])) for s in snapshots if s.get("known") is not None]
+        return [(s["lsn"], frozenset(s["known"])) for s in self._snapshots() if s.get("known") is not None]
+
+    def unfinished_load(self, tables: Sequence[str]) -> int | None:
+        """The LSN of the first batch of the last load, if this is one of these tables and its last batch is not done.
+        tables: patterns."""
+        loads = [s for s in self._snapshots() if s.get("repairs") is None]
+        load = loads[-1].get("unfinished") if loads else None
+        return int(load["since"]) if load and tuple(load["tables"]) == tuple(tables) else None
+
+    def _snapshots(self) -> list[dict[str, Any]]:
+        """The orders of snapshots, the oldest first."""
+        rows = self.store.rows("batches", ("batch", "status", "backfill"))
+        rows = sorted((row for row in rows if row["status"] == "done"), key=lambda row: int(row["batch"]))
+        orders = [json.loads(row["backfill"]) for row in rows if row["backfill"]]
+        return [order["snapshot"] for order in orders if order.get("snapshot")]
 
     def done_at(self) -> list[tuple[int, datetime]]:
         """The number of each finished batch, and the time when it was finished."""

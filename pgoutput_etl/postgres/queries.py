@@ -78,12 +78,23 @@ def own_rows(schema: str, name: str, is_root: bool) -> str:
 
 
 def sizes(oids: Iterable[int]) -> str:
-    """By OID: the pages of each table, and its bytes with TOAST. A root has those of its partitions."""
+    """By OID: the pages of each table, its bytes with TOAST, and about how many rows it has, 0 if unknown. A root has
+    those of its partitions."""
     return (
-        f"{_with_parts(oids)}SELECT root::bigint AS oid, "
-        "sum(pg_relation_size(oid::regclass) / current_setting('block_size')::bigint)::bigint AS pages, "
-        "sum(pg_table_size(oid::regclass))::bigint AS bytes FROM parts GROUP BY 1"
+        f"{_with_parts(oids)}SELECT p.root::bigint AS oid, "
+        "sum(pg_relation_size(p.oid::regclass) / current_setting('block_size')::bigint)::bigint AS pages, "
+        "sum(pg_table_size(p.oid::regclass))::bigint AS bytes, "
+        "sum(greatest(c.reltuples, 0)) FILTER (WHERE c.relkind = 'r')::bigint AS rows "
+        "FROM parts p JOIN pg_catalog.pg_class c ON c.oid = p.oid GROUP BY 1"
     )
+
+
+# The rows that each COPY of a query by this user has sent so far.
+COPIED = (
+    "SELECT p.pid, a.query, p.tuples_processed AS rows FROM pg_catalog.pg_stat_progress_copy p "
+    "JOIN pg_catalog.pg_stat_activity a ON a.pid = p.pid "
+    "WHERE p.command = 'COPY TO' AND p.relid = 0 AND a.usename = current_user AND a.datid = p.datid"
+)
 
 
 def _with_parts(oids: Iterable[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -13,10 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.ledger.batch import Batch
+from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.catalog import QUERY as CATALOG
 from pgoutput_etl.postgres.source_server import QUERY, SourceServer
-from pgoutput_etl.work.snapshot import sources
+from pgoutput_etl.work.snapshot import load_progress, sources
 from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
 from pgoutput_etl.work.snapshot.run import snapshot
 from tests.spark.jobs.test_apply_job import ROOT, run
@@ -166,7 +169,7 @@ def test_the_printed_commands_load_an_empty_target(
         assert rows == expected
 
 
-@pytest.mark.parametrize("small", [1 << 26, 0], ids=["together", "one by one"])
+@pytest.mark.parametrize("small", [1 << 26, pytest.param(0, marks=pytest.mark.soak)], ids=["together", "one by one"])
 def test_tables_that_cant_be_read_are_left_out(
     spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
@@ -191,7 +194,60 @@ def test_tables_that_cant_be_read_are_left_out(
     held = {table.table.table: table.table.held for table in done.tables if table.table.held is not None}
     assert held == {name: f"--server: the server says: permission denied for table {name}" for name in "cg"}
     assert {row["id"]: row["v"] for row in job.rows("public", "e")} == {1: "", 2: None, 3: large}
-    assert any(line.startswith("read ") and line.endswith(" per second") for line in progress)
+    assert any(re.match(r"read \d+ rows in .* per second, about .* left", line) for line in progress)
+
+
+@pytest.mark.parametrize("in_between", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["at once", "a night"])
+def test_a_load_that_died_goes_on_with_the_tables_it_has_left(
+    spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch, in_between: bool
+) -> None:
+    """It dies in its second batch, after the table was written."""
+    for name in ("_SMALL", "_PART"):
+        monkeypatch.setattr(sources, name, 1)
+    monkeypatch.setattr(load_progress, "_EVERY", 0.01)
+    job, close, begun = Job(spark, tmp_path, landing), DeltaLedger.close_backfill, list[int]()
+
+    def die(ledger: DeltaLedger, batch: Batch, *rest: Any) -> None:
+        begun.append(batch.number)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        close(ledger, batch, *rest)
+
+    with Server(18) as server:
+        address = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
+
+        def load() -> tuple[set[str], list[str]]:
+            """The names of the tables that were loaded, and the progress."""
+            progress = list[str]()
+            done = snapshot(spark, job.loaded(), SnapshotRequest(("public.*",), server=address), progress.append)
+            return {table.table.table for table in done.tables}, progress
+
+        for name in "abc":
+            server.psql(f"create table {name} (id int primary key, v text)")
+            server.psql(f"insert into {name} select i, 'old' from generate_series(1, 9) i; analyze {name}")
+        server.psql("create publication p for all tables")
+        server.create_slot("etl")
+        with monkeypatch.context() as dying:
+            dying.setattr(DeltaLedger, "close_backfill", die)
+            with pytest.raises(KeyboardInterrupt):
+                load()
+        for name in "abc":
+            server.psql(f"update {name} set v = 'new' where id < 3; delete from {name} where id = 7")
+        server.recvlogical("etl", landing / "0.bin", publications=["p"])
+        if in_between:
+            job.run()  # finishes the second table, and applies the changes; the third one is incomplete
+        names, progress = load()
+        assert names == {"c"}
+        assert any(re.fullmatch(r"the load as of LSN \S+ goes on: 1 table left", line) for line in progress)
+        assert any(line.startswith("reading public.c: about 9 rows, 0 MB") for line in progress)
+        assert any(re.match(r"\d rows so far; 0 MB of 0 MB", line) for line in progress)
+        old, new = dict.fromkeys(range(1, 10), "old"), {1: "new", 2: "new", **dict.fromkeys((3, 4, 5, 6, 8, 9), "old")}
+        for name in "abc":
+            expected = new if in_between or name == "c" else old
+            assert {row["id"]: row["v"] for row in job.rows("public", name)} == expected
+        if in_between:
+            monkeypatch.undo()
+            assert load()[0] == {*"abc"}, "a load that has ended begins anew"
 
 
 def _wait_until_received(server: Server) -> None:

@@ -86,7 +86,7 @@ UNDO = "".join(
 )
 TABLE = ServerTable("public", "keyed", ("id", "v", "at"))
 SENT = [
-    *(queries.POSITION, queries.TIME, catalog.QUERY, source_server.QUERY),
+    *(queries.POSITION, queries.TIME, queries.COPIED, catalog.QUERY, source_server.QUERY),
     *(queries.rewritten([1]), queries.sizes([1259]), queries.key_limits("public", "keyed", "id", False)),
     queries.copied_rows("public", "keyed", ["id", "v"], False, ["id > 0", *queries.shares_of_pages(9, 2)[:1]]),
     *(TABLE.digests(Ranges((0,), (2,))), TABLE.digests(Ranges((1,), (1 << 31,), is_hashed=True))),

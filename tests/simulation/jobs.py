@@ -139,7 +139,7 @@ class Jobs:
             return StagedTables(SnapshotOrder(server.lsn, None, path, server.relations, server.types), (), ())
 
         archive = world.archive_of(applied(last, SOURCE) if last is not None else NO_BATCH)
-        return f"snapshot {load_staged(world, archive, stage, self.says)[0].batch}"
+        return f"snapshot {load_staged(world, archive, stage(archive), stage, self.says)[0].batch}"
 
     def forget(self, erasure: Erasure) -> str:
         """Erases what has landed, or finishes the erasure."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 
 from pgoutput_etl.postgres.catalog import relation_of, relation_row
 from pgoutput_etl.protocol.messages import Relation, Type
@@ -23,13 +23,22 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
+class UnfinishedLoad:
+    """A load with later batches. tables: its patterns. since: the LSN of its first batch; those of a run that goes on
+    with it are later."""
+
+    tables: tuple[str, ...]
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotOrder:
     """The batch's work, as its row in the ledger stores it.
 
     lsn: the rows include all commits before it. time: microseconds since 2000-01-01 UTC. staged: the path of the rows
     until the batch is done. known: OIDs of all tables that the server had, if it publishes every table that is created
     later; else None. repairs: by OID, if tables are repaired, not replaced. partitions: by the root's OID, on the
-    server.
+    server. unfinished: None in the last batch of a load.
     """
 
     lsn: int
@@ -40,6 +49,7 @@ class SnapshotOrder:
     known: frozenset[int] | None = None
     repairs: Mapping[int, Repair] | None = None
     partitions: Mapping[int, tuple[Relation, ...]] = field(default_factory=dict)
+    unfinished: UnfinishedLoad | None = None
 
     @property
     def through(self) -> int:
@@ -60,6 +70,7 @@ class SnapshotOrder:
             "known": None if self.known is None else sorted(self.known),
             "partitions": {root: list(map(relation_row, of_root)) for root, of_root in self.partitions.items()},
             "repairs": None if self.repairs is None else {o: [*astuple(r)] for o, r in self.repairs.items()},
+            "unfinished": None if self.unfinished is None else asdict(self.unfinished),
         }
         return json.dumps({"snapshot": fields})
 
@@ -75,7 +86,10 @@ class SnapshotOrder:
             repairs = {int(oid): Repair(at, _ranges(ranges), *rest) for oid, (at, ranges, *rest) in repairs.items()}
         described = fields.get("partitions") or {}  # older ledgers have none, too
         partitions = {int(root): tuple(map(relation_of, of_root)) for root, of_root in described.items()}
-        return cls(fields["lsn"], fields["time"], fields["staged"], relations, types, tables, repairs, partitions)
+        load = fields.get("unfinished")
+        unfinished = None if load is None else UnfinishedLoad(tuple(load["tables"]), load["since"])
+        of_tables = (relations, types, tables, repairs, partitions)
+        return cls(fields["lsn"], fields["time"], fields["staged"], *of_tables, unfinished)
 
 
 def _ranges(stored: list[list[int]] | None) -> KeyRanges:

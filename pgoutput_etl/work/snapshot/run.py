@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
@@ -28,6 +28,8 @@ from pgoutput_etl.work.snapshot.report import LoadedTable, SnapshotSummary
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 from pgoutput_etl.work.snapshot.staging import StagedTables, Staging
 
+_PATIENCE, _PAUSE = 600, 15  # seconds
+
 NO_BATCH = Batch("", 0, {}, False, None, {}, 0)
 
 
@@ -41,27 +43,37 @@ def snapshot(
     archive = reliable_archive(world, world.ledger.batches.last())
     remarks = _refuse_lost_rows(archive, request)
 
-    def stage(archive: LedgerArchive) -> StagedTables:
+    def again(archive: LedgerArchive) -> StagedTables:
         return Staging(spark, config, archive, request, progress).run()
 
-    done, staged = load_staged(world, archive, stage, progress)
-    return _summary(config, done, staged, remarks)
+    with closing(Staging(spark, config, archive, request, progress).parts()) as parts:
+        loads = [load_staged(world, archive, staged, again, progress, _PATIENCE) for staged in parts]
+    return _summary(config, loads, remarks)
 
 
 def load_staged(
-    world: World, archive: LedgerArchive, stage: Callable[[LedgerArchive], StagedTables], progress: Progress
+    world: World,
+    archive: LedgerArchive,
+    staged: StagedTables,
+    again: Callable[[LedgerArchive], StagedTables],
+    progress: Progress,
+    patience: float = 0,
 ) -> tuple[SnapshotResult, StagedTables]:
-    """Stages rows while other runs may continue, and loads them in a batch. Raises PgoutputEtlError, as `snapshot`."""
-    work = _StagedLoad(world, archive, stage, progress)
-    work.stage()
+    """Loads rows in a batch that were staged while other runs might continue. again: stages them again. patience:
+    seconds to wait for another run that is at work. Raises PgoutputEtlError, as `snapshot`."""
+    work, machine = _StagedLoad(world, archive, staged, again, progress), world.machine
+    until = machine.monotonic() + patience
     try:
-        last = world.ledger.batches.last()  # another job may have run while the rows were staged
-        if last is not None and last.resumed:
-            raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
-        work.archive = reliable_archive(world, last)
-        return run(world.ledger, work, last, Watch(progress)), work.staged
+        while True:
+            try:
+                return work.run(), work.staged
+            except AnotherRunError as error:
+                if work.has_begun or machine.monotonic() >= until:
+                    raise
+                progress(f"waiting: {error}")
+                machine.event().wait(_PAUSE)
     finally:
-        if work.load is None or not work.load.begun:
+        if not work.has_begun:
             archive.discard(work.staged.order.staged)
 
 
@@ -71,13 +83,21 @@ class _StagedLoad:
 
     world: World
     archive: LedgerArchive
-    staging: Callable[[LedgerArchive], StagedTables]
+    staged: StagedTables
+    again: Callable[[LedgerArchive], StagedTables]
     progress: Progress
-    staged: StagedTables = field(init=False)
     load: SnapshotLoad | None = None
 
-    def stage(self) -> None:
-        self.staged = self.staging(self.archive)
+    @property
+    def has_begun(self) -> bool:
+        return self.load is not None and self.load.begun
+
+    def run(self) -> SnapshotResult:
+        last = self.world.ledger.batches.last()  # another job may have run while the rows were staged
+        if last is not None and last.resumed:
+            raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
+        self.archive = reliable_archive(self.world, last)
+        return run(self.world.ledger, self, last, Watch(self.progress))
 
     @contextmanager
     def prepare(
@@ -86,7 +106,7 @@ class _StagedLoad:
         if _is_overtaken(self.staged.order, batch):
             self.progress("comparing again: another run has changed the tables meanwhile, and the next one waits")
             self.archive.discard(self.staged.order.staged)
-            self.stage()
+            self.staged = self.again(self.archive)
         self.load = SnapshotLoad(self.world, self.archive, self.staged.order, self.progress)
         with self.load.prepare(batch, check_claim) as prepared:
             yield prepared
@@ -104,26 +124,30 @@ def reliable_archive(world: World, last: Batch | None) -> LedgerArchive:
     return archive
 
 
-def _summary(config: Config, done: SnapshotResult, staged: StagedTables, remarks: tuple[str, ...]) -> SnapshotSummary:
-    order, tables = done.order, []
-    for result in sorted(done.tables, key=lambda r: (r.summary.schema, r.summary.table)):
-        oid = result.state.oid
-        rows = done.loaded.get(oid, 0)
-        later_changes = done.changes[oid].total - rows if oid in done.changes else 0
-        tables.append(LoadedTable(result.summary, rows, later_changes))
-    tables += [LoadedTable(table, 0, 0) for table in staged.unread]
-    conditions = conditions_of(done.states, config)
+def _summary(
+    config: Config, loads: Sequence[tuple[SnapshotResult, StagedTables]], remarks: tuple[str, ...]
+) -> SnapshotSummary:
+    last, staged = loads[-1]
+    tables = [LoadedTable(table, 0, 0) for _, staged in loads for table in staged.unread]
+    for done, _ in loads:
+        for result in done.tables:
+            oid = result.state.oid
+            rows = done.loaded.get(oid, 0)
+            later_changes = done.changes[oid].total - rows if oid in done.changes else 0
+            tables.append(LoadedTable(result.summary, rows, later_changes))
+    tables.sort(key=lambda t: (t.table.schema, t.table.table))
+    conditions = conditions_of([state for done, _ in loads for state in done.states], config)
     held = {loaded.table.name: loaded.table.held for loaded in tables if loaded.table.held is not None}
     return SnapshotSummary(
         config.source.name,
-        done.batch,
-        order.lsn,
-        done.lsn,
-        done.lsn < order.through,
+        max(done.batch for done, _ in loads),
+        last.order.lsn,
+        last.lsn,
+        last.lsn < last.order.through,
         tuple(tables),
-        (*staged.skipped, *done.skipped),
+        (*staged.skipped, *(name for done, _ in loads for name in done.skipped)),
         remarks,
-        repaired=order.repairs is not None,
+        repaired=last.order.repairs is not None,
         conditions=conditions,
         next=next_commands(config, Findings(held, conditions=conditions)),
     )

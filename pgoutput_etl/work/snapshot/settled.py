@@ -89,7 +89,8 @@ class SettledRepair:
         if last.resumed:
             raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
         stage = partial(self._staging, answer, tables, {one.asked.full_name: one for one in found})
-        done, _ = load_staged(world, reliable_archive(world, last), stage, self.progress)
+        archive = reliable_archive(world, last)
+        done, _ = load_staged(world, archive, stage(archive), stage, self.progress)
         held = {r.state.full_name: r.summary.held for r in done.tables if r.summary.held is not None}
         return [self._told(table, held.get(table.full_name)) for table in tables]
 

@@ -31,12 +31,15 @@ from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.workers import freeze_modules
 from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges
+from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 
 if TYPE_CHECKING:
     from pgoutput_etl.postgres.live_server import ServerMoment
 
 _SMALL = 1 << 26  # bytes of a table that is read by one connection, together with others
+
+_PART = 1 << 30  # bytes of the tables that are loaded in one batch
 
 _INTEGERS = (20, 21, 23)  # OIDs of int8, int2 and int4
 
@@ -108,6 +111,15 @@ class TableCopy:
     statement: str
 
 
+@dataclass(frozen=True, slots=True)
+class TableSize:
+    """On the server. rows: about so many, 0 if unknown."""
+
+    pages: int
+    bytes: int
+    rows: int
+
+
 @dataclass(frozen=True)
 class SnapshotServer:
     """moment: that its tables are read as of."""
@@ -127,23 +139,41 @@ class SnapshotServer:
         return {table.relation.oid: table for table in self.catalog.tables}
 
     @cached_property
-    def _sizes(self) -> dict[int, tuple[int, int]]:
-        """Pages and bytes by OID."""
+    def _sizes(self) -> dict[int, TableSize]:
+        """By OID."""
         rows = self.moment.ask(queries.sizes(self.tables))
-        return {row["oid"]: (row["pages"] or 0, row["bytes"] or 0) for row in rows}
+        return {row["oid"]: TableSize(row["pages"] or 0, row["bytes"] or 0, row["rows"] or 0) for row in rows}
 
+    def size(self, relations: Iterable[Relation]) -> TableSize:
+        """Of all together."""
+        sizes = [self._sizes[relation.oid] for relation in relations]
+        return TableSize(sum(s.pages for s in sizes), sum(s.bytes for s in sizes), sum(s.rows for s in sizes))
+
+    @cached_property
     def time(self) -> int:
-        """The server's time, in microseconds since 2000-01-01 UTC."""
+        """Of the request, or else the server's, in microseconds since 2000-01-01 UTC."""
+        if self.request.time is not None:
+            return microseconds_of(self.request.time)
         [row] = self.moment.ask(queries.TIME)
         return int(row["time"])
 
-    def groups(self, relations: Sequence[Relation]) -> list[list[Relation]]:
-        """Those that are read together: all small tables, and each of the others alone."""
-        small = [relation for relation in relations if self._is_small(relation)]
-        return [*([small] if small else []), *([r] for r in relations if not self._is_small(r))]
+    def parts(self, relations: Sequence[Relation]) -> list[list[list[Relation]]]:
+        """Groups of tables that are loaded in one batch: at least a GiB, so that batches take little of the time. A
+        group is read together: small tables, or one of the others."""
+        parts, size = [list[list[Relation]]()], 0
+        for relation in sorted(relations, key=lambda relation: not self._is_small(relation)):
+            if size >= _PART:
+                parts.append([])
+                size = 0
+            if parts[-1] and self._is_small(relation):
+                parts[-1][0].append(relation)
+            else:
+                parts[-1].append([relation])
+            size += self._sizes[relation.oid].bytes
+        return parts
 
     def _is_small(self, relation: Relation) -> bool:
-        return self._sizes[relation.oid][1] < _SMALL
+        return self._sizes[relation.oid].bytes < _SMALL
 
     def copies(self, inserts: Inserts, ranges: KeyRanges = None, key: str = "") -> list[TableCopy]:
         """ranges: of the column `key`."""
@@ -165,7 +195,7 @@ class SnapshotServer:
         if count == 1 or self._is_small(relation):
             return ["true"]
         if not table.is_root and self.catalog.version >= _TID_RANGE_SCANS_SINCE:
-            return queries.shares_of_pages(self._sizes[relation.oid][0], count)
+            return queries.shares_of_pages(self._sizes[relation.oid].pages, count)
         key = next((c for c in relation.columns if c.is_key and c.name in table.not_null), None)
         if key is None or key.type_oid not in _INTEGERS:
             return ["true"]

@@ -5,8 +5,8 @@ Any later run can continue from the staged rows, whereas a server's snapshot end
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.config.chosen_tables import matching_names
 from pgoutput_etl.config.settings import Config
-from pgoutput_etl.console import Progress
+from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.errors import ArchiveError, ConfigError, TableError, brief
 from pgoutput_etl.identifiers import patterns_of
 from pgoutput_etl.ingest.listing import reading_files
@@ -25,6 +25,7 @@ from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
 from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.mask_tuples import MaskedVersion
 from pgoutput_etl.masking.policy import masking_policy
@@ -34,12 +35,14 @@ from pgoutput_etl.postgres.copy_format import copy_errors
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, Type
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.spark.session import is_running
+from pgoutput_etl.targets.plan import Since, TableState
 from pgoutput_etl.timestamps import microseconds_of
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.work.kinds.snapshot_load import with_snapshot
-from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder
+from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder, UnfinishedLoad
+from pgoutput_etl.work.snapshot.load_progress import LoadProgress
 from pgoutput_etl.work.snapshot.request import RowFormat, SnapshotRequest
-from pgoutput_etl.work.snapshot.sources import BinaryFiles, CsvFiles, Dump, Inserts, RowFiles, SnapshotServer, TableCopy
+from pgoutput_etl.work.snapshot.sources import BinaryFiles, CsvFiles, Dump, Inserts, RowFiles, SnapshotServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,70 +66,113 @@ class Staging:
     progress: Progress
 
     def run(self) -> StagedTables:
-        """A table that can't be read is left out. Raises PgoutputEtlError."""
+        """Of a load that has one part. Raises PgoutputEtlError."""
+        with closing(self.parts()) as parts:
+            return next(parts)
+
+    def parts(self) -> Generator[StagedTables, None, None]:
+        """The tables that are loaded together, each part before the next one is read. All have the same LSN. A table
+        that can't be read is left out. Raises PgoutputEtlError."""
+        if self.request.server is None:
+            yield self._kept(self._stage_files)
+        else:
+            yield from self._stage_server()
+
+    def _kept(self, stage: Callable[[str], StagedTables]) -> StagedTables:
+        """stage: reads rows to a path."""
         state = self.config.state
         path = f"{state.root.rstrip('/')}/staged/{uuid4().hex}"
         try:
             with private_folders(self.spark, state.root, FOLDERS, state.access()):
-                return self._stage_server(path) if self.request.server is not None else self._stage_files(path)
+                return stage(path)
         except BaseException:
             self.archive.discard(path)
             raise
 
-    def _stage_server(self, path: str) -> StagedTables:
-        from pgoutput_etl.postgres.live_server import server_errors, server_moment  # with psycopg, which is an extra's
-        from pgoutput_etl.work.snapshot.repair import TableComparison
+    def _stage_server(self) -> Iterator[StagedTables]:
+        from pgoutput_etl.postgres.live_server import server_moment  # with psycopg, which is an extra's
 
         request = self.request
-        connections = request.connections if request.repair else 1
-        with server_moment(request.url, connections, self.progress, request.exported) as moment:
+        with ExitStack() as stack:
+            connections = request.connections if request.repair else 1
+            moment = stack.enter_context(server_moment(request.url, connections, self.progress, request.exported))
             source = SnapshotServer(self.spark, moment, request)
-            catalog = source.catalog
-            names = [table.full_name for table in catalog.tables]
+            tables = source.catalog.tables
             if not request.allows_missing:
-                matching_names(request.tables, names, "no publication of the server")
-            skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
-            tables = [t for t in catalog.tables if not self._is_skipped(t.relation)]
-            at = source.time() if request.time is None else microseconds_of(request.time)
-            repairs = dict[int, Repair]()
-            comparison = TableComparison(self.spark, moment, connections, self._user_types(catalog.types))
+                matching_names(request.tables, [t.full_name for t in tables], "no publication of the server")
+            begun, wanted = self._unfinished([t.relation for t in tables if not self._is_skipped(t.relation)])
+            parts = [[[relation] for relation in wanted]] if request.repair else source.parts(wanted)
+            unfinished = UnfinishedLoad(request.tables, begun or moment.lsn)
+            loading = LoadProgress(source.size(wanted).bytes, moment.ask, self.progress)
 
-            relations = tuple(table.relation for table in tables)
-            policy = self._masking_policy(relations, catalog.types)
+            def stage(groups: Sequence[Sequence[Relation]], path: str) -> StagedTables:
+                part = self._stage_part(source, loading, groups, path)
+                if groups is not parts[-1]:
+                    return replace(part, order=replace(part.order, unfinished=unfinished))
+                stack.close()  # so that the server's snapshot ends before rows are written
+                return part
 
-            def repair(group: Sequence[Relation]) -> None:
-                [relation] = group
-                with server_errors(of_table=True):
-                    self.progress(f"comparing {relation.full_name}")
-                    state = comparison.comparable(self.archive.last.tables.get(relation.oid))
-                    found = comparison.repair(source.tables[relation.oid], state)
-                    if found.ranges != ():
-                        key = state.key[0] if state.key else ""
-                        copies = source.copies(Inserts(relation, moment.lsn, at), found.ranges, key)
-                        self._copy(path, source, copies, f"the rows of {relation.full_name} that differ")
-                repairs[relation.oid] = found
+            for groups in parts:
+                yield self._kept(partial(stage, groups))
 
-            def load(group: Sequence[Relation]) -> None:
-                with server_errors(of_table=True):
-                    inserts = [Inserts(r, moment.lsn, at, self._version(r, policy)) for r in group]
-                    copies = [copy for table in inserts for copy in source.copies(table)]
-                    self._copy(path, source, copies, ", ".join(relation.full_name for relation in group))
+    def _unfinished(self, wanted: Sequence[Relation]) -> tuple[int | None, Sequence[Relation]]:
+        """The LSN of the first batch of a load that died between its batches, or None, and the tables it has left."""
+        since = None if self.request.repair else self.archive.ledger.batches.unfinished_load(self.request.tables)
+        if since is None:
+            return None, wanted
+        states = self.archive.last.tables
+        rest = [r for r in wanted if r.oid not in states or not _is_loaded(states[r.oid], since)]
+        if not rest:
+            return None, wanted
+        self.progress(f"the load as of LSN {format_lsn(since)} goes on: {counted(len(rest), 'table')} left")
+        return since, rest
 
-            groups = [[relation] for relation in relations] if request.repair else source.groups(relations)
-            unread = self._stage_all(groups, repair if request.repair else load)
-            unread |= source.rewritten([relation.oid for relation in relations if relation.oid not in unread])
+    def _stage_part(
+        self, source: SnapshotServer, loading: LoadProgress, groups: Sequence[Sequence[Relation]], path: str
+    ) -> StagedTables:
+        """groups: tables that are read together."""
+        from pgoutput_etl.postgres.live_server import server_errors
+        from pgoutput_etl.work.snapshot.repair import TableComparison
+
+        request, catalog, moment = self.request, source.catalog, source.moment
+        comparison = TableComparison(self.spark, moment, request.connections, self._user_types(catalog.types))
+        repairs = dict[int, Repair]()
+        relations = tuple(relation for group in groups for relation in group)
+        policy = self._masking_policy(relations, catalog.types)
+
+        def repair(group: Sequence[Relation]) -> None:
+            [relation] = group
+            with server_errors(of_table=True):
+                self.progress(f"comparing {relation.full_name}")
+                state = comparison.comparable(self.archive.last.tables.get(relation.oid))
+                found = comparison.repair(source.tables[relation.oid], state)
+                if found.ranges != ():
+                    key = state.key[0] if state.key else ""
+                    copies = source.copies(Inserts(relation, moment.lsn, source.time), found.ranges, key)
+                    self.progress(f"reading the rows of {relation.full_name} that differ")
+                    self._write(path, source.blocks(copies))
+            repairs[relation.oid] = found
+
+        def load(group: Sequence[Relation]) -> None:
+            with server_errors(of_table=True):
+                inserts = [Inserts(r, moment.lsn, source.time, self._version(r, policy)) for r in group]
+                copies = [copy for table in inserts for copy in source.copies(table)]
+                size = source.size(group)
+                with loading.reading(", ".join(r.full_name for r in group), size.rows, size.bytes):
+                    self._write(path, source.blocks(copies))
+                loading.report(self._staged_rows(path, group))
+
+        unread = self._stage_all(groups, repair if request.repair else load)
+        unread |= source.rewritten([relation.oid for relation in relations if relation.oid not in unread])
+        skipped = [t.full_name for t in catalog.tables if self._is_skipped(t.relation)]
         described = (relations, catalog.types, catalog.known, repairs if request.repair else None, catalog.partitions)
-        order = SnapshotOrder(moment.lsn, at, path, *described)
+        order = SnapshotOrder(moment.lsn, source.time, path, *described)
         return self._staged(order, skipped, unread)
 
-    def _copy(self, path: str, source: SnapshotServer, copies: Sequence[TableCopy], what: str) -> None:
-        self.progress(f"reading {what}")
-        begin = time.monotonic()
-        self._write(path, source.blocks(copies))
-        own = F.col("relation").isin({copy.inserts.relation.oid for copy in copies})
-        [done] = read_table(self.spark, Place(path)).where(own).agg(F.sum("rows").alias("rows")).collect()
-        rows, seconds = done["rows"] or 0, time.monotonic() - begin
-        self.progress(f"read {rows:,} rows in {seconds:.1f} s, {rows / seconds:,.0f} per second")
+    def _staged_rows(self, path: str, relations: Iterable[Relation]) -> int:
+        own = F.col("relation").isin({relation.oid for relation in relations})
+        [found] = read_table(self.spark, Place(path)).where(own).agg(F.sum("rows").alias("rows")).collect()
+        return found["rows"] or 0
 
     def _stage_all(
         self, groups: Iterable[Sequence[Relation]], stage: Callable[[Sequence[Relation]], None]
@@ -292,6 +338,12 @@ class Staging:
 
     def _write(self, path: str, blocks: DataFrame) -> None:
         blocks.write.format("delta").mode("append").save(path)
+
+
+def _is_loaded(state: TableState, lsn: int) -> bool:
+    """True if a snapshot as of the LSN or later has loaded the table."""
+    since = state.complete_since
+    return state.is_complete and since is not None and since.kind is Since.SNAPSHOT and since.lsn >= lsn
 
 
 def as_sent(relation: Relation) -> Relation:

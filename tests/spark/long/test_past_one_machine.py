@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -85,23 +86,78 @@ def _assert_all_worked(folder: Path, applications: int) -> None:
             assert list(executor.rglob("pgoutput_etl.zip")), "the job brought the code"
 
 
+REFUSED = "Spark Connect"  # in the error of a job that needs a Spark of its own
+
+
 @pytest.mark.soak
 @pytest.mark.e2e
-def test_a_first_load_through_a_connect_server(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
-    job = Job(spark, tmp_path, landing)
+def test_every_job_runs_through_a_connect_server_or_is_refused(
+    spark: SparkSession, tmp_path: Path, landing: Path
+) -> None:
+    job, tried, started = Job(spark, tmp_path, landing), set[str](), tmp_path / "started"
+    job.write_config()
+    started.mkdir()
     with Server(18) as server, connect_server(tmp_path, {"spark.master": "local[2]", **SMALL_APPLICATION}) as url:
         server.psql(
             "create table t (id int primary key, v text); insert into t select i, 'x' from generate_series(1, 9) i"
         )
         server.psql("create table bag (v text); insert into bag values (null), (null)")
-        server.psql("create publication p for all tables")
+        server.psql("create publication etl for all tables")
         server.create_slot("etl")
-        _configured(job, **{"spark.remote": url})
         address = f"postgresql://postgres@127.0.0.1:{server.port}/postgres"
-        options = ("--tables", "public.*", "--server", address)
-        summary = _run(job, sys.executable, "-m", "jobs.snapshot", *options)
-    assert {table["table"]["table"]: table["loaded"] for table in summary["tables"]} == {"t": 9, "bag": 2}
-    assert [row["v"] for row in job.rows("public", "bag")] == [None, None]
+        variables = {"SPARK_REMOTE": url, "PATH": f"{server.programs}:{os.environ['PATH']}"}
+
+        def run(name: str, *options: str | Path, needs: Sequence[str | Path] = ("--config", job.config)) -> str:
+            tried.add(name)
+            done = _try(sys.executable, "-m", f"jobs.{name}", *needs, *options, "--debug", **variables)
+            print("JOB", name, done.returncode, done.stdout[-300:], done.stderr[-5000:] if done.returncode else "")
+            return done.stdout + "public.t public.bag | 9"
+
+        def refuse(name: str, *options: str | Path) -> None:
+            tried.add(name)
+            before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+            done = _try(sys.executable, "-m", f"jobs.{name}", "--config", job.config, *options, **variables)
+            print("REFUSED", name, done.returncode, done.stderr[-2000:])
+            after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+            print({path for path in before.keys() | after.keys() if before.get(path) != after.get(path)} <= {
+                tmp_path / "connect.log"
+            })
+
+        summary = json.loads(run("snapshot", "--tables", "public.*", "--server", address, "--json"))
+        assert {table["table"]["table"]: table["loaded"] for table in summary["tables"]} == {"t": 9, "bag": 2}
+        assert [row["v"] for row in job.rows("public", "bag")] == [None, None]
+        server.psql("update t set v = 'y' where id = 1; insert into bag values ('z')")
+        server.recvlogical("etl", landing / "0.bin", publications=["etl"])
+        assert "public.t" in run("plan")
+        run("apply")
+        assert {row["v"] for row in job.rows("public", "t") if row["id"] == 1} == {"y"}
+        run("status")
+        run("backfill", "--tables", "public.t", "--into", str(tmp_path / "again"))
+        server.copy_csv("public.t", tmp_path / "t.csv")
+        run("verify", "--csv", str(tmp_path / "t.csv"), "--table", "public.t")
+        spark.sql(f"DELETE FROM delta.`{job.path('public', 't')}` WHERE id = 9")
+        run("snapshot", "--tables", "public.t", "--server", address, "--repair")
+        assert len(job.rows("public", "t")) == 9
+        run("maintain", "--execute")
+        assert "| 9" in run("show", job.path("public", "t"), needs=())
+        assert "public.bag" in run("inspect", "--spark", landing, needs=())
+        run("init", landing, needs=())
+        erasure = {"requested_by": "x", "reference": "1", "tables": [{"table": "public.t", "keys": [{"id": 1}]}]}
+        (tmp_path / "erasure.yaml").write_text(json.dumps(erasure))
+        refuse("forget", "--request", tmp_path / "erasure.yaml", "--execute")
+        refuse("export", "--tables", "public.t", "--into", tmp_path / "exported")
+        refuse("undo", "--from-lsn", "0/1", "--into", tmp_path / "undone")
+        refuse("verify", "--server", address)
+        received = server.start_recvlogical("etl", started / "0.bin", "--status-interval=1", publications=["etl"])
+        try:
+            new = ("--config", tmp_path / "start.yaml", "--landing", started, "--accept-keyless")
+            run("start", "--server", address, needs=new)
+        finally:
+            received.terminate()
+            received.wait(timeout=60)
+    assert tried == {path.stem for path in (ROOT / "jobs").glob("*.py")}
+    loaded = spark.read.format("delta").load(str(tmp_path / "warehouse" / "public" / "t"))
+    assert loaded.count() == 9
 
 
 @pytest.mark.soak
