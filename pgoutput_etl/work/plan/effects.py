@@ -91,7 +91,8 @@ def _count_span(
     entries = F.coalesce(F.col("_unrep"), no_entries())
     sizes = {f"odd{i}": F.size(entries_of(entries, name)).cast("long") for i, name in enumerate(columns)}
     count = _count_bag_effects if shape.is_bag else _count_key_effects
-    counts = count(events.withColumns(sizes), shape, has_rows, list(sizes))
+    sized = events.select("*", *(size.alias(name) for name, size in sizes.items()))
+    counts = count(sized, shape, has_rows, list(sizes))
     unrepresentable = {name: counts[odd] or 0 for name, odd in zip(columns, sizes, strict=True)}
     return {name: counts[name] or 0 for name in ROW_OPERATIONS}, unrepresentable
 
