@@ -23,10 +23,11 @@ from pgoutput_etl.console import (
     print_stopped,
     print_unexpected,
 )
-from pgoutput_etl.errors import PgoutputEtlError
+from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, exit_code_of
 from pgoutput_etl.jobs.parser import Parser
 from pgoutput_etl.options import FILE, Option, Value
+from pgoutput_etl.places import is_relative
 from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
 
 if TYPE_CHECKING:
@@ -207,12 +208,17 @@ def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable
 @contextmanager
 def session(job: str, config: Config, is_light: bool = False) -> Iterator[SparkSession]:
     """A Spark session that ends with the job. is_light: True if there is little work."""
+    from pgoutput_etl.spark.connect import is_connect
     from pgoutput_etl.spark.session import check_catalog, end_session, start_session
 
     spark = start_session(f"pgoutput_etl {job} {config.source.name}", config.spark, config.secrets, is_light)
     try:
         if config.target.catalog is not None:
             check_catalog(spark, config.target.catalog)
+        if is_connect(spark) and config.target.root is not None and is_relative(config.target.root):
+            raise ConfigError(
+                "target.root: expected an absolute path or a URL: over Spark Connect, files are the server's"
+            )
         yield spark
     except BaseException:
         with suppress(Exception):  # of a JVM that has ended, which must not hide the error

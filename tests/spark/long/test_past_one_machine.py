@@ -152,6 +152,9 @@ def test_every_job_runs_through_a_connect_server_or_is_refused(
         received = server.start_recvlogical("etl", started / "0.bin", "--status-interval=1", publications=["etl"])
         try:
             new = ("--config", tmp_path / "start.yaml", "--landing", started, "--accept-keyless")
+            done = _try(sys.executable, "-m", "jobs.start", "--server", address, *new, **variables)
+            assert (done.returncode, "target.root: expected an absolute path" in done.stderr) == (2, True), done.stderr
+            new[1].write_text(new[1].read_text().replace("./warehouse", str(tmp_path / "warehouse")))
             run("start", "--server", address, needs=new)
         finally:
             received.terminate()
