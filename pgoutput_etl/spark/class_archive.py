@@ -1,7 +1,7 @@
 """Keeps the classes of Spark as this machine's JVM has parsed and verified them, so that its next start is faster.
 
-A job's JVM starts and ends with the job. A quarter of the processor time of a small run was for loading the same twenty
-thousand classes again. Java calls such a file an archive for class data sharing (`java -XX:SharedArchiveFile`). It
+A job's JVM starts and ends with the job, and an eighth of a small run's processor time was for loading the same classes
+again. Java calls such a file an archive for class data sharing (`java -XX:SharedArchiveFile`). It
 ignores an archive that doesn't fit its version, its jars, or its settings.
 """
 
