@@ -135,7 +135,8 @@ class _Selector:
         """Recognizes a file that begins with the content read last, which no file has under its old name any more.
 
         If all messages of that content are the same, a new file may begin with it, too. Raises RunError then, unless
-        another file has taken its old name.
+        another file has taken its old name. That file may begin with it as well: then the one that sorts first has the
+        bytes that were read, as it would if both were new.
         """
         scan, last = self.scans[number], self.known.last
         if scan.resembles is None or scan.resembles != last:
@@ -143,7 +144,9 @@ class _Selector:
         root, before = self.known.roots[last], self.known.parts[last]
         name = self.known.names[root]
         if self._holds(name, root):
-            return
+            if name not in self.numbers or not self._is_next_before(self.files[number].path, name):
+                return
+            self._treat_as_new(self.numbers[name])
         if not before.varied and name not in self.landed:
             raise RunError(
                 f"{self.files[number].path} begins with the content of {name}, which no longer exists: it may be that "
@@ -153,6 +156,12 @@ class _Selector:
         self.scans[number] = replace(scan, same_as=last, offset=before.consumed, begins_in_stream=begins)
         self.fresh.remove(number)
         self.rescan = self.rescan or scan.consumed > before.consumed
+
+    def _is_next_before(self, path: str, last: str) -> bool:
+        """True if the path sorts before the last name, and after all others."""
+        others = [self.known.other_newest, *(name for name in self.known.names.values() if name != last)]
+        before = newest_of(others)
+        return natural_order(path) < natural_order(last) and newest_of([path, before]) == path
 
     def _has_moved(self, part: FilePart) -> bool:
         return part.same_as is not None and part.path != self.known.names[self.known.roots[part.same_as]]

@@ -402,6 +402,34 @@ def test_a_file_of_rows_alone_is_known_again_under_its_own_name_only() -> None:
     assert folder.rows() == [("a",), ("b",)]
 
 
+def test_a_renamed_file_and_the_next_of_its_name_begin_with_the_same_row() -> None:
+    """Either file may have the bytes that were read; in the order of names, the numbered one has them."""
+    folder = LandingFolder()
+    bag = [table("v", key=())]
+    folder.put("w-0001.bin", landed([ONE[0], *bag], "recvlogical"))
+    folder.put("w-current.bin", landed([insert("a")], "recvlogical"))
+    folder.run()
+    folder.put("w-0002.bin.gz", gzip.compress(landed([insert("a"), insert("b")], "recvlogical")))
+    folder.put("w-current.bin", landed([insert("a")], "recvlogical"))
+    found = folder.run()
+    assert read(found) == ["w-0002.bin.gz", "w-current.bin"]
+    folder.put("w-current.bin", landed([insert("a"), insert("c"), ONE[-1]], "recvlogical"))
+    assert read(folder.run()) == ["w-current.bin"]
+    assert folder.rows() == [("a",), ("a",), ("b",), ("c",)]
+
+
+def test_a_late_file_that_begins_with_the_row_read_last() -> None:
+    folder = LandingFolder()
+    folder.put("1.bin", landed([ONE[0], table("v", key=())], "recvlogical"))
+    folder.put("3.bin", landed([ONE[-1], *TWO[:1]], "recvlogical"))
+    folder.put("9.bin", landed([insert("a")], "recvlogical"))
+    folder.run()
+    folder.put("9.bin", landed([insert("a")], "recvlogical"))
+    folder.put("2.bin", landed([insert("a"), insert("b")], "recvlogical"))
+    with pytest.raises(RunError, match=r"2\.bin is new, but sorts before 9\.bin"):
+        folder.run()
+
+
 def test_other_bytes_under_the_name_of_a_file_that_was_read() -> None:
     folder = LandingFolder()
     folder.put("1.bin", landed([*ONE, *TWO]))
