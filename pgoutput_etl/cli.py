@@ -9,7 +9,6 @@ from importlib import import_module
 import click
 
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_USAGE
-from pgoutput_etl.extras import EXTRA_OF, installing
 from pgoutput_etl.jobs.command import Command
 
 # A job's module is imported only when the job runs: importing Spark takes a second, and inspect doesn't need it.
@@ -73,11 +72,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return EXIT_USAGE
         return EXIT_DONE
     job, *options = given
-    try:
-        return command(job).main(f"pgoutput-etl {job}", options)
-    except ModuleNotFoundError as error:
-        module = (error.name or "").partition(".")[0]
-        if module not in EXTRA_OF:
-            raise
-        sys.stderr.write(f"pgoutput-etl {job} has no module {module}: {installing(EXTRA_OF[module])}\n")
-        return EXIT_USAGE
+    return command(job).main(f"pgoutput-etl {job}", options)

@@ -1,7 +1,7 @@
 """Runs a job from a clone: `python jobs/NAME.py`, with the Python that `make` installed if this one lacks a dependency.
 
 Python puts a script's folder first in its path, where jobs/inspect.py would shadow the standard library's inspect.
-Until `run_job` has corrected that, nothing may import inspect, as dataclasses does.
+Until `prepare` has corrected that, nothing may import inspect, as dataclasses does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from pgoutput_etl.extras import EXTRA_OF, installing
+from pgoutput_etl.extras import missing_module
 
 # Dependencies that every job needs. Without numba, jobs are slow.
 _REQUIRED = ("pandas", "pyarrow", "pydantic", "rich", "yaml", "jinja2", "click")
@@ -23,8 +23,8 @@ _RESTARTED = "PGOUTPUT_ETL_RESTARTED"
 _EXIT_USAGE = 2  # as in exit_codes.py, which can't be imported by a Python older than 3.10
 
 
-def run_job(job: str) -> int:
-    """Runs the job with the command line's arguments, and returns its exit code.
+def prepare() -> None:
+    """Makes the rest of the package and its dependencies importable, or ends the process with the reason.
 
     With spark-submit, which chooses the Python, a missing dependency is only reported.
     """
@@ -37,27 +37,11 @@ def run_job(job: str) -> int:
     if (missing or without_spark) and not is_submitted:
         _restart(str(folder.parent / ".venv" / "bin" / "python"))
     if missing:
-        return _refuse(missing[0])
-    from pgoutput_etl.cli import command
-
-    try:
-        return command(job).main()
-    except ModuleNotFoundError as error:
-        module = (error.name or "").partition(".")[0]
-        if module in EXTRA_OF:
-            return _refuse(module)
-        raise
+        sys.stderr.write(f"{missing_module(sys.argv[0], missing[0])}\n")
+        sys.exit(_EXIT_USAGE)
 
 
 def _restart(python: str) -> None:
     """Replaces this process with one that runs another Python, if that exists and has not been tried."""
     if os.environ.pop(_RESTARTED, None) is None and os.access(python, os.X_OK):
         os.execve(python, [python, *sys.argv], {**os.environ, _RESTARTED: "1"})
-
-
-def _refuse(module: str) -> int:
-    sys.stderr.write(
-        f"{sys.argv[0]}: {sys.executable} has no module {module}: run make demo once, or "
-        f"{installing(EXTRA_OF.get(module, 'spark'))}\n"
-    )
-    return _EXIT_USAGE

@@ -25,6 +25,7 @@ from pgoutput_etl.console import (
 )
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, exit_code_of
+from pgoutput_etl.extras import EXTRA_OF, missing_module
 from pgoutput_etl.jobs.parser import Parser
 from pgoutput_etl.options import FILE, Option, Value
 from pgoutput_etl.places import is_relative
@@ -85,8 +86,9 @@ class Command:
         """prog: the program's name in messages; arguments: sys.argv's if None."""
         replace_closed_streams()
         os.environ.pop(DEBUG, None)
+        prog = prog or f"jobs/{self.name}.py"
         try:
-            parsed = self._parsed(prog or f"jobs/{self.name}.py", sys.argv[1:] if arguments is None else arguments)
+            parsed = self._parsed(prog, sys.argv[1:] if arguments is None else arguments)
             if isinstance(parsed, int):
                 return parsed
             *parts, debug = parsed
@@ -97,8 +99,12 @@ class Command:
         except PgoutputEtlError as error:
             print_error(error)
             return exit_code_of(error)
-        except ModuleNotFoundError:
-            raise  # the launcher says how to install it
+        except ModuleNotFoundError as error:
+            module = (error.name or "").partition(".")[0]
+            if module not in EXTRA_OF:
+                raise
+            sys.stderr.write(f"{missing_module(prog, module)}\n")
+            return EXIT_USAGE
         except KeyboardInterrupt:
             print_stopped()
             return EXIT_STOPPED

@@ -144,7 +144,8 @@ def test_files_are_read_without_spark_and_other_jobs_name_their_extra(tmp_path: 
     assert json.loads(status.stdout)["waiting"]["files"] == 2, status.stderr
     for job in ("apply", "plan"):
         done = without_spark(job, "--config", config)
-        expected = f"pgoutput-etl {job} has no module pyspark: pip install 'pgoutput-etl[spark]'\n"
+        how = "pip install 'pgoutput-etl[spark]', or make demo in a clone\n"
+        expected = f"pgoutput-etl {job}: {sys.executable} has no module pyspark: {how}"
         assert (done.returncode, done.stdout, done.stderr) == (2, "", expected)
     assert not (tmp_path / "warehouse").exists()
 

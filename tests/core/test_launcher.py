@@ -85,7 +85,7 @@ def test_without_an_environment_one_line_says_how_to_get_one(clone: Path, bare: 
     done = run(clone, bare, "jobs/inspect.py", "landing")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert done.stderr == (
-        f"jobs/inspect.py: {bare} has no module pandas: run make demo once, or pip install 'pgoutput-etl[spark]'\n"
+        f"jobs/inspect.py: {bare} has no module pandas: pip install 'pgoutput-etl[spark]', or make demo in a clone\n"
     )
 
 
@@ -133,7 +133,7 @@ def test_a_missing_spark_is_one_line(clone: Path, bare: Path, tmp_path: Path) ->
 
     done = run(clone, bare, "jobs/show.py", "a", PYTHONPATH=str(packages))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "has no module pyspark: run make demo once" in done.stderr
+    assert f"jobs/show.py: {bare} has no module pyspark: pip install" in done.stderr
 
 
 def test_a_job_is_a_module_too(clone: Path, bare: Path) -> None:

@@ -64,8 +64,8 @@ change_source.SINGLE_TASK_BYTES = 1 << 19
 claims.LEASE, claims.RENEWAL = timedelta(seconds=20), timedelta(seconds=5)
 process = replace(machine.Process.current(), machine={machine!r})
 machine.Process.current = lambda: process
-from pgoutput_etl.launcher import run_job
-sys.exit(run_job("apply"))
+from pgoutput_etl.cli import command
+sys.exit(command("apply").main())
 """
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]

@@ -526,7 +526,7 @@ def test_only_the_page_needs_the_extra_for_charts(ledger: SmallLedger, tmp_path:
     page = [*command, "--html", str(tmp_path / "page.html")]
     refused = subprocess.run(page, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr == "pgoutput-etl status has no module matplotlib: pip install 'pgoutput-etl[reports]'\n"
+    assert "has no module matplotlib: pip install 'pgoutput-etl[reports]'" in refused.stderr
 
 
 def test_the_installed_command_has_the_job(ledger: SmallLedger, capsys: pytest.CaptureFixture[str]) -> None:
