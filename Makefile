@@ -22,7 +22,7 @@ unexport SPARK_HOME SPARK_CONF_DIR PYSPARK_PYTHON PYSPARK_DRIVER_PYTHON PYSPARK_
 	PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-servers test-all lint docs bench soak simulate matrix neighbors notebooks archive clean java
+.PHONY: help demo test test-servers test-all lint docs bench soak simulate matrix dist neighbors notebooks archive clean java
 .NOTPARALLEL: # check for Java before installing anything
 
 help: ## list the targets
@@ -62,6 +62,9 @@ simulate: $(stamp) ## run the simulation of nights that fail: SEEDS=100000 FIRST
 
 matrix: java $(stamp) ## install and test the package with each supported Spark: SPARK=4.1
 	$(venv)/bin/python -m tools.matrix $(SPARK)
+
+dist: java $(stamp) ## build the sdist and the wheel in build/dist, and run the demo from each
+	$(venv)/bin/python -m tools.dist
 
 neighbors: java $(stamp) ## test the outputs for dbt, Dagster, and Airflow with these tools: TOOLS=dbt
 	$(venv)/bin/python -m tools.neighbors $(TOOLS)

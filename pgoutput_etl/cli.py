@@ -13,6 +13,7 @@ from pgoutput_etl.jobs.command import Command
 
 # A job's module is imported only when the job runs: importing Spark takes a second, and inspect doesn't need it.
 JOBS = {
+    "demo": "turn the archive of a small shop into Delta tables, to try the other jobs",
     "start": "prepare a server, load its tables, and apply what has landed",
     "init": "write a configuration for a landing folder",
     "apply": "bring every Delta table to the last commit in the archive",

@@ -38,7 +38,7 @@ TESTS = (
     "tests/spark/load/test_type_matrix.py",
 )
 _LEFT_OPEN_BY_SPARK = "ignore:unclosed <socket:ResourceWarning"  # before 4.2, when rows are collected as Arrow
-_NOT_INHERITED = ("SPARK_", "PYSPARK_", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+NOT_INHERITED = ("SPARK_", "PYSPARK_", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def install(spark: str, wheel: Path) -> Path:
 
 def run_tests(spark: str, python: Path, source: Path) -> Cell:
     started = time.monotonic()
-    env = {name: value for name, value in environ.items() if not name.startswith(_NOT_INHERITED)}
+    env = {name: value for name, value in environ.items() if not name.startswith(NOT_INHERITED)}
     code = f"import json, delta, pyspark, {PACKAGE}; from importlib.metadata import version; print(json.dumps("
     code += f"[pyspark.__version__, version('delta-spark'), {PACKAGE}.__file__]))"
     output = subprocess.run([python, "-c", code], cwd=source, env=env, check=True, capture_output=True, text=True)

@@ -20,6 +20,11 @@ ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "neighbors"
 SUMMARY = FOLDER / "summary.json"
 PYTEST = "pytest==9.*"
+# The demo's, of an archive whose tables have more types
+CONFIGURATION = (
+    *("--config", "conf/demo.yaml", "--set", f"target.root={FOLDER / 'demo'}"),
+    *("--set", "source.landing=./tests/data/random16/v2"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,7 @@ def _environment() -> dict[str, str]:
 def apply_demo() -> None:
     """Writes the demo's tables, and the summary of the run."""
     shutil.rmtree(FOLDER / "demo", ignore_errors=True)
-    target = f"target.root={FOLDER / 'demo'}"
-    command = [str(ROOT / "spark-submit.sh"), "jobs/apply.py", "--config", "conf/demo.yaml", "--set", target, "--json"]
+    command = [str(ROOT / "spark-submit.sh"), "jobs/apply.py", *CONFIGURATION, "--json"]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     SUMMARY.write_bytes(done.stdout)
 

@@ -47,7 +47,7 @@ def example_line(example: str) -> str:
 _OWN_PATHS = {
     "conf/demo.yaml": "shop.yaml",
     "conf/local.yaml": "shop.yaml",
-    "tests/data/random16/v2": "landing/shop",
+    "notebooks/data/shop": "landing/shop",
     "build/demo/tables": "warehouse",
 }
 

@@ -86,6 +86,6 @@ def _write(out: Path, text: str, replaces: bool) -> None:
         raise ConfigError(f"{out}: can't be written: {error.strerror}") from None
 
 
-EXAMPLE = "python jobs/init.py tests/data/random16/v2 --out shop.yaml"
+EXAMPLE = "python jobs/init.py notebooks/data/shop --out shop.yaml"
 
 COMMAND = Command("init", __doc__, EXAMPLE, (InitRequest,), run)

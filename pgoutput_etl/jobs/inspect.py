@@ -160,7 +160,7 @@ def run(request: InspectRequest, output: OutputOptions) -> int:
 COMMAND = Command(
     "inspect",
     __doc__,
-    "python jobs/inspect.py tests/data/random16/v2 --messages --table public.acct --lsn 0/1A00000..",
+    "python jobs/inspect.py notebooks/data/shop --messages --table public.orders --lsn 0/1870000..",
     (InspectRequest, OutputOptions),
     run,
 )

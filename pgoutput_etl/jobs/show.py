@@ -104,6 +104,6 @@ def _rows_at(request: ShowRequest, file: str, moment: Moment) -> Iterator[DataFr
         yield tables[table]
 
 
-EXAMPLE = "./spark-submit.sh jobs/show.py build/demo/tables/public/acct --rows 5"
+EXAMPLE = "./spark-submit.sh jobs/show.py build/demo/tables/public/orders --rows 5"
 
 COMMAND = Command("show", __doc__, EXAMPLE, (ShowRequest,), run)

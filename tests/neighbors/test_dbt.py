@@ -14,6 +14,7 @@ import yaml
 from deltalake import DeltaTable
 
 from pgoutput_etl.cli import main
+from tools.neighbors import CONFIGURATION
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ["NEIGHBORS"])
@@ -32,9 +33,7 @@ class Project:
         return self.folder / "models" / "sources.yml"
 
     def generate(self, *options: str) -> None:
-        target = f"target.root={DEMO}"
-        status = ["status", "--config", "conf/demo.yaml", "--set", target, "--dbt", str(self.sources), *options]
-        assert main(status) in (0, 3)
+        assert main(["status", *CONFIGURATION, "--dbt", str(self.sources), *options]) in (0, 3)
 
     def dbt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "DBT_PROFILES_DIR": str(self.folder), "DBT_SEND_ANONYMOUS_USAGE_STATS": "false"}

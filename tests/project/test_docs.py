@@ -148,7 +148,7 @@ def test_the_first_commands_without_spark_work() -> None:
     script = commands.replace("python ", f"{sys.executable} ")
     done = subprocess.run(["bash", "-euc", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "public.acct" in done.stdout
+    assert "public.orders" in done.stdout
 
 
 def test_the_first_lines_of_python_print_the_demos_row_counts() -> None:
@@ -156,7 +156,7 @@ def test_the_first_lines_of_python_print_the_demos_row_counts() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
-        *("acct 89 rows", "blob_ 2185 rows", "ev 84 rows", "line 38 rows", "uniq 4 rows"),
+        *("customers 60 rows", "lines 1814 rows", "orders 909 rows", "products 80 rows", "visits 1200 rows"),
     ]
 
 

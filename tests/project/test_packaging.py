@@ -40,12 +40,13 @@ def test_the_wheel_has_the_package_and_nothing_else(packages: tuple[Path, Path])
     sources = (path.relative_to(ROOT).as_posix() for path in (ROOT / "pgoutput_etl").rglob("*.py"))
     with ZipFile(wheel) as files:
         contents = {name for name in files.namelist() if ".dist-info/" not in name}
-        scripts = {name for name in contents if ".data/data/share/pgoutput_etl/landing/" in name}
+        data = {name for name in contents if ".data/data/share/pgoutput_etl/" in name}
         [entry] = [name for name in files.namelist() if name.endswith("entry_points.txt")]
         assert "pgoutput-etl = pgoutput_etl.cli:main" in files.read(entry).decode()
         assert [name for name in files.namelist() if name.endswith("/licenses/LICENSE")]
-    names = contents - scripts
-    assert {PurePosixPath(name).name for name in scripts} == {p.name for p in (ROOT / "conf/landing").glob("*.sql")}
+    names = contents - data
+    shipped = [*(ROOT / "conf/landing").glob("*.sql"), *(ROOT / "notebooks/data/shop").iterdir()]
+    assert {tuple(PurePosixPath(name).parts[-2:]) for name in data} == {p.parts[-2:] for p in shipped}
     assert names == {
         *sources,
         "pgoutput_etl/py.typed",

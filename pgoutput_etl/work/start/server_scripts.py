@@ -6,36 +6,21 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, files
-from pathlib import Path
 
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import printable
+from pgoutput_etl.installed_files import LANDING_SCRIPTS, installed_file
 
 _KEY = re.compile(r" *source\.catalog_key, shown once *\n-+\n [0-9a-f]{64}\n\(1 row\)\n")
 
 _ERROR = re.compile(r"(?:ERROR|FATAL|error): +(.*)")
 
 
-def script(name: str) -> Path:
-    """A file of conf/landing: of this clone, or of the installed package."""
-    path = Path(__file__).parents[3] / "conf" / "landing" / name
-    if path.is_file():
-        return path
-    try:
-        installed = files("pgoutput-etl") or ()
-    except PackageNotFoundError:
-        installed = ()
-    for file in installed:
-        if file.parts[-2:] == ("landing", name):
-            return Path(str(file.locate()))
-    raise RunError(f"conf/landing/{name} is not installed: run the job in a clone")
-
-
 def command(name: str, server: str, **variables: str) -> tuple[str, ...]:
     """psql's command line. server: a URL."""
     given = (word for key, value in variables.items() for word in ("-v", f"{key}={value}"))
-    return ("psql", "-X", "-q", "-P", "pager=off", "-d", server, *given, "-f", str(script(name)))
+    script = installed_file(LANDING_SCRIPTS, name)
+    return ("psql", "-X", "-q", "-P", "pager=off", "-d", server, *given, "-f", str(script))
 
 
 def run_script(words: tuple[str, ...]) -> Iterator[str]:

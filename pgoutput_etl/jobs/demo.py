@@ -1,0 +1,89 @@
+"""Turns the archive of a small shop into Delta tables in a new folder, and says what to try with them."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import yaml
+
+from pgoutput_etl.answers.command_line import job_words
+from pgoutput_etl.config.settings import Config, load_config
+from pgoutput_etl.console import ProgressPrinter
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.installed_files import SHOP_ARCHIVE, installed_files
+from pgoutput_etl.jobs.command import Command, OutputOptions, session
+from pgoutput_etl.options import FOLDER, Option
+from pgoutput_etl.standard_output import StandardOutput
+
+if TYPE_CHECKING:
+    from pgoutput_etl.work.files.report import RunReport
+
+# In the archive: a clean-up job deletes an order that had been paid and cancelled.
+BAD_DEPLOY = 2175
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRequest:
+    out: Annotated[str, Option("a new folder for files, configuration, and tables", FOLDER)] = "pgoutput-etl-demo"
+
+
+def run(request: DemoRequest, output: OutputOptions) -> int:
+    folder = Path(request.out)
+    file = _prepare(folder)
+    report = _applied(load_config(str(file)), output)
+    with StandardOutput():
+        if output.json:
+            print(report.to_json())
+        else:
+            _print(report, folder, file)
+    return report.exit_code
+
+
+def _prepare(folder: Path) -> Path:
+    """The configuration's file."""
+    files = [*installed_files(SHOP_ARCHIVE)]
+    if not files:
+        raise ConfigError("the demo's archive is not installed: run make demo in a clone")
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise ConfigError(f"{folder} exists: remove it, or name another folder with --out") from None
+    landing = folder / "landing"
+    landing.mkdir()
+    for path in files:
+        shutil.copyfile(path, landing / path.name)
+    here, file = folder.resolve(), folder / "shop.yaml"
+    source = {"name": "shop", "landing": str(here / "landing"), "snapshot": "accept"}
+    settings = {"source": source, "target": {"root": str(here / "tables")}}
+    file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    return file
+
+
+def _applied(config: Config, output: OutputOptions) -> RunReport:
+    from pgoutput_etl.work.batch import Watch, World
+    from pgoutput_etl.work.files.pipeline import apply_run
+    from pgoutput_etl.work.files.report import RunReport
+
+    with session("demo", config, is_light=True) as spark:
+        return RunReport(apply_run(World.of(spark, config), Watch(ProgressPrinter(output.quiet))))
+
+
+def _print(report: RunReport, folder: Path, file: Path) -> None:
+    from pgoutput_etl.work.files.report import print_summary
+
+    for batch in report.batches:
+        print_summary(batch)
+    config, undo = ("--config", str(file)), str(folder / "undo")
+    show = shlex.join((*job_words("show"), "public.orders", *config, "--before-xid", str(BAD_DEPLOY)))
+    restore = shlex.join((*job_words("undo"), *config, "--xid", str(BAD_DEPLOY), "--into", undo))
+    print(f"A clean-up job deleted an order in transaction {BAD_DEPLOY}. The orders before it, and SQL that undoes it:")
+    print(f"  {show}\n  {restore}")
+
+
+EXAMPLE = "./spark-submit.sh jobs/demo.py --out build/shop"
+
+COMMAND = Command("demo", __doc__, EXAMPLE, (DemoRequest, OutputOptions), run)
