@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+import sysconfig
 import tarfile
 from email.message import Message
 from email.parser import Parser
@@ -15,6 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 from pgoutput_etl import __version__
 from pgoutput_etl.spark.packages import SPARKS
+from tests.project.test_readme import shell_environment
 from tools import matrix
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +69,33 @@ def test_the_metadata_of_the_wheel(packages: tuple[Path, Path]) -> None:
     assert f"## [{__version__}] - 20" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert "Typing :: Typed" in metadata.get_all("Classifier", [])
     assert str(metadata.get_payload()).startswith("# pgoutput_etl")
+
+
+@pytest.mark.spark
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
+def test_the_demo_runs_from_the_wheel_without_a_clone(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    """In an environment that has only the wheel, and sees the dependencies of this one."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    python = tmp_path / "env" / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index"]
+    subprocess.run([*pip, str(packages[1])], check=True)
+    [own] = (tmp_path / "env" / "lib").glob("python*/site-packages")
+    (own / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+
+    def typed(*words: str) -> str:
+        command = [str(python.with_name("pgoutput-etl")), *words]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=shell_environment(), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    said = typed("demo", "--quiet").splitlines()
+    assert "All tables are consistent through LSN 0/18D02B0." in said
+    [show, undo] = (line.split()[1:] for line in said[-2:])
+    assert "|cancelled|" in typed(*show)
+    assert "1 row" in typed(*undo)
+    assert (tmp_path / "pgoutput-etl-demo" / "undo" / "undo.sql").is_file()
 
 
 def test_the_matrix_has_every_supported_spark() -> None:

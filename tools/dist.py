@@ -1,0 +1,53 @@
+"""Builds the sdist and the wheel, installs each into an empty environment, and runs the demo from it.
+
+    make dist                            # build/dist/*.tar.gz and *.whl, to publish
+
+An environment has the pinned versions and nothing of this clone, and the demo runs in a folder of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from os import environ
+from pathlib import Path
+
+from tools.matrix import NOT_INHERITED, build, copy_repository
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "dist"
+
+
+def runs_the_demo(package: Path, folder: Path) -> bool:
+    """After installing the package into an environment in this folder."""
+    subprocess.run([sys.executable, "-m", "venv", str(folder / "env")], check=True)
+    python = folder / "env" / "bin" / "python"
+    pip = [str(python), "-m", "pip", "install", "-q"]
+    subprocess.run([*pip, "-r", str(ROOT / "requirements.lock")], check=True)
+    subprocess.run([*pip, "--no-deps", str(package)], check=True)
+    env = {name: value for name, value in environ.items() if not name.startswith(NOT_INHERITED)}
+    demo = subprocess.run([python.with_name("pgoutput-etl"), "demo"], cwd=folder, env=env, check=False)
+    return demo.returncode == 0
+
+
+def main() -> int:
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    source = FOLDER / "source"
+    source.mkdir(parents=True)
+    copy_repository(source)
+    packages = build(source, FOLDER)
+    shutil.rmtree(source)
+    passed = True
+    for package in packages:
+        folder = FOLDER / f"from_{package.suffix.removeprefix('.')}"
+        folder.mkdir()
+        has_passed = runs_the_demo(package, folder)
+        print(f"{package.relative_to(ROOT)}: {'the demo ran' if has_passed else 'the demo FAILED'}", flush=True)
+        passed = passed and has_passed
+        shutil.rmtree(folder)
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
