@@ -27,6 +27,7 @@ from pgoutput_etl.config.settings import (
     Config,
     Merge,
     Metrics,
+    Notify,
     Source,
     SourceDatabase,
     State,
@@ -103,6 +104,8 @@ def _accepted_values(hint: object) -> str:
         return ", ".join(f"`{choice.value}`" for choice in hint)
     if hint is SourceDatabase:
         return "`{namespace: …, database: …}`"
+    if hint is Notify:
+        return "`{url: …, on: […]}`"
     if hint is CatalogKey:
         return "`${NAME}`"
     if hint is Origins:
@@ -139,7 +142,7 @@ def check_example(key: Key) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "example.yaml")
         file.write_text(yaml.safe_dump(example(key)), encoding="utf-8")
-        load_config(str(file), environ={"CATALOG_KEY": "0" * 64})
+        load_config(str(file), environ={"CATALOG_KEY": "0" * 64, "SHOP_WEBHOOK": "https://hooks.example/shop"})
 
 
 def tables() -> str:

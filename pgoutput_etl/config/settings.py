@@ -362,6 +362,27 @@ class Metrics(Section):
     ] = None
 
 
+class Occasion(Enum):
+    """What somebody is told of: a failed run, and the states of tables (targets/condition.py)."""
+
+    FAILED = "failed"
+    HELD = "held"
+    DIVERGED = "diverged"
+    AMBIGUOUS = "ambiguous"
+    REWRITTEN = "rewritten"
+    INCOMPLETE = "incomplete"
+
+
+@section(frozen=True, config=SETTINGS)
+class Notify(Section):
+    url: Annotated[
+        str,
+        matching(r"https?://[!-~]+", "expected a URL that begins with https:// or http://"),
+        text("a URL"),
+    ]
+    on: Annotated[tuple[Occasion, ...], items("a list of states, or failed"), DIFFERENT] = tuple(Occasion)
+
+
 def _types(types: Mapping[str, str]) -> Mapping[str, str]:
     from pgoutput_etl.types import check_configured  # imports Arrow, which few configurations need
 
@@ -409,6 +430,13 @@ class Config(Section):
         ),
     ] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
+    notify: Annotated[
+        Notify | None,
+        about(
+            "a webhook, and the [occasions](runbook.md#notifications) on which it gets a message (default: all)",
+            {"url": "${SHOP_WEBHOOK}", "on": ["failed", "held", "diverged"]},
+        ),
+    ] = None
     secrets: SkipJsonSchema[frozenset[str]] = frozenset()
     options: SkipJsonSchema[tuple[str, ...]] = field(default=(), compare=False)
 

@@ -49,7 +49,7 @@ def _apply(request: ApplyRequest, config: Config, output: OutputOptions) -> Prin
     from pgoutput_etl.work.files.recorder import RunRecorder
     from pgoutput_etl.work.files.report import RunReport
 
-    with RunRecorder(config.source.name, config.metrics) as recorder:
+    with RunRecorder(config.source.name, config.metrics, config.notify) as recorder:
         with session("apply", config, is_light(config)) as spark, inspected(config):
             progress = ProgressPrinter(output.quiet)
             load_missing_rows(spark, config, progress)

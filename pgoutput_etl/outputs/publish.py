@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pgoutput_etl.config.settings import Metrics
+from pgoutput_etl.config.settings import Metrics, Notify
 from pgoutput_etl.console import print_to_stderr
 from pgoutput_etl.errors import brief
 from pgoutput_etl.outputs.ended_run import EndedRun, RunOutput
 from pgoutput_etl.outputs.files import JsonLines, PrometheusFile
 from pgoutput_etl.outputs.openlineage import LineageEvents
 from pgoutput_etl.outputs.opentelemetry import Telemetry
+from pgoutput_etl.outputs.webhook import Webhook
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,13 @@ class RunPublisher:
     warn: Callable[[str], None] = print_to_stderr
 
     @classmethod
-    def of(cls, source: str, metrics: Metrics, warn: Callable[[str], None] = print_to_stderr) -> RunPublisher:
+    def of(
+        cls,
+        source: str,
+        metrics: Metrics,
+        notify: Notify | None = None,
+        warn: Callable[[str], None] = print_to_stderr,
+    ) -> RunPublisher:
         """source: the archive's name."""
         found: list[RunOutput] = []
         if metrics.json is not None:
@@ -34,6 +41,8 @@ class RunPublisher:
             found.append(Telemetry())
         if metrics.openlineage is not None:
             found.append(LineageEvents(source, metrics.openlineage))
+        if notify is not None:
+            found.append(Webhook(notify))
         return cls(found, warn)
 
     def check(self) -> None:
@@ -57,4 +66,4 @@ class RunPublisher:
         try:
             publish()
         except Exception as error:  # noqa: BLE001 # the run goes on, whatever the error is
-            self.warn(f"{output.key}: the run's metrics could not be published: {brief(error)}")
+            self.warn(f"{output.key}: the run could not be published: {brief(error)}")

@@ -111,7 +111,7 @@ class Follower:
     def look(self) -> None:
         """Applies new files once. If another run is at work on them, leaves them to it."""
         config = self.world.config
-        with RunRecorder(config.source.name, config.metrics, is_look=True) as recorder:
+        with RunRecorder(config.source.name, config.metrics, config.notify, is_look=True) as recorder:
             try:
                 summaries = self._summaries(replace(self.watch, enter=recorder.stages.start, lap=recorder.stages.lap))
             except AnotherRunError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-from pgoutput_etl.config.settings import Metrics
+from pgoutput_etl.config.settings import Metrics, Notify
 from pgoutput_etl.exit_codes import exit_code_of
 from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
 from pgoutput_etl.outputs.ended_run import ConditionMetrics, EndedRun, RunMetrics, TableMetrics, WrittenTable
@@ -54,13 +54,14 @@ class RunRecorder:
 
     source: str
     metrics: Metrics
+    notify: Notify | None = None
     is_look: bool = False
     stages: StageTimer = field(default_factory=StageTimer)
     began: float = field(default_factory=time.monotonic)
     publisher: RunPublisher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.publisher = RunPublisher.of(self.source, self.metrics)
+        self.publisher = RunPublisher.of(self.source, self.metrics, self.notify)
 
     def __enter__(self) -> RunRecorder:
         if not self.is_look:

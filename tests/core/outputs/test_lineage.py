@@ -215,7 +215,7 @@ def test_a_failure_to_send_is_a_warning(
         recorder.done([batch(1, TABLE, t=COLUMNS)])
     with pytest.raises(RunError, match="the run's own error"), RunRecorder("shop", METRICS):
         raise RunError("the run's own error")
-    assert capsys.readouterr().err.count("metrics.openlineage: the run's metrics could not be published: ") == 4
+    assert capsys.readouterr().err.count("metrics.openlineage: the run could not be published: ") == 4
 
 
 class Receiver(BaseHTTPRequestHandler):

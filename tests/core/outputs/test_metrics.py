@@ -250,7 +250,7 @@ def test_laps_divide_the_stages_of_a_run_among_its_batches() -> None:
 
 def warned(run: RunMetrics, metrics: Metrics) -> list[str]:
     warnings: list[str] = []
-    RunPublisher.of("shop", metrics, warnings.append).end(EndedRun(run))
+    RunPublisher.of("shop", metrics, warn=warnings.append).end(EndedRun(run))
     return warnings
 
 
@@ -279,8 +279,8 @@ def test_a_failure_to_publish_is_a_warning(tmp_path: Path, capsys: pytest.Captur
     missing = tmp_path / "gone" / "x"
     metrics = Metrics(json=f"{missing}.jsonl", prometheus=f"{missing}.prom")
     assert warned(RUN, metrics) == [
-        "metrics.json: the run's metrics could not be published: No such file or directory",
-        "metrics.prometheus: the run's metrics could not be published: No such file or directory",
+        "metrics.json: the run could not be published: No such file or directory",
+        "metrics.prometheus: the run could not be published: No such file or directory",
     ]
     RunRecorder("shop", metrics).done([summary(1)])
     assert capsys.readouterr().err.count("could not be published") == 2
@@ -338,7 +338,7 @@ def test_a_missing_exporter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"no exporter for OTEL_METRICS_EXPORTER .*; expected one of .*console"):
         check(Metrics(opentelemetry=True))
     [warning] = warned(RUN, Metrics(opentelemetry=True))
-    assert warning == "metrics.opentelemetry: the run's metrics could not be published: ConfigError"
+    assert warning == "metrics.opentelemetry: the run could not be published: ConfigError"
 
 
 @needs_library
