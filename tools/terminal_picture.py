@@ -23,7 +23,6 @@ README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "img" / "demo.svg"
 COMMAND = "make demo"
 BEGIN, END = "<!-- demo output -->\n```text\n", "```\n<!-- end of demo output -->"
-_WIDTH = 92  # columns
 _THEME = TerminalTheme(
     (17, 24, 32),
     (214, 222, 230),
@@ -48,7 +47,8 @@ def with_output(readme: str, output: str) -> str:
 
 def picture(output: str) -> str:
     """An SVG of a terminal with the command and its output, without external resources."""
-    console = Console(record=True, width=_WIDTH, file=io.StringIO(), force_terminal=True)
+    width = max(map(len, output.splitlines())) + 1  # columns
+    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
     console.print(Text.assemble(("$ ", "green"), (COMMAND, "bold")))
     for line in output.rstrip().splitlines():
         console.print(_colored(line), soft_wrap=True)

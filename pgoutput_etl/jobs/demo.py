@@ -84,6 +84,6 @@ def _print(report: RunReport, folder: Path, file: Path) -> None:
     print(f"  {show}\n  {restore}")
 
 
-EXAMPLE = "./spark-submit.sh jobs/demo.py --out build/shop"
+EXAMPLE = "./spark-submit.sh jobs/demo.py --out shop"
 
 COMMAND = Command("demo", __doc__, EXAMPLE, (DemoRequest, OutputOptions), run)

@@ -15,7 +15,7 @@ from pgoutput_etl.cli import JOBS, command, main
 from tests.support.command_line import help_of
 
 ROOT = Path(__file__).parents[2]
-WITH_CONFIG = sorted(set(JOBS) - {"init", "inspect", "show"})
+WITH_CONFIG = sorted(set(JOBS) - {"demo", "init", "inspect", "show"})
 NEEDED = {
     "backfill": ["--tables", "*"],
     "export": ["--tables", "*", "--into", "a"],

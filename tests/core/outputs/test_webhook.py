@@ -120,7 +120,7 @@ def config_with(tmp_path: Path, notify: str) -> Notify | None:
 
 def test_the_runbooks_configuration(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
-    block = page.partition("<!-- tested -->\n```yaml\nnotify:")[2].partition("```")[0]
+    block = page.partition("<!-- notify -->\n```yaml\nnotify:")[2].partition("```")[0]
     notify = config_with(tmp_path, f"notify:{block}")
     assert notify == Notify("https://hooks.example/x", (Occasion.FAILED, Occasion.HELD, Occasion.DIVERGED))
 
