@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[2]
 WITH_CONFIG = sorted(set(JOBS) - {"init", "inspect", "show"})
 NEEDED = {
     "backfill": ["--tables", "*"],
-    "export": ["--tables", "*", "--into", "a"],
+    "export": ["--tables", "*", "--out", "a"],
     "forget": ["--request", "a"],
-    "undo": ["--xid", "1", "--into", "a"],
+    "undo": ["--xid", "1", "--out", "a"],
     "snapshot": ["--tables", "*", "--csv", "a", "--lsn", "0/1"],
-    "verify": ["--csv", "a", "--table", "a.b"],
+    "verify": ["--csv", "a", "--tables", "a.b"],
 }
 
 

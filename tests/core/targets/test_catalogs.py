@@ -116,4 +116,4 @@ def test_a_displaced_table_moves_to_a_folder() -> None:
 
 def test_a_side_build_is_in_folders() -> None:
     with pytest.raises(ConfigError, match="--into: expected a folder"):
-        BackfillRequest(("*",), into="`main`.`shop`").check()
+        BackfillRequest(("*",), out="`main`.`shop`").check()

@@ -132,7 +132,7 @@ def test_other_modes_equal_a_backfill_beside_the_tables(
     nights.night(*history[1:])
     for lsn in (0x100, 0x200, 0x300, 0x400, 0x500):
         into = tmp_path / "beside" / str(lsn)
-        job.backfill(BackfillRequest(("*",), last_lsn=lsn, into=str(into)))
+        job.backfill(BackfillRequest(("*",), to_lsn=lsn, out=str(into)))
         want = spark.read.format("delta").load(str(into / "public" / "t"))
         have = pg.read_at(spark, job.loaded(), lsn=lsn)["public.t"]
         assert have.columns == want.columns
