@@ -93,6 +93,22 @@ class Parser(click.Command):
         with self.make_context(prog, list(arguments)) as context:
             return tuple(_instance(part, declared, context) for part, declared in self._parts.items())
 
+    def takes(self, words: Sequence[str]) -> bool:
+        """True if the words are options with their values, and none has its value missing."""
+        try:
+            _, own = split(words)
+        except ValueError:
+            return False
+        flags = {name: param.is_flag for param in self.params if isinstance(param, click.Option) for name in param.opts}
+        remaining = iter(own)
+        for word in remaining:
+            name, equals, _ = word.partition("=")
+            if name not in flags or (flags[name] and equals):
+                return False
+            if not flags[name] and not equals and next(remaining, None) is None:
+                return False
+        return True
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Without Spark's options, which are kept for the session."""
         if ctx.resilient_parsing:  # for completion

@@ -172,7 +172,9 @@ def test_command_lines_import_neither_spark_nor_pandas() -> None:
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.parametrize(("words", "completed"), [("ba", "backfill"), ("backfill --from-l", "--from-lsn")])
+@pytest.mark.parametrize(
+    ("words", "completed"), [("ba", "backfill"), ("backfill --from-l", "--from-lsn"), ("backfill --o", "--out")]
+)
 def test_the_shell_completes_jobs_and_options(
     words: str, completed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -473,7 +473,7 @@ def test_two_nights_in_hive_s_metastore(spark: SparkSession, tmp_path: Path, lan
     assert [truth["table"]["path"] for truth in loaded["tables"]] == ["`spark_catalog`.`public`.`acct`"]
     job("maintain", config, "--execute")
     assert job("plan", config)["files"] == []
-    compared = job("verify", config, "--csv", str(accounts), "--table", "public.acct")
+    compared = job("verify", config, "--csv", str(accounts), "--tables", "public.acct")
     assert [(truth["rows"], truth["ranges_differing"]) for truth in compared["tables"]] == [(89, 0)]
 
     for truth in truth_tables(CAPTURES / "random16" / "truth"):
