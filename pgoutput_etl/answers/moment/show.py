@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.answers.moment.read import MomentReader, archive_of, commit_of
@@ -13,6 +13,7 @@ from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import pattern_of, quoted
+from pgoutput_etl.load.target_columns import lsn_text
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.moment import At, Moment
 from pgoutput_etl.places import Place
@@ -54,13 +55,8 @@ def show(
 
 def printed_rows(rows: DataFrame) -> DataFrame:
     """The rows with the LSNs of metadata columns as PostgreSQL prints them."""
-    lsns = {name: _lsn_text(name) for name, kind in rows.dtypes if name in LSN_COLUMNS and kind == "bigint"}
+    lsns = {name: lsn_text(F.col(name)) for name, kind in rows.dtypes if name in LSN_COLUMNS and kind == "bigint"}
     return rows.withColumns(lsns) if lsns else rows
-
-
-def _lsn_text(name: str) -> Column:
-    lsn = F.col(name)
-    return F.concat(F.hex(F.shiftrightunsigned(lsn, 32)), F.lit("/"), F.hex(lsn.bitwiseAND(0xFFFFFFFF)))
 
 
 def _rows_at(spark: SparkSession, config: Config, table: str, moment: Moment | None, progress: Progress) -> DataFrame:

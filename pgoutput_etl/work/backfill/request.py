@@ -37,10 +37,10 @@ class BackfillRequest:
         Option("only build ROOT/schema/table, as of --at, --to-lsn, or --to-time", Value("ROOT")),
         Former("--into", "into"),
     ] = None
-    at: AsOf = None
     since_version: Annotated[int | None, Option("start from the table's Delta version N, not from nothing", NUMBER)] = (
         None
     )
+    at: AsOf = None
 
     def check(self) -> None:
         """Raises ConfigError for options that exclude each other."""

@@ -253,8 +253,8 @@ def test_show_prints_a_table_as_of_a_moment(
     assert shown("public.t", "--columns", "id,x")[1].startswith(
         "ConfigError: --columns: no column 'x'. Columns: id, v,"
     )
-    rows = pg.show(nights.job.spark, "public.t", nights.job.loaded(), at="before:3", where="id = 1", columns=["v"])
-    assert [tuple(row) for row in rows.collect()] == [("w",)]
+    found = pg.show(nights.job.spark, "public.t", nights.job.loaded(), at="before:3", where="id = 1", columns=["v"])
+    assert [tuple(row) for row in found.collect()] == [("w",)]
     assert "| 4|" in shown("public.t", "--at", "0/300")[1].replace("  ", " ")
     assert shown("public.t", "--at", "0/50")[1].startswith("ConfigError: there was no table public.t at 0/50")
     assert shown("public.no", "--at", "0/50")[0] == 2
