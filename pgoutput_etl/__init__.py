@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pgoutput_etl.answers.moment.bisect import FirstCommit as FirstCommit
     from pgoutput_etl.answers.moment.bisect import bisect as bisect
     from pgoutput_etl.answers.moment.read import read_at as read_at
+    from pgoutput_etl.answers.moment.show import show as show
     from pgoutput_etl.answers.status.report import Status as Status
     from pgoutput_etl.answers.status.report import print_status as print_status
     from pgoutput_etl.answers.status.request import StatusRequest as StatusRequest
@@ -86,6 +87,7 @@ _NAMES = {
     "answers.inspection_report": ["print_report"],
     "answers.moment.bisect": ["FirstCommit", "bisect"],
     "answers.moment.read": ["read_at"],
+    "answers.moment.show": ["show"],
     "answers.status.report": ["Status", "print_status"],
     "answers.status.request": ["StatusRequest"],
     "answers.status.run": ["status"],

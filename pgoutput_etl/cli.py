@@ -1,4 +1,4 @@
-"""The installed command: `pgoutput-etl JOB …`."""
+"""The installed command: `pgoutput-etl JOB …`. Options may stand before the job."""
 
 from __future__ import annotations
 
@@ -63,14 +63,23 @@ def _jobs() -> None:
     pass
 
 
+def _place_of_job(given: Sequence[str]) -> int | None:
+    """The job may follow some of its options. Their values may have the name of a job, too."""
+    for place, word in enumerate(given):
+        if word in JOBS and (place == 0 or command(word).parser().takes(given[:place])):
+            return place
+    return None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     given = [*(sys.argv[1:] if arguments is None else arguments)]
-    if not given or given[0] not in JOBS:
+    place = _place_of_job(given)
+    if place is None:
         try:
             _jobs.main(given, "pgoutput-etl", standalone_mode=False)
         except click.UsageError as error:
             error.show()
             return EXIT_USAGE
         return EXIT_DONE
-    job, *options = given
+    job, options = given[place], [*given[:place], *given[place + 1 :]]
     return command(job).main(f"pgoutput-etl {job}", options)

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from enum import Enum
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +121,37 @@ def print_parts(parts: Iterable[str | Table], console: Console | None, soft_wrap
 # Set while a job with --debug runs: errors and Spark's log are printed in full.
 DEBUG = "PGOUTPUT_ETL_DEBUG"
 
+_LOG_LEVEL = "PGOUTPUT_ETL_LOG_LEVEL"
+
+
+class LogLevel(Enum):
+    """What jobs print to standard error, besides their own errors and warnings. debug: also what Spark and libraries
+    log as INFO; info: progress, and their warnings; warning: no progress; error: their errors only."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+    @property
+    def shows_progress(self) -> bool:
+        return self in (LogLevel.DEBUG, LogLevel.INFO)
+
+    @property
+    def of_libraries(self) -> str:
+        """The level of Python's logging and of Log4j, both of which know these names."""
+        return {LogLevel.DEBUG: "INFO", LogLevel.ERROR: "ERROR"}.get(self, "WARN")
+
+
+def set_log_level(level: LogLevel) -> None:
+    """For this process and its children, as long as a job runs."""
+    os.environ[_LOG_LEVEL] = level.value
+
+
+def log_level() -> LogLevel:
+    return LogLevel(os.environ.get(_LOG_LEVEL, LogLevel.INFO.value))
+
+
 _JVM_ENDED = "Spark's Java process has ended: it ran out of memory (--driver-memory), or was stopped"
 
 _FULL = "a disk is full: the target's, or that of Spark's own files (spark.local.dir, by default /tmp)"
@@ -206,8 +238,10 @@ class _PrivateLog(logging.Handler):
 def keep_log_private() -> None:
     """For the process's logs and warnings, unless somebody has configured logging."""
     if not logging.root.handlers:
-        logging.basicConfig(handlers=[_PrivateLog(logging.WARNING)])
+        logging.basicConfig(handlers=[_PrivateLog()])
         logging.captureWarnings(True)
+    if any(isinstance(handler, _PrivateLog) for handler in logging.root.handlers):
+        logging.root.setLevel(log_level().of_libraries)
 
 
 class ProgressPrinter:
@@ -215,7 +249,7 @@ class ProgressPrinter:
 
     def __init__(self, quiet: bool = False) -> None:
         self.started = time.monotonic()
-        self.quiet = quiet
+        self.quiet = quiet or not log_level().shows_progress
 
     def __call__(self, step: str) -> None:
         if not self.quiet:

@@ -2,14 +2,18 @@
 
     first_lsn: Annotated[int | None, Option("the first commit", LSN, "--from-lsn")] = None
 
-A field without a default is required. Options of the same field exclude each other.
+A field without a default is required. Options of the same field exclude each other. A field may have had other names:
+
+    out: Annotated[str, Option("a new folder", FOLDER), Former("--into", "into")]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import wraps
+from typing import Any, TypeVar, get_type_hints
 
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.timestamps import parse_duration, parse_time
@@ -35,6 +39,51 @@ class Option:
     is_list: bool = False
     means: object = True
     also: tuple[tuple[str, object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """A former name of a field and of its option: it works, and --help leaves it out.
+
+    option: as typed; keyword: in Python, for classes with `takes_former_names`. value: as in Option; by default that of
+    the field's first option.
+    """
+
+    option: str | None = None
+    keyword: str | None = None
+    value: Value | None = None
+
+
+T = TypeVar("T")
+
+
+def takes_former_names(part: type[T]) -> type[T]:
+    """The dataclass, whose constructor takes fields by their former names, too."""
+    construct: Callable[..., None] = part.__init__
+
+    @wraps(construct)
+    def __init__(self: T, *values: Any, **named: Any) -> None:  # noqa: N807
+        construct(self, *values, **_renamed(part, named))
+
+    setattr(part, "__init__", __init__)  # noqa: B010 # mypy lets no method be assigned
+    return part
+
+
+def _renamed(part: type[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    former = {own.keyword: (name, own) for name, own in _former_names(part)} if named else {}
+    renamed = dict(named)
+    for keyword in named.keys() & former.keys():
+        name, own = former[keyword]
+        if name in renamed:
+            raise TypeError(f"{part.__name__}: {keyword} is the former name of {name}: expected one of them")
+        value = renamed.pop(keyword)
+        renamed[name] = own.value.parse(value) if own.value is not None and isinstance(value, str) else value
+    return renamed
+
+
+def _former_names(part: type[Any]) -> Iterator[tuple[str, Former]]:
+    for name, hint in get_type_hints(part, include_extras=True).items():
+        yield from ((name, own) for own in getattr(hint, "__metadata__", ()) if isinstance(own, Former))
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -21,9 +21,13 @@ Runs one of the jobs with Spark, Delta Lake, and this package.
   ./spark-submit.sh [Spark's options] JOB [the job's arguments]
   ./spark-submit.sh jobs/apply.py --config conf/local.yaml --master 'local[4]' --driver-memory 4g
 
-Spark's options that take a value may follow JOB too; arguments after `--` belong to the job. Uses the Spark in
+The job's arguments may precede JOB, and Spark's options that take a value may follow it; arguments after `--` belong to
+the job. Uses the Spark in
 SPARK_HOME, else in ./.venv, else of python3. Exits with the job's exit code.
 """
+
+# Spark's options without a value
+_FLAGS = ("-h", "--help", "-v", "--verbose", "--supervise")
 
 _EXIT_USAGE = 2  # as in exit_codes.py
 
@@ -43,8 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         options, others = split(arguments)
     except ValueError as error:
         return _refuse(str(error))
-    at = next((n for n, word in enumerate(others) if not word.startswith("-")), len(others))
-    flags, job = others[:at], others[at:]  # flags: such as --verbose
+    flags, job = _job(others)
     if {"-h", "--help"} & set(flags):
         sys.stdout.write(USAGE)
         return 0
@@ -58,6 +61,18 @@ def main(arguments: Sequence[str]) -> int:
     if submitted(home).get("spark.submit.deployMode") == "cluster":
         return _submit(home or _home_of(python), [*flags, *options], job)
     return _run(python, home, job)
+
+
+def _job(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Spark's flags, and the job with its arguments, some of which may precede it: the first Python file is the job."""
+    scripts = [n for n, word in enumerate(words) if word.endswith(".py")]
+    others = [n for n, word in enumerate(words) if not word.startswith("-")]
+    found = [n for n in scripts if "://" in words[n] or Path(words[n]).is_file()]
+    at = next(iter(found or scripts or others), None)
+    if at is None:
+        return list(words), []
+    own = [word for word in words[:at] if word not in _FLAGS]
+    return [word for word in words[:at] if word in _FLAGS], [words[at], *own, *words[at + 1 :]]
 
 
 def _refuse(reason: str) -> int:

@@ -136,7 +136,8 @@ class ArchiveView(ABC, Generic[FrameT]):
         xid: of a transaction or subtransaction; lsn: first and last LSN; time: first and last commit time; names:
         regular expression to search in names. Raises ValueError for text that is not an LSN or a time."""
         first, last = (parse_lsn(limit) if isinstance(limit, str) else limit for limit in lsn)
-        wanted = MessageFilter(table, xid, first, last, _microseconds(time[0]), _microseconds(time[1]), names)
+        begin, end = map(_microseconds, time)
+        wanted = MessageFilter(() if table is None else (table,), xid, first, last, begin, end, names)
         contexts = {context.path: context for context in inspection_contexts(self._inspection, wanted, False, False)}
         limit = self._view.max_size
         return self._frame(lambda p, c: message_batches(contexts[p], c, limit), MESSAGES)

@@ -6,13 +6,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any
 
 from pgoutput_etl.compression import MAX_SIZE, read_content
 from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError, without_offset
-from pgoutput_etl.identifiers import printable
+from pgoutput_etl.identifiers import is_chosen, printable
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.protocol import messages as m
 from pgoutput_etl.protocol.framing import Frame, Framing
@@ -34,11 +33,11 @@ _WORD = re.compile(r"(?<=[a-z])([A-Z])")  # where the protocol's names of messag
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """The messages to print; None accepts any. table: shell pattern of schema.table. xid: that of the transaction or
+    """The messages to print; None accepts any. tables: shell patterns of schema.table. xid: that of the transaction or
     the subtransaction. times: first and last commit time, microseconds since 2000-01-01 UTC. names: a regular
     expression to search for in the message's names."""
 
-    table: str | None = None
+    tables: tuple[str, ...] = ()
     xid: int | None = None
     first_lsn: int | None = None
     last_lsn: int | None = None
@@ -47,7 +46,7 @@ class MessageFilter:
     names: str | None = None
 
     def accepts(self, line: MessageLine) -> bool:
-        if self.table is not None and not any(fnmatchcase(name, self.table) for name in line.tables):
+        if self.tables and not any(is_chosen(name, self.tables) for name in line.tables):
             return False
         if self.xid is not None and self.xid not in (line.xid, line.subxid):
             return False

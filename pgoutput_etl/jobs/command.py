@@ -16,18 +16,20 @@ from pgoutput_etl.answers.command_line import example_line, job_line
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.console import (
     DEBUG,
+    LogLevel,
     Progress,
     ProgressPrinter,
     keep_log_private,
     print_error,
     print_stopped,
     print_unexpected,
+    set_log_level,
 )
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, exit_code_of
 from pgoutput_etl.extras import EXTRA_OF, missing_module
 from pgoutput_etl.jobs.parser import Parser
-from pgoutput_etl.options import FILE, Option, Value
+from pgoutput_etl.options import FILE, Option, Value, one_of
 from pgoutput_etl.places import is_relative
 from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
 
@@ -56,7 +58,15 @@ class OutputOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _Debug:
+class _LogOptions:
+    log_level: Annotated[
+        LogLevel,
+        Option(
+            "standard error has errors, also warnings, also progress (info, the default), or also what Spark and "
+            "libraries log (debug)",
+            one_of(LogLevel),
+        ),
+    ] = LogLevel.INFO
     debug: Annotated[bool, Option("print errors and Spark's log in full; they may contain rows' values")] = False
 
 
@@ -80,7 +90,7 @@ class Command:
             f"Spark's options, such as --master or --driver-memory, may stand among these.\n"
             f"example: {example_line(self.example)}\nterms: docs/glossary.md"
         )
-        return Parser(self.name, self.description, end, (*self.parts, _Debug), self.extra)
+        return Parser(self.name, self.description, end, (*self.parts, _LogOptions), self.extra)
 
     def main(self, prog: str | None = None, arguments: Sequence[str] | None = None) -> int:
         """prog: the program's name in messages; arguments: sys.argv's if None."""
@@ -91,8 +101,9 @@ class Command:
             parsed = self._parsed(prog, sys.argv[1:] if arguments is None else arguments)
             if isinstance(parsed, int):
                 return parsed
-            *parts, debug = parsed
-            if debug.debug:
+            *parts, log = parsed
+            set_log_level(log.log_level)
+            if log.debug:
                 os.environ[DEBUG] = "1"
             keep_log_private()
             return self.run(*parts)

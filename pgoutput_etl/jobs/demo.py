@@ -78,8 +78,8 @@ def _print(report: RunReport, folder: Path, file: Path) -> None:
     for batch in report.batches:
         print_summary(batch)
     config, undo = ("--config", str(file)), str(folder / "undo")
-    show = shlex.join((*job_words("show"), "public.orders", *config, "--before-xid", str(BAD_DEPLOY)))
-    restore = shlex.join((*job_words("undo"), *config, "--xid", str(BAD_DEPLOY), "--into", undo))
+    show = shlex.join((*job_words("show"), "public.orders", *config, "--at", f"before:{BAD_DEPLOY}"))
+    restore = shlex.join((*job_words("undo"), *config, "--xid", str(BAD_DEPLOY), "--out", undo))
     print(f"A clean-up job deleted an order in transaction {BAD_DEPLOY}. The orders before it, and SQL that undoes it:")
     print(f"  {show}\n  {restore}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pgoutput_etl.answers.export.request import ExportRequest
 from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
 
-EXAMPLE = "./spark-submit.sh jobs/export.py --config conf/demo.yaml --tables public.acct --into ./acct"
+EXAMPLE = "./spark-submit.sh jobs/export.py --config conf/demo.yaml --tables public.acct --out ./acct"
 
 
 def _job() -> SparkJob[ExportRequest]:

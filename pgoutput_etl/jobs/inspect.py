@@ -19,7 +19,7 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_FAILED
 from pgoutput_etl.jobs.command import Command, OutputOptions
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.options import PATH, TIME, XID, Option, Value, one_of
+from pgoutput_etl.options import PATH, PATTERNS, TIME, XID, Former, Option, Value, one_of
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.standard_output import StandardOutput
 from pgoutput_etl.timestamps import microseconds_of
@@ -64,9 +64,11 @@ class InspectRequest:
     values: Annotated[bool, Option("print cell values, defaults, labels, and comments, which are hidden otherwise")] = (
         False
     )
-    table: Annotated[
-        str | None, Option("only for these tables: schema.table, as a shell pattern", Value("PATTERN"))
-    ] = None
+    tables: Annotated[
+        tuple[str, ...],
+        Option("only for these tables, as schema.table", PATTERNS),
+        Former("--table", value=Value("PATTERN", lambda pattern: (pattern,))),
+    ] = ()
     xid: Annotated[int | None, Option("only of this transaction or subtransaction", XID)] = None
     lsn: Annotated[tuple[int | None, int | None] | None, Option("either may be omitted", Value("FROM..TO", lsns))] = (
         None
@@ -82,8 +84,8 @@ class InspectRequest:
         """Raises ConfigError."""
         if self.messages and self.ddl:
             raise ConfigError("--messages and --ddl can't be combined")
-        for name in ("values", "table", "xid", "from_time", "to_time", "grep", "lsn"):
-            if getattr(self, name) not in (None, False) and not self.messages and not self.ddl:
+        for name in ("values", "tables", "xid", "from_time", "to_time", "grep", "lsn"):
+            if getattr(self, name) not in (None, False, ()) and not self.messages and not self.ddl:
                 raise ConfigError(f"--{name.replace('_', '-')} needs --messages or --ddl")
 
     @property
@@ -92,7 +94,7 @@ class InspectRequest:
 
         first, last = self.lsn or (None, None)
         begin, end = (None if time is None else microseconds_of(time) for time in (self.from_time, self.to_time))
-        return MessageFilter(self.table, self.xid, first, last, begin, end, self.grep)
+        return MessageFilter(self.tables, self.xid, first, last, begin, end, self.grep)
 
 
 def list_files(request: InspectRequest, stack: ExitStack) -> tuple[Listing, Runner]:
@@ -160,7 +162,7 @@ def run(request: InspectRequest, output: OutputOptions) -> int:
 COMMAND = Command(
     "inspect",
     __doc__,
-    "python jobs/inspect.py notebooks/data/shop --messages --table public.orders --lsn 0/1870000..",
+    "python jobs/inspect.py notebooks/data/shop --messages --tables public.orders --lsn 0/1870000..",
     (InspectRequest, OutputOptions),
     run,
 )

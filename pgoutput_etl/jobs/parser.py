@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import Any, get_type_hints
 
 import click
 from click.core import ParameterSource
 
-from pgoutput_etl.options import Option, Value
+from pgoutput_etl.options import Former, Option, Value
 from pgoutput_etl.spark.options import keep, split
 
 
 @dataclass(frozen=True, slots=True)
 class _Declaration:
-    """An option of a field. name: as typed. is_required: without another option that could set the field."""
+    """An option of a field. name: as typed. is_required: without another option that could set the field. is_former:
+    accepted, and not shown."""
 
     field: Field[Any]
     option: Option
     name: str
     is_required: bool
+    is_former: bool = False
 
     @property
     def usage(self) -> str:
@@ -37,12 +39,12 @@ class _Declaration:
         text = f"{option.help} (default: {self.field.default})" if has_number else option.help
         return click.Option(
             [self.name],
-            required=self.is_required,
+            hidden=self.is_former,
             is_flag=option.value is None or None,
             type=kind,
             metavar=name,
             multiple=option.is_list,
-            help=text,
+            help=f"{text}  [required]" if self.is_required else text,
         )
 
 
@@ -91,6 +93,22 @@ class Parser(click.Command):
         with self.make_context(prog, list(arguments)) as context:
             return tuple(_instance(part, declared, context) for part, declared in self._parts.items())
 
+    def takes(self, words: Sequence[str]) -> bool:
+        """True if the words are options with their values, and none has its value missing."""
+        try:
+            _, own = split(words)
+        except ValueError:
+            return False
+        flags = {name: param.is_flag for param in self.params if isinstance(param, click.Option) for name in param.opts}
+        remaining = iter(own)
+        for word in remaining:
+            name, equals, _ = word.partition("=")
+            if name not in flags or (flags[name] and equals):
+                return False
+            if not flags[name] and not equals and next(remaining, None) is None:
+                return False
+        return True
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Without Spark's options, which are kept for the session."""
         if ctx.resilient_parsing:  # for completion
@@ -110,10 +128,15 @@ class Parser(click.Command):
 def _declarations(part: type[Any]) -> Iterator[_Declaration]:
     hints = get_type_hints(part, include_extras=True)
     for field in fields(part):
-        options = [own for own in getattr(hints[field.name], "__metadata__", ()) if isinstance(own, Option)]
+        metadata = getattr(hints[field.name], "__metadata__", ())
+        options = [own for own in metadata if isinstance(own, Option)]
         for option in options:
             name = option.name or f"--{field.name.replace('_', '-')}"
             yield _Declaration(field, option, name, field.default is MISSING and len(options) == 1)
+        for former in metadata:
+            if isinstance(former, Former) and former.option is not None:
+                option = replace(options[0], value=former.value or options[0].value)
+                yield _Declaration(field, option, former.option, is_required=False, is_former=True)
 
 
 def _instance(part: type[Any], declared: Sequence[_Declaration], context: click.Context) -> Any:
@@ -127,6 +150,8 @@ def _instance(part: type[Any], declared: Sequence[_Declaration], context: click.
             values.update(own.option.also)
     for name, given in names.items():
         if len(given) != 1:
-            choices = ", ".join(own.name for own in declared if own.field.name == name)
-            raise click.UsageError(f"expected one of {choices}", context)
+            choices = [own.name for own in declared if own.field.name == name and not own.is_former]
+            if not given and len(choices) == 1:
+                raise click.UsageError(f"Missing option '{choices[0]}'.", context)
+            raise click.UsageError(f"expected one of {', '.join(dict.fromkeys([*choices, *given]))}", context)
     return part(**values)

@@ -1,4 +1,8 @@
-"""Prints rows of a Delta table: its newest version, or with --config a table as of any commit."""
+"""Prints rows of a table: of a Delta table, or with --config of a source's table as of any commit.
+
+Without --at, these are the rows of the newest Delta version, and with --config those as of the last applied commit.
+LSNs are printed in PostgreSQL's form; --where compares the stored numbers.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +13,18 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Annotated
 
-from pgoutput_etl.answers.moment.request import AsOf, Moment
-from pgoutput_etl.config.settings import load_config
+from pgoutput_etl.answers.moment.request import NamedAsOf
+from pgoutput_etl.config.settings import Config, load_config
+from pgoutput_etl.console import print_to_stderr
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_FAILED
-from pgoutput_etl.identifiers import pattern_of, printable
+from pgoutput_etl.identifiers import printable
 from pgoutput_etl.jobs.command import Command, Overrides, session
-from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.options import FILE, NUMBER, Option, Value
+from pgoutput_etl.options import FILE, NAMES, NUMBER, Option, Value
 from pgoutput_etl.standard_output import StandardOutput
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,76 +38,72 @@ class ShowRequest:
         ),
     ]
     rows: Annotated[int, Option("number of rows", NUMBER)] = 20
+    where: Annotated[str | None, Option("only rows that meet a condition in Spark's SQL", Value("SQL"))] = None
+    columns: Annotated[tuple[str, ...], Option("only these columns", NAMES)] = ()
     version: Annotated[int | None, Option("the Delta version to read (default: the newest)", NUMBER)] = None
     config: Annotated[str | None, Option("the source's YAML file: read the table as of a commit", FILE)] = None
-    moment: AsOf = None
+    at: NamedAsOf = None
     overrides: Overrides = ()
 
     def check(self) -> None:
         """Raises ConfigError."""
-        if (self.config is None) != (self.moment is None):
-            raise ConfigError("expected --config together with --at, --at-xid or --before-xid")
-        if self.moment is not None and self.version is not None:
-            raise ConfigError("expected either --version or a commit")
+        if self.config is None and self.at is not None:
+            raise ConfigError("--at: expected --config, which names the archive")
+        if self.config is not None and self.version is not None:
+            raise ConfigError("expected either --version or --config")
 
 
 def run(request: ShowRequest) -> int:
     request.check()
     from pyspark.errors import PySparkException
 
-    config, moment = request.config, request.moment
+    config = None if request.config is None else load_config(request.config, request.overrides)
     try:
-        with (
-            _rows_of_version(request) if config is None or moment is None else _rows_at(request, config, moment) as rows
-        ):
-            output = StringIO()
-            with redirect_stdout(output):
-                rows.show(request.rows, truncate=40)
+        with _session(config) as spark:
+            lines = _lines(spark, request, config)
     except PySparkException as error:
         print(f"can't read {request.table}: {error.getCondition()}", file=sys.stderr)
         return EXIT_FAILED
     with StandardOutput():
-        for line in output.getvalue().splitlines():
+        for line in lines:
             print(printable(line))
     return 0
 
 
 @contextmanager
-def _rows_of_version(request: ShowRequest) -> Iterator[DataFrame]:
-    from pgoutput_etl.places import Place
-    from pgoutput_etl.spark.delta import read_table
+def _session(config: Config | None) -> Iterator[SparkSession]:
+    if config is not None:
+        with session("show", config) as spark:
+            yield spark
+        return
     from pgoutput_etl.spark.session import end_session, start_session
 
     spark = start_session("pgoutput_etl show", {})
     try:
-        yield read_table(spark, Place.parse(request.table), request.version)
+        yield spark
     finally:
         end_session(spark)
 
 
-@contextmanager
-def _rows_at(request: ShowRequest, file: str, moment: Moment) -> Iterator[DataFrame]:
-    from pgoutput_etl.answers.moment.read import MomentReader, archive_of, commit_of
+def _lines(spark: SparkSession, request: ShowRequest, config: Config | None) -> list[str]:
+    from pgoutput_etl.answers.moment.show import printed_rows, show
 
-    config, table = load_config(file, request.overrides), request.table
-    with session("show", config) as spark:
-        archive = archive_of(spark, config)
-        lsn = commit_of(archive, moment)
-        tables = MomentReader(spark, archive).read(lsn, [pattern_of(table)])
-        if table in tables.held:
-            print(
-                f"{table} is incomplete: it has the commits through {format_lsn(tables.held[table])}", file=sys.stderr
-            )
-        if table in tables.ahead:
-            raise ConfigError(
-                f"the archive has {table} only since a snapshot at {format_lsn(tables.ahead[table])}, after "
-                f"{format_lsn(lsn)}"
-            )
-        if table not in tables:
-            raise ConfigError(f"there was no table {table} at {format_lsn(lsn)}")
-        yield tables[table]
+    rows = show(
+        spark,
+        request.table,
+        config,
+        at=request.at,
+        version=request.version,
+        where=request.where,
+        columns=request.columns,
+        progress=print_to_stderr,
+    )
+    output = StringIO()
+    with redirect_stdout(output):
+        printed_rows(rows).show(request.rows, truncate=40)
+    return output.getvalue().splitlines()
 
 
-EXAMPLE = "./spark-submit.sh jobs/show.py build/demo/tables/public/orders --rows 5"
+EXAMPLE = "./spark-submit.sh jobs/show.py build/demo/tables/public/orders --rows 5 --where 'id < 10'"
 
 COMMAND = Command("show", __doc__, EXAMPLE, (ShowRequest,), run)

@@ -1,7 +1,7 @@
 """Computes what transactions changed, and writes SQL that undoes it: a bad deploy, a wrong UPDATE.
 
 Rows that later transactions changed again are left as they are, and reported. The job only reads: it writes the script
-and a page about it into a folder, and connects to no server.
+and a page about it, and connects to no server.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from pgoutput_etl.answers.undo.request import UndoRequest
 from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
 
-EXAMPLE = "./spark-submit.sh jobs/undo.py --config conf/demo.yaml --xid 751 --into ./undo"
+EXAMPLE = "./spark-submit.sh jobs/undo.py --config conf/demo.yaml --xid 751 --out undo.sql"
 
 
 def _job() -> SparkJob[UndoRequest]:

@@ -112,6 +112,10 @@ class LedgerArchive(ABC):
         """LSN of the last commit at or before that time. Raises ConfigError if there is no such commit."""
 
     @abstractmethod
+    def commits_of(self, xid: int) -> list[int]:
+        """The commit LSNs of the transactions with an xid; several, if xids have wrapped around."""
+
+    @abstractmethod
     def _scopes(self) -> dict[FragmentId, int]:
         """The scopes of the fragments that have one."""
 

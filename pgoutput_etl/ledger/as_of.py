@@ -100,5 +100,5 @@ def _missing(ends: Collection[int], source: str, wanted: int | None) -> str:
     nearest = " and ".join(format_lsn(lsn) for lsn in near if lsn is not None)
     return (
         f"no batch of {source} ended at {format_lsn(wanted)}; the nearest that did: {nearest or 'none'}. "
-        "A backfill with --to-lsn and --into builds tables as of any commit"
+        "A backfill with --to-lsn and --out builds tables as of any commit"
     )

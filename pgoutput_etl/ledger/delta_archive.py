@@ -95,7 +95,6 @@ class DeltaArchive(LedgerArchive):
             ) from error
 
     def commits_of(self, xid: int) -> list[int]:
-        """The commit LSNs of the transactions with an xid; several, if xids have wrapped around."""
         is_own = (F.col("xid") == xid) & (F.col("fate") == TransactionStatus.COMMITTED.value)
         rows = self._read("transactions").where(is_own).select("commit_lsn").distinct().collect()
         return sorted(row["commit_lsn"] for row in rows)

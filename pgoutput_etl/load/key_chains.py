@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.events import INSERTED, MOVED_IN
 from pgoutput_etl.changes.key_chains import ENDING, PRESUMING, not_unique
 from pgoutput_etl.errors import TableError
+from pgoutput_etl.load.target_columns import lsn_text
 from pgoutput_etl.schema.table_shape import CHAIN_NUMBERS, TableShape
 
 
@@ -59,8 +60,6 @@ def _with_event(shape: TableShape, chain: Column, event: Column) -> Column:
 
 def _raise_not_unique(shape: TableShape, lsn: Column, xid: Column) -> Column:
     """Spark has no error classes for others: a line in the form of a worker's traceback says whose error it is."""
-    halves = (F.shiftrightunsigned(lsn, 32), lsn.bitwiseAND(0xFFFFFFFF))
     before, between, after = not_unique(shape, "\0", "\0").split("\0")
-    number = F.concat(F.hex(halves[0]), F.lit("/"), F.hex(halves[1]))
     whose = f"\n{TableError.__module__}.{TableError.__name__}: {before}"
-    return F.raise_error(F.concat(F.lit(whose), xid.cast("string"), F.lit(between), number, F.lit(after + "\n")))
+    return F.raise_error(F.concat(F.lit(whose), xid.cast("string"), F.lit(between), lsn_text(lsn), F.lit(after + "\n")))

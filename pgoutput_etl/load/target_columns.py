@@ -181,6 +181,11 @@ def updated_values(shape: TableShape) -> dict[str, Column]:
     return {**target_values(shape, "s.", with_entries(F.col("s._unrep"), kept_entries)), **kept}
 
 
+def lsn_text(lsn: Column) -> Column:
+    """As PostgreSQL prints it: see lsn.py."""
+    return F.concat(F.hex(F.shiftrightunsigned(lsn, 32)), F.lit("/"), F.hex(lsn.bitwiseAND(0xFFFFFFFF)))
+
+
 def selected(rows: DataFrame, values: Mapping[str, Column]) -> DataFrame:
     return rows.select(*(value.alias(name) for name, value in values.items()))
 

@@ -102,7 +102,7 @@ def read_catalog(text: str, publications: Collection[str], wanted: Callable[[str
     known = {p["name"] for row in tables for p in row["publications"]}
     missing = sorted(set(publications) - known)
     if missing:
-        raise ConfigError(f"--publication: no publication {missing[0]!r} has tables")
+        raise ConfigError(f"--publications: no publication {missing[0]!r} has tables")
     described = []
     for row in tables:
         chosen = [p for p in row["publications"] if not publications or p["name"] in publications]
@@ -137,7 +137,7 @@ def _same(row: Mapping[str, Any], part: str, values: set[T]) -> T:
         names = ", ".join(sorted(p["name"] for p in row["publications"]))
         raise ConfigError(
             f"the publications {names} have different {part} of {row['schema']}.{row['table']}: name those that the "
-            "slot's receiver uses, with --publication"
+            "slot's receiver uses, with --publications"
         )
     return values.pop()
 

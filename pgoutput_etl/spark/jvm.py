@@ -23,7 +23,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 
-from pgoutput_etl.console import DEBUG
+from pgoutput_etl.console import DEBUG, log_level
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.spark.class_archive import class_options
 from pgoutput_etl.spark.jvm_output import GUARD
@@ -36,6 +36,7 @@ _LOG = _FOLDER / "log4j2.properties"
 
 # See log4j2.properties.
 _LOG_CONFIGURATION, _LOG_DETAIL = "log4j2.configurationFile", "pgoutput_etl.log"
+_LOG_LEVEL = "pgoutput_etl.level"
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # the first of the JVM's options, so that all others take precedence
 
@@ -132,7 +133,7 @@ def _environment(settings: Mapping[str, str], is_light: bool, own: Mapping[str, 
     options += class_options(_find_spark_home(), version, _java_options(settings))
     conf = Path(os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf")
     if _LOG.is_file() and not any((conf / f"log4j2.{suffix}").is_file() for suffix in _LOG_SUFFIXES):
-        options.insert(0, f'-D{_LOG_CONFIGURATION}="{_LOG}"')
+        options.insert(0, f'-D{_LOG_CONFIGURATION}="{_LOG}" -D{_LOG_LEVEL}={log_level().of_libraries}')
         if DEBUG in os.environ:
             options.insert(0, f"-D{_LOG_DETAIL}=full")
     os.environ.update({_OPTIONS: " ".join(options), **submit})

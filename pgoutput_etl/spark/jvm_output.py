@@ -29,7 +29,7 @@ _BEGIN, _DOWNLOAD, _END = b":: loading settings ::", b"downloading ", b" artifac
 # The part of a line that is copied: all of the log's, whose layout in log4j2.properties has no values, and of the JVM's
 # own words; VACUUM's result; an error's class without its text.
 _KNOWN = re.compile(
-    rb"\d\d:\d\d:\d\d (?:FATAL|ERROR|WARN) [\w$]+:.*"
+    rb"\d\d:\d\d:\d\d (?:FATAL|ERROR|WARN|INFO) [\w$]+:.*"
     rb"|(?:OpenJDK|Java HotSpot)[^:]* warning: .*"
     rb"|(?:Terminating|Aborting) due to java\.lang\.OutOfMemoryError.*"
     rb"|# (?:A fatal error has been detected|There is insufficient memory|An error report file).*"

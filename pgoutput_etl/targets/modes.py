@@ -15,6 +15,8 @@ DELETED_COLUMN = "_pg_deleted"
 
 VALID_FROM_LSN, VALID_TO_LSN = "_pg_valid_from_lsn", "_pg_valid_to_lsn"
 
+LSN_COLUMNS = ("_pg_commit_lsn", VALID_FROM_LSN, VALID_TO_LSN)
+
 VALID_FROM_TS, VALID_TO_TS = "_pg_valid_from_ts", "_pg_valid_to_ts"
 
 OP_COLUMN, SEQ_COLUMN = "_pg_op", "_pg_seq"

@@ -18,12 +18,17 @@ ROOT = Path(__file__).parents[2]
 WITH_CONFIG = sorted(set(JOBS) - {"demo", "init", "inspect", "show"})
 NEEDED = {
     "backfill": ["--tables", "*"],
-    "export": ["--tables", "*", "--into", "a"],
+    "export": ["--tables", "*", "--out", "a"],
     "forget": ["--request", "a"],
-    "undo": ["--xid", "1", "--into", "a"],
+    "undo": ["--xid", "1", "--out", "a"],
     "snapshot": ["--tables", "*", "--csv", "a", "--lsn", "0/1"],
-    "verify": ["--csv", "a", "--table", "a.b"],
+    "verify": ["--csv", "a", "--tables", "a.b"],
 }
+
+
+@pytest.fixture(autouse=True)
+def _without_options_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
 
 
 def test_every_job_is_a_file_and_a_command() -> None:
@@ -112,6 +117,28 @@ def test_usage_lists_all_jobs_unless_another_is_named(
     assert ("No such command 'nightly'" in usage) == is_unknown
     assert all(f"  {job} " in usage for job in JOBS) != is_unknown
     assert other == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--config", "apply", "status"],
+        ["status", "--config", "apply"],
+        ["--quiet", "--set", "a=b", "status", "--config", "apply"],
+        ["--max-age", "2d", "--config=apply", "--json", "status"],
+        ["--master", "local[1]", "--config", "apply", "--log-level", "error", "status"],
+    ],
+)
+def test_options_stand_before_or_after_the_job(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Also if a value is the name of a job."""
+    assert main(words) == 2
+    assert capsys.readouterr().err == "ConfigError: apply: can't be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize("words", [["--nonsense", "status"], ["--config"], ["--quiet=1", "status"], ["x", "status"]])
+def test_other_words_before_a_job_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert "No such " in capsys.readouterr().err
 
 
 def test_a_job_that_is_not_the_first_word_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from io import StringIO
 
 import pytest
 from rich.console import Console
 
-from pgoutput_etl.console import Row, counted, grid, print_error, print_parts
+from pgoutput_etl.cli import command
+from pgoutput_etl.console import ProgressPrinter, Row, counted, grid, log_level, print_error, print_parts
 from pgoutput_etl.errors import RunError, without_offset
 
 
@@ -38,6 +41,30 @@ def test_a_column_with_a_cell_below_the_limit_stays() -> None:
 def test_an_error_ends_with_the_command_that_resolves_it(capsys: pytest.CaptureFixture[str]) -> None:
     print_error(RunError("first\nsecond"), "pgoutput-etl apply")
     assert capsys.readouterr().err == "RunError: first\n  second\n  Next: pgoutput-etl apply\n"
+
+
+@pytest.mark.parametrize(
+    ("level", "progress", "library"),
+    [("debug", True, "INFO"), ("info", True, "WARN"), ("warning", False, "WARN"), ("error", False, "ERROR")],
+)
+def test_a_log_level_is_that_of_progress_and_of_libraries(
+    level: str, progress: bool, library: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    monkeypatch.setenv("PGOUTPUT_ETL_LOG_LEVEL", "info")
+    seen: list[tuple[bool, bool, int]] = []
+
+    def run(*_: object) -> int:
+        seen.append((ProgressPrinter().quiet, ProgressPrinter(quiet=True).quiet, logging.root.level))
+        logging.getLogger("library").info("SECRET")
+        return 0
+
+    assert replace(command("plan"), run=run).main("plan", ["--config", "a", "--log-level", level]) == 0
+    assert log_level().of_libraries == library
+    assert seen == [(not progress, True, logging.getLevelName(library))]
+    assert capsys.readouterr().err == ("INFO library: \n" if level == "debug" else "")
+    logging.captureWarnings(False)
 
 
 def test_a_place_is_named_once() -> None:

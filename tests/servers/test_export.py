@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.answers.export.request import ExportFormat, ExportRequest
 from pgoutput_etl.answers.export.run import export
-from pgoutput_etl.answers.moment.request import Moment
 from pgoutput_etl.answers.undo.request import UndoRequest
 from pgoutput_etl.answers.undo.run import undo
 from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.moment import Moment
 from tests.spark.load.test_type_matrix import create, fill
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server

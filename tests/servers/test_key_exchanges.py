@@ -226,7 +226,7 @@ def assert_rebuilt(tables: ExchangingTables, first: int) -> None:
     assert_kept(tables.job, MODES, tables.replay, KEYS)
     path = tables.job.path("public", "mirror")
     tables.job.spark.sql(f"update delta.`{path}` set v = 'spoiled' where _pg_commit_lsn > {first}")
-    tables.job.backfill(BackfillRequest(("public.mirror",), first_lsn=first))
+    tables.job.backfill(BackfillRequest(("public.mirror",), from_lsn=first))
     tables.assert_equal()
 
 

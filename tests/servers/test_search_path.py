@@ -295,9 +295,9 @@ class Jobs:
             "apply",
             f"verify {self.jdbc}",
             f"snapshot --tables public.keyed {self.jdbc} --repair",
-            f"export --tables public.* --into {folder / 'copy'}",
-            f"export --tables public.* --format sql --into {folder / 'sql'}",
-            f"undo --xid {xid} --into {folder / 'undo'}",
+            f"export --tables public.* --out {folder / 'copy'}",
+            f"export --tables public.* --format sql --out {folder / 'sql'}",
+            f"undo --xid {xid} --out {folder / 'undo'}",
         )
         after = rows(server)
         for form in ("copy", "sql"):

@@ -39,7 +39,7 @@ def assert_equal(job: Job, server: Server, names: Sequence[str] = TABLES) -> Non
     for name in names:
         path = job.folder / f"truth-{name}.csv"
         server.copy_csv(f"public.{name}", path)
-        request = VerifyRequest(csv=str(path), table=f"public.{name}")
+        request = VerifyRequest(csv=str(path), tables=(f"public.{name}",))
         [verified] = verify(job.spark, job.loaded(), request, lambda _: None).tables
         assert verified.why_not is None
         assert (verified.differing, verified.ranges_differing) == (0, 0), name

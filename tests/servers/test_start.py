@@ -139,7 +139,7 @@ def test_from_a_server_to_tables(
 def test_a_rehearsal_and_refusals_change_nothing(shop: Server, terminal: Terminal, request_of: StartRequest) -> None:
     with pytest.raises(ConfigError, match=r"reject UPDATEs and DELETEs of public\.notes once"):
         Start(request_of, terminal).prepare()
-    accepted = replace(request_of, accepts_keyless=True)
+    accepted = replace(request_of, accept_keyless=True)
     steps = Start(accepted, terminal).rehearse().steps
     assert [step.is_done for step in steps] == [False] * 5
     setup, _, receive, load, following = (step.command for step in steps)
@@ -153,7 +153,7 @@ def test_a_rehearsal_and_refusals_change_nothing(shop: Server, terminal: Termina
 
 
 def test_without_a_receiver_it_says_so(shop: Server, terminal: Terminal, request_of: StartRequest) -> None:
-    deaf = replace(request_of, accepts_keyless=True, wait=timedelta(seconds=0))
+    deaf = replace(request_of, accept_keyless=True, wait=timedelta(seconds=0))
     with pytest.raises(TryLaterError, match="no receiver has confirmed") as error:
         Start(deaf, lambda _: None).prepare()
     assert exit_code_of(error.value) == EXIT_TRY_LATER

@@ -225,7 +225,7 @@ def test_the_script_changes_nothing_if_something_is_not_what_it_was(
             (
                 TRIGGER,
                 "drop trigger touched on t; drop function touch",
-                "a trigger changes the row of step 3, public.t. Triggers: touched on public.t. Disable",
+                "a trigger changes the row of step 3, public.t. Triggers: touched on public.t (BEFORE UPDATE). Disable",
             ),
         ):
             server.psql(spoil)

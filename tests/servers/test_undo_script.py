@@ -36,10 +36,12 @@ def table(
     return UndoneTable("public", name, compared, tuple(range(key)), tuple(made), ())
 
 
-def undo(server: Server, folder: Path, *tables: UndoneTable, before: str = "") -> subprocess.CompletedProcess[str]:
-    """before: SQL that runs in the same session."""
+def undo(
+    server: Server, folder: Path, *tables: UndoneTable, before: str = "", disables: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """before: SQL that runs in the same session. disables: the tables' triggers."""
     path = folder / "undo.sql"
-    path.write_text("".join(script("Undo", tables)))
+    path.write_text("".join(script("Undo", tables, disables)))
     return server.run_scripts(*(["-c", before] if before else []), "-f", str(path))
 
 
@@ -143,9 +145,58 @@ def test_a_trigger_that_stops_the_script_is_named(server: Server, tmp_path: Path
         """
     )
     done = undo(server, tmp_path, table("g", "id", "v", steps=[(None, ("1", "x"))]))
-    named = 'step 1, public.g finds 0 rows that are what they were. Triggers: "Kept" on public.g. Disable those'
+    named = (
+        'step 1, public.g finds 0 rows that are what they were. Triggers: "Kept" on public.g (BEFORE DELETE). Disable'
+    )
     assert (done.returncode, named in done.stderr) == (3, True), done.stderr
     server.psql("drop table g; drop function keep")
+
+
+TRIGGERS = """
+create table r (id int primary key, v text) partition by range (id);
+create table r1 partition of r for values from (0) to (10);
+create table c (id int references r);
+insert into r values (1, 'bad');
+create function touch() returns trigger language plpgsql as $$ begin new.v := new.v || '!'; return new; end $$;
+create function nothing() returns trigger language plpgsql as $$ begin return null; end $$;
+create trigger touched before update on r for each row execute function touch();
+create trigger seen after insert or update on r1 execute function nothing();
+create trigger off before update on r for each row execute function touch();
+alter table r disable trigger off;
+alter table r1 enable always trigger seen;
+create role keeper;
+alter table r owner to keeper; alter table r1 owner to keeper; alter table c owner to keeper;
+"""
+
+STATES = "select tgrelid::regclass, tgname, tgenabled from pg_trigger where not tgisinternal order by 1, 2"
+
+
+def test_triggers_are_named_before_a_change_and_disabled_on_request(server: Server, tmp_path: Path) -> None:
+    """By the tables' owner, who is no superuser. Foreign keys stay."""
+    server.psql(TRIGGERS)
+    states = server.psql(STATES)
+    one = table("r", "id", "v", steps=[(("1", "good"), ("1", "bad"))])
+    as_owner = "set role keeper"
+    done = undo(server, tmp_path, one, before=as_owner)
+    notices = [line.partition("NOTICE:  ")[2] for line in done.stderr.splitlines() if "NOTICE" in line]
+    assert notices == [
+        "trigger seen on public.r1 (AFTER INSERT OR UPDATE) fires",
+        "trigger touched on public.r (BEFORE UPDATE) may change restored rows",
+    ]
+    error = "nothing is undone: a trigger changes the row of step 1, public.r. Triggers: touched on public.r"
+    assert (done.returncode, f"{error} (BEFORE UPDATE). Disable" in done.stderr) == (3, True), done.stderr
+    assert (server.psql("select * from r"), server.psql(STATES)) == ("1|bad\n", states)
+
+    done = undo(server, tmp_path, one, before=as_owner, disables=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (server.psql("select * from r"), server.psql(STATES)) == ("1|good\n", states)
+
+    server.psql("insert into c select 1")
+    gone = table("r", "id", "v", steps=[(None, ("1", "good"))])
+    done = undo(server, tmp_path, gone, before=as_owner, disables=True)
+    assert (done.returncode, "violates foreign key constraint" in done.stderr) == (3, True), done.stderr
+    assert server.psql(STATES) == states
+    server.psql("drop table c, r; drop function touch, nothing; drop role keeper")
 
 
 def test_keys_of_user_types_and_a_trigger_with_the_callers_path(server: Server, tmp_path: Path) -> None:
@@ -173,7 +224,9 @@ def test_keys_of_user_types_and_a_trigger_with_the_callers_path(server: Server, 
     undone = UndoneTable("app", "t", columns, (0, 1, 2, 3), (step, other), (), looked_up)
     path = "set search_path = app, public"
     server.psql(f"{path}; insert into app.t values ('it''s', 'ok', '[1,2]', '(1,x)', 'bad')")
-    succeeds(server, tmp_path, undone, before=path)
+    done = undo(server, tmp_path, undone, before=path)
+    notice = "NOTICE:  trigger audited on app.t (AFTER INSERT OR UPDATE OR DELETE) fires\n"
+    assert (done.returncode, done.stderr.endswith(notice), done.stderr.count("\n")) == (0, True, 1), done.stderr
     assert server.psql("select code, v from app.t order by 1") == "b|gone\nit's|old\n"
     assert server.psql("select text from app.audit") == "INSERT\nINSERT\nUPDATE\n"
     # The key's index finds a row; without one, the texts do.
@@ -184,9 +237,8 @@ def test_keys_of_user_types_and_a_trigger_with_the_callers_path(server: Server, 
     assert "Index Scan" in plan
     assert "OPERATOR(ext.=)" in plan
     server.psql("alter table app.t drop constraint t_pkey; alter table app.t replica identity full")
-    succeeds(
-        server, tmp_path, UndoneTable("app", "t", columns, (0, 1, 2, 3), (_back(step),), (), looked_up), before=path
-    )
+    back = UndoneTable("app", "t", columns, (0, 1, 2, 3), (_back(step),), (), looked_up)
+    assert undo(server, tmp_path, back, before=path).returncode == 0
     assert server.psql("select v from app.t where code = 'it''s'") == "bad\n"
 
 

@@ -26,7 +26,7 @@ insert into account values (9999, 'NEW', 1, null, null, null);
 
 
 def compare_csv(job: Job, csv: Path, name: str, at_lsn: int | None = None) -> VerifiedTable:
-    request = VerifyRequest(csv=str(csv), table=name, at_lsn=at_lsn)
+    request = VerifyRequest(csv=str(csv), tables=(name,), at=at_lsn)
     [table] = verify(job.spark, job.loaded(), request, lambda _: None).tables
     assert table.why_not is None
     return table

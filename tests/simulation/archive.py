@@ -113,6 +113,9 @@ class SimArchive(LedgerArchive):
 
     last_commit = first_commit
 
+    def commits_of(self, xid: int) -> list[int]:
+        raise AssertionError(f"no backfill as of a transaction in this simulation: {xid}")
+
     def _scopes(self) -> dict[FragmentId, int]:
         return {(row["file"], row["unit"]): row["scope"] for row in self._fragments() if row["scope"] is not None}
 

@@ -177,10 +177,10 @@ def job(name: str) -> Path:
         ("apply", ["--set", "metrics.json=/nowhere/a"], 2, "metrics.json: expected a file in an existing folder"),
         ("plan", ["--conf"], 2, "spark-submit.sh: --conf needs a value"),
         ("plan", ["--no"], 2, "No such option '--no'"),
-        ("backfill", ["--tables", "a", "--into", "b", "--from-lsn", "0/1"], 2, "--into: builds tables from their"),
+        ("backfill", ["--tables", "a", "--out", "b", "--from-lsn", "0/1"], 2, "--out: builds tables from their"),
         ("maintain", ["--keep-days", "1"], 2, "--keep-days: expected 7 or more"),
         ("snapshot", ["--tables", "a", "--jdbc", "a"], 2, "expected postgresql://"),
-        ("verify", ["--tables", "a", "--csv", "b"], 2, "expected --table schema.table"),
+        ("verify", ["--tables", "a", "--csv", "b"], 2, "expected --tables schema.table"),
         ("apply", ["--help"], 0, ""),
         ("show", ["--help"], 0, ""),
         ("snapshot", ["--catalog-query"], 0, ""),
@@ -208,7 +208,8 @@ def test_a_mistake_is_reported_as_without_spark_submit(no_spark: NoSpark, tmp_pa
 
 
 def test_spark_starts_once_the_configuration_is_checked(no_spark: NoSpark, config: Path) -> None:
-    done = no_spark.submit(job("apply"), "--config", config)
+    """Also with the job's options before the job."""
+    done = no_spark.submit("--config", config, "--log-level=error", job("apply"))
     assert (done.returncode, no_spark.calls) == (1, ["java", "spark-submit"]), done.stderr
     assert done.stderr.startswith("RunError: Spark did not start (JAVA_GATEWAY_EXITED)")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
-from pgoutput_etl.answers.moment.request import AsOf
+from pgoutput_etl.answers.moment.request import NamedAsOf
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.options import FOLDER, PATTERNS, Option, one_of
+from pgoutput_etl.options import FOLDER, PATTERNS, Former, Option, one_of, takes_former_names
 from pgoutput_etl.places import Place
 
 SCRIPT = "load.sql"  # loads the tables with psql
@@ -19,17 +19,18 @@ class ExportFormat(Enum):
     SQL = "sql"
 
 
+@takes_former_names
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """moment: None for the last applied commit."""
+    """at: None for the last applied commit."""
 
     tables: Annotated[tuple[str, ...], Option("tables to write, as schema.table", PATTERNS)]
-    into: Annotated[str, Option("a new folder", FOLDER)]
-    moment: AsOf = None
+    out: Annotated[str, Option("a new folder", FOLDER), Former("--into", "into")]
+    at: NamedAsOf = None
     format: Annotated[
         ExportFormat, Option("copy: COPY's text (default); sql: INSERT statements", one_of(ExportFormat))
     ] = ExportFormat.COPY
 
     def check(self) -> None:
-        if Place.parse(self.into).is_in_catalog:
-            raise ConfigError("--into: expected a folder")
+        if Place.parse(self.out).is_in_catalog:
+            raise ConfigError("--out: expected a folder")

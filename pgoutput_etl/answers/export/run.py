@@ -27,6 +27,7 @@ from pgoutput_etl.file_access import Access
 from pgoutput_etl.identifiers import path_segment
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.moment import Moment
 from pgoutput_etl.postgres.copy_format import text_line
 from pgoutput_etl.postgres.queries import SCRIPT_SETTINGS, identifier, insertion, literal, qualified
 from pgoutput_etl.schema.table_shape import table_columns
@@ -51,8 +52,8 @@ def export(
 ) -> ExportSummary:
     """Raises PgoutputEtlError; then the folder has no script."""
     archive = archive_of(spark, config)
-    lsn = archive.last.last_commit_lsn if request.moment is None else commit_of(archive, request.moment)
-    folder = request.into.rstrip("/")
+    lsn = archive.last.last_commit_lsn if request.at is None else commit_of(archive, Moment.of(request.at))
+    folder = request.out.rstrip("/")
     access = config.state.access()
     script = shared_file(spark, folder, SCRIPT, access)
     if script is None:
@@ -150,7 +151,7 @@ class _Table:
         except AnalysisException as error:
             if error.getCondition() != "PATH_ALREADY_EXISTS":
                 raise
-            raise ConfigError(f"--into: {folder}/{self.folder} exists: name another folder") from None
+            raise ConfigError(f"--out: {folder}/{self.folder} exists: name another folder") from None
         masked = sorted(self.state.masks)
         notes = (f"masked: {', '.join(masked)}",) if masked else ()
         return ExportedTable(self.state.full_name, self.folder, counts.get["rows"], counts.get["never_sent"], notes)

@@ -12,11 +12,11 @@ from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pgoutput_etl.answers.moment.request import Moment, only_commit
+from pgoutput_etl.answers.moment.request import only_commit
 from pgoutput_etl.config.chosen_tables import matching_names
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, counted, no_progress
-from pgoutput_etl.errors import RunError
+from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.identifiers import is_chosen
 from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
@@ -28,6 +28,7 @@ from pgoutput_etl.load.on_read import FrameTargets
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.writer import Writer, no_claim
 from pgoutput_etl.lsn import format_lsn, parse_lsn
+from pgoutput_etl.moment import At, Moment
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.targets.moves import with_moves, with_removals
@@ -39,6 +40,7 @@ def read_at(
     spark: SparkSession,
     config: Config,
     *,
+    at: At | None = None,
     lsn: int | str | None = None,
     time: datetime | None = None,
     xid: int | None = None,
@@ -48,21 +50,26 @@ def read_at(
 ) -> Tables:
     """Tables as of any commit that has been applied, by "schema.table" as they were named then.
 
-    lsn: a commit's LSN, as a number or in PostgreSQL's text (0/1AE7B70); or a time with a zone: the last commit at or
-    before it; or a transaction's xid. before: without this commit. tables: shell patterns of the names. `held` has the
-    tables that lack changes, with the LSN that they have; `ahead` those that a snapshot loaded later, so that their
-    rows as of this commit are not known, and that are absent.
+    at: the commit as the option `--at` names it ("0/1AE7B70", "2026-11-20T03:57", "xid:8412", "before:8412"); a number
+    is an LSN, and a datetime needs a zone. Or one of lsn, as a number or PostgreSQL's text; time, for the last commit
+    at or before it; and xid. before: without this commit. tables: shell patterns of the names. `held` has the tables
+    that lack changes, with the LSN that they have; `ahead` those that a snapshot loaded later, so that their rows as of
+    this commit are not known, and that are absent.
 
     Raises ConfigError for a commit or table that the archive does not have, RunError for a commit that has not been
     applied, and ArchiveError if a file that is needed is gone.
     """
     moment = Moment(parse_lsn(lsn) if isinstance(lsn, str) else lsn, time, xid, before)
+    if at is not None:
+        if moment != Moment():
+            raise ConfigError("at: expected without lsn, time, xid, and before")
+        moment = Moment.of(at)
     moment.check()
     archive = archive_of(spark, config)
     return MomentReader(spark, archive, progress).read(commit_of(archive, moment), tables)
 
 
-def commit_of(archive: DeltaArchive, moment: Moment) -> int:
+def commit_of(archive: LedgerArchive, moment: Moment) -> int:
     """The LSN of the last commit to read. Raises ConfigError if the archive has no such commit, and RunError if it has
     not been applied."""
     if moment.lsn is not None:

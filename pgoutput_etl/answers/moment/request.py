@@ -1,54 +1,32 @@
-"""The commit as of which tables are read."""
+"""The option of a commit as of which tables are read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, TypeAlias
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.lsn import format_lsn, parse_lsn
-from pgoutput_etl.options import Option, Value, number
-from pgoutput_etl.timestamps import parse_time
+from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.moment import At, Moment
+from pgoutput_etl.options import LSN, XID, Former, Option, Value
 
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A commit by exactly one of: its LSN, a time with a zone, before which it is the last one, or its transaction's
-    xid. before: without this commit."""
-
-    lsn: int | None = None
-    time: datetime | None = None
-    xid: int | None = None
-    before: bool = False
-
-    def check(self) -> None:
-        """Raises ConfigError unless exactly one is given."""
-        given = [name for name in ("lsn", "time", "xid") if getattr(self, name) is not None]
-        if len(given) != 1:
-            raise ConfigError(f"expected one of lsn, time and xid, not {' and '.join(given) or 'none'}")
-        if self.time is not None and self.time.tzinfo is None:
-            raise ConfigError("time: expected a time with a zone, as 2026-11-20T03:57:00+01:00")
-
-
-def _lsn_or_time(text: str) -> Moment:
-    return Moment(lsn=parse_lsn(text)) if "/" in text else Moment(time=parse_time(text))
-
+MOMENT = Value("MOMENT", Moment.parse)
 
 AsOf: TypeAlias = Annotated[
-    Moment | None,
+    At | None,
     Option(
-        "as of a commit, by its LSN, or by a time (ISO 8601, UTC unless it names a zone): the last one before it",
-        Value("LSN|TIME", _lsn_or_time),
-        "--at",
+        "as of a commit: its LSN; a time (ISO 8601, UTC unless it names a zone), for the last commit by then; "
+        "xid:8412, for a transaction's commit; before:8412, for the commit before it",
+        MOMENT,
     ),
-    Option("as of the commit of a transaction", Value("XID", lambda text: Moment(xid=number(text))), "--at-xid"),
-    Option(
-        "as of the commit before that of a transaction",
-        Value("XID", lambda text: Moment(xid=number(text), before=True)),
-        "--before-xid",
-    ),
+]
+
+NamedAsOf: TypeAlias = Annotated[  # of jobs that had other names for it
+    AsOf,
+    Former("--lsn", value=LSN),
+    Former("--at-xid", value=Value(XID.name, lambda text: Moment.parse(f"xid:{text}"))),
+    Former("--before-xid", value=Value(XID.name, lambda text: Moment.parse(f"before:{text}"))),
+    Former(keyword="moment"),
 ]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pgoutput_etl.answers.undo.request import PAGE, SCRIPT
+from pgoutput_etl.answers.undo.request import SCRIPT
 from pgoutput_etl.answers.undo.steps import Operation
 from pgoutput_etl.console import counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
@@ -47,7 +48,8 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class UndoSummary:
-    """commits: transactions to undo. last_commit_lsn: of the last one that was looked at for conflicts."""
+    """commits: transactions to undo. last_commit_lsn: of the last one that was looked at for conflicts. script, page:
+    names of files in the folder. server: the source's, as libpq's URL; empty if the configuration has none."""
 
     source: str
     folder: str
@@ -55,6 +57,9 @@ class UndoSummary:
     last_commit_lsn: int
     tables: tuple[TableUndo, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    script: str = SCRIPT
+    page: str = "undo.html"
+    server: str = ""
 
     @property
     def title(self) -> str:
@@ -92,11 +97,15 @@ def print_undo(summary: UndoSummary, console: Console | None = None) -> None:
     through = f"compared with all commits up to LSN {format_lsn(summary.last_commit_lsn)}"
     print_parts([f"{summary.title}, {through}", table, *left], console)
     if summary.changes:
-        print_parts([f"Read {summary.folder}/{PAGE}, then: {psql_line(summary)}"], console, soft_wrap=True)
+        run = f"Read {summary.folder}/{summary.page}, then run: {psql_line(summary)}"
+        triggers = "First it names the triggers that will fire. If one changes a restored row, nothing is undone."
+        print_parts([run, triggers], console, soft_wrap=True)
 
 
 def psql_line(summary: UndoSummary) -> str:
-    return f"psql -f {summary.folder}/{SCRIPT}"
+    """The command that runs the script, quoted for a shell. Without a server, psql takes that of its environment."""
+    server = ("-d", summary.server) if summary.server else ()
+    return shlex.join(("psql", "-X", "-q", *server, "-f", f"{summary.folder.rstrip('/')}/{summary.script}"))
 
 
 def changed_again_by(table: TableUndo) -> str:

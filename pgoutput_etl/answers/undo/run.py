@@ -10,10 +10,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.answers.moment.read import MomentReader, archive_of, commit_of
-from pgoutput_etl.answers.moment.request import Moment
 from pgoutput_etl.answers.undo.page import page
 from pgoutput_etl.answers.undo.report import LeftOut, UndoSummary, counts_of
-from pgoutput_etl.answers.undo.request import PAGE, SCRIPT, UndoRequest
+from pgoutput_etl.answers.undo.request import UndoRequest
 from pgoutput_etl.answers.undo.row_changes import RowChanges
 from pgoutput_etl.answers.undo.script import UndoneTable, script
 from pgoutput_etl.answers.undo.steps import Row, history_of
@@ -25,6 +24,8 @@ from pgoutput_etl.ledger.archive import CommitRange, LedgerArchive
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.moment import Moment
+from pgoutput_etl.postgres.connection import server_url
 from pgoutput_etl.protocol.messages import Relation
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.spark.shared_file import shared_file
@@ -40,12 +41,12 @@ def undo(spark: SparkSession, config: Config, request: UndoRequest, progress: Pr
     """Reads the archive and the tables, and writes the script and a page about it. Raises PgoutputEtlError; then it
     writes nothing."""
     archive = archive_of(spark, config)
-    folder = request.into.rstrip("/")
-    sql, html = (shared_file(spark, folder, name, config.state.access()) for name in (SCRIPT, PAGE))
+    folder, name = request.script
+    sql, html = (shared_file(spark, folder, file, config.state.access()) for file in (name, request.page))
     if sql is None or html is None:
         raise RunError("undo can't write over Spark Connect, where files are the server's: run it without")
     if sql.read() is not None:
-        raise ConfigError(f"--into: {folder} has a script already: name another folder")
+        raise ConfigError(f"--out: {folder} has a script {name} already: choose another name")
     undone = undone_tables(archive, request, progress)
     summary = UndoSummary(
         config.source.name,
@@ -54,9 +55,12 @@ def undo(spark: SparkSession, config: Config, request: UndoRequest, progress: Pr
         archive.last.last_commit_lsn,
         tuple(map(counts_of, undone.tables)),
         undone.left_out,
+        name,
+        request.page,
+        server_url(config.source.server_url) if config.source.server or config.source.jdbc else "",
     )
     html.replace(page(summary))
-    sql.replace("".join(script(summary.title, undone.tables)))
+    sql.replace("".join(script(summary.title, undone.tables, request.disable_triggers)))
     return summary
 
 

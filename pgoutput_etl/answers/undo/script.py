@@ -18,19 +18,46 @@ SELECT pg_catalog.current_setting('search_path') AS caller_path \gset
 -- The tables, and the changes that this script makes to them. Partitions count as their root.
 CREATE FUNCTION pg_temp.undo_root(relation regclass) RETURNS regclass LANGUAGE sql AS
   'SELECT coalesce(pg_partition_root(relation), relation)';
-CREATE TEMPORARY TABLE undo_tables (relation regclass, changes bigint) ON COMMIT DROP;
+CREATE TEMPORARY TABLE undo_tables (relation regclass, changes bigint, events int) ON COMMIT DROP;
 INSERT INTO undo_tables VALUES
 {expected};
 CREATE TEMPORARY TABLE undo_before ON COMMIT DROP AS
 SELECT relid, n_tup_upd + n_tup_del AS changes FROM pg_catalog.pg_stat_xact_user_tables;
 
--- For errors: the triggers of these tables.
-CREATE FUNCTION pg_temp.undo_triggers() RETURNS text LANGUAGE sql AS
-  $$SELECT coalesce('. Triggers: ' || string_agg(format('%I on %s', tgname, tgrelid::regclass), ', '
-      ORDER BY tgrelid::regclass::text, tgname)
-    || '. Disable those that must not fire (ALTER TABLE ... DISABLE TRIGGER) after this script''s BEGIN', '')
-  FROM pg_catalog.pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'D'
-    AND pg_temp.undo_root(tgrelid) IN (SELECT pg_temp.undo_root(relation) FROM undo_tables)$$;
+-- The triggers of these tables that are disabled until the end. Those of foreign keys are PostgreSQL's own, and stay.
+CREATE TEMPORARY TABLE undo_disabled ON COMMIT DROP AS
+SELECT tgrelid::regclass AS relation, tgname AS name, tgenabled::text AS enabled,
+  (SELECT count(*) FROM pg_catalog.pg_partition_ancestors(tgrelid)) AS level
+FROM pg_catalog.pg_trigger WHERE {disables} AND NOT tgisinternal
+  AND pg_temp.undo_root(tgrelid) IN (SELECT pg_temp.undo_root(relation) FROM undo_tables);
+DO $$ DECLARE c record; BEGIN
+  FOR c IN SELECT * FROM undo_disabled ORDER BY level LOOP
+    EXECUTE format('ALTER TABLE %s DISABLE TRIGGER %I', c.relation, c.name);
+  END LOOP;
+END $$;
+
+-- The triggers that fire: a row's BEFORE trigger may change what is restored. To move a row to another partition is to
+-- delete and insert it.
+CREATE FUNCTION pg_temp.undo_fires() RETURNS TABLE (name text, may_change boolean) LANGUAGE sql AS
+  $$SELECT format('%I on %s (%s %s)', tgname, tgrelid::regclass,
+      CASE WHEN tgtype & 2 <> 0 THEN 'BEFORE' ELSE 'AFTER' END, concat_ws(' OR ',
+        CASE WHEN tgtype & 4 <> 0 THEN 'INSERT' END, CASE WHEN tgtype & 16 <> 0 THEN 'UPDATE' END,
+        CASE WHEN tgtype & 8 <> 0 THEN 'DELETE' END)), tgtype & 3 = 3
+  FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_class r ON r.oid = tgrelid
+  WHERE NOT tgisinternal AND coalesce(to_jsonb(g) ->> 'tgparentid', '0') = '0'
+    AND tgenabled::text IN ('A', CASE current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END)
+    AND EXISTS (SELECT FROM undo_tables t WHERE pg_temp.undo_root(tgrelid) = pg_temp.undo_root(t.relation) AND tgtype &
+      CASE WHEN t.events & 16 <> 0 AND (r.relispartition OR r.relkind = 'p') THEN 28 ELSE t.events END <> 0)
+  ORDER BY 1$$;
+CREATE FUNCTION pg_temp.undo_triggers(only_row boolean) RETURNS text LANGUAGE sql AS
+  $$SELECT coalesce('. Triggers: ' || string_agg(name, ', ') || '. Disable those that must not fire (ALTER TABLE ... '
+    'DISABLE TRIGGER) after this script''s BEGIN, or make it with --disable-triggers', '')
+  FROM pg_temp.undo_fires() WHERE may_change OR NOT only_row$$;
+DO $$ DECLARE c record; BEGIN
+  FOR c IN SELECT * FROM pg_temp.undo_fires() LOOP
+    RAISE NOTICE 'trigger % %', c.name, CASE WHEN c.may_change THEN 'may change restored rows' ELSE 'fires' END;
+  END LOOP;
+END $$;
 
 -- Does the archive have every change of these tables?
 DO $$ DECLARE c record; BEGIN
@@ -59,9 +86,9 @@ CREATE FUNCTION pg_temp.undone(rows bigint, is_restored boolean, step text) RETU
   SET search_path = '' AS $$
 BEGIN
   IF rows <> 1 THEN RAISE EXCEPTION 'nothing is undone: % finds % rows that are what they were%',
-    step, rows, pg_temp.undo_triggers(); END IF;
+    step, rows, pg_temp.undo_triggers(false); END IF;
   IF NOT is_restored THEN
-    RAISE EXCEPTION 'nothing is undone: a trigger changes the row of %', step || pg_temp.undo_triggers();
+    RAISE EXCEPTION 'nothing is undone: a trigger changes the row of %', step || pg_temp.undo_triggers(true);
   END IF;
 END $$;
 
@@ -96,15 +123,23 @@ DO $$ DECLARE c record; BEGIN
     ) AS counts GROUP BY relation HAVING sum(changes) <> 0
   LOOP
     RAISE EXCEPTION 'nothing is undone: a cascade or a trigger updates or deletes other rows of %',
-      c.relation || pg_temp.undo_triggers();
+      c.relation || pg_temp.undo_triggers(false);
+  END LOOP;
+  FOR c IN SELECT * FROM undo_disabled ORDER BY level LOOP
+    EXECUTE format('ALTER TABLE %s %s TRIGGER %I', c.relation, CASE c.enabled WHEN 'O' THEN 'ENABLE'
+      WHEN 'A' THEN 'ENABLE ALWAYS' WHEN 'R' THEN 'ENABLE REPLICA' ELSE 'DISABLE' END, c.name);
   END LOOP;
   FOR c IN SELECT * FROM undo_constraints LOOP
     EXECUTE format('ALTER TABLE %s ALTER CONSTRAINT %I NOT DEFERRABLE', c.relation, c.name);
   END LOOP;
 END $$;
-DROP FUNCTION pg_temp.undone, pg_temp.undo_triggers, pg_temp.undo_root;
+DROP FUNCTION pg_temp.undone, pg_temp.undo_triggers, pg_temp.undo_fires, pg_temp.undo_root;
 COMMIT;
 """
+
+
+# The statement that undoes an operation, as a bit of pg_trigger.tgtype: DELETE, UPDATE, INSERT.
+_EVENTS = {Operation.INSERT: 8, Operation.UPDATE: 16, Operation.DELETE: 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,9 +251,10 @@ WHERE i.indrelid = {relation}::regclass AND a.attname = {column} AND (i.indispri
 """
 
 
-def script(title: str, tables: Sequence[UndoneTable]) -> Iterator[str]:
+def script(title: str, tables: Sequence[UndoneTable], disables_triggers: bool = False) -> Iterator[str]:
     """Parts of a script for psql that undoes all steps of all tables, the last one first: each finds the rows and the
-    unique values that it left, and rows that refer to others go before them."""
+    unique values that it left, and rows that refer to others go before them. disables_triggers: of these tables, while
+    the script runs."""
     named = [(step.lsn, step.sequence, table, step) for table in tables for step in table.steps]
     named.sort(key=lambda entry: entry[:2], reverse=True)
     yield "".join(f"-- {line}\n" for line in title.splitlines())
@@ -228,8 +264,8 @@ def script(title: str, tables: Sequence[UndoneTable]) -> Iterator[str]:
     if not touched:
         yield "-- There is nothing to undo.\n"
         return
-    expected = ",\n".join(map(_expected, touched))
-    yield _BEGIN.replace("{settings}", SCRIPT_SETTINGS).replace("{expected}", expected)
+    begin = _BEGIN.replace("{settings}", SCRIPT_SETTINGS).replace("{disables}", str(disables_triggers).lower())
+    yield begin.replace("{expected}", ",\n".join(map(_expected, touched)))
     for table in touched:
         yield from table.lookups()
     yield _STEPS
@@ -243,9 +279,11 @@ def script(title: str, tables: Sequence[UndoneTable]) -> Iterator[str]:
 
 
 def _expected(table: UndoneTable) -> str:
-    """A row of undo_tables: the UPDATEs and DELETEs of the script."""
+    """A row of undo_tables: the number of the script's UPDATEs and DELETEs, and the events of its steps, as bits of
+    pg_trigger.tgtype."""
     changes = sum(step.operation is not Operation.DELETE for step in table.steps)
-    return f"({literal(table.place)}::regclass, {changes})"
+    events = sum({_EVENTS[step.operation] for step in table.steps})
+    return f"({literal(table.place)}::regclass, {changes}, {events})"
 
 
 def _left_out(table: UndoneTable) -> Iterator[str]:

@@ -7,18 +7,38 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
 
+from pgoutput_etl.answers.moment.request import MOMENT
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.identifiers import pattern_of
 from pgoutput_etl.lsn import format_lsn
-from pgoutput_etl.options import INTERVAL, LSN, NAMES, NUMBER, PATH, PATTERNS, URL, Option, Value
+from pgoutput_etl.moment import At, Moment
+from pgoutput_etl.options import (
+    INTERVAL,
+    LSN,
+    NAMES,
+    NUMBER,
+    PATH,
+    PATTERNS,
+    URL,
+    Former,
+    Option,
+    Value,
+    takes_former_names,
+)
 from pgoutput_etl.postgres.connection import server_url
 
 
+@takes_former_names
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
     """Exactly one of server, jdbc, csv (a file, folder, or glob), and delta is the other side. jdbc: a server that
-    nobody writes to: differences may be commits that no apply has brought."""
+    nobody writes to: differences may be commits that no apply has brought. at: as of which csv or delta was taken."""
 
-    tables: Annotated[tuple[str, ...] | None, Option("with a server: tables to compare", PATTERNS)] = None
+    tables: Annotated[
+        tuple[str, ...] | None,
+        Option("tables to compare, as schema.table; with --csv and --delta, one", PATTERNS),
+        Former("--table", "table", Value("SCHEMA.TABLE", lambda name: (pattern_of(name),))),
+    ] = None
     server: Annotated[str | None, Option("a server in use, as libpq's URL; PGUSER, PGPASSWORD … count", URL)] = None
     begin: Annotated[bool, Option("with --server: only ask the server")] = False
     finish: Annotated[bool, Option("only compare what the server was asked, once an apply has passed it")] = False
@@ -32,7 +52,9 @@ class VerifyRequest:
     ] = False
     repair: Annotated[bool, Option("with --server: write the rows that are found to differ, and nothing else")] = False
     publications: Annotated[
-        tuple[str, ...], Option("with a server: the slot's publications (default: all)", NAMES, "--publication")
+        tuple[str, ...],
+        Option("with a server: the slot's publications (default: all)", NAMES),
+        Former("--publication"),
     ] = ()
     jdbc: Annotated[str | None, Option("a server that nobody writes to, as JDBC's URL: compared at once", URL)] = None
     csv: Annotated[str | None, Option("output of COPY … TO … WITH (FORMAT csv, HEADER)", PATH)] = None
@@ -40,8 +62,11 @@ class VerifyRequest:
         str | None,
         Option("another Delta table's current version: a folder, or `catalog`.`schema`.`table`", PATH),
     ] = None
-    table: Annotated[str | None, Option("with --csv and --delta: the table to compare", Value("SCHEMA.TABLE"))] = None
-    at_lsn: Annotated[int | None, Option("the LSN at which --csv or --delta was taken", LSN)] = None
+    at: Annotated[
+        At | None,
+        Option("as of which --csv or --delta was taken: an LSN, a time, or a commit by its xid:8412", MOMENT),
+        Former("--at-lsn", "at_lsn", LSN),
+    ] = None
     keys: Annotated[bool, Option("print the keys of the listed rows")] = False
     values: Annotated[bool, Option("print all values of the listed rows")] = False
     limit: Annotated[int, Option("differing rows to list per table", NUMBER)] = 3
@@ -56,16 +81,16 @@ class VerifyRequest:
             raise ConfigError("--begin, --finish, --wait, --since and --repair are for --server")
         if self.of_server:
             self._check_server()
-        elif self.publications or self.table is None or self.tables is not None:
-            raise ConfigError("--csv and --delta hold one table: expected --table schema.table, not --tables")
+        elif self.publications or self.tables is None:
+            raise ConfigError("--csv and --delta hold one table: expected --tables schema.table")
+        elif self.at is not None:
+            Moment.of(self.at)
         if self.limit < 0 or not 1 <= self.connections <= 64:
             raise ConfigError("expected --limit 0 or more, and --connections from 1 to 64")
 
     def _check_server(self) -> None:
-        if self.table is not None:
-            raise ConfigError("--table is for --csv and --delta; a server takes --tables, with patterns")
-        if self.at_lsn is not None:
-            raise ConfigError("--at-lsn is for --csv and --delta; a server is compared as of its own moment")
+        if self.at is not None:
+            raise ConfigError("--at is for --csv and --delta; a server is compared as of its own moment")
         if self.begin and (self.finish or self.wait is not None or self.repair):
             raise ConfigError("--begin only asks: --finish, in a later run, compares; --wait and --repair are for it")
         if self.finish and (self.tables or self.publications or self.since):
@@ -95,7 +120,7 @@ def batch_at(points: Sequence[tuple[int, int]], lsn: int) -> tuple[int, int]:
     if batch is None:
         first = min((end for _, end in points), default=None)
         why = "no batch is done yet" if first is None else f"the first batch ended at {format_lsn(first)}"
-        raise RunError(f"--at-lsn {format_lsn(lsn)}: no batch ended at or before it; {why}")
+        raise RunError(f"--at {format_lsn(lsn)}: no batch ended at or before it; {why}")
     return batch[1], batch[0]
 
 
@@ -103,7 +128,7 @@ def refuse_commits_between(lsn: int, reached: int, next_commit: int | None) -> N
     """Raises RunError if commits between the batch and the LSN were applied together with later ones."""
     if next_commit is not None:
         raise RunError(
-            f"--at-lsn {format_lsn(lsn)}: no batch ended there. The batch before it ended at {format_lsn(reached)}, "
+            f"--at {format_lsn(lsn)}: no batch ended there. The batch before it ended at {format_lsn(reached)}, "
             f"and the next batch applied the commit at {format_lsn(next_commit)}. Take the rows at an LSN at which a "
             "night ends (its --endpos), or without writes until the next night"
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from pgoutput_etl.answers.moment.read import commit_of
 from pgoutput_etl.answers.verify.delta_side import ColumnChoice, DeltaSide, why_not_read
 from pgoutput_etl.answers.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
@@ -18,6 +19,7 @@ from pgoutput_etl.answers.verify.row_diff import differences
 from pgoutput_etl.answers.verify.row_text import digests_of, key_size
 from pgoutput_etl.answers.verify.sides import CsvRows, OtherDelta, OtherTable
 from pgoutput_etl.answers.verify.tables import foreign_changes, mending_command, named_states
+from pgoutput_etl.config.chosen_tables import matching_names
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, no_progress
 from pgoutput_etl.errors import ConfigError
@@ -26,6 +28,7 @@ from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.ledger.delta_archive import DeltaArchive
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load.holding import FAULTS, held_reason
+from pgoutput_etl.moment import Moment
 from pgoutput_etl.postgres.copy_format import copy_errors
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import TableState
@@ -77,12 +80,14 @@ def _with_rows(spark: SparkSession, config: Config, request: VerifyRequest, prog
     ledger = DeltaLedger.of(spark, config)
     last = applied(ledger.batches.last(), ledger.source)
     baseline = _Baseline(last.last_commit_lsn, last.tables)
-    if request.at_lsn is not None:
-        baseline = _baseline_at(ledger, request.at_lsn)
-    state = named_states(config, baseline.tables).get(request.table or "")
-    if state is None:
-        raise ConfigError(f"--table: the ledger has no table {request.table}")
-    types = DeltaArchive.of(spark, config, ledger, last).user_types
+    archive = DeltaArchive.of(spark, config, ledger, last)
+    if request.at is not None:
+        baseline = _baseline_at(ledger, _lsn_of(archive, Moment.of(request.at)))
+    states = named_states(config, baseline.tables)
+    names = sorted(matching_names(request.tables or (), states, "the ledger"))
+    if len(names) != 1:
+        raise ConfigError(f"--tables: --csv and --delta hold one table, not {', '.join(names) or 'none'}")
+    state, types = states[names[0]], archive.user_types
     other: OtherTable
     if request.csv is not None:
         path, other = request.csv, CsvRows(spark, request.csv)
@@ -97,10 +102,15 @@ def _with_rows(spark: SparkSession, config: Config, request: VerifyRequest, prog
         why = held_reason(error, f"verifying {state.full_name}", str, partial(is_running, spark))
         table = VerifiedTable(state.schema, state.table, why_not=why, is_held=True)
     remarks = baseline.remarks
-    if request.at_lsn is None and table.why_not is None and (remark := foreign_changes(spark, state)) is not None:
+    if request.at is None and table.why_not is None and (remark := foreign_changes(spark, state)) is not None:
         remarks += (remark,)
     command = mending_command([state] if table.differing else [], None, config)
     return VerifySummary(config.source.name, path, baseline.lsn, (table,), None, remarks, command)
+
+
+def _lsn_of(archive: DeltaArchive, moment: Moment) -> int:
+    """An LSN may be later than all commits: rows were taken then."""
+    return commit_of(archive, moment) if moment.lsn is None else moment.lsn - moment.before
 
 
 def _baseline_at(ledger: DeltaLedger, lsn: int) -> _Baseline:

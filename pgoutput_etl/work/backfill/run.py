@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.answers.moment.read import commit_of
 from pgoutput_etl.config.chosen_tables import matching_names
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import Progress, no_progress
@@ -21,6 +22,7 @@ from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.batch import applied
 from pgoutput_etl.lsn import format_lsn
+from pgoutput_etl.moment import Moment
 from pgoutput_etl.work.backfill.beside import SideBuild
 from pgoutput_etl.work.backfill.report import BackfillSummary
 from pgoutput_etl.work.backfill.request import BackfillRequest
@@ -35,7 +37,7 @@ from pgoutput_etl.work.kinds.unfinished import backfill_work, unfinished_work
 def backfill(
     spark: SparkSession, config: Config, request: BackfillRequest, progress: Progress = no_progress
 ) -> BackfillSummary:
-    """Applies archived changes again: to tables in place, or to copies of them elsewhere (`request.into`).
+    """Applies archived changes again: to tables in place, or to copies of them elsewhere (`request.out`).
 
     Raises PgoutputEtlError: either nothing has changed, or the next run of any job finishes the backfill.
     """
@@ -47,7 +49,7 @@ def backfill_tables(world: World, request: BackfillRequest, progress: Progress) 
     """Like `backfill`."""
     ledger = world.ledger
     last = ledger.batches.last()
-    if last is not None and last.resumed and last.work is not None and request.into is None:
+    if last is not None and last.resumed and last.work is not None and request.out is None:
         progress(f"batch {last.number}: finishing the backfill of a run that died")
         run(ledger, unfinished_work(world, last, progress), last, Watch(progress))
         last = ledger.batches.last()
@@ -55,8 +57,8 @@ def backfill_tables(world: World, request: BackfillRequest, progress: Progress) 
     archive = world.archive_of(last)
     oids = _matching_oids(archive, request.tables)
     order, not_built = _possible(archive, _order(archive, oids, request), request)
-    if request.into is not None:
-        return replace(SideBuild(archive, world.targets, order, progress, request.into).run(), not_built=not_built)
+    if request.out is not None:
+        return replace(SideBuild(archive, world.targets, order, progress, request.out).run(), not_built=not_built)
     if last.resumed:
         raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
     if not oids and not order.anew:
@@ -72,7 +74,7 @@ def _possible(
     if order.anew:
         return order, ()
     newest = archive.last.last_commit_lsn
-    in_place = request.into is None
+    in_place = request.out is None
     late = later_starts(archive, order, newest if in_place else order.commits(newest)[1], in_place)
     not_built = tuple(late[oid] for oid in sorted(late, key=archive.name))
     if late and len(late) == len(order.oids):
@@ -81,12 +83,13 @@ def _possible(
 
 
 def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillRequest) -> BackfillOrder:
-    first = request.first_lsn if request.first_time is None else archive.first_commit(request.first_time)
-    last = request.last_lsn if request.last_time is None else archive.last_commit(request.last_time)
+    first = request.from_lsn if request.from_time is None else archive.first_commit(request.from_time)
+    last = request.to_lsn if request.to_time is None else archive.last_commit(request.to_time)
+    last = last if request.at is None else commit_of(archive, Moment.of(request.at))
     if first is not None and last is not None and first > last:
         raise ConfigError(f"the range of commits is empty: {format_lsn(first)} is after {format_lsn(last)}")
     held = [oid for oid in oids if oid in archive.last.tables and archive.last.tables[oid].may_be_redriven]
-    redrive = bool(held) and archive.assembly.was_damaged and request.into is None
+    redrive = bool(held) and archive.assembly.was_damaged and request.out is None
     if request.tables is None and not redrive:  # unreadable bytes that concern no known table cause no table to be held
         has_lost_bytes = archive.assembly.was_damaged and archive.ledger.quarantine.has_lost_bytes()
         redrive = has_lost_bytes or bool(archive.prior_state.left_unread) or ignores_applied_files(archive)

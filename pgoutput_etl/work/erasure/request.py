@@ -35,7 +35,9 @@ class ForgetRequest:
     """request: see `read_erasure`. prove: also compares the tables with the archive."""
 
     request: Annotated[str, Option("what to erase, as YAML: see docs/forget.md", FILE)]
-    execute: Annotated[bool, Option("erase; without it nothing is changed")] = False
+    execute: Annotated[
+        bool, Option("erase"), Option("change nothing, as without --execute", name="--dry-run", means=False)
+    ] = False
     prove: Annotated[bool, Option("look for what should be gone, in all bytes")] = False
 
     def check(self) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.identifiers import is_chosen
-from pgoutput_etl.options import FILE, FOLDER, LSN, NAME, NAMES, NUMBER, PATH, PATTERNS, TIME, URL, Option
+from pgoutput_etl.options import FILE, FOLDER, LSN, NAME, NAMES, NUMBER, PATH, PATTERNS, TIME, URL, Former, Option
 from pgoutput_etl.postgres.connection import server_url
 
 
@@ -50,7 +50,7 @@ class SnapshotRequest:
     time: Annotated[datetime | None, Option("the time of that LSN: ISO 8601, UTC if no zone", TIME)] = None
     catalog: Annotated[str | None, Option("with files: the output of --catalog-query", FILE)] = None
     publications: Annotated[
-        tuple[str, ...], Option("the slot's publications (default: all)", NAMES, "--publication")
+        tuple[str, ...], Option("the slot's publications (default: all)", NAMES), Former("--publication")
     ] = ()
     connections: Annotated[int, Option("parallel connections", NUMBER)] = 4
     slot: Annotated[str | None, Option("with --server: the receiver's slot, if the database has several", NAME)] = None

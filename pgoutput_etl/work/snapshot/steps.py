@@ -80,7 +80,7 @@ class Commands:
     def snapshot(self, slot: str) -> LoadStep:
         request = self.request
         options = ["--tables", ",".join(request.tables), "--server", request.url, "--slot", slot]
-        options += ["--publication", ",".join(request.publications)] if request.publications else []
+        options += ["--publications", ",".join(request.publications)] if request.publications else []
         return LoadStep("load the rows from before the slot", job_line(self.config, "snapshot", *options))
 
     def apply(self) -> LoadStep:

@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import Annotated
 
 from pgoutput_etl.errors import ConfigError
-from pgoutput_etl.options import FILE, FOLDER, INTERVAL, NAME, PATTERNS, URL, Option
+from pgoutput_etl.options import FILE, FOLDER, INTERVAL, NAME, PATTERNS, URL, Former, Option, takes_former_names
 from pgoutput_etl.postgres.connection import server_url
 
 
+@takes_former_names
 @dataclass(frozen=True, slots=True)
 class StartRequest:
     """landing: None for landing/DATABASE."""
@@ -20,8 +21,10 @@ class StartRequest:
     landing: Annotated[str | None, Option("for a new configuration (default: landing/DATABASE)", FOLDER)] = None
     tables: Annotated[tuple[str, ...], Option("to load, as shell patterns; !PATTERN leaves out", PATTERNS)] = ("*",)
     slot: Annotated[str, Option("the replication slot's name", NAME)] = "etl"
-    accepts_keyless: Annotated[
-        bool, Option("go on, although PostgreSQL will reject UPDATEs of tables without a key", name="--accept-keyless")
+    accept_keyless: Annotated[
+        bool,
+        Option("go on, although PostgreSQL will reject UPDATEs of tables without a key"),
+        Former(keyword="accepts_keyless"),
     ] = False
     wait: Annotated[timedelta, Option("how long to wait for the receiver (default: 10m)", INTERVAL)] = timedelta(
         minutes=10

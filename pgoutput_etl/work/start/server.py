@@ -42,7 +42,7 @@ class StartedServer:
 
     @property
     def setup(self) -> tuple[str, ...]:
-        keyless = "accept" if self.request.accepts_keyless else "stop"
+        keyless = "accept" if self.request.accept_keyless else "stop"
         return command("setup.sql", self.request.server, slot=self.request.slot, keyless=keyless)
 
     def check(self, facts: SourceServer) -> None:
@@ -54,7 +54,7 @@ class StartedServer:
                 f"--server: wal_level is {facts.wal_level}: run ALTER SYSTEM SET wal_level = 'logical' and restart it"
             )
         keyless = [t.name for t in facts.tables if is_sent(t) and not t.publications and t.is_keyless]
-        if keyless and not self.request.accepts_keyless and not has_publication(facts):
+        if keyless and not self.request.accept_keyless and not has_publication(facts):
             more = f" and {len(keyless) - _NAMED:,} more" if len(keyless) > _NAMED else ""
             raise ConfigError(
                 f"PostgreSQL would reject UPDATEs and DELETEs of {', '.join(keyless[:_NAMED])}{more} once they are "

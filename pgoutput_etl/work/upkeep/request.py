@@ -26,7 +26,11 @@ class MaintainRequest:
         int, Option("VACUUM keeps files needed by versions of the last N days, the minimum or more", NUMBER)
     ] = MIN_KEEP_DAYS
     ledger_keep_days: Annotated[int, Option("keep obsolete ledger rows and displaced tables for N days", NUMBER)] = 30
-    execute: Annotated[bool, Option("run the steps; without it, only list them")] = False
+    execute: Annotated[
+        bool,
+        Option("run the steps"),
+        Option("only list them, as without --execute", name="--dry-run", means=False),
+    ] = False
 
     def check(self) -> None:
         """Raises ConfigError for invalid values."""

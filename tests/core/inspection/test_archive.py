@@ -298,8 +298,8 @@ def test_messages_can_be_filtered(tmp_path: Path) -> None:
     late: Messages = [Begin(0x200, time, 8), other, insert("1", "a", oid=2), Commit(0x200, 0x208, time)]
     streamed = segment(9, insert("2", "b"), in_subtransaction(10, insert("3", "c")), first=True)
     land(tmp_path, [*transaction(7, 0x100, table(), insert("1", "a")), *late, *streamed, *stream_commit(9, 0x300)])
-    assert len(lines_of(tmp_path, table="public.o*")) == 2
-    assert all("other" in line for line in lines_of(tmp_path, table="public.o*"))
+    assert len(lines_of(tmp_path, tables=("public.o*",))) == 2
+    assert all("other" in line for line in lines_of(tmp_path, tables=("public.o*",)))
     assert len(lines_of(tmp_path, xid=8)) == 4
     assert len(lines_of(tmp_path, xid=10)) == 1, "a subtransaction's"
     assert len(lines_of(tmp_path, xid=9)) == 5

@@ -150,8 +150,8 @@ def test_a_resent_change_is_listed_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (MessageFilter(table="public.u"), [3]),
-        (MessageFilter(table="*.t"), [2, 3]),  # under its former name, too
+        (MessageFilter(tables=("public.u",)), [3]),
+        (MessageFilter(tables=("*.t",)), [2, 3]),  # under its former name, too
         (MessageFilter(xid=2), [2]),
         (MessageFilter(first_lsn=25), [3]),
         (MessageFilter(names="^c$"), [2]),

@@ -14,9 +14,10 @@ import pytest
 
 from pgoutput_etl.cli import JOBS, command, main
 from pgoutput_etl.jobs.parser import Parser
-from pgoutput_etl.options import LSN, NAME, NUMBER, PATH, PATTERNS, Option, one_of
+from pgoutput_etl.options import LSN, NAME, NUMBER, PATH, PATTERNS, Former, Option, Value, one_of, takes_former_names
 from pgoutput_etl.spark import options as spark_options
 from tests.support.command_line import help_of
+from tools.error_sites import ROOT
 
 
 class Color(Enum):
@@ -24,13 +25,19 @@ class Color(Enum):
     BLUE = "blue"
 
 
+@takes_former_names
 @dataclass(frozen=True, slots=True)
 class Request:
+    """tables: with a former spelling that has values of its own."""
+
     paths: Annotated[tuple[str, ...], Option("files", PATH, "PATHS", is_list=True)]
     tables: Annotated[
-        tuple[str, ...] | None, Option("tables", PATTERNS), Option("held ones", name="--held", means=None)
+        tuple[str, ...] | None,
+        Option("tables", PATTERNS),
+        Option("held ones", name="--held", means=None),
+        Former("--table", "table", Value("NAME", lambda name: (name,))),
     ]
-    first_lsn: Annotated[int | None, Option("the first", LSN, "--from-lsn")] = None
+    from_lsn: Annotated[int | None, Option("the first", LSN), Former(keyword="first_lsn")] = None
     color: Annotated[Color, Option("a color", one_of(Color))] = Color.RED
     files: Annotated[
         str | None,
@@ -70,6 +77,7 @@ def test_options_fill_the_fields_that_declare_them() -> None:
         ([], "Missing argument 'PATHS'"),
         (["a"], "expected one of --tables, --held"),
         (["a", "--tables", "b", "--held"], "expected one of --tables, --held"),
+        (["a", "--tables", "b", "--table", "c"], "expected one of --tables, --held, --table"),
         (["a", "--held", "--red", "b", "--blue", "c"], "expected one of --red, --blue"),
         (["a", "--held", "--from-lsn", "x"], "Invalid value for '--from-lsn': not an LSN: 'x'"),
         (["a", "--held", "--color", "green"], "Invalid value for '--color': expected red|blue"),
@@ -94,10 +102,47 @@ def test_sparks_options_stand_among_the_jobs(monkeypatch: pytest.MonkeyPatch) ->
     assert spark_options.of_process() == {"spark.master": "local[1]", "b": "c"}
 
 
+def test_former_spellings_set_the_same_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parsed("a", "--table", "x,y")[0] == Request(("a",), ("x,y",))
+    named: dict[str, Any] = {"table": "x,y", "first_lsn": 7}
+    assert Request(("a",), **named) == Request(("a",), ("x,y",), 7)
+    both: dict[str, Any] = {"from_lsn": 7, "first_lsn": 7}
+    with pytest.raises(TypeError, match="first_lsn is the former name of from_lsn"):
+        Request(("a",), None, **both)
+    other: dict[str, Any] = {"last_lsn": 7}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'last_lsn'"):
+        Request(("a",), None, **other)
+    with pytest.raises(click.exceptions.Exit):
+        parsed("--help")
+    assert "--table " not in capsys.readouterr().out
+
+
+# The options and keywords of 0.1.0, and of versions after it, that have other names now.
+FORMER = {
+    "show": ["--lsn 0/1", "--at-xid 1", "--before-xid 1"],
+    "export": ["--into a", "--lsn 0/1", "--at-xid 1", "--before-xid 1"],
+    "undo": ["--into a"],
+    "backfill": ["--into a"],
+    "verify": ["--table a", "--publication a", "--at-lsn 0/1"],
+    "snapshot": ["--publication a"],
+    "inspect": ["--table a"],
+}
+
+
+@pytest.mark.parametrize("job", sorted(JOBS))
+def test_every_former_spelling_is_known_and_documented(job: str) -> None:
+    parser = command(job).parser()
+    hidden = [name for option in parser.params if getattr(option, "hidden", False) for name in option.opts]
+    assert hidden == [former.split()[0] for former in FORMER.get(job, [])]
+    page = (ROOT / "docs/upgrading.md").read_text()
+    assert [name for name in hidden if f"`{name}" not in page] == []
+
+
 def declarations(part: type[Any]) -> Iterator[tuple[str, Option]]:
     """Names and options. Every field has one, unless other options set it."""
     hints = get_type_hints(part, include_extras=True)
-    options = {field.name: getattr(hints[field.name], "__metadata__", ()) for field in fields(part)}
+    metadata = {field.name: getattr(hints[field.name], "__metadata__", ()) for field in fields(part)}
+    options = {name: [own for own in every if isinstance(own, Option)] for name, every in metadata.items()}
     others = {name for own in options.values() for option in own for name, _ in option.also}
     for field, own in options.items():
         assert own or field in others, f"{part.__name__}.{field} has no option"
@@ -127,7 +172,9 @@ def test_command_lines_import_neither_spark_nor_pandas() -> None:
     assert done.stdout == "set()\n"
 
 
-@pytest.mark.parametrize(("words", "completed"), [("ba", "backfill"), ("backfill --from-l", "--from-lsn")])
+@pytest.mark.parametrize(
+    ("words", "completed"), [("ba", "backfill"), ("backfill --from-l", "--from-lsn"), ("backfill --o", "--out")]
+)
 def test_the_shell_completes_jobs_and_options(
     words: str, completed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,6 +75,7 @@ def test_no_line_of_a_running_job_has_a_value() -> None:
 def test_words_of_the_jvm_and_of_the_log_remain() -> None:
     lines = [
         "12:00:00 WARN MemoryStore: Not enough space to cache rdd_4_0",
+        "12:00:00 INFO DAGScheduler:",
         "12:00:00 ERROR Utils: (org.apache.spark.SparkException)",
         "OpenJDK 64-Bit Server VM warning: INFO: os::commit_memory failed",
         "Terminating due to java.lang.OutOfMemoryError: Java heap space",

@@ -115,5 +115,5 @@ def test_a_displaced_table_moves_to_a_folder() -> None:
 
 
 def test_a_side_build_is_in_folders() -> None:
-    with pytest.raises(ConfigError, match="--into: expected a folder"):
-        BackfillRequest(("*",), into="`main`.`shop`").check()
+    with pytest.raises(ConfigError, match="--out: expected a folder"):
+        BackfillRequest(("*",), out="`main`.`shop`").check()

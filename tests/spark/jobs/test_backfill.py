@@ -163,13 +163,13 @@ def test_a_range_of_commits_repairs_the_rows_it_changed(nights: Nights) -> None:
     right = [("1", "by mistake"), ("2", "later"), ("44", "moved"), ("5", "by mistake")]
     assert nights.values("t") == right, "an old key, and the new key of its row"
     zero = datetime(2000, 1, 1, tzinfo=timezone.utc)  # of all these commits
-    nights.job.backfill(BackfillRequest(("public.t",), 1, first_time=None, last_time=zero))
+    nights.job.backfill(BackfillRequest(("public.t",), 1, from_time=None, to_time=zero))
     assert nights.values("t") == FOUR_NIGHTS
     damage(nights, "t", "id = '5'")
     [after] = [t for t in nights.night(transaction(6, 700, update("2", "newer"))).tables if t.table == "t"]
     assert (after.rows, len(nights.values("t"))) == (3, 3), "counted, not remembered"
     with pytest.raises(ConfigError, match="no commit at 2001"):
-        nights.job.backfill(BackfillRequest(("public.t",), first_time=zero.replace(year=2001)))
+        nights.job.backfill(BackfillRequest(("public.t",), from_time=zero.replace(year=2001)))
 
 
 @pytest.mark.soak
@@ -192,7 +192,7 @@ def test_the_whole_table_is_rebuilt_if_a_range_is_not_exact(nights: Nights) -> N
 
 def as_of(job: Job, files: list[bytes], lsns: list[int], into: Path) -> None:
     for lsn in lsns:
-        summary = job.backfill(BackfillRequest(("*",), last_lsn=lsn, into=str(into)))
+        summary = job.backfill(BackfillRequest(("*",), to_lsn=lsn, out=str(into)))
         assert summary.last_commit_lsn == lsn
         for name, want in CutReplay.of(files, lsn).rows().items():
             rows = job.spark.read.format("delta").load(str(into / name.replace(".", "/"))).toArrow().to_pylist()
@@ -214,9 +214,9 @@ def test_as_of_any_commit(spark: SparkSession, tmp_path: Path, landing: Path) ->
     as_of(job, files, [23_000], into)
     assert job.versions() == versions
     with pytest.raises(ConfigError, match=r"--to-lsn: the last applied commit is 0/EA60"):
-        job.backfill(BackfillRequest(("*",), last_lsn=60_001, into=str(into)))
+        job.backfill(BackfillRequest(("*",), to_lsn=60_001, out=str(into)))
     with pytest.raises(RunError, match=r"table at .*/keyed was not written by an earlier backfill"):
-        job.backfill(BackfillRequest(("public.keyed",), into=str(tmp_path / "tables")))
+        job.backfill(BackfillRequest(("public.keyed",), out=str(tmp_path / "tables")))
 
 
 @pytest.mark.soak
@@ -369,7 +369,7 @@ def test_a_nightly_run_that_died_must_be_finished_first(nights: Nights, monkeypa
         nights.job.backfill(BackfillRequest(("public.t",)))
     assert raised.value.next_job == ("apply",)
     into = nights.job.folder / "beside"
-    nights.job.backfill(BackfillRequest(("public.t",), into=str(into)))
+    nights.job.backfill(BackfillRequest(("public.t",), out=str(into)))
     rows = nights.job.spark.read.format("delta").load(str(into / "public" / "t")).collect()
     assert [(row["id"], row["v"]) for row in rows] == [("1", "a")]
     nights.job.run()

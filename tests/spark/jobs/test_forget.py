@@ -80,7 +80,7 @@ def test_the_archive_is_the_same_without_the_rows(nights: Nights, tmp_path: Path
 
     assert nights.job.run().files == 0
     into = str(tmp_path / "copies")
-    assert nights.job.backfill(BackfillRequest(tables=("*",), into=into)).exit_code == 0
+    assert nights.job.backfill(BackfillRequest(tables=("*",), out=into)).exit_code == 0
     rows = nights.job.spark.read.format("delta").load(f"{into}/public/t").select("id", "v").collect()
     assert sorted(map(tuple, rows)) == [(2, "Robert"), (3, "Eve")]
     nights.night(stream_commit(4, 0x300))

@@ -197,7 +197,7 @@ def test_old_transactions_are_deleted_except_each_files_ends(nights: Nights, mon
     assert archive.last_commit(at(4) - timedelta(seconds=1)) == 0x300
 
     DeltaTable.forPath(job.spark, str(job.path("public", "t"))).delete("id in ('2', '3', '5')")
-    request = BackfillRequest(("public.t",), first_time=at(3), last_time=at(5))
+    request = BackfillRequest(("public.t",), from_time=at(3), to_time=at(5))
     assert job.backfill(request).exit_code == 0
     assert {key for key, _ in nights.values("t")} == {"1", "3", "4", "5", "6", "50", "7", "8", "9"}
 

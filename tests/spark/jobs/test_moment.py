@@ -132,7 +132,7 @@ def test_other_modes_equal_a_backfill_beside_the_tables(
     nights.night(*history[1:])
     for lsn in (0x100, 0x200, 0x300, 0x400, 0x500):
         into = tmp_path / "beside" / str(lsn)
-        job.backfill(BackfillRequest(("*",), last_lsn=lsn, into=str(into)))
+        job.backfill(BackfillRequest(("*",), at=lsn, out=str(into)))
         want = spark.read.format("delta").load(str(into / "public" / "t"))
         have = pg.read_at(spark, job.loaded(), lsn=lsn)["public.t"]
         assert have.columns == want.columns
@@ -188,6 +188,7 @@ def test_a_moment_is_a_commit_a_time_or_a_transaction(nights: Nights) -> None:
         ({"time": datetime(2000, 1, 1)}, "expected a time with a zone"),  # noqa: DTZ001
         ({}, "expected one of lsn, time and xid, not none"),
         ({"lsn": 1, "xid": 2}, "expected one of lsn, time and xid, not lsn and xid"),
+        ({"at": "0/1", "xid": 2}, "at: expected without lsn, time, xid, and before"),
         ({"lsn": 0x100, "tables": ["public.no"]}, r"the archive has no table 'public\.no'"),
     ):
         with pytest.raises(ConfigError, match=error):
@@ -230,15 +231,36 @@ def test_show_prints_a_table_as_of_a_moment(
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 
-    code, text = shown("public.t", "--before-xid", "3")
-    assert code == 0
-    header, *rows = [line.split("|")[1:3] for line in text.splitlines() if line[:1] == "|"]
-    assert (header, sorted(rows)) == ([" id", "  v"], [["  1", "  w"], ["  3", " v3"]])
+    def cells(*arguments: str) -> list[list[str]]:
+        code, text = shown("public.t", *arguments)
+        assert code == 0, text
+        return [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line[:1] == "|"]
+
+    for moment in (("--before-xid", "3"), ("--at", "before:3"), ("--at-xid", "2"), ("--lsn", "0/200")):
+        header, *rows = [row[:2] for row in cells(*moment)]
+        assert (header, sorted(rows)) == (["id", "v"], [["1", "w"], ["3", "v3"]])
+    assert cells("--at", "xid:2", "--where", "id > 1 AND v = 'v3'", "--columns", "v,_pg_commit_lsn") == [
+        ["v", "_pg_commit_lsn"], ["v3", "0/100"],
+    ]  # fmt: skip
+    assert sorted(cells("--columns", "id")) == sorted(cells("--at", "0/300", "--columns", "id")), "the last commit"
+    for where, condition in (
+        ("id = 'SECRET", "PARSE_SYNTAX_ERROR"),
+        ("SECRET", "UNRESOLVED_COLUMN"),
+        ("id", "BOOLEAN"),
+    ):
+        code, text = shown("public.t", "--where", where)
+        assert (code, condition in text, "SECRET" in text) == (2, True, False), text
+    assert shown("public.t", "--columns", "id,x")[1].startswith(
+        "ConfigError: --columns: no column 'x'. Columns: id, v,"
+    )
+    found = pg.show(nights.job.spark, "public.t", nights.job.loaded(), at="before:3", where="id = 1", columns=["v"])
+    assert [tuple(row) for row in found.collect()] == [("w",)]
     assert "| 4|" in shown("public.t", "--at", "0/300")[1].replace("  ", " ")
     assert shown("public.t", "--at", "0/50")[1].startswith("ConfigError: there was no table public.t at 0/50")
     assert shown("public.no", "--at", "0/50")[0] == 2
     assert shown("public.t", "--at-xid", "2", "--version", "1")[1].startswith("ConfigError: expected either --version")
-    assert shown("public.t")[1].startswith("ConfigError: expected --config together with --at")
+    assert show.COMMAND.main(arguments=["a", "--at", "0/1"]) == 2
+    assert capsys.readouterr().err.startswith("ConfigError: --at: expected --config")
 
 
 @pytest.mark.soak

@@ -179,7 +179,7 @@ def test_spark_inspects_files_like_this_machine(spark: SparkSession, tmp_path: P
         on_spark = inspect_archive(list_on_spark(spark, [str(tmp_path)]), spark_runner, lambda _: None)
         local_lines: list[str] = []
         spark_lines: list[str] = []
-        wanted = MessageFilter(table="public.p*")
+        wanted = MessageFilter(tables=("public.p*",))
         local_runner.print_messages(inspection_contexts(local, wanted, True, False), local_lines.append)
         spark_runner.print_messages(inspection_contexts(on_spark, wanted, True, False), spark_lines.append)
     report = report_on(on_spark)

@@ -26,7 +26,7 @@ ORDERS = "id,v,w\n1,again,\n3,c,\n4,d,w\n5,e,\n"
 def compared(season: Season, folder: Path, name: str, rows: str, at_lsn: int | None = None) -> VerifySummary:
     path = folder / "rows.csv"
     path.write_text(rows, encoding="utf-8")
-    request = VerifyRequest(csv=str(path), table=f"public.{name}", at_lsn=at_lsn)
+    request = VerifyRequest(csv=str(path), tables=(f"public.{name}",), at=at_lsn)
     return verify(season.nights.job.spark, season.nights.job.loaded(), request, lambda _: None)
 
 

@@ -624,15 +624,15 @@ def test_a_copy_leaves_out_tables_with_a_later_snapshot(nights: Nights) -> None:
     nights.night(transaction(3, 0x300, delete("0", None), insert("z", None, oid=BAG)))
 
     into = nights.job.folder / "beside"
-    early = nights.job.backfill(BackfillRequest(("*",), last_lsn=0x100, into=str(into)))
+    early = nights.job.backfill(BackfillRequest(("*",), to_lsn=0x100, out=str(into)))
     assert [t.table.table for t in early.tables] == ["bag"]
     assert early.not_built == ("public.t starts from a snapshot as of LSN 0/200, later than 0/100",)
     assert early.exit_code == EXIT_QUARANTINE
     assert not (into / "public" / "t").exists()
     with pytest.raises(ConfigError, match=r"no table can be built: public\.t starts from a snapshot as of LSN 0/200"):
-        nights.job.backfill(BackfillRequest(("public.t",), last_lsn=0x100, into=str(into)))
+        nights.job.backfill(BackfillRequest(("public.t",), to_lsn=0x100, out=str(into)))
 
-    late = nights.job.backfill(BackfillRequest(("*",), last_lsn=0x200, into=str(into)))
+    late = nights.job.backfill(BackfillRequest(("*",), to_lsn=0x200, out=str(into)))
     assert (late.not_built, late.exit_code) == ((), EXIT_DONE)
     rows = nights.job.spark.read.format("delta").load(str(into / "public" / "t")).collect()
     assert ordered((row["id"], row["v"]) for row in rows) == [("0", "old"), ("1", "a"), ("2", "b")]
@@ -645,7 +645,7 @@ def test_a_backfill_in_place_leaves_a_table_ahead_of_the_archive(nights: Nights,
     load(nights, 0x500, [("1", "newer")])
     before = nights.job.versions()
 
-    done = nights.job.backfill(BackfillRequest(("*",), first_lsn=first))
+    done = nights.job.backfill(BackfillRequest(("*",), from_lsn=first))
 
     assert [t.table.table for t in done.tables] == ["bag"]
     assert (done.not_built, done.exit_code) == (

@@ -110,7 +110,7 @@ def test_a_diverged_table_is_named_until_it_is_rebuilt(nights: Nights) -> None:
     assert nights.job.run("tables=[{match: public.t, on_missing_row: ignore}]").exit_code == EXIT_DONE
 
     nights.night(transaction(3, 0x300, delete("1", None)))  # the range's UPDATE no longer meets its row
-    ranged = nights.job.backfill(replace(OF_T, first_lsn=0x200))
+    ranged = nights.job.backfill(replace(OF_T, from_lsn=0x200))
     assert [t.how for t in ranged.tables] == ["rows of the range"]
     assert (ranged.exit_code, ranged.conditions[0].mismatches) == (EXIT_QUARANTINE, FOUND), "other rows may be wrong"
     assert states(nights.job.run()) == {"t": "diverged"}
@@ -169,7 +169,7 @@ def test_changes_of_a_range_are_not_compared_with_the_rows_after_them(nights: Ni
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     load(nights, 0x101, [("1", "a"), ("2", "b")])
     nights.night(transaction(2, 0x200, update("2", "bb")), transaction(3, 0x300, delete("2", None)))
-    ranged = nights.job.backfill(replace(OF_T, first_lsn=0x200), "tables=[{match: public.t, on_missing_row: hold}]")
+    ranged = nights.job.backfill(replace(OF_T, from_lsn=0x200), "tables=[{match: public.t, on_missing_row: hold}]")
     assert ([t.how for t in ranged.tables], ranged.exit_code) == (["rows of the range"], EXIT_DONE)
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from rich.console import Console
 
 from pgoutput_etl.answers.moment.read import archive_of
+from pgoutput_etl.answers.undo.report import print_undo
 from pgoutput_etl.answers.undo.request import UndoRequest
 from pgoutput_etl.answers.undo.run import undo, undone_tables
 from pgoutput_etl.errors import ConfigError
@@ -35,7 +38,7 @@ def test_transactions_by_xid_range_and_origin(nights: Nights, tmp_path: Path) ->
         transaction(3, 0x300, update("1", "y"), insert("3", "c")),
         [first, Origin(0x1, "app_v2"), *rest],
     )
-    into = str(tmp_path / "undo")
+    into = str(tmp_path / "undo" / "it's.sql")
     assert steps(nights, UndoRequest(into, xid=2)) == [("t", ["delete"], 1)]
     assert steps(nights, UndoRequest(into, from_lsn=0x200, to_lsn=0x300)) == [
         ("t", ["update", "delete", "update", "insert"], 0)
@@ -50,7 +53,9 @@ def test_transactions_by_xid_range_and_origin(nights: Nights, tmp_path: Path) ->
         with pytest.raises(ConfigError, match=error):
             steps(nights, request)
 
-    summary = undo(nights.job.spark, nights.job.loaded(), UndoRequest(into, xid=2))
+    config, server = nights.job.loaded(), "postgresql://db/shop?sslmode=require&application_name=undo"
+    config = replace(config, source=replace(config.source, server=server))
+    summary = undo(nights.job.spark, config, UndoRequest(into, xid=2))
     assert summary.exit_code == 3
     assert json.loads(summary.to_json())["tables"] == [
         {
@@ -64,10 +69,15 @@ def test_transactions_by_xid_range_and_origin(nights: Nights, tmp_path: Path) ->
             "kept": [],
         }
     ]
-    script = (tmp_path / "undo" / "undo.sql").read_text()
+    text = StringIO()
+    print_undo(summary, Console(file=text, width=40))
+    folder = tmp_path / "undo"
+    command = f"psql -X -q -d '{server}' -f '{folder}/it'\"'\"'s.sql'"
+    assert f"Read {folder}/it's.html, then run: {command}\n" in text.getvalue()
+    script = (folder / "it's.sql").read_text()
     assert """-- Not undone: "public"."t" ('1'): changed again by 3\n""" in script
     assert script.endswith("COMMIT;\n")
-    page = (tmp_path / "undo" / "undo.html").read_text()
+    page = (folder / "it's.html").read_text()
     assert "Some rows stay as they are" in page
     assert "http" not in page.replace("http-equiv", "")
     with pytest.raises(ConfigError, match="has a script already"):

@@ -48,16 +48,16 @@ def test_current_rows_of_every_mode_are_compared_with_another_table(nights: Nigh
     mirror = str(job.path("public", "mirror"))
 
     for name in ("mirror", "soft", "history"):
-        summary = verified(job, VerifyRequest(delta=mirror, table=f"public.{name}"))
+        summary = verified(job, VerifyRequest(delta=mirror, tables=(f"public.{name}",)))
         verdict = only(summary)
         assert (summary.exit_code, verdict.rows, verdict.other_rows, verdict.ranges_differing) == (0, 3, 3, 0), name
     with pytest.raises(ConfigError, match=r"nothing to compare: public\.append: mode append stores changes"):
-        verified(job, VerifyRequest(delta=mirror, table="public.append"))
+        verified(job, VerifyRequest(delta=mirror, tables=("public.append",)))
 
     other = DeltaTable.forPath(job.spark, mirror)
     other.update(F.col("id") == 1, {"v": F.lit("SECRET")})
     other.delete(F.col("id") == 3)
-    summary = verified(job, VerifyRequest(delta=mirror, table="public.history"))
+    summary = verified(job, VerifyRequest(delta=mirror, tables=("public.history",)))
     verdict = only(summary)
     assert (summary.exit_code, verdict.only_delta, verdict.only_other, verdict.differs) == (3, 1, 0, 1)
     assert verdict.columns == {"v": 1}
@@ -66,7 +66,7 @@ def test_current_rows_of_every_mode_are_compared_with_another_table(nights: Nigh
         (1, 0x100, 1),
     }
     assert "SECRET" not in summary.to_json()
-    keyed = verified(job, VerifyRequest(delta=mirror, table="public.history", keys=True))
+    keyed = verified(job, VerifyRequest(delta=mirror, tables=("public.history",), keys=True))
     assert {(row.kind, str(row.key)) for row in only(keyed).differences} == {
         ("differs", "{'id': '1'}"),
         ("only_delta", "{'id': '3'}"),
@@ -75,16 +75,16 @@ def test_current_rows_of_every_mode_are_compared_with_another_table(nights: Nigh
     assert keyed.next_command is not None
     assert f" --config {job.config} " in keyed.next_command
     assert keyed.next_command.endswith(" --tables public.history")
-    shown = only(verified(job, VerifyRequest(delta=mirror, table="public.history", values=True)))
+    shown = only(verified(job, VerifyRequest(delta=mirror, tables=("public.history",), values=True)))
     assert [row.other for row in shown.differences if row.kind == "differs"] == [{"id": "1", "v": "SECRET"}]
     assert [row.delta for row in shown.differences if row.kind == "only_delta"] == [{"id": "3", "v": "a"}]
     second = job.spark.read.format("delta").load(mirror).where("id = 0").withColumn("id", F.lit(2).cast("long"))
     second.write.format("delta").mode("append").save(mirror)
     for name, xid in (("soft", 7), ("history", None)):
-        verdict = only(verified(job, VerifyRequest(delta=mirror, table=f"public.{name}")))
+        verdict = only(verified(job, VerifyRequest(delta=mirror, tables=(f"public.{name}",))))
         [deleted] = [row for row in verdict.differences if row.kind == "only_other"]
         assert (deleted.xid, deleted.commit_lsn) == (xid, 0x200), "the transaction that deleted the row"
-    again = only(verified(job, VerifyRequest(delta=mirror, table="public.mirror")))
+    again = only(verified(job, VerifyRequest(delta=mirror, tables=("public.mirror",))))
     assert again.differing == 3, "the ledger's version is compared, not the changed one"
 
 
@@ -102,15 +102,15 @@ def test_csv_with_bags_and_with_values_never_sent(nights: Nights, tmp_path: Path
     nights.night(transaction(1, 0x100, table(), insert("1", "a"), bag, *rows))
     nights.night(transaction(2, 0x200, update("2", TOAST), update("1", "b")), transaction(3, 0x300, insert("3", "c")))
 
-    same = only(verified(job, VerifyRequest(csv=csv(tmp_path, "bag.csv", 'a,b\nx,\ny,""\nx,\n'), table="public.bag")))
+    same = only(verified(job, VerifyRequest(("public.bag",), csv=csv(tmp_path, "bag.csv", 'a,b\nx,\ny,""\nx,\n'))))
     assert (same.differing, same.rows) == (0, 3)
-    other = verified(job, VerifyRequest(csv=csv(tmp_path, "bag2.csv", "a,b\nx,\ny,\nz,1\nz,1\n"), table="public.bag"))
+    other = verified(job, VerifyRequest(("public.bag",), csv=csv(tmp_path, "bag2.csv", "a,b\nx,\ny,\nz,1\nz,1\n")))
     verdict = only(other)
     assert (other.exit_code, verdict.only_delta, verdict.only_other, verdict.differs) == (3, 2, 3, 0)
 
-    now = only(verified(job, VerifyRequest(csv=csv(tmp_path, "t.csv", "v,id\nb,1\nbig,2\nc,3\n"), table="public.t")))
+    now = only(verified(job, VerifyRequest(("public.t",), csv=csv(tmp_path, "t.csv", "v,id\nb,1\nbig,2\nc,3\n"))))
     assert (now.differing, now.unknown) == (0, 1), "a value never sent may be anything"
-    fewer = only(verified(job, VerifyRequest(csv=csv(tmp_path, "t2.csv", "id,g\n1,7\n2,8\n3,9\n"), table="public.t")))
+    fewer = only(verified(job, VerifyRequest(("public.t",), csv=csv(tmp_path, "t2.csv", "id,g\n1,7\n2,8\n3,9\n"))))
     assert (fewer.differing, set(fewer.not_compared)) == (0, {"v", "g"})
 
 
@@ -121,29 +121,29 @@ def test_csv_as_of_an_lsn_and_refused_files(nights: Nights, tmp_path: Path) -> N
     nights.night(transaction(1, 0x100, table(), insert("1", "a")))
     nights.night(transaction(2, 0x200, update("2", TOAST), update("1", "b")), transaction(3, 0x300, insert("3", "c")))
     first = csv(tmp_path, "t3.csv", "id,v\n1,a\n")
-    before = verified(job, VerifyRequest(csv=first, table="public.t", at_lsn=0x1FF))
+    before = verified(job, VerifyRequest(csv=first, tables=("public.t",), at=0x1FF))
     assert (before.exit_code, before.last_commit_lsn) == (0, 0x100)
-    assert only(verified(job, VerifyRequest(csv=first, table="public.t"))).only_delta == 2
+    assert only(verified(job, VerifyRequest(csv=first, tables=("public.t",)))).only_delta == 2
     with pytest.raises(RunError, match=r"no batch ended there.*the commit at 0/200"):
-        verified(job, VerifyRequest(csv=first, table="public.t", at_lsn=0x250))
+        verified(job, VerifyRequest(csv=first, tables=("public.t",), at=0x250))
 
     with pytest.raises(ConfigError, match="key column 'id' can't be compared"):
-        verified(job, VerifyRequest(csv=csv(tmp_path, "t4.csv", "v\na\n"), table="public.t"))
+        verified(job, VerifyRequest(("public.t",), csv=csv(tmp_path, "t4.csv", "v\na\n")))
     with pytest.raises(ArchiveError, match=r"t5\.csv, record 1: expected 2 fields") as error:
-        verified(job, VerifyRequest(csv=csv(tmp_path, "t5.csv", "id,v\nSECRET\n"), table="public.t"))
+        verified(job, VerifyRequest(("public.t",), csv=csv(tmp_path, "t5.csv", "id,v\nSECRET\n")))
     assert "SECRET" not in str(error.value)
     with pytest.raises(ConfigError, match=r"--csv: .*none\.csv does not exist"):
-        verified(job, VerifyRequest(csv=str(tmp_path / "none.csv"), table="public.t"))
+        verified(job, VerifyRequest(csv=str(tmp_path / "none.csv"), tables=("public.t",)))
 
-    now = verified(job, VerifyRequest(csv=csv(tmp_path, "t.csv", "v,id\nb,1\nbig,2\nc,3\n"), table="public.t"))
+    now = verified(job, VerifyRequest(("public.t",), csv=csv(tmp_path, "t.csv", "v,id\nb,1\nbig,2\nc,3\n")))
     assert not now.remarks
     DeltaTable.forPath(job.spark, str(job.path("public", "t"))).delete("id = '3'")
-    by_hand = verified(job, VerifyRequest(csv=str(tmp_path / "t.csv"), table="public.t"))
+    by_hand = verified(job, VerifyRequest(csv=str(tmp_path / "t.csv"), tables=("public.t",)))
     [remark] = by_hand.remarks
     assert remark.startswith("public.t was compared at Delta version ")
     assert only(by_hand).differing == 0, "the version that the last run wrote is compared"
     with pytest.raises(ConfigError, match=r"the ledger has no table public\.none"):
-        verified(job, VerifyRequest(csv=first, table="public.none"))
+        verified(job, VerifyRequest(csv=first, tables=("public.none",)))
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,7 @@ def test_csv_as_of_an_lsn_and_refused_files(nights: Nights, tmp_path: Path) -> N
         ([], "ConfigError: expected one of --server, --jdbc, --csv and --delta"),
         (["--csv", "a"], "ConfigError: --csv and --delta hold one table"),
         (["--csv", "a", "--table", "a.b", "--at-lsn", "1"], "not an LSN: '1'"),
+        (["--csv", "a", "--tables", "a.b", "--at", "1"], "not a time: '1'"),
         (["--jdbc", "jdbc:postgresql://h/d?password=SECRET"], "PGPASSWORD"),
     ],
 )

@@ -228,10 +228,10 @@ def test_a_data_file_that_is_gone_ends_the_maintenance_and_verification_of_its_t
     assert t.left[0].startswith("Spark or Delta Lake failed: ")
 
     u_path = str(job.path("public", "u"))
-    verified = verify(job.spark, job.loaded(), VerifyRequest(delta=u_path, table="public.t"), lambda _: None)
+    verified = verify(job.spark, job.loaded(), VerifyRequest(delta=u_path, tables=("public.t",)), lambda _: None)
     assert verified.exit_code == 3
     assert (verified.tables[0].why_not or "").startswith("Spark or Delta Lake failed: ")
-    verified = verify(job.spark, job.loaded(), VerifyRequest(delta=u_path, table="public.u"), lambda _: None)
+    verified = verify(job.spark, job.loaded(), VerifyRequest(delta=u_path, tables=("public.u",)), lambda _: None)
     assert verified.exit_code == 0
 
 

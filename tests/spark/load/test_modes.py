@@ -370,7 +370,7 @@ def test_a_run_that_dies_while_columns_change(spark: SparkSession, tmp_path: Pat
     assert changed.job.versions() == versions
     changed.job.backfill(BackfillRequest(tables=("public.orders", "public.bag")))
     # A table that stores former states can't be repaired by a range of commits: it is rebuilt.
-    done = changed.job.backfill(BackfillRequest(tables=("public.log",), first_lsn=500, last_lsn=600))
+    done = changed.job.backfill(BackfillRequest(tables=("public.log",), from_lsn=500, to_lsn=600))
     assert [t.how for t in done.tables] == ["whole: mode append"]
     changed.run()
     assert_kept(changed.job, other, replayed(*SHOP_NIGHTS, SHOP_MORNING))

@@ -124,7 +124,7 @@ def test_a_backfill_beside_a_shared_table_starts_from_a_snapshot(spark: SparkSes
     snapshot(spark, eu.nights.job.loaded(), SnapshotRequest(("public.t",), lsn=0x200, files=str(rows)), lambda _: None)
     for number in (2, 3):
         eu.night(transaction(number, 0x100 * number, insert(f"{number}", "b")))
-    beside = BackfillRequest(tables=("public.t",), into=str(tmp_path / "copy"), last_lsn=0x200)
+    beside = BackfillRequest(tables=("public.t",), out=str(tmp_path / "copy"), to_lsn=0x200)
     assert eu.nights.job.backfill(beside).exit_code == 0
     copy = read_table(spark, Place(f"{tmp_path}/copy/all/orders").tagged({"shard": "eu"}))
     assert sorted(row["id"] for row in copy.collect()) == [1, 2, 7]

@@ -296,7 +296,7 @@ def test_jobs_see_only_the_rows_of_their_source(
 
     want = tmp_path / "want.csv"
     want.write_text("id,f,v\n1,0.1,eu\n")
-    request = VerifyRequest(csv=str(want), table="public.t")
+    request = VerifyRequest(csv=str(want), tables=("public.t",))
     summary = verify(spark, eu.nights.job.loaded(), request)
     assert summary.exit_code == 0, "another source has widened a column"
     assert not summary.remarks, "another source has written to it since"

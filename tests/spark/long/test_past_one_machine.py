@@ -133,9 +133,9 @@ def test_every_job_runs_through_a_connect_server_or_is_refused(
         run("apply")
         assert {row["v"] for row in job.rows("public", "t") if row["id"] == 1} == {"y"}
         run("status")
-        run("backfill", "--tables", "public.t", "--into", str(tmp_path / "again"))
+        run("backfill", "--tables", "public.t", "--out", str(tmp_path / "again"))
         server.copy_csv("public.t", tmp_path / "t.csv")
-        run("verify", "--csv", str(tmp_path / "t.csv"), "--table", "public.t")
+        run("verify", "--csv", str(tmp_path / "t.csv"), "--tables", "public.t")
         spark.sql(f"DELETE FROM delta.`{job.path('public', 't')}` WHERE id = 9")
         run("snapshot", "--tables", "public.t", "--server", address, "--repair")
         assert len(job.rows("public", "t")) == 9
@@ -146,8 +146,8 @@ def test_every_job_runs_through_a_connect_server_or_is_refused(
         erasure = {"requested_by": "x", "reference": "1", "tables": [{"table": "public.t", "keys": [{"id": 1}]}]}
         (tmp_path / "erasure.yaml").write_text(json.dumps(erasure))
         refuse("forget", "--request", tmp_path / "erasure.yaml", "--execute")
-        refuse("export", "--tables", "public.t", "--into", tmp_path / "exported")
-        refuse("undo", "--from-lsn", "0/1", "--to-lsn", "F/0", "--into", tmp_path / "undone")
+        refuse("export", "--tables", "public.t", "--out", tmp_path / "exported")
+        refuse("undo", "--from-lsn", "0/1", "--to-lsn", "F/0", "--out", tmp_path / "undone")
         refuse("verify", "--server", address)
         received = server.start_recvlogical("etl", started / "0.bin", "--status-interval=1", publications=["etl"])
         try:

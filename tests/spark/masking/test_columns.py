@@ -288,7 +288,7 @@ def test_verify_leaves_out_masked_columns(nights: Nights, tmp_path: Path) -> Non
     csv = tmp_path / "t.csv"
     csv.write_text(f"id,mail,note,card,open\n1,a,b,c,{SHOWN}\n2,,,,{SHOWN}\n")
     job = nights.job
-    summary = verify(job.spark, job.loaded(), VerifyRequest(csv=str(csv), table="public.t"), lambda _: None)
+    summary = verify(job.spark, job.loaded(), VerifyRequest(csv=str(csv), tables=("public.t",)), lambda _: None)
     [verified] = summary.tables
     assert (summary.exit_code, verified.rows, verified.other_rows, verified.ranges_differing) == (0, 2, 2, 0)
     assert dict(verified.not_compared) == {

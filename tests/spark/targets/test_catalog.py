@@ -143,7 +143,7 @@ def side(nights: Nights, rows: list[Row]) -> VerifyRequest:
     """A request that compares public.t with these rows."""
     path = nights.job.folder / "side.csv"
     path.write_text(as_csv(("id", "v"), rows))
-    return VerifyRequest(csv=str(path), table="public.t")
+    return VerifyRequest(csv=str(path), tables=("public.t",))
 
 
 def versions(nights: Nights) -> dict[str, int]:
@@ -177,7 +177,7 @@ def test_snapshots_verify_backfills_and_maintenance_in_a_catalog(nights: Nights)
     assert values(nights, "bag") == [("x", None), ("y", None)]
     same = verify(spark, job.loaded(), side(nights, now), lambda _: None)
     assert (same.exit_code, same.remarks, [table.rows for table in same.tables]) == (0, (), [2])
-    named = verify(spark, job.loaded(), VerifyRequest(delta=t, table="public.t"), lambda _: None)
+    named = verify(spark, job.loaded(), VerifyRequest(delta=t, tables=("public.t",)), lambda _: None)
     assert (named.exit_code, [table.other_rows for table in named.tables]) == (0, [2]), "by its name"
 
     left_at = versions(nights)[t]
@@ -315,7 +315,7 @@ def test_a_dropped_table_is_held_and_not_recreated_incomplete(
     assert not any(is_delta_table(spark, Place(places[name])) for name in ("appended", "merged"))
     tables = tables_at(spark, root, "test")
     assert ({*tables}, {*tables.held}) == ({"public.stays"}, {"public.appended", "public.merged", "public.renamed"})
-    itself = VerifyRequest(delta=places["stays"], table="public.merged")
+    itself = VerifyRequest(delta=places["stays"], tables=("public.merged",))
     assert verify(spark, nights.job.loaded(), itself, lambda _: None).exit_code == 3
     done = maintain(spark, nights.job.loaded(), MaintainRequest(execute=True, only=("vacuum",)), lambda _: None)
     assert f"public.appended: no table exists at {places['appended']}" in done.remarks
@@ -473,7 +473,7 @@ def test_two_nights_in_hive_s_metastore(spark: SparkSession, tmp_path: Path, lan
     assert [truth["table"]["path"] for truth in loaded["tables"]] == ["`spark_catalog`.`public`.`acct`"]
     job("maintain", config, "--execute")
     assert job("plan", config)["files"] == []
-    compared = job("verify", config, "--csv", str(accounts), "--table", "public.acct")
+    compared = job("verify", config, "--csv", str(accounts), "--tables", "public.acct")
     assert [(truth["rows"], truth["ranges_differing"]) for truth in compared["tables"]] == [(89, 0)]
 
     for truth in truth_tables(CAPTURES / "random16" / "truth"):

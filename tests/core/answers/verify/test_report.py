@@ -39,25 +39,24 @@ def printed(summary: VerifySummary) -> str:
     [
         (VerifyRequest(), "one of --server, --jdbc, --csv and --delta"),
         (VerifyRequest(csv="a", delta="b"), "one of --server, --jdbc, --csv and --delta"),
-        (VerifyRequest(csv="a"), "expected --table"),
-        (VerifyRequest(csv="a", table="a.b", tables=("*",)), "not --tables"),
-        (VerifyRequest(jdbc=URL, table="a.b"), "--table is for"),
-        (VerifyRequest(jdbc=URL, at_lsn=1), "--at-lsn is for"),
+        (VerifyRequest(csv="a"), "expected --tables schema.table"),
+        (VerifyRequest(csv="a", tables=("a.b",), at="8412"), "at: not a time: '8412'"),
+        (VerifyRequest(jdbc=URL, at=1), "--at is for"),
         (VerifyRequest(jdbc="jdbc:mysql://db/x"), "expected postgresql:"),
         (VerifyRequest(jdbc=f"{URL}?user=etl&password=SECRET"), "PGPASSWORD"),
         (VerifyRequest(jdbc="jdbc:postgresql://etl:SECRET@db/shop"), "PGPASSWORD"),
         (VerifyRequest(server="db/shop"), "expected postgresql:"),
-        (VerifyRequest(csv="a", table="a.b", publications=("p",)), "hold one table"),
+        (VerifyRequest(csv="a", tables=("a.b",), publications=("p",)), "hold one table"),
         (VerifyRequest(server=f"{SERVER}?password=SECRET"), "PGPASSWORD"),
         (VerifyRequest(server="postgresql://etl:SECRET@db/shop"), "PGPASSWORD"),
-        (VerifyRequest(server=SERVER, at_lsn=1), "--at-lsn is for"),
+        (VerifyRequest(server=SERVER, at=1), "--at is for"),
         (VerifyRequest(server=SERVER, begin=True, finish=True), "--begin only asks"),
         (VerifyRequest(server=SERVER, begin=True, wait=timedelta(minutes=1)), "--begin only asks"),
         (VerifyRequest(finish=True, tables=("*",)), "--finish compares the tables"),
         (VerifyRequest(finish=True, since=True), "--finish compares the tables"),
         (VerifyRequest(jdbc=URL, begin=True), "are for --server"),
         (VerifyRequest(jdbc=URL, since=True), "are for --server"),
-        (VerifyRequest(csv="a", table="a.b", finish=True), "--finish|are for --server|--table is for"),
+        (VerifyRequest(csv="a", tables=("a.b",), finish=True), "--finish|are for --server"),
         (VerifyRequest(jdbc=URL, connections=0), "--connections"),
         (VerifyRequest(jdbc=URL, limit=-1), "--limit"),
     ],
@@ -69,7 +68,7 @@ def test_arguments_that_do_not_go_together_are_refused(request_: VerifyRequest, 
 
 
 def test_valid_requests_pass() -> None:
-    for request in (VerifyRequest(jdbc=f"{URL}?user=etl"), VerifyRequest(csv="a", table="a.b", at_lsn=1)):
+    for request in (VerifyRequest(jdbc=f"{URL}?user=etl"), VerifyRequest(csv="a", tables=("a.b",), at=1)):
         request.check()
     for request in (VerifyRequest(server=f"{SERVER}?user=etl", wait=timedelta(0)), VerifyRequest(finish=True)):
         request.check()
@@ -81,7 +80,7 @@ def test_batch_at_an_lsn() -> None:
     assert batch_at(points, 0x200) == (3, 0x200), "a backfill reads nothing new"
     assert batch_at(points, 0x2FF) == (3, 0x200)
     assert batch_at(points, 0x999) == (4, 0x300)
-    with pytest.raises(RunError, match="--at-lsn 0/FF: no batch ended at or before it; the first batch ended at 0/100"):
+    with pytest.raises(RunError, match="--at 0/FF: no batch ended at or before it; the first batch ended at 0/100"):
         batch_at(points, 0xFF)
     with pytest.raises(RunError, match="no batch is done yet"):
         batch_at([], 0xFF)
