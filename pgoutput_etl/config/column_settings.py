@@ -18,16 +18,18 @@ from pgoutput_etl.time_zones import TIMESTAMP, TIMESTAMPTZ
 # Values in `columns` that declare a column's origin where the archive leaves it open (schema/column_matching.py)
 ADDED, RENAMED_FROM = "added", "renamed_from"
 
+KEEP = "keep"  # neither masked nor declared, in place of a more general rule's setting
+
 # The declaration of a conversion between timestamp and timestamptz, which depends on the altering session's time zone
 CONVERTED_FROM, TIME_ZONE = "converted_from", "time_zone"
 
 _SALT = "salt"
 
-_UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), ADDED: None}
+_UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), KEEP: None, ADDED: None}
 
 _COLUMN_ACTIONS = (
-    "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name}, {converted_from: timestamp, time_zone: "
-    "Europe/Berlin} or added"
+    "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name}, {converted_from: timestamp, "
+    "time_zone: Europe/Berlin}, added or keep"
 )
 
 

@@ -7,7 +7,7 @@ may be a secret from the environment.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import SequenceMatcher
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
@@ -210,6 +210,15 @@ def part(kind: type[_T], value: object, context: Mapping[str, Any] | None = None
     """Checks a value within the check of another one. Raises a `mistake`."""
     try:
         return TypeAdapter(kind).validate_python(value, context=context)
+    except ValidationError as error:
+        path, why = _first(error)
+        raise mistake(why, *path) from None
+
+
+def made(kind: Callable[..., _T], **values: Any) -> _T:
+    """An object of values that have been checked one by one. Raises a `mistake` if they don't fit together."""
+    try:
+        return kind(**values)
     except ValidationError as error:
         path, why = _first(error)
         raise mistake(why, *path) from None

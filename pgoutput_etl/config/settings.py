@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, SkipValidation, ValidationInfo, field_validator, model_validator
@@ -30,13 +31,15 @@ from pgoutput_etl.config.key_checks import (
     checked,
     expected,
     items,
+    known_keys,
     matching,
     mistake,
     part,
     text,
 )
 from pgoutput_etl.config.layout import check_readers
-from pgoutput_etl.config.rules import OnDrop, TableRule, check_rules, matches
+from pgoutput_etl.config.rule_merge import RuleBook, Rules
+from pgoutput_etl.config.rules import OnDrop, TableRule
 from pgoutput_etl.config.yaml_file import FromEnvironment, read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PRIVATE, Access
@@ -373,6 +376,17 @@ def _types(types: Mapping[str, str]) -> Mapping[str, str]:
     return types
 
 
+NO_DEFAULTS = TableRule("*")
+
+_DEFAULTS_KEYS = [name for name in TableRule.key_fields() if name != "match"]
+
+
+def _defaults(value: object, info: ValidationInfo) -> TableRule:
+    if isinstance(value, TableRule):
+        return value
+    return part(TableRule, {**known_keys(as_mapping(value), _DEFAULTS_KEYS), "match": NO_DEFAULTS.match}, info.context)
+
+
 @section(frozen=True, config=SETTINGS)
 class Config(Section):
     """spark: Spark's settings, as strings. secrets: the names of those with any part from the environment. options: the
@@ -384,6 +398,24 @@ class Config(Section):
     target: Target
     state: State
     tables: Annotated[tuple[TableRule, ...], items("a list of rules")] = ()
+    rules: Annotated[
+        Rules, about("the rules that apply to a table: the `first` that matches, or [all of them](#rules)", "merge")
+    ] = Rules.FIRST
+    defaults: Annotated[
+        SkipValidation[TableRule],
+        BeforeValidator(_defaults),
+        about("keys of a rule, without `match`, [for all tables](#rules)", {"on_missing_row": "hold"}),
+    ] = field(default_factory=lambda: NO_DEFAULTS)
+    include: Annotated[
+        Annotated[
+            tuple[Annotated[str, text("schema.table as a shell pattern")], ...], items("a list of patterns"), DIFFERENT
+        ]
+        | None,
+        about(
+            "the only tables to apply, as shell patterns; others are [skipped](#precedence-and-changes)",
+            ["public.orders", "billing.*"],
+        ),
+    ] = None
     types: Annotated[
         Mapping[str, Annotated[str, text("a type's name")]],
         BeforeValidator(as_mapping),
@@ -436,27 +468,38 @@ class Config(Section):
         if root is not None and is_within(root, self.state.root):
             why = "expected a folder that does not contain target.root: a table could get the ledger's name"
             raise mistake(why, "state", "root")
-        with below("tables"):
-            for i, rule in enumerate(self.tables):
-                with below(i):
-                    check_readers(rule.layout, self.target.readers)
-                    if rule.on_drop is OnDrop.ARCHIVE and self.source.catalog_key is None:
-                        raise mistake(
-                            "expected source.catalog_key: without it, anybody who may connect to the database can "
-                            "forge the Message of a DROP TABLE",
-                            "on_drop",
-                        )
-                    if rule.into is not None and self.target.views is not None:
-                        raise mistake(
-                            "expected no target.views: a view would have the rows of one source alone", "into"
-                        )
-            check_rules(self.tables, ignores_case=self.target.catalog is not None)
+        for placed in self.rule_book.placed:
+            with below(*placed.path):
+                self._check_rule(placed.rule)
+        self.rule_book.check(ignores_case=self.target.catalog is not None)
         return self
 
+    def _check_rule(self, rule: TableRule) -> None:
+        """Raises a `mistake` if the rule does not fit to other sections."""
+        check_readers(rule.layout, self.target.readers)
+        if rule.on_drop is OnDrop.ARCHIVE and self.source.catalog_key is None:
+            raise mistake(
+                "expected source.catalog_key: without it, anybody who may connect to the database can forge the "
+                "Message of a DROP TABLE",
+                "on_drop",
+            )
+        if rule.into is not None and self.target.views is not None:
+            raise mistake("expected no target.views: a view would have the rows of one source alone", "into")
+
+    @cached_property
+    def rule_book(self) -> RuleBook:
+        return RuleBook(self.defaults, self.tables, self.rules, self.include)
+
+    @cached_property
+    def _rules_by_name(self) -> dict[str, TableRule]:
+        return {}
+
     def rule_for(self, namespace: str, name: str) -> TableRule:
-        """The first rule that matches; without one, the table is mirrored in full."""
+        """What the rules say of a table; without any, the table is mirrored in full."""
         table = f"{namespace}.{name}"
-        return next((rule for rule in self.tables if matches(rule.match, table)), TableRule("*"))
+        if table not in self._rules_by_name:
+            self._rules_by_name[table] = self.rule_book.rule(table)
+        return self._rules_by_name[table]
 
 
 def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Config:
