@@ -27,7 +27,7 @@ from pydantic.dataclasses import dataclass as section
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from pgoutput_etl.config.yaml_file import Document, key_path
+from pgoutput_etl.config.yaml_file import Document, written_path
 
 _T = TypeVar("_T")
 
@@ -203,7 +203,7 @@ def checked(kind: Any, document: Document, context: Mapping[str, Any] | None = N
         return TypeAdapter(kind).validate_python(document.values, context=context)
     except ValidationError as error:
         path, why = _first(error)
-        raise document.error(why, _written(path)) from None
+        raise document.error(why, written_path(path)) from None
 
 
 def part(kind: type[_T], value: object, context: Mapping[str, Any] | None = None) -> _T:
@@ -222,13 +222,6 @@ def made(kind: Callable[..., _T], **values: Any) -> _T:
     except ValidationError as error:
         path, why = _first(error)
         raise mistake(why, *path) from None
-
-
-def _written(path: Path) -> str:
-    written = ""
-    for key in path:
-        written = key_path(written, key)
-    return written
 
 
 def _first(error: ValidationError) -> tuple[Path, str]:

@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 from pgoutput_etl.config.key_checks import below, made, mistake
 from pgoutput_etl.config.patterns import Specificity, covers, matches, only_name, overlap, specificity
 from pgoutput_etl.config.rules import CONTRACT, TableRule
+from pgoutput_etl.config.yaml_file import written_path
 
 DEFAULTS = "defaults"
 
@@ -36,7 +37,7 @@ class Rules(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlacedRule:
-    """path: the rule's, in the file; () if no rule matches."""
+    """path: the rule's, in the file."""
 
     path: tuple[str | int, ...]
     rule: TableRule
@@ -44,8 +45,7 @@ class PlacedRule:
     @property
     def place(self) -> str:
         """As errors name it: defaults, or tables[3]."""
-        name, *numbers = self.path
-        return "".join([str(name), *(f"[{number}]" for number in numbers)])
+        return written_path(self.path)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from pgoutput_etl.config.key_checks import (
 from pgoutput_etl.config.layout import check_readers
 from pgoutput_etl.config.rule_merge import RuleBook, Rules
 from pgoutput_etl.config.rules import OnDrop, TableRule
-from pgoutput_etl.config.yaml_file import FromEnvironment, read_document
+from pgoutput_etl.config.yaml_file import Document, FromEnvironment, read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.identifiers import is_within
@@ -516,6 +516,12 @@ def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, 
     context = {"absolute": absolute, "environ": document.environ, "options": _options(path, overrides)}
     config: Config = checked(Config, document, context)
     return config
+
+
+def document_of(config: Config) -> Document:
+    """The file and the options that a configuration was loaded from, read again. Raises ConfigError."""
+    words = config.options
+    return read_document(words[1], words[3::2])
 
 
 def _options(path: str, overrides: Sequence[str]) -> tuple[str, ...]:

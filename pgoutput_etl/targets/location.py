@@ -56,10 +56,11 @@ def scratch_folder(config: Config) -> str:
 
 def target_name(config: Config, relation: Relation) -> tuple[str, str]:
     """The target's schema and table name."""
-    return _target_name(config, (relation.namespace, relation.name))
+    return named_target(config, (relation.namespace, relation.name))
 
 
-def _target_name(config: Config, name: Name) -> Name:
+def named_target(config: Config, name: Name) -> Name:
+    """The schema and table of the target of the table with this name."""
     return config.rule_for(*name).target_name(_placeholders(config, name)) or name
 
 
@@ -98,7 +99,7 @@ def refuse_taken_names(config: Config, holders: Mapping[Name, int]) -> None:
 
 def _shared_name(config: Config, name: Name) -> Name:
     """The target's name; of a shared table in a catalog, in lower case."""
-    schema, table = _target_name(config, name)
+    schema, table = named_target(config, name)
     is_any_case = config.target.catalog is not None and config.rule_for(*name).into is not None
     return (schema.lower(), table.lower()) if is_any_case else (schema, table)
 
@@ -152,7 +153,7 @@ def check_is_only(config: Config, relation: Relation, holders: Mapping[Name, int
     own_name = target_name(config, relation)
     for name, oid in holders.items():
         rule = config.rule_for(*name)
-        other_name = _target_name(config, name)
+        other_name = named_target(config, name)
         is_same = [part.lower() for part in other_name] == [part.lower() for part in own_name]
         if oid != relation.oid and is_same and not rule.skip and rule.into is None:
             raise TableError(
