@@ -30,17 +30,19 @@ from pgoutput_etl.config.key_checks import (
     below,
     checked,
     expected,
+    in_order,
     items,
     known_keys,
     matching,
     mistake,
+    mistakes,
     part,
     text,
 )
 from pgoutput_etl.config.layout import check_readers
 from pgoutput_etl.config.rule_merge import RuleBook, Rules
 from pgoutput_etl.config.rules import OnDrop, TableRule
-from pgoutput_etl.config.yaml_file import Document, FromEnvironment, read_document
+from pgoutput_etl.config.yaml_file import Document, FromEnvironment, Mistake, read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.identifiers import is_within
@@ -454,10 +456,13 @@ class Config(Section):
     @field_validator("state", mode="before")
     @classmethod
     def _beside_tables(cls, given: Any, info: ValidationInfo) -> Any:
-        target = info.data.get("target")
-        if target is None or target.root is None or not isinstance(given, Mapping | None):
+        if not isinstance(given, Mapping | None):
             return given
-        given = given or {}
+        target, given = info.data.get("target"), given or {}
+        if target is None:  # it has mistakes, and a default that it may have had is none
+            return {"root": ".", **given}
+        if target.root is None:
+            return given
         return given if given.get("root") is not None else {**given, "root": f"{target.root.rstrip('/')}/_pgoutput_etl"}
 
     @model_validator(mode="after")
@@ -510,12 +515,20 @@ def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, 
     spark.spark.sql.shuffle.partitions=8. Its value is YAML.
     """
     document = read_document(path, overrides, environ)
+    config: Config = checked(Config, document, _context(document, overrides))
+    return config
+
+
+def config_mistakes(document: Document, overrides: Sequence[str] = ()) -> list[Mistake]:
+    """All that can be found at once in a file. overrides: the document's."""
+    return in_order(mistakes(Config, document, _context(document, overrides)), document)
+
+
+def _context(document: Document, overrides: Sequence[str]) -> dict[str, Any]:
     written = document.values.get("spark") if isinstance(document.values, Mapping) else None
     spark = written if isinstance(written, Mapping) else {}
     absolute = not spark.get("spark.remote") and document.environ.keys().isdisjoint(_REMOTE)
-    context = {"absolute": absolute, "environ": document.environ, "options": _options(path, overrides)}
-    config: Config = checked(Config, document, context)
-    return config
+    return {"absolute": absolute, "environ": document.environ, "options": _options(document.file, overrides)}
 
 
 def document_of(config: Config) -> Document:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -33,23 +33,40 @@ class FromEnvironment(str):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """path: of the key, such as tables[0].match; "" for the whole file."""
+
+    path: str
+    why: str
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Document:
     """A file's content as plain values. overridden: keys of options such as --set. environ: the environment, whose
-    variables are already put into strings. lines: by the path of a key or an item, its line in the file."""
+    variables are already put into strings. lines: by the path of a key or an item, its line in the file. mistakes: of
+    variables, whose values are absent."""
 
     file: str
     values: object
     overridden: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
+    mistakes: Sequence[Mistake] = ()
 
     def place(self, path: str) -> str:
         """The file and line of a key, or the option that sets it."""
         for key in self.overridden:
-            if path == key or path.startswith((f"{key}.", f"{key}[")):
+            if is_within_key(path, key):
                 return f"--set {key}"
-        return f"{self.file}:{self.lines[path]}" if path in self.lines else self.file
+        line = self.line(path)
+        return self.file if line is None else f"{self.file}:{line}"
+
+    def line(self, path: str) -> int | None:
+        """The line of a key in the file, or of what lacks this key."""
+        while path and path not in self.lines:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.lines.get(path)
 
     def value(self, keys: Sequence[str | int]) -> object:
         """The value of these keys, one within the other; None if it is absent."""
@@ -61,36 +78,42 @@ class Document:
                 value = value[key] if isinstance(value, list) and isinstance(key, int) else None
         return value
 
-    def error(self, why: str, path: str) -> ConfigError:
-        """path: of the key, such as tables[0].match; "" for the whole file."""
+    def error(self, mistake: Mistake) -> ConfigError:
+        path = mistake.path
         near = any(path.startswith(key) or key.startswith(path) for key in self.overridden)
         file = f"{self.file} with --set" if near else self.file
-        return ConfigError(": ".join(part for part in (file, path, why) if part))
+        return ConfigError(": ".join(part for part in (file, path, mistake.why) if part))
 
-    def with_variables(self) -> Document:
-        """Puts environment variables into strings. Raises ConfigError."""
-        return replace(self, values=self._expanded(self.values, ""))
 
-    def _expanded(self, value: object, path: str) -> object:
+@dataclass(slots=True)
+class _Variables:
+    """Puts environment variables into strings. A string with a mistake becomes None."""
+
+    environ: Mapping[str, str]
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def expanded(self, value: object, path: str) -> object:
         if isinstance(value, dict):
-            return {key: self._expanded(item, key_path(path, key)) for key, item in value.items()}
+            return {key: self.expanded(item, key_path(path, key)) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._expanded(item, key_path(path, i)) for i, item in enumerate(value)]
-        if not isinstance(value, str):
-            return value
-        text = _VARIABLE.sub(lambda match: self._variable(match, path), value)
-        is_secret = any(not match[1] for match in _VARIABLE.finditer(value))
-        return FromEnvironment(text) if is_secret else text
+            return [self.expanded(item, key_path(path, i)) for i, item in enumerate(value)]
+        return self._with_variables(value, path) if isinstance(value, str) else value
 
-    def _variable(self, match: re.Match[str], path: str) -> str:
+    def _with_variables(self, text: str, path: str) -> str | None:
+        variables = list(_VARIABLE.finditer(text))
+        mistake = next(filter(None, (self._mistake(match, path) for match in variables)), None)
+        if mistake is not None:
+            self.mistakes.append(mistake)
+            return None
+        value = _VARIABLE.sub(lambda match: match[0][1:] if match[1] else self.environ[match[2]], text)
+        is_secret = any(not match[1] for match in variables)
+        return FromEnvironment(value) if is_secret else value
+
+    def _mistake(self, match: re.Match[str], path: str) -> Mistake | None:
         escaped, name, closed = match.groups()
-        if escaped:
-            return match[0][1:]
-        if not closed or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise self.error("expected an environment variable's name in ${…}; $${…} stands for a literal ${…}", path)
-        if name not in self.environ:
-            raise self.error(f"the environment variable {name} is not set", path)
-        return self.environ[name]
+        if not escaped and (not closed or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)):
+            return Mistake(path, "expected an environment variable's name in ${…}; $${…} stands for a literal ${…}")
+        return None if escaped or name in self.environ else Mistake(path, f"the environment variable {name} is not set")
 
 
 def has_secret(value: object) -> bool:
@@ -111,6 +134,10 @@ def written_path(keys: Iterable[str | int]) -> str:
     return written
 
 
+def is_within_key(path: str, key: str) -> bool:
+    return path == key or path.startswith((f"{key}.", f"{key}[")) or not key
+
+
 def key_path(path: str, key: object) -> str:
     """The path of a mapping's key or a list's item: tables, tables[0], tables[0].match."""
     if isinstance(key, int):
@@ -121,6 +148,14 @@ def key_path(path: str, key: object) -> str:
 def read_document(path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Document:
     """The file's content with the overrides, KEY=VALUE as for --set. environ: of this process, if None. Raises
     ConfigError."""
+    document = parsed_document(path, overrides, environ)
+    if document.mistakes:
+        raise document.error(document.mistakes[0])
+    return document
+
+
+def parsed_document(path: str, overrides: Sequence[str], environ: Mapping[str, str] | None = None) -> Document:
+    """Like `read_document`, but lists the mistakes of variables."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MAX_SIZE + 1)
@@ -139,7 +174,8 @@ def read_document(path: str, overrides: Sequence[str] = (), environ: Mapping[str
         values = _overridden(values, key, _parsed(text, f"--set {key}"))
         overridden.append(key)
     environ = os.environ if environ is None else environ
-    return Document(path, values, tuple(overridden), environ, lines).with_variables()
+    variables = _Variables(environ)
+    return Document(path, variables.expanded(values, ""), tuple(overridden), environ, lines, variables.mistakes)
 
 
 def _parsed(content: bytes | str, file: str, lines: dict[str, int] | None = None) -> object:
