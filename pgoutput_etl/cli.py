@@ -16,6 +16,7 @@ JOBS = {
     "demo": "turn the archive of a small shop into Delta tables, to try the other jobs",
     "start": "prepare a server, load its tables, and apply what has landed",
     "init": "write a configuration for a landing folder",
+    "validate": "check a configuration, and list every mistake in it",
     "apply": "bring every Delta table to the last commit in the archive",
     "plan": "report what apply would do; write nothing",
     "inspect": "report what landed files contain",

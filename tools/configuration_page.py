@@ -112,7 +112,7 @@ def _accepted_values(hint: object) -> str:
         return "`any`, `none`, `{accept: […]}`, `{skip: […]}`"
     if typing.get_origin(hint) is tuple:
         return "list of names"
-    if typing.get_origin(hint) is Mapping or hint is SchemaContract:
+    if typing.get_origin(hint) is Mapping or hint in (SchemaContract, TableRule):
         return "mapping"
     names = {str: "string", bool: "`true`, `false`", int: "positive integer"}
     return names[typing.cast(type, hint)]

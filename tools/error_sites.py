@@ -35,9 +35,7 @@ _KINDS = {
     **dict.fromkeys(("ServerTableError", "UndecidedError"), "TableError"),
 }
 # Functions of the configuration's checks, whose mistakes become ConfigErrors, and which argument is the text.
-_MISTAKES = {"mistake": 0, "expected": 1, "text": 0, "items": 0}
-# The method of a document that creates a ConfigError.
-_DOCUMENT_METHOD = "error"
+_MISTAKES = {"mistake": 0, "expected": 1, "text": 0, "items": 0, "Mistake": 1}
 # Words of a location. A text of nothing else only puts a location before another error's text.
 _LOCATION = re.compile(r"\b(offset|message|line|record)\b|[^A-Za-z]+")
 
@@ -90,8 +88,6 @@ def _kind(call: ast.Call) -> str | None:
             return "ConfigError"
         case ast.Attribute(value=ast.Name(id="RowError"), attr="of_kind"):
             return "ArchiveError"
-        case ast.Attribute(attr=name) if name == _DOCUMENT_METHOD and len(call.args) == 2 and not call.keywords:
-            return "ConfigError"
         case _:
             return None
 

@@ -18,16 +18,18 @@ from pgoutput_etl.time_zones import TIMESTAMP, TIMESTAMPTZ
 # Values in `columns` that declare a column's origin where the archive leaves it open (schema/column_matching.py)
 ADDED, RENAMED_FROM = "added", "renamed_from"
 
+KEEP = "keep"  # neither masked nor declared, in place of a more general rule's setting
+
 # The declaration of a conversion between timestamp and timestamptz, which depends on the altering session's time zone
 CONVERTED_FROM, TIME_ZONE = "converted_from", "time_zone"
 
-_SALT = "salt"
+SALT = "salt"
 
-_UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), ADDED: None}
+_UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), KEEP: None, ADDED: None}
 
 _COLUMN_ACTIONS = (
-    "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name}, {converted_from: timestamp, time_zone: "
-    "Europe/Berlin} or added"
+    "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name}, {converted_from: timestamp, "
+    "time_zone: Europe/Berlin}, added or keep"
 )
 
 
@@ -52,7 +54,7 @@ class ColumnDeclaration(Section):
     @property
     def given(self) -> dict[str, str]:
         """All but the salt."""
-        values = {own.name: getattr(self, own.name) for own in fields(self) if own.name != _SALT}
+        values = {own.name: getattr(self, own.name) for own in fields(self) if own.name != SALT}
         return {name: value for name, value in values.items() if value is not None}
 
     @model_validator(mode="after")
@@ -68,7 +70,7 @@ class ColumnDeclaration(Section):
         if TIME_ZONE in given and given[TIME_ZONE] not in available_timezones():
             raise mistake("expected a name of the IANA time zone database, such as Europe/Berlin", TIME_ZONE)
         if "hash" not in given and self.salt is not None:
-            raise mistake("expected only with hash", _SALT)
+            raise mistake("expected only with hash", SALT)
         if given.get("hash", "sha256") != "sha256":
             raise mistake("expected sha256", "hash")
         return self
@@ -121,9 +123,9 @@ def _salt(written: str | None, environ: Mapping[str, str]) -> Salt:
             raise mistake(f"expected a salt in the environment variable {SALT_VARIABLE}, which is not set", "hash")
         secret, key, origin = environ[SALT_VARIABLE], "hash", f"the environment variable {SALT_VARIABLE}: "
     else:
-        secret, key, origin = written, _SALT, ""
+        secret, key, origin = written, SALT, ""
         if not isinstance(written, FromEnvironment):
-            raise mistake("expected ${NAME}: a salt comes from the environment, never from a file", _SALT)
+            raise mistake("expected ${NAME}: a salt comes from the environment, never from a file", SALT)
     encoded = secret.encode("utf-8", "surrogateescape")
     if len(encoded) < LEAST_SALT:
         raise mistake(f"{origin}expected a salt of {LEAST_SALT} bytes or more", key)

@@ -16,6 +16,9 @@ _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
+# The keys of a rule for all tables
+_DEFAULTS = "Defaults"
+
 # Keys that have a default made of others
 _FOLLOW_FROM_OTHERS = {"state", "root"}
 
@@ -25,8 +28,15 @@ def json_schema() -> dict[str, Any]:
     schema = TypeAdapter(Config).json_schema()
     definitions = {name: _of_class(found) for name, found in schema.pop("$defs").items()}
     whole = _of_class(schema)
+    definitions[_DEFAULTS] = _without(definitions["TableRule"], "match")
+    whole["properties"]["defaults"]["$ref"] = f"#/$defs/{_DEFAULTS}"
     used = _used({"": whole}, definitions)
     return {"$schema": _DRAFT, "title": "pgoutput_etl", **whole, "$defs": {name: definitions[name] for name in used}}
+
+
+def _without(found: dict[str, Any], key: str) -> dict[str, Any]:
+    properties = {name: value for name, value in found["properties"].items() if name != key}
+    return {**found, "properties": properties, "required": [name for name in found["required"] if name != key]}
 
 
 def _of_class(found: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ may be a secret from the environment.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import SequenceMatcher
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
@@ -27,12 +27,14 @@ from pydantic.dataclasses import dataclass as section
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from pgoutput_etl.config.yaml_file import Document, key_path
+from pgoutput_etl.config.yaml_file import Document, Mistake, is_within_key, written_path
 
 _T = TypeVar("_T")
 
 Path: TypeAlias = tuple[str | int, ...]
 
+
+_MOST_MISTAKES = 100
 
 SETTINGS = ConfigDict(hide_input_in_errors=True)  # built at once, by the names of its module
 
@@ -203,7 +205,49 @@ def checked(kind: Any, document: Document, context: Mapping[str, Any] | None = N
         return TypeAdapter(kind).validate_python(document.values, context=context)
     except ValidationError as error:
         path, why = _first(error)
-        raise document.error(why, _written(path)) from None
+        raise document.error(Mistake(written_path(path), why)) from None
+
+
+def mistakes(kind: Any, document: Document, context: Mapping[str, Any] | None = None) -> list[Mistake]:
+    """All that can be found at once: after a mistake, the rest is checked without its key. Ends after about
+    _MOST_MISTAKES."""
+    found, values = list(document.mistakes), document.values
+    while len(found) < _MOST_MISTAKES:
+        try:
+            TypeAdapter(kind).validate_python(values, context=context)
+        except ValidationError as error:
+            described = [_described(details) for details in error.errors(include_url=False, include_input=False)]
+        else:
+            return found
+        known = {mistake.path for mistake in found}
+        new = {written_path(path): (path, why) for path, why in described}
+        new = {text: item for text, item in new.items() if not any(is_within_key(text, other) for other in known)}
+        if not new:
+            return found
+        found += [Mistake(text, why) for text, (_, why) in new.items()]
+        for path, _ in new.values():
+            values = _without(values, path)
+    return found
+
+
+def in_order(found: Iterable[Mistake], document: Document) -> list[Mistake]:
+    """By their lines in the file."""
+    return sorted(found, key=lambda mistake: document.line(mistake.path) or 0)
+
+
+def _without(values: Any, path: Path) -> Any:
+    """The values without a key, and without mappings that have no other; with None in place of an item of a list."""
+    if not path:
+        return None
+    key, *rest = path
+    if isinstance(values, list) and isinstance(key, int) and key < len(values):
+        item = _without(values[key], tuple(rest))
+        return [*values[:key], item, *values[key + 1 :]]
+    if not isinstance(values, dict) or key not in values:
+        return values
+    others = {name: value for name, value in values.items() if name != key}
+    left = _without(values[key], tuple(rest)) if rest else None
+    return {**values, key: left} if left else others
 
 
 def part(kind: type[_T], value: object, context: Mapping[str, Any] | None = None) -> _T:
@@ -215,17 +259,22 @@ def part(kind: type[_T], value: object, context: Mapping[str, Any] | None = None
         raise mistake(why, *path) from None
 
 
-def _written(path: Path) -> str:
-    written = ""
-    for key in path:
-        written = key_path(written, key)
-    return written
+def made(kind: Callable[..., _T], **values: Any) -> _T:
+    """An object of values that have been checked one by one. Raises a `mistake` if they don't fit together."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        path, why = _first(error)
+        raise mistake(why, *path) from None
 
 
 def _first(error: ValidationError) -> tuple[Path, str]:
     """The path and the text of the first mistake."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    return (*first["loc"], *first.get("ctx", {}).get("path", ())), _why(first)
+    return _described(error.errors(include_url=False, include_input=False)[0])
+
+
+def _described(found: ErrorDetails) -> tuple[Path, str]:
+    return (*found["loc"], *found.get("ctx", {}).get("path", ())), _why(found)
 
 
 def _why(found: ErrorDetails) -> str:

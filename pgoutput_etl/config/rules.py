@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field, fields
 from enum import Enum
-from fnmatch import translate
-from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, SkipValidation, model_validator
@@ -41,11 +39,10 @@ from pgoutput_etl.config.key_checks import (
     text,
 )
 from pgoutput_etl.config.layout import check_layout, check_tag
+from pgoutput_etl.config.patterns import is_name
 from pgoutput_etl.schema.contract import FOLLOW_ALL, OnChange, SchemaContract
 from pgoutput_etl.schema.layout import CHANGE_FEED, Layout
 from pgoutput_etl.time_zones import ZoneConversion
-
-_LITERAL = re.compile(r"(?:[^*?\[]|\[[*?\[]\])*")  # a shell pattern that matches a single name
 
 
 class Mode(Enum):
@@ -94,7 +91,17 @@ def _only_dropped_are_kept(contract: SchemaContract) -> SchemaContract:
     return contract
 
 
+CONTRACT = "on_schema_change"
+
 _CONTRACT = [part.name for part in fields(SchemaContract)]
+
+PLACEHOLDER = re.compile(r"\{(?:source|schema|table)\}")
+
+
+def filled(text: str, names: Mapping[str, str]) -> str:
+    """The text with the names that placeholders stand for."""
+    return PLACEHOLDER.sub(lambda found: names[found[0][1:-1]], text)
+
 
 _TableName: TypeAlias = Annotated[
     str, matching(r"[^.]+\.[^.]+", "expected schema.table, with one dot"), text("schema.table")
@@ -106,7 +113,7 @@ _Columns: TypeAlias = Annotated[
 
 _Tag: TypeAlias = Annotated[Mapping[str, Annotated[str, text("a value")]], BeforeValidator(as_mapping)]
 
-_OneColumnSetting: TypeAlias = Literal["drop", "redact", "added"] | ColumnDeclaration
+_OneColumnSetting: TypeAlias = Literal["drop", "redact", "keep", "added"] | ColumnDeclaration
 
 _ColumnSetting: TypeAlias = _OneColumnSetting | list[_OneColumnSetting]
 
@@ -123,15 +130,20 @@ class TableRule(Section):
     sources or tables share. tag: values by column that mark this table's rows there, with placeholders. cluster_by,
     partition_by, properties, comment, cdf (the change data feed): see `layout`. column_rules: of the masked columns.
     on_schema_change: the contract with the table's readers. on_missing_row: for changes that contradict its rows.
-    on_invalid_text: for values that are not UTF-8. on_drop: for a table that is dropped on the server.
+    on_invalid_text: for values that are not UTF-8. on_drop: for a table that is dropped on the server. given: the keys
+    that the file has, and the parts of on_schema_change; None for a rule made by code.
     """
 
-    computed: ClassVar[frozenset[str]] = frozenset({"column_rules"})
+    computed: ClassVar[frozenset[str]] = frozenset({"column_rules", "given"})
 
     match: Annotated[
         str,
         text("schema.table as a shell pattern"),
-        about("`schema.table` as a shell pattern, in quotes. The first matching rule applies", "public.audit_*"),
+        about(
+            "`schema.table` as a shell pattern, in quotes. The first matching rule applies, or with `rules: merge` "
+            "[all of them](#rules)",
+            "public.audit_*",
+        ),
     ]
     skip: Annotated[Flag, about("creates no Delta table", True)] = False
     mode: Annotated[Mode, about("[what the Delta table keeps](modes.md)", "history")] = DEFAULT_MODE
@@ -143,16 +155,21 @@ class TableRule(Section):
         Mapping[str, SkipValidation[Setting]],
         BeforeValidator(as_mapping, json_schema_input_type=Mapping[str, _ColumnSetting]),
         about(
-            "per column: `drop`, `redact`, `{redact: text}`, or `{hash: sha256}` to [mask it](mask-columns.md); "
-            "`added` or `{renamed_from: old}` for an [ambiguous schema change](schema-changes.md); `{converted_from: "
-            "timestamp, time_zone: Europe/Berlin}` for a [change between timestamp and "
-            "timestamptz](schema-changes.md#timestamp-and-timestamptz); a list of these if several changes need one",
+            "per column: `drop`, `redact`, `{redact: text}`, or `{hash: sha256}` to [mask it](mask-columns.md); `keep` "
+            "to leave it as it is, against [a more general rule](#rules); `added` or `{renamed_from: old}` for an "
+            "[ambiguous schema change](schema-changes.md); `{converted_from: timestamp, time_zone: Europe/Berlin}` for "
+            "a [change between timestamp and timestamptz](schema-changes.md#timestamp-and-timestamptz); a list of "
+            "these if several changes need one",
             {"email": {"renamed_from": "mail"}, "note": "drop"},
         ),
     ] = field(default_factory=dict)
     rename: Annotated[
         _TableName | None,
-        about("[another `schema.table`](mask-columns.md#rename-a-table) for the target", "crm.customer"),
+        about(
+            "[another `schema.table`](mask-columns.md#rename-a-table) for the target; `{schema}`, `{table}`, "
+            "`{source}` stand for names",
+            "crm.customer",
+        ),
     ] = None
     into: Annotated[
         _TableName | None,
@@ -214,6 +231,7 @@ class TableRule(Section):
         ),
     ] = OnDrop.REPORT
     column_rules: SkipJsonSchema[SkipValidation[Mapping[str, ColumnRule]]] = field(default_factory=dict)
+    given: SkipJsonSchema[frozenset[str] | None] = field(default=None, compare=False, repr=False)
 
     @classmethod
     def computed_from(cls, given: dict[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,7 +243,10 @@ class TableRule(Section):
                 with below(name):
                     settings[name], mask = column_setting(value, context["environ"])
                 masks |= {} if mask is None else {name: mask}
-        return {**given, "columns": settings, "column_rules": masks}
+        contract = given.get(CONTRACT)
+        parts = {f"{CONTRACT}.{part}" for part in contract} if isinstance(contract, Mapping) else ()
+        names = frozenset({*(name for name in given if name != "match" and given[name] is not None), *parts})
+        return {**given, "columns": settings, "column_rules": masks, "given": names}
 
     @model_validator(mode="after")
     def _fit_together(self) -> TableRule:
@@ -237,10 +258,21 @@ class TableRule(Section):
             if name in self.column_rules and self.column_rules[name].action is not ColumnAction.HASH:
                 why = "it is a column of `key`, which identifies rows: it can only be hashed"
                 raise mistake(why, "columns", name)
-        if self.rename is not None and not _LITERAL.fullmatch(self.match):
-            why = "expected a `match` without *, ? and [: for several tables in one, use `into` and `tag`"
-            raise mistake(why, "rename")
+        self._check_rename()
         return self
+
+    def _check_rename(self) -> None:
+        """A pattern's tables need different names."""
+        if self.rename is None or is_name(self.match):
+            return
+        schema = self.match.partition(".")[0] if "." in self.match else "*"
+        needed = {"{table}"} if is_name(schema) else {"{schema}", "{table}"}
+        if not needed <= {*PLACEHOLDER.findall(self.rename)}:
+            why = (
+                f"expected {' and '.join(sorted(needed))} in it, because `match` is a pattern: for several tables in "
+                "one, use `into` and `tag`"
+            )
+            raise mistake(why, "rename")
 
     @property
     def layout(self) -> Layout:
@@ -249,13 +281,28 @@ class TableRule(Section):
         return Layout(partition_by, self.cluster_by or (), {**self.properties, **feed}, self.comment)
 
     @property
-    def target_name(self) -> tuple[str, str] | None:
-        """The configured schema and table of the target."""
+    def own_keys(self) -> frozenset[str]:
+        """The keys that the rule gives, and the parts of on_schema_change."""
+        if self.given is not None:
+            return self.given
+        blank = TableRule(self.match)
+        names = {name for name in self.key_fields() if getattr(self, name) != getattr(blank, name)}  # never match
+        parts = {part for part in _CONTRACT if getattr(self.on_schema_change, part) != getattr(FOLLOW_ALL, part)}
+        return frozenset({*names, *(f"{CONTRACT}.{part}" for part in parts)})
+
+    @property
+    def fixed_target(self) -> tuple[str, str] | None:
+        """The configured schema and table of the target, if they are the same for all tables of the rule."""
+        has_names = self.rename is not None and PLACEHOLDER.search(self.rename) is not None
+        return None if has_names else self.target_name({})
+
+    def target_name(self, names: Mapping[str, str]) -> tuple[str, str] | None:
+        """The configured schema and table of the target. names: of the table's source, schema, and table."""
         name = self.rename if self.into is None else self.into
         if name is None:
             return None
         schema, _, table = name.partition(".")
-        return schema, table
+        return (schema, table) if self.into is not None else (filled(schema, names), filled(table, names))
 
     @property
     def lineage(self) -> dict[str, tuple[str | None, ...]]:
@@ -280,45 +327,3 @@ class TableRule(Section):
             ]
             for name, configured in self.columns.items()
         }
-
-
-def check_rules(rules: Sequence[TableRule], ignores_case: bool) -> None:
-    """Raises a `mistake` if one rule makes another one useless, or two use one target in different ways. ignores_case:
-    as catalogs do in names."""
-    targets: dict[str, int] = {}
-    patterns: dict[str, int] = {}
-    wide: dict[str, int] = {}  # those that match more names than the pattern itself
-    for i, rule in enumerate(rules):
-        covering = (n for pattern, n in wide.items() if _matches_all_of(pattern, rule.match))
-        earlier = min((n for n in (patterns.get(rule.match), next(covering, None)) if n is not None), default=None)
-        if earlier is not None:
-            raise mistake(f"it never applies: tables[{earlier}] comes first and matches the same tables", i)
-        patterns[rule.match] = i
-        if "*" in rule.match and not {"?", "["}.intersection(rule.match):
-            wide[rule.match] = i
-        if rule.rename is not None and targets.setdefault(rule.rename, i) != i:
-            raise mistake(f"expected another `rename` than that of tables[{targets[rule.rename]}]", i)
-    shared: dict[str, int] = {}
-    for i, rule in enumerate(rules):
-        if rule.into in targets:
-            raise mistake(f"expected another `into` than the `rename` of tables[{targets[rule.into]}]", i)
-        if rule.into is None:
-            continue
-        first = shared.setdefault(rule.into.lower() if ignores_case else rule.into, i)
-        if rules[first].tag.keys() != rule.tag.keys():
-            raise mistake(f"expected the columns of the `tag` of tables[{first}], which has the same `into`", i)
-
-
-def matches(pattern: str, name: str) -> bool:
-    """Like fnmatchcase, which compiles the patterns of many rules again for every name."""
-    return _compiled(pattern).match(name) is not None
-
-
-def _matches_all_of(pattern: str, other: str) -> bool:
-    """True if a pattern with no other wildcard than `*` obviously matches every name that another pattern matches."""
-    return "[" not in other and matches(pattern, other)
-
-
-@cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(translate(pattern))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, SkipValidation, ValidationInfo, field_validator, model_validator
@@ -29,15 +30,19 @@ from pgoutput_etl.config.key_checks import (
     below,
     checked,
     expected,
+    in_order,
     items,
+    known_keys,
     matching,
     mistake,
+    mistakes,
     part,
     text,
 )
 from pgoutput_etl.config.layout import check_readers
-from pgoutput_etl.config.rules import OnDrop, TableRule, check_rules, matches
-from pgoutput_etl.config.yaml_file import FromEnvironment, read_document
+from pgoutput_etl.config.rule_merge import RuleBook, Rules
+from pgoutput_etl.config.rules import OnDrop, TableRule
+from pgoutput_etl.config.yaml_file import Document, FromEnvironment, Mistake, read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.identifiers import is_within
@@ -394,6 +399,17 @@ def _types(types: Mapping[str, str]) -> Mapping[str, str]:
     return types
 
 
+NO_DEFAULTS = TableRule("*")
+
+_DEFAULTS_KEYS = [name for name in TableRule.key_fields() if name != "match"]
+
+
+def _defaults(value: object, info: ValidationInfo) -> TableRule:
+    if isinstance(value, TableRule):
+        return value
+    return part(TableRule, {**known_keys(as_mapping(value), _DEFAULTS_KEYS), "match": NO_DEFAULTS.match}, info.context)
+
+
 @section(frozen=True, config=SETTINGS)
 class Config(Section):
     """spark: Spark's settings, as strings. secrets: the names of those with any part from the environment. options: the
@@ -405,6 +421,24 @@ class Config(Section):
     target: Target
     state: State
     tables: Annotated[tuple[TableRule, ...], items("a list of rules")] = ()
+    rules: Annotated[
+        Rules, about("the rules that apply to a table: the `first` that matches, or [all of them](#rules)", "merge")
+    ] = Rules.FIRST
+    defaults: Annotated[
+        SkipValidation[TableRule],
+        BeforeValidator(_defaults),
+        about("keys of a rule, without `match`, [for all tables](#rules)", {"on_missing_row": "hold"}),
+    ] = field(default_factory=lambda: NO_DEFAULTS)
+    include: Annotated[
+        Annotated[
+            tuple[Annotated[str, text("schema.table as a shell pattern")], ...], items("a list of patterns"), DIFFERENT
+        ]
+        | None,
+        about(
+            "the only tables to apply, as shell patterns; others are [skipped](#precedence-and-changes)",
+            ["public.orders", "billing.*"],
+        ),
+    ] = None
     types: Annotated[
         Mapping[str, Annotated[str, text("a type's name")]],
         BeforeValidator(as_mapping),
@@ -450,10 +484,13 @@ class Config(Section):
     @field_validator("state", mode="before")
     @classmethod
     def _beside_tables(cls, given: Any, info: ValidationInfo) -> Any:
-        target = info.data.get("target")
-        if target is None or target.root is None or not isinstance(given, Mapping | None):
+        if not isinstance(given, Mapping | None):
             return given
-        given = given or {}
+        target, given = info.data.get("target"), given or {}
+        if target is None:  # it has mistakes, and a default that it may have had is none
+            return {"root": ".", **given}
+        if target.root is None:
+            return given
         return given if given.get("root") is not None else {**given, "root": f"{target.root.rstrip('/')}/_pgoutput_etl"}
 
     @model_validator(mode="after")
@@ -464,27 +501,38 @@ class Config(Section):
         if root is not None and is_within(root, self.state.root):
             why = "expected a folder that does not contain target.root: a table could get the ledger's name"
             raise mistake(why, "state", "root")
-        with below("tables"):
-            for i, rule in enumerate(self.tables):
-                with below(i):
-                    check_readers(rule.layout, self.target.readers)
-                    if rule.on_drop is OnDrop.ARCHIVE and self.source.catalog_key is None:
-                        raise mistake(
-                            "expected source.catalog_key: without it, anybody who may connect to the database can "
-                            "forge the Message of a DROP TABLE",
-                            "on_drop",
-                        )
-                    if rule.into is not None and self.target.views is not None:
-                        raise mistake(
-                            "expected no target.views: a view would have the rows of one source alone", "into"
-                        )
-            check_rules(self.tables, ignores_case=self.target.catalog is not None)
+        for placed in self.rule_book.placed:
+            with below(*placed.path):
+                self._check_rule(placed.rule)
+        self.rule_book.check(ignores_case=self.target.catalog is not None)
         return self
 
+    def _check_rule(self, rule: TableRule) -> None:
+        """Raises a `mistake` if the rule does not fit to other sections."""
+        check_readers(rule.layout, self.target.readers)
+        if rule.on_drop is OnDrop.ARCHIVE and self.source.catalog_key is None:
+            raise mistake(
+                "expected source.catalog_key: without it, anybody who may connect to the database can forge the "
+                "Message of a DROP TABLE",
+                "on_drop",
+            )
+        if rule.into is not None and self.target.views is not None:
+            raise mistake("expected no target.views: a view would have the rows of one source alone", "into")
+
+    @cached_property
+    def rule_book(self) -> RuleBook:
+        return RuleBook(self.defaults, self.tables, self.rules, self.include)
+
+    @cached_property
+    def _rules_by_name(self) -> dict[str, TableRule]:
+        return {}
+
     def rule_for(self, namespace: str, name: str) -> TableRule:
-        """The first rule that matches; without one, the table is mirrored in full."""
+        """What the rules say of a table; without any, the table is mirrored in full."""
         table = f"{namespace}.{name}"
-        return next((rule for rule in self.tables if matches(rule.match, table)), TableRule("*"))
+        if table not in self._rules_by_name:
+            self._rules_by_name[table] = self.rule_book.rule(table)
+        return self._rules_by_name[table]
 
 
 def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Config:
@@ -495,12 +543,26 @@ def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, 
     spark.spark.sql.shuffle.partitions=8. Its value is YAML.
     """
     document = read_document(path, overrides, environ)
+    config: Config = checked(Config, document, _context(document, overrides))
+    return config
+
+
+def config_mistakes(document: Document, overrides: Sequence[str] = ()) -> list[Mistake]:
+    """All that can be found at once in a file. overrides: the document's."""
+    return in_order(mistakes(Config, document, _context(document, overrides)), document)
+
+
+def _context(document: Document, overrides: Sequence[str]) -> dict[str, Any]:
     written = document.values.get("spark") if isinstance(document.values, Mapping) else None
     spark = written if isinstance(written, Mapping) else {}
     absolute = not spark.get("spark.remote") and document.environ.keys().isdisjoint(_REMOTE)
-    context = {"absolute": absolute, "environ": document.environ, "options": _options(path, overrides)}
-    config: Config = checked(Config, document, context)
-    return config
+    return {"absolute": absolute, "environ": document.environ, "options": _options(document.file, overrides)}
+
+
+def document_of(config: Config) -> Document:
+    """The file and the options that a configuration was loaded from, read again. Raises ConfigError."""
+    words = config.options
+    return read_document(words[1], words[3::2])
 
 
 def _options(path: str, overrides: Sequence[str]) -> tuple[str, ...]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import yaml
 
@@ -19,6 +20,8 @@ from pgoutput_etl.errors import ConfigError
 _MAX_SIZE = 1 << 20
 
 _MAX_VALUES = 100_000
+
+_MAX_PATH = 1000  # characters
 
 
 _VARIABLE = re.compile(r"(\$?)\$\{([^}]{0,500})(\}?)")
@@ -30,46 +33,109 @@ class FromEnvironment(str):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """path: of the key, such as tables[0].match; "" for the whole file."""
+
+    path: str
+    why: str
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Document:
     """A file's content as plain values. overridden: keys of options such as --set. environ: the environment, whose
-    variables are already put into strings."""
+    variables are already put into strings. lines: by the path of a key or an item, its line in the file. mistakes: of
+    variables, whose values are absent."""
 
     file: str
     values: object
     overridden: tuple[str, ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
+    lines: Mapping[str, int] = field(default_factory=dict)
+    mistakes: Sequence[Mistake] = ()
 
-    def error(self, why: str, path: str) -> ConfigError:
-        """path: of the key, such as tables[0].match; "" for the whole file."""
+    def place(self, path: str) -> str:
+        """The file and line of a key, or the option that sets it."""
+        for key in self.overridden:
+            if is_within_key(path, key):
+                return f"--set {key}"
+        line = self.line(path)
+        return self.file if line is None else f"{self.file}:{line}"
+
+    def line(self, path: str) -> int | None:
+        """The line of a key in the file, or of what lacks this key."""
+        while path and path not in self.lines:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.lines.get(path)
+
+    def value(self, keys: Sequence[str | int]) -> object:
+        """The value of these keys, one within the other; None if it is absent."""
+        value = self.values
+        for key in keys:
+            if isinstance(value, dict):
+                value = value.get(key)
+            else:
+                value = value[key] if isinstance(value, list) and isinstance(key, int) else None
+        return value
+
+    def error(self, mistake: Mistake) -> ConfigError:
+        path = mistake.path
         near = any(path.startswith(key) or key.startswith(path) for key in self.overridden)
         file = f"{self.file} with --set" if near else self.file
-        return ConfigError(": ".join(part for part in (file, path, why) if part))
+        return ConfigError(": ".join(part for part in (file, path, mistake.why) if part))
 
-    def with_variables(self) -> Document:
-        """Puts environment variables into strings. Raises ConfigError."""
-        return replace(self, values=self._expanded(self.values, ""))
 
-    def _expanded(self, value: object, path: str) -> object:
+@dataclass(slots=True)
+class _Variables:
+    """Puts environment variables into strings. A string with a mistake becomes None."""
+
+    environ: Mapping[str, str]
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def expanded(self, value: object, path: str) -> object:
         if isinstance(value, dict):
-            return {key: self._expanded(item, key_path(path, key)) for key, item in value.items()}
+            return {key: self.expanded(item, key_path(path, key)) for key, item in value.items()}
         if isinstance(value, list):
-            return [self._expanded(item, key_path(path, i)) for i, item in enumerate(value)]
-        if not isinstance(value, str):
-            return value
-        text = _VARIABLE.sub(lambda match: self._variable(match, path), value)
-        is_secret = any(not match[1] for match in _VARIABLE.finditer(value))
-        return FromEnvironment(text) if is_secret else text
+            return [self.expanded(item, key_path(path, i)) for i, item in enumerate(value)]
+        return self._with_variables(value, path) if isinstance(value, str) else value
 
-    def _variable(self, match: re.Match[str], path: str) -> str:
+    def _with_variables(self, text: str, path: str) -> str | None:
+        variables = list(_VARIABLE.finditer(text))
+        mistake = next(filter(None, (self._mistake(match, path) for match in variables)), None)
+        if mistake is not None:
+            self.mistakes.append(mistake)
+            return None
+        value = _VARIABLE.sub(lambda match: match[0][1:] if match[1] else self.environ[match[2]], text)
+        is_secret = any(not match[1] for match in variables)
+        return FromEnvironment(value) if is_secret else value
+
+    def _mistake(self, match: re.Match[str], path: str) -> Mistake | None:
         escaped, name, closed = match.groups()
-        if escaped:
-            return match[0][1:]
-        if not closed or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise self.error("expected an environment variable's name in ${…}; $${…} stands for a literal ${…}", path)
-        if name not in self.environ:
-            raise self.error(f"the environment variable {name} is not set", path)
-        return self.environ[name]
+        if not escaped and (not closed or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)):
+            return Mistake(path, "expected an environment variable's name in ${…}; $${…} stands for a literal ${…}")
+        return None if escaped or name in self.environ else Mistake(path, f"the environment variable {name} is not set")
+
+
+def has_secret(value: object) -> bool:
+    """True if any text in it comes from the environment."""
+    match value:
+        case dict():
+            return any(map(has_secret, value.values()))
+        case list():
+            return any(map(has_secret, value))
+        case _:
+            return isinstance(value, FromEnvironment)
+
+
+def written_path(keys: Iterable[str | int]) -> str:
+    written = ""
+    for key in keys:
+        written = key_path(written, key)
+    return written
+
+
+def is_within_key(path: str, key: str) -> bool:
+    return path == key or path.startswith((f"{key}.", f"{key}[")) or not key
 
 
 def key_path(path: str, key: object) -> str:
@@ -82,6 +148,14 @@ def key_path(path: str, key: object) -> str:
 def read_document(path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Document:
     """The file's content with the overrides, KEY=VALUE as for --set. environ: of this process, if None. Raises
     ConfigError."""
+    document = parsed_document(path, overrides, environ)
+    if document.mistakes:
+        raise document.error(document.mistakes[0])
+    return document
+
+
+def parsed_document(path: str, overrides: Sequence[str], environ: Mapping[str, str] | None = None) -> Document:
+    """Like `read_document`, but lists the mistakes of variables."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MAX_SIZE + 1)
@@ -89,7 +163,8 @@ def read_document(path: str, overrides: Sequence[str] = (), environ: Mapping[str
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from None
     if len(content) > _MAX_SIZE:
         raise ConfigError(f"{path}: expected at most {_MAX_SIZE:,} bytes")
-    values = _parsed(content, path)
+    lines: dict[str, int] = {}
+    values = _parsed(content, path, lines)
     overridden = []
     for override in overrides:
         key, equals, text = override.partition("=")
@@ -99,14 +174,15 @@ def read_document(path: str, overrides: Sequence[str] = (), environ: Mapping[str
         values = _overridden(values, key, _parsed(text, f"--set {key}"))
         overridden.append(key)
     environ = os.environ if environ is None else environ
-    return Document(path, values, tuple(overridden), environ).with_variables()
+    variables = _Variables(environ)
+    return Document(path, variables.expanded(values, ""), tuple(overridden), environ, lines, variables.mistakes)
 
 
-def _parsed(content: bytes | str, file: str) -> object:
-    """The parsed YAML. Errors lack the excerpt that PyYAML would add."""
+def _parsed(content: bytes | str, file: str, lines: dict[str, int] | None = None) -> object:
+    """The parsed YAML. Errors lack the excerpt that PyYAML would add. lines: gets each value's line, by its path."""
     try:
         node = yaml.compose(content, yaml.SafeLoader)
-        return None if node is None else _plain(node, file, iter(range(_MAX_VALUES)))
+        return None if node is None else _Parser(file, {} if lines is None else lines).plain(node, "")
     except yaml.MarkedYAMLError as error:
         problem = re.sub(r"(alias|anchor|handle) '.*'", r"\1", error.problem or "")  # PyYAML's problem has the value
         raise _at_line(file, error.problem_mark, problem) from None
@@ -114,30 +190,55 @@ def _parsed(content: bytes | str, file: str) -> object:
         raise ConfigError(f"{file}: expected YAML in UTF-8, without deep nesting") from None
 
 
-def _plain(node: yaml.Node, file: str, left: Iterator[int]) -> object:
-    """A plain value. All scalars but null, true, false and whole numbers are strings: 0.60, 12:30 and no stay as
-    written.
+@dataclass(slots=True)
+class _Parser:
+    """lines: by the path of a value. left: the values that are still allowed, because aliases of aliases multiply
+    values."""
 
-    left: has an item for each value that is still allowed, because aliases of aliases multiply values.
-    """
-    if next(left, None) is None:
-        raise _at_line(file, node.start_mark, f"expected at most {_MAX_VALUES:,} values, aliases included")
-    kind = node.tag.removeprefix("tag:yaml.org,2002:")
-    if kind not in ("null", "bool", "int", "float", "timestamp", "value", "merge", "str", "seq", "map"):
-        raise _at_line(file, node.start_mark, "expected no tag")
-    if isinstance(node, yaml.MappingNode):
+    file: str
+    lines: dict[str, int]
+    left: int = _MAX_VALUES
+
+    def plain(self, node: yaml.Node, path: str | None) -> object:
+        """A plain value. All scalars but null, true, false and whole numbers are strings: 0.60, 12:30 and no stay as
+        written."""
+        self.left -= 1
+        if self.left < 0:
+            self._refuse(node, f"expected at most {_MAX_VALUES:,} values, aliases included")
+        kind = node.tag.removeprefix("tag:yaml.org,2002:")
+        if kind not in ("null", "bool", "int", "float", "timestamp", "value", "merge", "str", "seq", "map"):
+            self._refuse(node, "expected no tag")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._value(item, item, path, i) for i, item in enumerate(node.value)]
+        return _scalar(kind, str(node.value))
+
+    def _mapping(self, node: yaml.MappingNode, path: str | None) -> object:
         mapping: dict[object, object] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                raise _at_line(file, key_node.start_mark, "expected a string as key")
-            key = _plain(key_node, file, left)
+                self._refuse(key_node, "expected a string as key")
+            key = self.plain(key_node, path)
             if key in mapping:
-                raise _at_line(file, key_node.start_mark, f"the key '{key}' is given twice")
-            mapping[key] = _plain(value_node, file, left)
+                self._refuse(key_node, f"the key '{key}' is given twice")
+            mapping[key] = self._value(key_node, value_node, path, str(key))
         return mapping
-    if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, file, left) for item in node.value]
-    value = str(node.value)
+
+    def _value(self, begin: yaml.Node, node: yaml.Node, path: str | None, key: str | int) -> object:
+        """begin: the node that shows the value's line. path: of the mapping or list that has the key; None if it is too
+        long to keep."""
+        path = None if path is None else key_path(path, key)
+        if path is not None and len(path) <= _MAX_PATH and begin.start_mark is not None:
+            self.lines[path] = begin.start_mark.line + 1
+            return self.plain(node, path)
+        return self.plain(node, None)
+
+    def _refuse(self, node: yaml.Node, why: str) -> NoReturn:
+        raise _at_line(self.file, node.start_mark, why)
+
+
+def _scalar(kind: str, value: str) -> object:
     if kind == "bool" and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if kind == "int" and re.fullmatch(r"-?(0|[1-9][0-9]{0,17})", value):

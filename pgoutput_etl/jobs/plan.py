@@ -1,15 +1,36 @@
-"""Reports what the nightly job would do now; writes nothing."""
+"""Reports what the nightly job would do now; writes nothing.
+
+--explain reports the settings of a table instead, without Spark, and the line of the file that gives each.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated
+
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import ProgressPrinter
-from pgoutput_etl.jobs.command import NoOptions, OutputOptions, PrintedReport, job_command, session
+from pgoutput_etl.jobs.command import OutputOptions, PrintedReport, job_command, session
+from pgoutput_etl.options import Option, Value
 
 EXAMPLE = "./spark-submit.sh jobs/plan.py --config conf/demo.yaml"
 
 
-def _plan(_: NoOptions, config: Config, output: OutputOptions) -> PrintedReport:
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    explain: Annotated[
+        str | None, Option("report the settings of schema.table, and where they come from", Value("TABLE"))
+    ] = None
+
+    def check(self) -> None:
+        pass
+
+
+def _plan(request: PlanRequest, config: Config, output: OutputOptions) -> PrintedReport:
+    if request.explain is not None:
+        from pgoutput_etl.answers.settings.explain import explain, print_settings
+
+        return PrintedReport.of(explain(config, request.explain), print_settings)
     from pgoutput_etl.answers.next_commands import inspected
     from pgoutput_etl.work.plan.report import print_plan
     from pgoutput_etl.work.plan.run import plan
@@ -18,4 +39,4 @@ def _plan(_: NoOptions, config: Config, output: OutputOptions) -> PrintedReport:
         return PrintedReport.of(plan(spark, config, ProgressPrinter(output.quiet)), print_plan)
 
 
-COMMAND = job_command("plan", __doc__, EXAMPLE, NoOptions, _plan)
+COMMAND = job_command("plan", __doc__, EXAMPLE, PlanRequest, _plan)

@@ -30,7 +30,7 @@ _SPELLED_ALIKE = ({"int2", "int4", "int8"}, {"text", "varchar", "citext", "name"
 
 
 def has_masks(config: Config) -> bool:
-    return any(rule.column_rules for rule in config.tables)
+    return any(placed.rule.column_rules for placed in config.rule_book.placed)
 
 
 def masking_policy(
@@ -41,12 +41,12 @@ def masking_policy(
     if not has_masks(config):
         return None
     tables = {}
-    by_rule: dict[int, list[Relation]] = {}
+    by_place: dict[str, tuple[TableRule, list[Relation]]] = {}
     for entry in history.entries:
-        rule = config.rule_for(entry.relation.namespace, entry.relation.name)
-        if rule.column_rules:
-            by_rule.setdefault(config.tables.index(rule), []).append(entry.relation)
-    for oid in sorted({relation.oid for relations in by_rule.values() for relation in relations}):
+        for placed in config.rule_book.matching(entry.relation.full_name):
+            if placed.rule.column_rules:
+                by_place.setdefault(placed.place, (placed.rule, []))[1].append(entry.relation)
+    for oid in sorted({relation.oid for _, relations in by_place.values() for relation in relations}):
         versions, latest = history.unmasked(oid)
         rule = config.rule_for(latest.namespace, latest.name)
         rules = _table_rules(config, rule, latest, versions.relations)
@@ -54,8 +54,8 @@ def masking_policy(
             checks = _TableChecks(rule, rules, latest.full_name, spelled_alike(user_types))
             reason = None if rule.skip else checks.reason_unmaskable(versions.relations)
             tables[oid] = MaskedTable(versions, rules, reason)
-    for number, relations in by_rule.items():
-        _refuse_missing(config, number, relations)
+    for place, (rule, relations) in by_place.items():
+        _refuse_missing(place, rule, relations)
     return MaskingPolicy(tables, history.oids(), scopes, user_types)
 
 
@@ -95,15 +95,15 @@ def _table_rules(
     return rules
 
 
-def _refuse_missing(config: Config, number: int, relations: list[Relation]) -> None:
+def _refuse_missing(place: str, rule: TableRule, relations: list[Relation]) -> None:
     existing = {column.name for relation in relations for column in relation.columns}
-    for name in config.tables[number].column_rules:
+    for name in rule.column_rules:
         if name not in existing:
             latest = {relation.full_name: relation for relation in relations}
             described = [f"{table} has {', '.join(c.name for c in r.columns)}" for table, r in latest.items()]
             more = f"; and {len(described) - _SHOWN:,} more tables" if len(described) > _SHOWN else ""
             raise ConfigError(
-                f"tables[{number}].columns.{name}: no matching table in the archive has this column: "
+                f"{place}.columns.{name}: no matching table in the archive has this column: "
                 f"{'; '.join(described[:_SHOWN])}{more}"
             )
 

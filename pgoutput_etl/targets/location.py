@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
-from pgoutput_etl.config.rules import Mode
+from pgoutput_etl.config.rules import Mode, filled
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import ConfigError, TableError
 from pgoutput_etl.identifiers import MAX_SEGMENT, forms, is_utf8_name, may_be_in_catalog, path_segment
@@ -15,10 +16,14 @@ from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, added_columns
 from pgoutput_etl.targets.plan import DISPLACED
 
+Name: TypeAlias = tuple[str, str]
+
+_TagValues: TypeAlias = frozenset[tuple[str, str]]
+
 _SET_ENCODING = "set client_encoding to UTF8 for the receiver, or rename it on the server if the database is SQL_ASCII"
 
 
-def target_place(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> Place:
+def target_place(config: Config, relation: Relation, holders: Mapping[Name, int]) -> Place:
     """The target's path or catalog name. holders: by schema and table, the OID of the table with that name."""
     name = (relation.namespace, relation.name)
     if holders.get(name) != relation.oid:
@@ -51,41 +56,75 @@ def scratch_folder(config: Config) -> str:
 
 def target_name(config: Config, relation: Relation) -> tuple[str, str]:
     """The target's schema and table name."""
-    rule = config.rule_for(relation.namespace, relation.name)
-    return rule.target_name or (relation.namespace, relation.name)
+    return named_target(config, (relation.namespace, relation.name))
+
+
+def named_target(config: Config, name: Name) -> Name:
+    """The schema and table of the target of the table with this name."""
+    return config.rule_for(*name).target_name(_placeholders(config, name)) or name
 
 
 def target_tag(config: Config, schema: str, table: str) -> dict[str, str]:
     """The values that mark a table's rows in a target that it shares; empty for a target of its own."""
-    texts = {"source": config.source.name, "schema": schema, "table": table}
-    return {name: value.format(**texts) for name, value in config.rule_for(schema, table).tag.items()}
+    names = _placeholders(config, (schema, table))
+    return {column: filled(value, names) for column, value in config.rule_for(schema, table).tag.items()}
 
 
-def refuse_taken_names(config: Config, holders: Mapping[tuple[str, str], int]) -> None:
-    """Raises ConfigError if two tables of the archive would have the same place."""
+def _placeholders(config: Config, name: Name) -> dict[str, str]:
+    return {"source": config.source.name, "schema": name[0], "table": name[1]}
+
+
+def refuse_taken_names(config: Config, holders: Mapping[Name, int]) -> None:
+    """Raises ConfigError if two tables of the archive would have the same place, or a rule gives a table that may
+    appear the name of another one."""
     for i, rule in enumerate(config.tables):
-        if rule.target_name is None or rule.target_name not in holders:
+        target = rule.fixed_target
+        if target is None or target not in holders:
             continue
-        other = config.rule_for(*rule.target_name)
-        if other is not rule and other.target_name is None and not other.skip:
+        other = config.rule_for(*target)
+        if other.rename is None and other.into is None and not other.skip:
             key = "rename" if rule.into is None else "into"
             raise ConfigError(
-                f"tables[{i}].{key}: the archive has another table {'.'.join(rule.target_name)}, and both would have "
+                f"tables[{i}].{key}: the archive has another table {'.'.join(target)}, and both would have "
                 "the same path. Rename or skip the other table, or choose another name"
             )
-    in_catalog = config.target.catalog is not None
-    tagged: dict[tuple[str, frozenset[tuple[str, str]]], tuple[str, str]] = {}
+    placed: dict[Name, dict[_TagValues, Name]] = {}
     for name in holders:
-        rule = config.rule_for(*name)
-        if rule.into is None or rule.skip:
-            continue
-        into = rule.into.lower() if in_catalog else rule.into
-        other_name = tagged.setdefault((into, frozenset(target_tag(config, *name).items())), name)
-        if other_name != name:
+        if not config.rule_for(*name).skip:
+            tag = frozenset(target_tag(config, *name).items())
+            others = placed.setdefault(_shared_name(config, name), {})
+            _refuse_same_place(config, name, tag, others)
+            others[tag] = name
+
+
+def _shared_name(config: Config, name: Name) -> Name:
+    """The target's name; of a shared table in a catalog, in lower case."""
+    schema, table = named_target(config, name)
+    is_any_case = config.target.catalog is not None and config.rule_for(*name).into is not None
+    return (schema.lower(), table.lower()) if is_any_case else (schema, table)
+
+
+def _refuse_same_place(config: Config, name: Name, tag: _TagValues, others: Mapping[_TagValues, Name]) -> None:
+    """Raises ConfigError. others: the tables with the same target, by their tags."""
+    if tag and tag in others:
+        raise ConfigError(
+            f"{_given_at(config, name, 'tag')}: {'.'.join(others[tag])} and {'.'.join(name)} would have the same tag: "
+            "expected {schema} or {table} in its values"
+        )
+    for other_tag, other_name in others.items():
+        if not tag or not other_tag:
+            renamed = max(name, other_name, key=lambda n: config.rule_for(*n).rename is not None)
             raise ConfigError(
-                f"tables[{config.tables.index(rule)}].tag: {'.'.join(other_name)} and {'.'.join(name)} would have the "
-                "same tag: expected {schema} or {table} in its values"
+                f"{_given_at(config, renamed, 'rename')}: {'.'.join(other_name)} and {'.'.join(name)} would have the "
+                "same path. Rename or skip one of them in a rule of its own, or choose another name"
             )
+
+
+def _given_at(config: Config, name: Name, key: str) -> str:
+    """The key's path in the file, of the rule that gives it to a table."""
+    placed = config.rule_book.giver(".".join(name), key)
+    assert placed is not None
+    return f"{placed.place}.{key}"
 
 
 def check_location(config: Config, relation: Relation, path: Place) -> None:
@@ -109,12 +148,12 @@ def check_location(config: Config, relation: Relation, path: Place) -> None:
         raise TableError("its folder would be inside the ledger: set state.root to a folder outside of target.root")
 
 
-def check_is_only(config: Config, relation: Relation, holders: Mapping[tuple[str, str], int]) -> None:
+def check_is_only(config: Config, relation: Relation, holders: Mapping[Name, int]) -> None:
     """Raises TableError if another table's catalog name differs only in case."""
     own_name = target_name(config, relation)
     for name, oid in holders.items():
         rule = config.rule_for(*name)
-        other_name = rule.target_name or name
+        other_name = named_target(config, name)
         is_same = [part.lower() for part in other_name] == [part.lower() for part in own_name]
         if oid != relation.oid and is_same and not rule.skip and rule.into is None:
             raise TableError(

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter
 
+from pgoutput_etl.config.rule_merge import Rules
 from pgoutput_etl.config.rules import TableRule
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.errors import RunError
@@ -81,13 +82,16 @@ def plan_targets(
 def settings_of(config: Config) -> str:
     """The part of the configuration that affects a batch's rows, as JSON. A batch stores it at its beginning."""
     origins = config.source.origins
-    masks = (mask for rule in config.tables for mask in rule.column_rules.values())
+    masks = (mask for placed in config.rule_book.placed for mask in placed.rule.column_rules.values())
     settings = {
         "target": {"root": config.target.root, "catalog": config.target.catalog},
         "origins": [None if origins.accepted is None else sorted(origins.accepted), sorted(origins.skipped)],
         "types": dict(config.types),
         "salts": sorted({mask.salt.fingerprint for mask in masks if mask.salt is not None}),
-        "tables": [_rule_values(rule) for rule in config.tables],
+        "tables": [_recorded(rule) for rule in config.tables],
+        "defaults": _recorded(config.defaults),
+        "rules": config.rules.value,
+        "include": config.include,
     }
     return json.dumps(settings, sort_keys=True)
 
@@ -114,7 +118,7 @@ def refuse_other_settings(
         old["target"]["root"] = absolute_place(old["target"]["root"] or "") or None
     # Older versions recorded no salts.
     differing = [name for name in ("target", "origins", "types", "salts") if old.get(name, new[name]) != new[name]]
-    before = replace(config, tables=tuple(TableRule(**rule) for rule in old["tables"]))
+    before = _with_recorded_rules(config, old)
     changed = [name for name in tables if not _is_same_rule(before.rule_for(*name), config.rule_for(*name), may_skip)]
     differing += [f"tables, for {'.'.join(name)}" for name in sorted(changed)[:1]]
     if differing:
@@ -131,6 +135,21 @@ def refuse_other_settings(
 _WITHOUT_EFFECT = {"cluster_by", "partition_by", "properties", "comment", "cdf", "on_missing_row"}
 
 _RULE = TypeAdapter(TableRule)
+
+
+def _recorded(rule: TableRule) -> dict[str, Any]:
+    return {**_rule_values(rule), "given": sorted(rule.own_keys - _WITHOUT_EFFECT)}
+
+
+def _with_recorded_rules(config: Config, recorded: Mapping[str, Any]) -> Config:
+    """Version 0.1.0 recorded only tables."""
+    return replace(
+        config,
+        tables=tuple(TableRule(**rule) for rule in recorded["tables"]),
+        defaults=TableRule(**recorded.get("defaults", {"match": "*"})),
+        rules=Rules(recorded.get("rules", Rules.FIRST)),
+        include=recorded.get("include"),
+    )
 
 
 def _rule_values(rule: TableRule, without: frozenset[str] = frozenset()) -> dict[str, Any]:

@@ -169,6 +169,7 @@ def test_files_are_read_without_spark_and_other_jobs_name_their_extra(tmp_path: 
     config.write_text(config.read_text().replace("./warehouse", str(tmp_path / "warehouse")))
     status = without_spark("status", "--config", config, "--json")
     assert json.loads(status.stdout)["waiting"]["files"] == 2, status.stderr
+    assert without_spark("validate", "--config", config).stdout.startswith(f"{config} is valid.")
     for job in ("apply", "plan"):
         done = without_spark(job, "--config", config)
         how = "pip install 'pgoutput-etl[spark]', or make demo in a clone\n"

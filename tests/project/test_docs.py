@@ -73,7 +73,7 @@ def test_the_configuration_of_columns_is_valid(tmp_path: Path) -> None:
     path.write_text(text, encoding="utf-8")
     config = load_config(str(path), environ={SALT_VARIABLE: "a salt of sixteen bytes and more"})
     assert [use.action.value for use in config.tables[0].column_rules.values()] == ["hash", "drop", "redact", "redact"]
-    assert config.tables[0].target_name == ("crm", "customer")
+    assert config.tables[0].fixed_target == ("crm", "customer")
 
 
 def test_the_configuration_of_states_is_valid(tmp_path: Path) -> None:

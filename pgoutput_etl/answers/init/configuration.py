@@ -93,6 +93,8 @@ def _files(findings: ArchiveFindings) -> Iterator[str]:
 
 
 def _tables(tables: Sequence[TableFindings]) -> Iterator[str]:
+    yield "rules: merge  # all rules that match a table count, the more specific over the more general"
+    yield ""
     yield "# Tables, with their keys. Each is mirrored whole, unless a rule below says otherwise."
     yield from (line for table in tables for line in _table(table))
     if not tables:

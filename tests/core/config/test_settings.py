@@ -277,7 +277,10 @@ def test_numbers_and_booleans_can_come_from_the_environment() -> None:
         ("tables: [{match: a.b, rename: ../b}]", "tables[0].rename: expected schema.table, with one dot"),
         ("tables: [{match: a.b, rename: a.b.c}]", "tables[0].rename: expected schema.table, with one dot"),
         ("tables: [{match: a.b, rename: .c}]", "tables[0].rename: expected schema.table, with one dot"),
-        ("tables: [{match: 'a.*', rename: a.c}]", "tables[0].rename: expected a `match` without *, ? and [: "),
+        (
+            "tables: [{match: 'a.*', rename: a.c}]",
+            "tables[0].rename: expected {table} in it, because `match` is a pattern: ",
+        ),
         (
             "tables: [{match: a.b, rename: x.y}, {match: a.c, rename: x.y}]",
             "tables[1]: expected another `rename` than that of tables[0]",

@@ -58,6 +58,19 @@ def test_one_table_of_a_pattern_must_have_the_column(tmp_path: Path) -> None:
     assert (policy.masks_of(T), policy.masks_of(2)) == ({}, {"mail": "drop"})
 
 
+def test_masks_of_merged_rules_and_defaults_are_checked_in_their_place(tmp_path: Path) -> None:
+    other = transaction(2, 2, table("id", "mail", oid=2, name="other"))
+    rules = "[{match: public.t, columns: {v: keep, w: redact}}, {match: 'public.*', columns: {v: drop, mail: drop}}]"
+    parts = (versions("id", "v", "w"), other)
+    policy = protected(tmp_path, f"{rules}\nrules: merge\ndefaults: {{columns: {{w: drop}}}}", *parts)
+    assert (policy.masks_of(T), policy.masks_of(2)) == ({"w": "redact: REDACTED"}, {"mail": "drop"})
+    missing = "no matching table in the archive has this column"
+    error = refusal(tmp_path, f"{rules}\nrules: merge\ndefaults: {{columns: {{x: drop}}}}", *parts)
+    assert error.startswith(f"defaults.columns.x: {missing}")
+    error = refusal(tmp_path, rules.replace("mail", "meil") + "\nrules: merge", *parts)
+    assert error.startswith(f"tables[1].columns.meil: {missing}")
+
+
 @pytest.mark.parametrize("use", ["drop", "redact", "{redact: x}"])
 def test_a_column_of_the_key_can_only_be_hashed(use: str, tmp_path: Path) -> None:
     error = refusal(tmp_path, f"[{{match: public.t, columns: {{id: {use}}}}}]", versions("id", "v"))

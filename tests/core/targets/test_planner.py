@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from pgoutput_etl.config.column_settings import Setting
+from pgoutput_etl.config.rule_merge import Rules
 from pgoutput_etl.config.rules import Mode, TableRule
 from pgoutput_etl.config.settings import Config, Source, State, Target
 from pgoutput_etl.errors import ConfigError
@@ -332,6 +333,26 @@ def test_a_table_can_only_be_renamed_to_a_free_name() -> None:
     elsewhere = replace(state_of(table(oid=2, name="elsewhere")), oid=2)
     plan = make_plan(config, history, changes, {2: elsewhere}, UserTypes())
     assert plan.tasks[0].path == Place("root/public/other")
+
+
+def test_a_pattern_gives_each_table_a_name_of_its_own() -> None:
+    config = renamed("shop_{source}.{schema}_{table}", "*.*")
+    assert task_of(plan_of([table()], None, config)).path == Place("root/shop_s/public_t")
+    config = replace(
+        CONFIG, tables=(*renamed("shop.{table}", "public.*").tables, TableRule("x.*", rename="shop.{table}"))
+    )
+    history, changes = RelationHistory(), {T: TableChanges(T, inserts=1)}
+    history.declare(table(), (0, 1), None)
+    for schema, name, rule in (("shop", "t", 0), ("x", "t", 1), ("x", "other", None)):
+        states = {2: replace(state_of(replace(table(oid=2, name=name), namespace=schema)), oid=2)}
+        if rule is None:
+            assert make_plan(config, history, changes, states, UserTypes()).tasks[0].path == Place("root/shop/t")
+            continue
+        both = rf"tables\[0\].rename: .*{schema}.t.* would have the same path"
+        with pytest.raises(ConfigError, match=both):
+            make_plan(config, history, changes, states, UserTypes())
+        skipping = replace(config, rules=Rules.MERGE, tables=(*config.tables, TableRule(f"{schema}.t", skip=True)))
+        assert len(make_plan(skipping, history, changes, states, UserTypes()).tasks) == 1
 
 
 def test_a_configured_name_that_is_too_long_for_a_folder_holds_the_table() -> None:

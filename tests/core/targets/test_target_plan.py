@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule, Salt
+from pgoutput_etl.config.rule_merge import Rules
 from pgoutput_etl.config.rules import Mode, OnDrop, OnInvalidText, OnMissingRow, TableRule
 from pgoutput_etl.config.settings import Config, Target
 from pgoutput_etl.errors import RunError
@@ -20,6 +21,9 @@ from tests.support.nights import CONFIG
 TABLES = [("public", "orders"), ("public", "log")]
 HASHED = ColumnRule(ColumnAction.HASH, Salt(b"another salt than before"))
 ORDERS = replace(CONFIG, tables=(TableRule("public.orders", key=("id",), columns={"note": "drop"}),))
+
+
+EVERYTHING_KEPT = TableRule("*", mode=Mode.HISTORY)
 
 
 def with_rule(rule: TableRule) -> Config:
@@ -37,6 +41,8 @@ def with_rule(rule: TableRule) -> Config:
         (with_rule(TableRule("public.orders", mode=Mode.HISTORY, key=("id",))), "tables, for public.orders"),
         (with_rule(replace(ORDERS.tables[0], on_invalid_text=OnInvalidText.KEEP)), "tables, for public.orders"),
         (CONFIG, "tables, for public.orders"),
+        (replace(ORDERS, defaults=TableRule("*", mode=Mode.HISTORY)), "tables, for public.log"),
+        (replace(ORDERS, rules=Rules.MERGE, tables=(*ORDERS.tables, EVERYTHING_KEPT)), "tables, for public.log"),
         (with_rule(replace(ORDERS.tables[0], column_rules={"note": HASHED})), "salts"),
     ],
 )
@@ -54,6 +60,7 @@ def test_a_resumed_batch_refuses_a_changed_configuration(now: Config, said: str)
         replace(ORDERS, tables=(TableRule("public.log", skip=True), *ORDERS.tables)),
         replace(ORDERS, tables=(TableRule("public.orders", skip=True), *ORDERS.tables)),
         replace(ORDERS, tables=(*ORDERS.tables, TableRule("other.*", mode=Mode.APPEND))),
+        replace(ORDERS, include=("public.orders",)),
     ],
 )
 def test_settings_that_affect_no_row_may_change(now: Config) -> None:
@@ -96,10 +103,26 @@ def test_a_batch_is_finished_under_another_rule_only_if_its_rows_stay_the_same(k
             refuse_other_settings(settings, now, TABLES[:1], 7)
 
 
+def test_a_batch_under_merged_rules_is_finished_under_rules_that_give_its_tables_the_same() -> None:
+    mirrored = TableRule("public.orders", given=frozenset({"mode"}))  # which is the default, but not here
+    begun = replace(CONFIG, rules=Rules.MERGE, defaults=EVERYTHING_KEPT, tables=(mirrored,), include=("public.*",))
+    same = TableRule("public.[!o]*", mode=Mode.HISTORY)
+    for now in (begun, replace(CONFIG, tables=(same,)), replace(begun, include=None)):
+        refuse_other_settings(settings_of(begun), now, TABLES, 7)
+        refuse_other_settings(settings_of(now), begun, TABLES, 7)
+    with pytest.raises(RunError, match=r"tables, for public\.log"):
+        refuse_other_settings(settings_of(begun), CONFIG, TABLES, 7)
+    with pytest.raises(RunError, match=r"tables, for public\.orders"):
+        refuse_other_settings(settings_of(begun), replace(CONFIG, defaults=EVERYTHING_KEPT), TABLES, 7)
+
+
 def test_rules_of_older_ledgers_lack_keys_that_later_versions_added() -> None:
     settings = json.loads(settings_of(ORDERS))
     del settings["salts"]
+    for name in ("defaults", "rules", "include"):
+        del settings[name]
     for rule in settings["tables"]:
+        del rule["given"]
         del rule["on_schema_change"], rule["on_invalid_text"], rule["on_drop"], rule["into"], rule["tag"]
     refuse_other_settings(json.dumps(settings), ORDERS, TABLES, 7)
     with pytest.raises(RunError, match=r"tables, for public\.orders"):

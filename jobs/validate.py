@@ -1,0 +1,10 @@
+"""Checks a configuration, without reading anything else, and without Spark."""
+
+import sys
+from os.path import dirname, realpath
+
+if __name__ == "__main__":
+    sys.path.append(dirname(dirname(realpath(sys.argv[0]))))
+    from pgoutput_etl.launcher import run_job
+
+    sys.exit(run_job("validate"))

@@ -1,0 +1,1 @@
+"""What a configuration holds, and where each setting of a table comes from."""

@@ -1,0 +1,80 @@
+"""Checks a configuration and reports what it holds, or everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from pgoutput_etl.config.settings import Config, config_mistakes, load_config
+from pgoutput_etl.config.yaml_file import parsed_document
+from pgoutput_etl.console import Row, counted, grid, print_error, print_parts, summary_json
+from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationError:
+    """key: its path in the file, such as tables[0].match. line: None for an option, or the whole file. message: with
+    file and key."""
+
+    key: str
+    line: int | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConfiguredSource:
+    """target: a folder, or a catalog. state: the ledger's folder."""
+
+    source: str
+    landing: str
+    target: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """sources: none if the file has errors. tables: the number of rules."""
+
+    file: str
+    sources: tuple[ConfiguredSource, ...] = ()
+    tables: int = 0
+    errors: tuple[ConfigurationError, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_USAGE if self.errors else EXIT_DONE
+
+    def to_json(self) -> str:
+        return summary_json(self)
+
+
+def validate(path: str, overrides: Sequence[str] = ()) -> Validation:
+    try:
+        document = parsed_document(path, overrides)
+    except ConfigError as error:
+        return Validation(path, errors=(ConfigurationError("", None, str(error)),))
+    found = config_mistakes(document, overrides)
+    if found:
+        errors = (ConfigurationError(m.path, document.line(m.path), str(document.error(m))) for m in found)
+        return Validation(path, errors=tuple(errors))
+    config = load_config(path, overrides)
+    return Validation(path, (_described(config),), len(config.tables))
+
+
+def _described(config: Config) -> ConfiguredSource:
+    target = config.target.root or config.target.catalog or ""
+    return ConfiguredSource(config.source.name, config.source.landing, target, config.state.root)
+
+
+def print_validation(found: Validation, console: Console | None = None) -> None:
+    """Errors go to standard error, as in other jobs."""
+    for error in found.errors:
+        print_error(ConfigError(error.message))
+    if found.errors:
+        return
+    rows: list[Row] = [(s.source, [], [s.landing, s.target, s.state]) for s in found.sources]
+    heading = f"{found.file} is valid. It has {counted(found.tables, 'rule')} for tables."
+    print_parts([heading, grid("source", [], ["landing", "target", "ledger"], rows)], console)
