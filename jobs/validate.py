@@ -5,6 +5,9 @@ from os.path import dirname, realpath
 
 if __name__ == "__main__":
     sys.path.append(dirname(dirname(realpath(sys.argv[0]))))
-    from pgoutput_etl.launcher import run_job
+    from pgoutput_etl.launcher import prepare
 
-    sys.exit(run_job("validate"))
+    prepare()
+    from pgoutput_etl.cli import command
+
+    sys.exit(command("validate").main())
