@@ -22,8 +22,8 @@ from pgoutput_etl.standard_output import StandardOutput
 if TYPE_CHECKING:
     from pgoutput_etl.work.files.report import RunReport
 
-# In the archive: a clean-up job deletes an order that had been paid and cancelled.
-BAD_DEPLOY = 2175
+# In the archive, a clean-up job deletes an order in this transaction.
+DELETED, BAD_DEPLOY = 137, 2175
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,12 @@ def _print(report: RunReport, folder: Path, file: Path) -> None:
     for batch in report.batches:
         print_summary(batch)
     config, undo = ("--config", str(file)), str(folder / "undo")
-    show = shlex.join((*job_words("show"), "public.orders", *config, "--at", f"before:{BAD_DEPLOY}"))
+    before = ("--at", f"before:{BAD_DEPLOY}", "--where", f"id = {DELETED}")
+    show = shlex.join((*job_words("show"), "public.orders", *config, *before))
     restore = shlex.join((*job_words("undo"), *config, "--xid", str(BAD_DEPLOY), "--out", undo))
-    print(f"A clean-up job deleted an order in transaction {BAD_DEPLOY}. The orders before it, and SQL that undoes it:")
+    print(
+        f"A clean-up job deleted order {DELETED} in transaction {BAD_DEPLOY}. See it before that, and write SQL that undoes it:"
+    )
     print(f"  {show}\n  {restore}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,9 @@ from tools import matrix
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "pgoutput_etl" / "answers" / "page"
+_DEMO = re.compile(
+    r"<!-- demo commands -->\n```sh\n(.*?)```\n\n<!-- demo commands' output -->\n```text\n(.*?)```\n", re.DOTALL
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,20 +86,22 @@ def test_the_demo_runs_from_the_wheel_without_a_clone(packages: tuple[Path, Path
     [own] = (tmp_path / "env" / "lib").glob("python*/site-packages")
     (own / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
 
-    def typed(*words: str) -> str:
-        command = [str(python.with_name("pgoutput-etl")), *words]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=shell_environment(), capture_output=True, text=True, check=False
-        )
+    path = f"{python.parent}:{os.environ['PATH']}"
+
+    def typed(commands: str) -> str:
+        shell = ["bash", "-euc", commands]
+        environment = {**shell_environment(), "PATH": path}
+        done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    said = typed("demo", "--quiet").splitlines()
+    said = typed("pgoutput-etl demo").splitlines()
     assert "All tables are consistent through LSN 0/18D02B0." in said
-    [show, undo] = (line.split()[1:] for line in said[-2:])
-    assert "|cancelled|" in typed(*show)
-    assert "1 row" in typed(*undo)
-    assert (tmp_path / "pgoutput-etl-demo" / "undo" / "undo.sql").is_file()
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [(commands, output)] = _DEMO.findall(readme)
+    for line, command in zip(said[-2:], commands.splitlines(), strict=True):
+        assert command.startswith(line.strip()), "the demo names the commands that the README has"
+    assert typed(commands) == output
 
 
 def test_the_matrix_has_every_supported_spark() -> None:
