@@ -82,7 +82,7 @@ def _print(report: RunReport, folder: Path, file: Path) -> None:
     show = shlex.join((*job_words("show"), "public.orders", *config, *before))
     restore = shlex.join((*job_words("undo"), *config, "--xid", str(BAD_DEPLOY), "--out", undo))
     print(
-        f"A clean-up job deleted order {DELETED} in transaction {BAD_DEPLOY}. See it before that, and write SQL that undoes it:"
+        f"A clean-up job deleted order {DELETED} in transaction {BAD_DEPLOY}. The order before, and SQL that restores it:"
     )
     print(f"  {show}\n  {restore}")
 
