@@ -81,9 +81,7 @@ def _print(report: RunReport, folder: Path, file: Path) -> None:
     before = ("--at", f"before:{BAD_DEPLOY}", "--where", f"id = {DELETED}")
     show = shlex.join((*job_words("show"), "public.orders", *config, *before))
     restore = shlex.join((*job_words("undo"), *config, "--xid", str(BAD_DEPLOY), "--out", undo))
-    print(
-        f"A clean-up job deleted order {DELETED} in transaction {BAD_DEPLOY}. The order before, and SQL that restores it:"
-    )
+    print(f"A clean-up job deleted order {DELETED} in transaction {BAD_DEPLOY}. As it was, and SQL that restores it:")
     print(f"  {show}\n  {restore}")
 
 
