@@ -116,6 +116,8 @@ class Command:
         except Exception as error:  # noqa: BLE001 # its text may contain rows' values
             print_unexpected(error, self.name)
             return exit_code_of(error)
+        finally:
+            set_log_level(LogLevel.INFO)
 
     def _parsed(self, prog: str, arguments: Sequence[str]) -> tuple[Any, ...] | int:
         """An instance of each part; or the exit code, after a mistake or --help."""
