@@ -61,8 +61,8 @@ class _LogOptions:
     log_level: Annotated[
         LogLevel,
         Option(
-            "standard error has errors, also warnings, also progress (info, the default), or also what Spark and "
-            "libraries log (debug)",
+            "what to print to standard error: errors, also warnings, also progress (info, the default), or also the "
+            "log of Spark and libraries (debug)",
             one_of(LogLevel),
         ),
     ] = LogLevel.INFO
