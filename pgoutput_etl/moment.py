@@ -34,8 +34,10 @@ class Moment:
             return cls(xid=_parse_xid(rest.removeprefix(_XID)), before=before)
         try:
             return cls(time=parse_time(text))
-        except ValueError as error:
-            raise ValueError(f"{error}, an LSN, xid:8412 or before:8412") from None
+        except ValueError:
+            raise ValueError(
+                f"not a moment: {text!r} (expected a time, such as 2026-03-01T02:13Z, an LSN, xid:8412 or before:8412)"
+            ) from None
 
     @classmethod
     def of(cls, at: At) -> Moment:
@@ -43,7 +45,7 @@ class Moment:
         try:
             moment = cls.parse(at) if isinstance(at, str) else cls(lsn=at) if isinstance(at, int) else at
         except ValueError as error:
-            raise ConfigError(f"at: {error}") from None
+            raise ConfigError(f"at: expected a commit: {error}") from None
         moment = cls(time=moment) if isinstance(moment, datetime) else moment
         moment.check()
         return moment

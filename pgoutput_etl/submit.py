@@ -21,9 +21,8 @@ Runs one of the jobs with Spark, Delta Lake, and this package.
   ./spark-submit.sh [Spark's options] JOB [the job's arguments]
   ./spark-submit.sh jobs/apply.py --config conf/local.yaml --master 'local[4]' --driver-memory 4g
 
-The job's arguments may precede JOB, and Spark's options that take a value may follow it; arguments after `--` belong to
-the job. Uses the Spark in
-SPARK_HOME, else in ./.venv, else of python3. Exits with the job's exit code.
+The job's options may stand before JOB, too, and Spark's options that take a value after it; arguments after `--` belong
+to the job. Uses the Spark in SPARK_HOME, else in ./.venv, else of python3. Exits with the job's exit code.
 """
 
 # Spark's options without a value

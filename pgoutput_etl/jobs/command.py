@@ -62,8 +62,8 @@ class _LogOptions:
     log_level: Annotated[
         LogLevel,
         Option(
-            "standard error has errors, also warnings, also progress (info, the default), or also what Spark and "
-            "libraries log (debug)",
+            "what to print to standard error: errors, also warnings, also progress (info, the default), or also the "
+            "log of Spark and libraries (debug)",
             one_of(LogLevel),
         ),
     ] = LogLevel.INFO
@@ -122,6 +122,8 @@ class Command:
         except Exception as error:  # noqa: BLE001 # its text may contain rows' values
             print_unexpected(error, self.name)
             return exit_code_of(error)
+        finally:
+            set_log_level(LogLevel.INFO)
 
     def _parsed(self, prog: str, arguments: Sequence[str]) -> tuple[Any, ...] | int:
         """An instance of each part; or the exit code, after a mistake or --help."""

@@ -53,16 +53,18 @@ def test_a_log_level_is_that_of_progress_and_of_libraries(
     monkeypatch.setattr(logging.root, "handlers", [])
     monkeypatch.setattr(logging.root, "level", logging.WARNING)
     monkeypatch.setenv("PGOUTPUT_ETL_LOG_LEVEL", "info")
-    seen: list[tuple[bool, bool, int]] = []
+    seen: list[tuple[bool, bool, int, str]] = []
 
     def run(*_: object) -> int:
-        seen.append((ProgressPrinter().quiet, ProgressPrinter(quiet=True).quiet, logging.root.level))
+        seen.append(
+            (ProgressPrinter().quiet, ProgressPrinter(quiet=True).quiet, logging.root.level, log_level().of_libraries)
+        )
         logging.getLogger("library").info("SECRET")
         return 0
 
     assert replace(command("plan"), run=run).main("plan", ["--config", "a", "--log-level", level]) == 0
-    assert log_level().of_libraries == library
-    assert seen == [(not progress, True, logging.getLevelName(library))]
+    assert seen == [(not progress, True, logging.getLevelName(library), library)]
+    assert not ProgressPrinter().quiet, "the level is that of the job"
     assert capsys.readouterr().err == ("INFO library: \n" if level == "debug" else "")
     logging.captureWarnings(False)
 

@@ -27,6 +27,8 @@ from pgoutput_etl.options import (
 )
 from pgoutput_etl.postgres.connection import server_url
 
+_TABLE = Value("SCHEMA.TABLE", lambda name: (pattern_of(name),))
+
 
 @takes_former_names
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class VerifyRequest:
     tables: Annotated[
         tuple[str, ...] | None,
         Option("tables to compare, as schema.table; with --csv and --delta, one", PATTERNS),
-        Former("--table", "table", Value("SCHEMA.TABLE", lambda name: (pattern_of(name),))),
+        Former("--table", "table", _TABLE),
     ] = None
     server: Annotated[str | None, Option("a server in use, as libpq's URL; PGUSER, PGPASSWORD … count", URL)] = None
     begin: Annotated[bool, Option("with --server: only ask the server")] = False

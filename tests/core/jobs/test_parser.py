@@ -5,17 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Annotated, Any, get_type_hints
 
 import click
 import pytest
 
+from pgoutput_etl.answers.export.request import ExportRequest
+from pgoutput_etl.answers.undo.request import UndoRequest
+from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.cli import JOBS, command, main
 from pgoutput_etl.jobs.parser import Parser
+from pgoutput_etl.moment import Moment
 from pgoutput_etl.options import LSN, NAME, NUMBER, PATH, PATTERNS, Former, Option, Value, one_of, takes_former_names
 from pgoutput_etl.spark import options as spark_options
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from pgoutput_etl.work.start.request import StartRequest
 from tests.support.command_line import help_of
 from tools.error_sites import ROOT
 
@@ -117,25 +123,61 @@ def test_former_spellings_set_the_same_fields(capsys: pytest.CaptureFixture[str]
     assert "--table " not in capsys.readouterr().out
 
 
-# The options and keywords of 0.1.0, and of versions after it, that have other names now.
+_AT = {"--lsn 0/1": "--at 0/1", "--at-xid 1": "--at xid:1", "--before-xid 1": "--at before:1"}
+
+# By job: the former spellings of options, and those of today.
 FORMER = {
-    "show": ["--lsn 0/1", "--at-xid 1", "--before-xid 1"],
-    "export": ["--into a", "--lsn 0/1", "--at-xid 1", "--before-xid 1"],
-    "undo": ["--into a"],
-    "backfill": ["--into a"],
-    "verify": ["--table a", "--publication a", "--at-lsn 0/1"],
-    "snapshot": ["--publication a"],
-    "inspect": ["--table a"],
+    "show": _AT,
+    "export": {"--into a": "--out a", **_AT},
+    "undo": {"--into a": "--out a"},
+    "backfill": {"--into a": "--out a"},
+    "verify": {"--table a,b": "--tables a?b", "--publication a": "--publications a", "--at-lsn 0/1": "--at 0/1"},
+    "snapshot": {"--publication a": "--publications a"},
+    "inspect": {"--table a.*": "--tables a.*"},
+}
+
+# What else the job needs.
+OTHERS = {
+    "show": ["public.t"],
+    "export": ["--config", "a", "--tables", "*", "--out", "a"],
+    "undo": ["--config", "a"],
+    "backfill": ["--config", "a", "--tables", "*"],
+    "verify": ["--config", "a"],
+    "snapshot": ["--config", "a", "--tables", "*"],
+    "inspect": ["landing"],
 }
 
 
 @pytest.mark.parametrize("job", sorted(JOBS))
-def test_every_former_spelling_is_known_and_documented(job: str) -> None:
-    parser = command(job).parser()
+def test_every_former_spelling_does_what_its_new_one_does_and_is_documented(job: str) -> None:
+    parser, spellings = command(job).parser(), FORMER.get(job, {})
     hidden = [name for option in parser.params if getattr(option, "hidden", False) for name in option.opts]
-    assert hidden == [former.split()[0] for former in FORMER.get(job, [])]
+    assert hidden == [former.split()[0] for former in spellings]
     page = (ROOT / "docs/upgrading.md").read_text()
     assert [name for name in hidden if f"`{name}" not in page] == []
+    for former, new in spellings.items():
+        others = OTHERS[job][:-2] if former.startswith("--into") and job == "export" else OTHERS[job]
+        once, again = (parser.parse(job, [*others, *words.split()]) for words in (former, new))
+        # An LSN is a number in former spellings
+        assert [with_moment(part) for part in once] == [with_moment(part) for part in again]
+
+
+def with_moment(part: Any) -> Any:
+    at = getattr(part, "at", None)
+    return part if at is None else replace(part, at=Moment.of(at))
+
+
+def test_former_keywords_set_the_fields_of_today() -> None:
+    named: dict[str, Any] = {"into": "a", "moment": Moment(xid=1)}
+    assert ExportRequest(("*",), **named) == ExportRequest(("*",), "a", Moment(xid=1))
+    named = {"first_lsn": 1, "last_lsn": 2, "first_time": None, "last_time": None, "into": "a"}
+    assert BackfillRequest(("*",), **named) == BackfillRequest(("*",), 1, 2, out="a")
+    named = {"table": "a,b", "at_lsn": 1}
+    assert VerifyRequest(**named) == VerifyRequest(tables=("a?b",), at=1)
+    named = {"into": "a"}
+    assert UndoRequest(**named) == UndoRequest("a")
+    named = {"accepts_keyless": True}
+    assert StartRequest("a", "b", **named) == StartRequest("a", "b", accept_keyless=True)
 
 
 def declarations(part: type[Any]) -> Iterator[tuple[str, Option]]:

@@ -179,6 +179,7 @@ def test_a_moment_is_a_commit_a_time_or_a_transaction(nights: Nights) -> None:
     assert values(pg.read_at(spark, config, lsn=0x400, before=True)) == want
     assert values(pg.read_at(spark, config, xid=3)) == want
     assert values(pg.read_at(spark, config, xid=4, before=True)) == want
+    assert values(pg.read_at(spark, config, at="xid:3")) == values(pg.read_at(spark, config, at="before:4")) == want
     assert pg.read_at(spark, config, xid=4, before=True).lsn == 0x3FF
     assert values(pg.read_at(spark, config, time=start + timedelta(hours=2, minutes=30))) == want
     for moment, error in (

@@ -180,7 +180,9 @@ def sources(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> So
 
 @pytest.fixture(scope="module")
 def cases(sources: Sources) -> dict[str, Case]:
-    return sources.run([str(ROOT / "spark-submit.sh")], [*SOURCES, "fail", "refuse", "null", "die", "exhaust"])
+    """With as much of the log as there is without --debug."""
+    names = [*SOURCES, "fail", "refuse", "null", "die", "exhaust"]
+    return sources.run([str(ROOT / "spark-submit.sh")], names, "--log-level", "debug")
 
 
 def test_no_output_has_a_value(sources: Sources, cases: dict[str, Case]) -> None:
@@ -209,6 +211,7 @@ def test_the_error_names_the_table_and_its_kind(cases: dict[str, Case], name: st
 
 def test_the_log_has_the_task_and_the_class(cases: dict[str, Case]) -> None:
     log = cases["checks"].err
+    assert re.search(r"INFO DAGScheduler:$", log, re.MULTILINE), log
     assert re.search(r"WARN TaskSetManager: Lost task [\d.]+ in stage [\d.]+$", log, re.MULTILINE), log
     assert "ERROR Utils: Aborting task (org.apache.spark.sql.delta.schema.DeltaInvariantViolationException)" in log
     assert WITHHELD.decode() in cases["die"].err

@@ -80,7 +80,7 @@ def test_transactions_by_xid_range_and_origin(nights: Nights, tmp_path: Path) ->
     page = (folder / "it's.html").read_text()
     assert "Some rows stay as they are" in page
     assert "http" not in page.replace("http-equiv", "")
-    with pytest.raises(ConfigError, match="has a script already"):
+    with pytest.raises(ConfigError, match=r"has a script it's\.sql already"):
         undo(nights.job.spark, nights.job.loaded(), UndoRequest(into, xid=2))
 
 

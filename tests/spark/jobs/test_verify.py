@@ -152,7 +152,7 @@ def test_csv_as_of_an_lsn_and_refused_files(nights: Nights, tmp_path: Path) -> N
         ([], "ConfigError: expected one of --server, --jdbc, --csv and --delta"),
         (["--csv", "a"], "ConfigError: --csv and --delta hold one table"),
         (["--csv", "a", "--table", "a.b", "--at-lsn", "1"], "not an LSN: '1'"),
-        (["--csv", "a", "--tables", "a.b", "--at", "1"], "not a time: '1'"),
+        (["--csv", "a", "--tables", "a.b", "--at", "1"], "not a moment: '1'"),
         (["--jdbc", "jdbc:postgresql://h/d?password=SECRET"], "PGPASSWORD"),
     ],
 )

@@ -40,7 +40,7 @@ def printed(summary: VerifySummary) -> str:
         (VerifyRequest(), "one of --server, --jdbc, --csv and --delta"),
         (VerifyRequest(csv="a", delta="b"), "one of --server, --jdbc, --csv and --delta"),
         (VerifyRequest(csv="a"), "expected --tables schema.table"),
-        (VerifyRequest(csv="a", tables=("a.b",), at="8412"), "at: not a time: '8412'"),
+        (VerifyRequest(csv="a", tables=("a.b",), at="8412"), "at: expected a commit: not a moment: '8412'"),
         (VerifyRequest(jdbc=URL, at=1), "--at is for"),
         (VerifyRequest(jdbc="jdbc:mysql://db/x"), "expected postgresql:"),
         (VerifyRequest(jdbc=f"{URL}?user=etl&password=SECRET"), "PGPASSWORD"),
