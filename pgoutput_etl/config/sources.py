@@ -43,7 +43,9 @@ def chosen_document(document: Document, name: str | None) -> Document:
     if name is not None and name not in names:
         raise ConfigError(f"--source: {document.file} has no source of this name; expected {' or '.join(names)}")
     if name is None and len(documents) > 1:
-        raise ConfigError(f"{document.file}: expected --source, because it has several: {', '.join(names)}")
+        raise ConfigError(
+            f"{document.file}: expected the name of a source (--source), because it has several: {', '.join(names)}"
+        )
     return documents[0 if name is None else names.index(name)]
 
 

@@ -40,6 +40,8 @@ Overrides: TypeAlias = Annotated[
     tuple[str, ...], Option("override a key of the file", Value("KEY=VALUE"), "--set", is_list=True)
 ]
 
+SourceName: TypeAlias = Annotated[str | None, Option("the source, if the file has several", NAME)]
+
 Quiet: TypeAlias = Annotated[bool, Option("print no progress to standard error")]
 
 
@@ -49,7 +51,7 @@ class SourceOptions:
 
     config: Annotated[str, Option("the source's YAML file", FILE)]
     overrides: Overrides = ()
-    source: Annotated[str | None, Option("the source, if the file has several", NAME)] = None
+    source: SourceName = None
 
     def load(self) -> Config:
         """Raises ConfigError."""

@@ -14,7 +14,7 @@ from pgoutput_etl.config.settings import load_config
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_FAILED
 from pgoutput_etl.identifiers import pattern_of, printable
-from pgoutput_etl.jobs.command import Command, Overrides, session
+from pgoutput_etl.jobs.command import Command, Overrides, SourceName, session
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.options import FILE, NUMBER, Option, Value
 from pgoutput_etl.standard_output import StandardOutput
@@ -38,6 +38,7 @@ class ShowRequest:
     config: Annotated[str | None, Option("the source's YAML file: read the table as of a commit", FILE)] = None
     moment: AsOf = None
     overrides: Overrides = ()
+    source: SourceName = None
 
     def check(self) -> None:
         """Raises ConfigError."""
@@ -85,7 +86,7 @@ def _rows_of_version(request: ShowRequest) -> Iterator[DataFrame]:
 def _rows_at(request: ShowRequest, file: str, moment: Moment) -> Iterator[DataFrame]:
     from pgoutput_etl.answers.moment.read import MomentReader, archive_of, commit_of
 
-    config, table = load_config(file, request.overrides), request.table
+    config, table = load_config(file, request.overrides, source=request.source), request.table
     with session("show", config) as spark:
         archive = archive_of(spark, config)
         lsn = commit_of(archive, moment)

@@ -61,7 +61,7 @@ def test_one_source_in_a_list_is_the_only_one() -> None:
 @pytest.mark.parametrize(
     ("text", "source", "said"),
     [
-        (TWO, None, "shop.yaml: expected --source, because it has several: shop, billing"),
+        (TWO, None, "shop.yaml: expected the name of a source (--source), because it has several: shop, billing"),
         (TWO, "bill", "--source: shop.yaml has no source of this name; expected shop or billing"),
         (SMALLEST, "bill", "--source: shop.yaml has no source of this name; expected shop"),
         (TWO + "source: {name: a, landing: b}", None, "shop.yaml: sources: expected source or sources, not both"),

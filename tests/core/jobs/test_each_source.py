@@ -110,7 +110,7 @@ def test_other_jobs_and_what_is_for_one_source_ask_for_it(config: str, capsys: p
     ):
         capsys.readouterr()
         assert main([job, "--config", config, *options]) == 2, job
-        assert "expected --source, because it has several: a, b, c" in capsys.readouterr().err
+        assert "expected the name of a source (--source), because it has several: a, b, c" in capsys.readouterr().err
 
 
 def test_status_and_validate_report_all_sources_without_spark(config: str, capsys: pytest.CaptureFixture[str]) -> None:
