@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.cli import main
-from pgoutput_etl.config.settings import Config
+from pgoutput_etl.config.settings import Config, load_configs
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError, RunError, TryLaterError
 from pgoutput_etl.exit_codes import worst_code
+from pgoutput_etl.jobs import verify
 from pgoutput_etl.jobs.command import Command, NoOptions, OutputOptions, PrintedReport, job_command
 from pgoutput_etl.jobs.each_source import SourceUse
 
@@ -123,6 +125,17 @@ def test_status_and_validate_report_all_sources_without_spark(config: str, capsy
     assert main(["validate", "--config", config, "--json"]) == 2
     errors = json.loads(capsys.readouterr().out)["errors"]
     assert [(e["key"], e["line"]) for e in errors] == [("rules", 6), ("sources[1].nam", 3), ("sources[1].name", 3)]
+
+
+def test_verify_asks_the_server_that_a_source_names(config: str) -> None:
+    text = Path(config).read_text(encoding="utf-8")
+    Path(config).write_text(text.replace("name: b,", "name: b, server: 'postgresql://db/b',"), encoding="utf-8")
+    a, b, _ = load_configs(config)
+    of_source = verify.EACH_SOURCE.of_source
+    assert [of_source(VerifyRequest(), config).server for config in (a, b)] == [None, "postgresql://db/b"]
+    given = VerifyRequest(server="postgresql://other/b")
+    assert of_source(given, b) == given
+    assert of_source(VerifyRequest(finish=True), b) == VerifyRequest(finish=True)
 
 
 @pytest.mark.parametrize("codes", [(2, 1, 3, 75, 0), (1, 3, 75, 0), (3, 75, 0), (75, 0), (0,), (130, 2)])
