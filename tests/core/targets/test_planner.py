@@ -348,7 +348,7 @@ def test_a_pattern_gives_each_table_a_name_of_its_own() -> None:
         if rule is None:
             assert make_plan(config, history, changes, states, UserTypes()).tasks[0].path == Place("root/shop/t")
             continue
-        both = rf"tables\[0\].rename: .*{schema}.t.* would have the same path"
+        both = rf"tables\[{rule}\].rename: .*{schema}.t.* would have the same path"
         with pytest.raises(ConfigError, match=both):
             make_plan(config, history, changes, states, UserTypes())
         skipping = replace(config, rules=Rules.MERGE, tables=(*config.tables, TableRule(f"{schema}.t", skip=True)))
