@@ -177,6 +177,11 @@ def print_error(error: PgoutputEtlError, command: str | None = None) -> None:
     _print_traceback(error)
 
 
+def print_source(name: str) -> None:
+    """Prints the source that the next lines of standard error are about."""
+    _print_lines(f"source {name}")
+
+
 def print_stopped() -> None:
     """Prints to standard error that somebody has stopped the job, without the texts of errors that this interrupted."""
     _print_lines("stopped by SIGINT (Ctrl-C)")

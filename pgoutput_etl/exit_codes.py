@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pgoutput_etl.errors import ConfigError, TryLaterError
 
 EXIT_DONE = 0
@@ -18,6 +20,15 @@ def exit_code_of(error: Exception) -> int:
     if isinstance(error, TryLaterError):
         return EXIT_TRY_LATER
     return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
+
+
+# From what somebody must correct first to what needs nobody.
+_WORST_FIRST = (EXIT_STOPPED, EXIT_USAGE, EXIT_FAILED, EXIT_QUARANTINE, EXIT_TRY_LATER, EXIT_DONE)
+
+
+def worst_code(codes: Iterable[int]) -> int:
+    """The exit code of several runs in one process."""
+    return min(codes, key=_WORST_FIRST.index)
 
 
 def quarantine_code(*set_aside: object) -> int:

@@ -9,12 +9,15 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from pgoutput_etl.config.settings import Config
+from pgoutput_etl.config.sources import SOURCE, SOURCES
 
 FILE = Path(__file__).with_name("schema.json")
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+
+_SEVERAL = "several sources, each with the keys of `source`; they share the other sections"
 
 # The keys of a rule for all tables
 _DEFAULTS = "Defaults"
@@ -30,6 +33,10 @@ def json_schema() -> dict[str, Any]:
     whole = _of_class(schema)
     definitions[_DEFAULTS] = _without(definitions["TableRule"], "match")
     whole["properties"]["defaults"]["$ref"] = f"#/$defs/{_DEFAULTS}"
+    source = whole["properties"]["source"]
+    whole["properties"] |= {SOURCES: {"type": "array", "items": source, "minItems": 1, "description": _SEVERAL}}
+    whole["required"] = [name for name in whole["required"] if name != SOURCE]
+    whole["oneOf"] = [{"required": [SOURCE]}, {"required": [SOURCES]}]
     used = _used({"": whole}, definitions)
     return {"$schema": _DRAFT, "title": "pgoutput_etl", **whole, "$defs": {name: definitions[name] for name in used}}
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
+from pgoutput_etl.config.column_settings import KEEP
 from pgoutput_etl.config.key_checks import below, made, mistake
 from pgoutput_etl.config.patterns import Specificity, covers, matches, only_name, overlap, specificity
 from pgoutput_etl.config.rules import CONTRACT, TableRule
@@ -109,6 +110,7 @@ class RuleBook:
             general, specific = sorted((one, other), key=_rank)
             _check_pair(general, specific)
             if _rank(general) == _rank(specific):
+                _check_pair(specific, general)
                 _refuse_tie(general, specific)
 
     def _overlapping(self) -> Iterator[tuple[PlacedRule, PlacedRule]]:
@@ -128,6 +130,7 @@ def _rank(placed: PlacedRule) -> Specificity:
 
 def merged(general: TableRule, specific: TableRule) -> TableRule:
     """One rule of two. Raises a `mistake` if their values don't fit together."""
+    _refuse_unmasked(general, specific)
     left = general.own_keys - _replaced(specific.own_keys)
     names = left | specific.own_keys
     values: dict[str, Any] = {}
@@ -140,6 +143,13 @@ def merged(general: TableRule, specific: TableRule) -> TableRule:
     masks = {name: mask for name, mask in general.column_rules.items() if name not in specific.columns}
     values |= {"match": specific.match, "column_rules": {**masks, **specific.column_rules}}
     return made(TableRule, **values, given=names)
+
+
+def _refuse_unmasked(general: TableRule, specific: TableRule) -> None:
+    """Raises a `mistake` if a setting would take back a mask without saying so."""
+    for name, setting in specific.columns.items():
+        if name in general.column_rules and name not in specific.column_rules and setting != KEEP:
+            raise mistake(f"expected a mask, or {KEEP}: another rule masks the column", "columns", name)
 
 
 def _parts(rule: TableRule) -> dict[str, Any]:

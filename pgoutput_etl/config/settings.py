@@ -42,6 +42,7 @@ from pgoutput_etl.config.key_checks import (
 from pgoutput_etl.config.layout import check_readers
 from pgoutput_etl.config.rule_merge import RuleBook, Rules
 from pgoutput_etl.config.rules import OnDrop, TableRule
+from pgoutput_etl.config.sources import chosen_document, source_documents
 from pgoutput_etl.config.yaml_file import Document, FromEnvironment, Mistake, read_document
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PRIVATE, Access
@@ -535,37 +536,58 @@ class Config(Section):
         return self._rules_by_name[table]
 
 
-def load_config(path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Config:
+def load_config(
+    path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None, source: str | None = None
+) -> Config:
     """Loads the file at `path`; overrides ("target.root=…", as for --set) replace its values. Relative folders become
-    absolute, from this process's working folder. Raises ConfigError.
+    absolute, from this process's working folder. source: the name of one, if the file has several. Raises ConfigError.
 
     An override names a key of the file or of a section, and everything after the section's dot is one key:
     spark.spark.sql.shuffle.partitions=8. Its value is YAML.
     """
     document = read_document(path, overrides, environ)
-    config: Config = checked(Config, document, _context(document, overrides))
+    return _config(chosen_document(document, source), overrides, source)
+
+
+def load_configs(
+    path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> tuple[Config, ...]:
+    """Like `load_config`, for all sources of the file."""
+    documents = source_documents(read_document(path, overrides, environ))
+    return tuple(
+        _config(document, overrides, str(document.value(("source", "name"))) if len(documents) > 1 else None)
+        for document in documents
+    )
+
+
+def _config(document: Document, overrides: Sequence[str], source: str | None) -> Config:
+    config: Config = checked(Config, document, _context(document, overrides, source))
     return config
 
 
-def config_mistakes(document: Document, overrides: Sequence[str] = ()) -> list[Mistake]:
-    """All that can be found at once in a file. overrides: the document's."""
-    return in_order(mistakes(Config, document, _context(document, overrides)), document)
+def config_mistakes(document: Document) -> list[Mistake]:
+    """All that can be found at once in the file of a source."""
+    return in_order(mistakes(Config, document, _context(document, (), None)), document)
 
 
-def _context(document: Document, overrides: Sequence[str]) -> dict[str, Any]:
+def _context(document: Document, overrides: Sequence[str], source: str | None) -> dict[str, Any]:
     written = document.values.get("spark") if isinstance(document.values, Mapping) else None
     spark = written if isinstance(written, Mapping) else {}
     absolute = not spark.get("spark.remote") and document.environ.keys().isdisjoint(_REMOTE)
-    return {"absolute": absolute, "environ": document.environ, "options": _options(document.file, overrides)}
+    options = _options(document.file, overrides, source)
+    return {"absolute": absolute, "environ": document.environ, "options": options}
 
 
 def document_of(config: Config) -> Document:
     """The file and the options that a configuration was loaded from, read again. Raises ConfigError."""
-    words = config.options
-    return read_document(words[1], words[3::2])
+    options = list(zip(config.options[::2], config.options[1::2], strict=True))
+    [path] = [value for name, value in options if name == "--config"]
+    overrides = [value for name, value in options if name == "--set"]
+    return chosen_document(read_document(path, overrides), dict(options).get("--source"))
 
 
-def _options(path: str, overrides: Sequence[str]) -> tuple[str, ...]:
+def _options(path: str, overrides: Sequence[str], source: str | None) -> tuple[str, ...]:
     """Without overrides of Spark's settings, which may be secrets: reports repeat these options."""
     repeated = [override for override in overrides if not override.startswith("spark")]
-    return ("--config", path, *(word for override in repeated for word in ("--set", override)))
+    chosen = () if source is None else ("--source", source)
+    return ("--config", path, *chosen, *(word for override in repeated for word in ("--set", override)))

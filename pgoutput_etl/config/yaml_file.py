@@ -45,7 +45,8 @@ class Mistake:
 class Document:
     """A file's content as plain values. overridden: keys of options such as --set. environ: the environment, whose
     variables are already put into strings. lines: by the path of a key or an item, its line in the file. mistakes: of
-    variables, whose values are absent."""
+    variables, whose values are absent. source_place: the path of the section `source` in the file, if it is of one of
+    several sources."""
 
     file: str
     values: object
@@ -53,9 +54,15 @@ class Document:
     environ: Mapping[str, str] = field(default_factory=dict)
     lines: Mapping[str, int] = field(default_factory=dict)
     mistakes: Sequence[Mistake] = ()
+    source_place: str = "source"
+
+    def in_file(self, path: str) -> str:
+        """The path of a key in the file."""
+        return self.source_place + path.removeprefix("source") if is_within_key(path, "source") else path
 
     def place(self, path: str) -> str:
         """The file and line of a key, or the option that sets it."""
+        path = self.in_file(path)
         for key in self.overridden:
             if is_within_key(path, key):
                 return f"--set {key}"
@@ -64,6 +71,7 @@ class Document:
 
     def line(self, path: str) -> int | None:
         """The line of a key in the file, or of what lacks this key."""
+        path = self.in_file(path)
         while path and path not in self.lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.lines.get(path)
@@ -79,7 +87,7 @@ class Document:
         return value
 
     def error(self, mistake: Mistake) -> ConfigError:
-        path = mistake.path
+        path = self.in_file(mistake.path)
         near = any(path.startswith(key) or key.startswith(path) for key in self.overridden)
         file = f"{self.file} with --set" if near else self.file
         return ConfigError(": ".join(part for part in (file, path, mistake.why) if part))
@@ -135,6 +143,7 @@ def written_path(keys: Iterable[str | int]) -> str:
 
 
 def is_within_key(path: str, key: str) -> bool:
+    """True for the path of the key itself, and of one below it. key: "" for the whole file."""
     return path == key or path.startswith((f"{key}.", f"{key}[")) or not key
 
 

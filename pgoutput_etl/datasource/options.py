@@ -31,7 +31,7 @@ _OPS = (INSERTED, UPDATED, DELETED, TRUNCATED)
 
 _RANGE = ("from_lsn", "to_lsn", "from_time", "to_time")
 
-_NAMES = ("path", "paths", "tables", "kind", *_RANGE, "ops", "config", "framing", "on_error")
+_NAMES = ("path", "paths", "tables", "kind", *_RANGE, "ops", "config", "source", "framing", "on_error")
 
 
 class Kind(Enum):
@@ -102,7 +102,7 @@ class ReadOptions:
         for name, kinds in _FOR_KINDS.items():
             if name in options and kind not in kinds:
                 raise ConfigError(f"option {name!r}: expected only with kind {' or '.join(k.value for k in kinds)}")
-        config = load_config(options["config"]) if "config" in options else None
+        config = load_config(options["config"], source=options.get("source")) if "config" in options else None
         framing, landing = (Framing.AUTO, ()) if config is None else (config.source.framing, (config.source.landing,))
         paths = (options["path"],) if "path" in options else landing
         paths = _value(options, "paths", lambda text: tuple(json.loads(text)), paths)

@@ -10,6 +10,7 @@ from pgoutput_etl.config.settings import Config, Metrics
 from pgoutput_etl.console import ProgressPrinter
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.jobs.command import OutputOptions, PrintedReport, job_command, session
+from pgoutput_etl.jobs.each_source import SourceUse
 from pgoutput_etl.options import INTERVAL, Option
 from pgoutput_etl.standard_output import StandardOutput
 
@@ -98,4 +99,6 @@ def _print_report(report: RunReport) -> None:
 
 EXAMPLE = "./spark-submit.sh jobs/apply.py --config conf/demo.yaml --set target.root=/data/demo"
 
-COMMAND = job_command("apply", __doc__, EXAMPLE, ApplyRequest, _apply)
+EACH_SOURCE: SourceUse[ApplyRequest] = SourceUse(lambda request: request.follow is not None)
+
+COMMAND = job_command("apply", __doc__, EXAMPLE, ApplyRequest, _apply, sources=EACH_SOURCE)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeAlias, TypeVar
 
 import click
 
 from pgoutput_etl.answers.command_line import example_line, job_line
-from pgoutput_etl.config.settings import Config, load_config
+from pgoutput_etl.config.settings import Config, load_config, load_configs
 from pgoutput_etl.console import (
     DEBUG,
     LogLevel,
@@ -21,15 +22,17 @@ from pgoutput_etl.console import (
     ProgressPrinter,
     keep_log_private,
     print_error,
+    print_source,
     print_stopped,
     print_unexpected,
     set_log_level,
 )
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
-from pgoutput_etl.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, exit_code_of
+from pgoutput_etl.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, exit_code_of, worst_code
 from pgoutput_etl.extras import EXTRA_OF, missing_module
+from pgoutput_etl.jobs.each_source import SourceUse, one_session, shared_session
 from pgoutput_etl.jobs.parser import Parser
-from pgoutput_etl.options import FILE, Option, Value, one_of
+from pgoutput_etl.options import FILE, NAME, Option, Value, one_of
 from pgoutput_etl.places import is_relative
 from pgoutput_etl.standard_output import StandardOutput, replace_closed_streams
 
@@ -40,6 +43,8 @@ Overrides: TypeAlias = Annotated[
     tuple[str, ...], Option("override a key of the file", Value("KEY=VALUE"), "--set", is_list=True)
 ]
 
+SourceName: TypeAlias = Annotated[str | None, Option("the source, if the file has several", NAME)]
+
 Quiet: TypeAlias = Annotated[bool, Option("print no progress to standard error")]
 
 
@@ -49,6 +54,15 @@ class SourceOptions:
 
     config: Annotated[str, Option("the source's YAML file", FILE)]
     overrides: Overrides = ()
+    source: SourceName = None
+
+    def load(self) -> Config:
+        """Raises ConfigError."""
+        return load_config(self.config, self.overrides, source=self.source)
+
+    def load_all(self) -> tuple[Config, ...]:
+        """Raises ConfigError."""
+        return load_configs(self.config, self.overrides) if self.source is None else (self.load(),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,26 +195,90 @@ SparkJob: TypeAlias = "Callable[[SparkSession, Config, Q, Progress], PrintedRepo
 
 
 def job_command(
-    name: str, description: str, example: str, request: type[Q], work: Job[Q], extra: tuple[click.Option, ...] = ()
+    name: str,
+    description: str,
+    example: str,
+    request: type[Q],
+    work: Job[Q],
+    extra: tuple[click.Option, ...] = (),
+    sources: SourceUse[Q] | None = None,
 ) -> Command:
-    """The command of a job with a configuration. It prints the job's report or its error."""
+    """The command of a job with a configuration. It prints the job's report or its error. sources: for a job that takes
+    several."""
+    use: SourceUse[Q] = sources or SourceUse()
 
     def run(source: SourceOptions, request: Q, output: OutputOptions) -> int:
-        config = load_config(source.config, source.overrides)
-        request.check()
+        configs = (source.load(),) if use.is_for_one(request) else source.load_all()
+        calls = [_Call(name, work, use.of_source(request, config), config, output) for config in configs]
+        for call in calls:
+            call.request.check()
+        return calls[0].run() if len(calls) == 1 else _run_each(calls, output)
+
+    return Command(name, description, example, (SourceOptions, request, OutputOptions), run, extra)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call(Generic[Q]):
+    """A job's work for one source."""
+
+    job: str
+    work: Job[Q]
+    request: Q
+    config: Config
+    output: OutputOptions
+
+    def outcome(self) -> PrintedReport | int:
+        """The report; or the exit code, after the error is printed."""
         try:
-            outcome = work(request, config, output)
+            return self.work(self.request, self.config, self.output)
         except PgoutputEtlError as error:
-            print_error(error, job_line(config, *error.next_job) if error.next_job else None)
+            print_error(error, job_line(self.config, *error.next_job) if error.next_job else None)
             return exit_code_of(error)
+
+    def run(self) -> int:
+        outcome = self.outcome()
+        if isinstance(outcome, int):
+            return outcome
         with StandardOutput():
-            if output.json:
+            if self.output.json:
                 print(outcome.report.to_json())
             else:
                 outcome.print()
         return outcome.report.exit_code
 
-    return Command(name, description, example, (SourceOptions, request, OutputOptions), run, extra)
+    def run_among_others(self) -> tuple[PrintedReport | None, int]:
+        """The report, if there is one, and the exit code. An error of this source does not stop the others."""
+        try:
+            outcome = self.outcome()
+        except ModuleNotFoundError:
+            raise  # the launcher says how to install it
+        except Exception as error:  # noqa: BLE001 # its text may contain rows' values
+            print_unexpected(error, self.job)
+            return None, exit_code_of(error)
+        return (None, outcome) if isinstance(outcome, int) else (outcome, outcome.report.exit_code)
+
+
+def _run_each(calls: Sequence[_Call[Q]], output: OutputOptions) -> int:
+    """One source after the other. Returns the worst exit code."""
+    codes, reports = [], []
+    with one_session():
+        for call in calls:
+            source = call.config.source.name
+            print_source(source)
+            printed, code = call.run_among_others()
+            codes.append(code)
+            if output.json:
+                report = None if printed is None else json.loads(printed.report.to_json())
+                reports.append({"source": source, "exit_code": code, "report": report})
+            elif printed is not None:
+                with StandardOutput():
+                    print(f"source {source}")
+                    printed.print()
+    worst = worst_code(codes)
+    if output.json:
+        with StandardOutput():
+            print(json.dumps({"sources": reports, "exit_code": worst}, indent=2))
+    return worst
 
 
 def spark_command(
@@ -210,6 +288,7 @@ def spark_command(
     request: type[Q],
     imported: Callable[[], SparkJob[Q]],
     extra: tuple[click.Option, ...] = (),
+    sources: SourceUse[Q] | None = None,
 ) -> Command:
     """The command of a job that runs in a Spark session. imported: imports the job's work and returns it."""
 
@@ -217,7 +296,7 @@ def spark_command(
         with session(name, config) as spark:
             return imported()(spark, config, request, ProgressPrinter(output.quiet))
 
-    return job_command(name, description, example, request, work, extra)
+    return job_command(name, description, example, request, work, extra, sources)
 
 
 def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable[[R], None]) -> SparkJob[Q]:
@@ -226,12 +305,19 @@ def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable
 
 @contextmanager
 def session(job: str, config: Config, is_light: bool = False) -> Iterator[SparkSession]:
-    """A Spark session that ends with the job. is_light: True if there is little work."""
+    """A Spark session that ends with the job, or with that of the last source. is_light: True if there is little
+    work."""
     from pgoutput_etl.spark.connect import is_connect
     from pgoutput_etl.spark.session import check_catalog, end_session, start_session
 
-    spark = start_session(f"pgoutput_etl {job} {config.source.name}", config.spark, config.secrets, is_light)
+    shared = shared_session()
+    spark = None if shared is None else shared.spark
+    if spark is None:
+        name, has_little_work = f"pgoutput_etl {job} {config.source.name}", is_light and shared is None
+        spark = start_session(name, config.spark, config.secrets, has_little_work)
     try:
+        if shared is not None:
+            shared.spark = spark
         if config.target.catalog is not None:
             check_catalog(spark, config.target.catalog)
         if is_connect(spark) and config.target.root is not None and is_relative(config.target.root):
@@ -240,7 +326,9 @@ def session(job: str, config: Config, is_light: bool = False) -> Iterator[SparkS
             )
         yield spark
     except BaseException:
-        with suppress(Exception):  # of a JVM that has ended, which must not hide the error
-            end_session(spark)
+        if shared is None:
+            with suppress(Exception):  # of a JVM that has ended, which must not hide the error
+                end_session(spark)
         raise
-    end_session(spark)
+    if shared is None:
+        end_session(spark)

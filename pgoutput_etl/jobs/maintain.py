@@ -8,6 +8,7 @@ would not be safe then are skipped and reported.
 from __future__ import annotations
 
 from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
+from pgoutput_etl.jobs.each_source import SourceUse
 from pgoutput_etl.work.upkeep.request import MaintainRequest
 
 EXAMPLE = "./spark-submit.sh jobs/maintain.py --config conf/local.yaml --keep-days 30 --execute"
@@ -20,4 +21,6 @@ def _job() -> SparkJob[MaintainRequest]:
     return printed(maintain, print_maintenance)
 
 
-COMMAND = spark_command("maintain", __doc__, EXAMPLE, MaintainRequest, _job)
+EACH_SOURCE: SourceUse[MaintainRequest] = SourceUse(lambda _: False)
+
+COMMAND = spark_command("maintain", __doc__, EXAMPLE, MaintainRequest, _job, sources=EACH_SOURCE)

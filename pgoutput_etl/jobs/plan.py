@@ -11,6 +11,7 @@ from typing import Annotated
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import ProgressPrinter
 from pgoutput_etl.jobs.command import OutputOptions, PrintedReport, job_command, session
+from pgoutput_etl.jobs.each_source import SourceUse
 from pgoutput_etl.options import Option, Value
 
 EXAMPLE = "./spark-submit.sh jobs/plan.py --config conf/demo.yaml"
@@ -39,4 +40,6 @@ def _plan(request: PlanRequest, config: Config, output: OutputOptions) -> Printe
         return PrintedReport.of(plan(spark, config, ProgressPrinter(output.quiet)), print_plan)
 
 
-COMMAND = job_command("plan", __doc__, EXAMPLE, PlanRequest, _plan)
+EACH_SOURCE: SourceUse[PlanRequest] = SourceUse(lambda _: False)
+
+COMMAND = job_command("plan", __doc__, EXAMPLE, PlanRequest, _plan, sources=EACH_SOURCE)

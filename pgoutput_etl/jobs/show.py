@@ -19,7 +19,7 @@ from pgoutput_etl.console import print_to_stderr
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_FAILED
 from pgoutput_etl.identifiers import printable
-from pgoutput_etl.jobs.command import Command, Overrides, session
+from pgoutput_etl.jobs.command import Command, Overrides, SourceName, session
 from pgoutput_etl.options import FILE, NAMES, NUMBER, Option, Value
 from pgoutput_etl.standard_output import StandardOutput
 
@@ -44,6 +44,7 @@ class ShowRequest:
     config: Annotated[str | None, Option("the source's YAML file: read the table as of a commit", FILE)] = None
     at: NamedAsOf = None
     overrides: Overrides = ()
+    source: SourceName = None
 
     def check(self) -> None:
         """Raises ConfigError."""
@@ -57,7 +58,7 @@ def run(request: ShowRequest) -> int:
     request.check()
     from pyspark.errors import PySparkException
 
-    config = None if request.config is None else load_config(request.config, request.overrides)
+    config = None if request.config is None else load_config(request.config, request.overrides, source=request.source)
     try:
         with _session(config) as spark:
             lines = _lines(spark, request, config)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from pgoutput_etl.answers.status.request import StatusRequest
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.jobs.command import OutputOptions, PrintedReport, job_command
+from pgoutput_etl.jobs.each_source import SourceUse
 
 EXAMPLE = "python jobs/status.py --config conf/local.yaml --max-age 36h --html status.html"
 
@@ -34,4 +35,6 @@ def _status(request: StatusRequest, config: Config, _: OutputOptions) -> Printed
     return PrintedReport.of(report, print_status)
 
 
-COMMAND = job_command("status", __doc__, EXAMPLE, StatusRequest, _status)
+EACH_SOURCE: SourceUse[StatusRequest] = SourceUse(lambda request: request.writes_files)
+
+COMMAND = job_command("status", __doc__, EXAMPLE, StatusRequest, _status, sources=EACH_SOURCE)

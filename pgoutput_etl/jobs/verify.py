@@ -8,8 +8,12 @@ answers are compared once an apply has passed it; --repair then writes the rows 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
+from pgoutput_etl.jobs.each_source import SourceUse
 
 EXAMPLE = (
     "PGPASSWORD=… ./spark-submit.sh jobs/verify.py --config conf/local.yaml --server postgresql://etl@db:5432/shop"
@@ -23,4 +27,11 @@ def _job() -> SparkJob[VerifyRequest]:
     return printed(verify, print_verification)
 
 
-COMMAND = spark_command("verify", __doc__, EXAMPLE, VerifyRequest, _job)
+def _of_source(request: VerifyRequest, config: Config) -> VerifyRequest:
+    """With the server that the source names, if the command line names no other side."""
+    return request if request.has_side or request.finish else replace(request, server=config.source.server)
+
+
+EACH_SOURCE: SourceUse[VerifyRequest] = SourceUse(lambda request: request.has_side, _of_source)
+
+COMMAND = spark_command("verify", __doc__, EXAMPLE, VerifyRequest, _job, sources=EACH_SOURCE)

@@ -51,7 +51,7 @@ def keep_classes(progress: Progress) -> None:
     """Writes the archive of a JVM that was started without one: some seconds, and 150 to 200 MB. Without it, jobs only
     start more slowly, so nothing is raised."""
     archive = _wanted()
-    if archive is None:
+    if archive is None or _is_written(archive):
         return
     unfinished = archive.with_name(f"{archive.name}.{secrets.token_hex(8)}")
     with suppress(Exception):  # a full disk, a read-only home, another vendor's JVM
@@ -61,6 +61,13 @@ def keep_classes(progress: Progress) -> None:
         unfinished.replace(archive)
     with suppress(OSError):
         unfinished.unlink()
+
+
+def _is_written(archive: Path) -> bool:
+    """True after a first source of the same process, too."""
+    with suppress(OSError):
+        return archive.stat().st_size > 0
+    return False
 
 
 def _wanted() -> Path | None:

@@ -105,15 +105,15 @@ def _shared_name(config: Config, name: Name) -> Name:
 
 
 def _refuse_same_place(config: Config, name: Name, tag: _TagValues, others: Mapping[_TagValues, Name]) -> None:
-    """Raises ConfigError. others: the tables with the same target, by their tags."""
+    """Raises ConfigError. others: the tables with the same target, by their tags. A catalog's name that differs only in
+    case holds the table: see `check_is_only`."""
     if tag and tag in others:
         raise ConfigError(
             f"{_given_at(config, name, 'tag')}: {'.'.join(others[tag])} and {'.'.join(name)} would have the same tag: "
             "expected {schema} or {table} in its values"
         )
-    for other_tag, other_name in others.items():
-        if not tag or not other_tag:
-            renamed = max(name, other_name, key=lambda n: config.rule_for(*n).rename is not None)
+    for other_name in others.values():
+        for renamed in (n for n in (name, other_name) if config.rule_for(*n).rename is not None):
             raise ConfigError(
                 f"{_given_at(config, renamed, 'rename')}: {'.'.join(other_name)} and {'.'.join(name)} would have the "
                 "same path. Rename or skip one of them in a rule of its own, or choose another name"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from pgoutput_etl.config.settings import Config, config_mistakes, load_config
-from pgoutput_etl.config.yaml_file import parsed_document
+from pgoutput_etl.config.settings import Config, config_mistakes, load_configs
+from pgoutput_etl.config.sources import source_documents
+from pgoutput_etl.config.yaml_file import Document, Mistake, parsed_document
 from pgoutput_etl.console import Row, counted, grid, print_error, print_parts, summary_json
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_USAGE
@@ -53,15 +54,20 @@ class Validation:
 
 def validate(path: str, overrides: Sequence[str] = ()) -> Validation:
     try:
-        document = parsed_document(path, overrides)
+        documents = source_documents(parsed_document(path, overrides))
     except ConfigError as error:
         return Validation(path, errors=(ConfigurationError("", None, str(error)),))
-    found = config_mistakes(document, overrides)
-    if found:
-        errors = (ConfigurationError(m.path, document.line(m.path), str(document.error(m))) for m in found)
-        return Validation(path, errors=tuple(errors))
-    config = load_config(path, overrides)
-    return Validation(path, (_described(config),), len(config.tables))
+    errors = [_error(document, mistake) for document in documents for mistake in config_mistakes(document)]
+    if errors:
+        return Validation(path, errors=tuple(dict.fromkeys(errors)))
+    configs = load_configs(path, overrides)
+    return Validation(path, tuple(map(_described, configs)), len(configs[0].tables))
+
+
+def _error(document: Document, mistake: Mistake) -> ConfigurationError:
+    """A mistake in a section that sources share is the same in all of them."""
+    key = document.in_file(mistake.path)
+    return ConfigurationError(key, document.line(mistake.path), str(document.error(mistake)))
 
 
 def _described(config: Config) -> ConfiguredSource:

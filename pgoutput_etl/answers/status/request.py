@@ -28,6 +28,10 @@ class StatusRequest:
         str | None, Option("also write the tables as dbt sources, with --max-age as their freshness", FILE)
     ] = None
 
+    @property
+    def writes_files(self) -> bool:
+        return any(path is not None for path in (self.html, self.schemas, self.dbt))
+
     def check(self) -> None:
         """Raises ConfigError if a file or folder can't be written."""
         for option, path in (("--html", self.html), ("--dbt", self.dbt)):

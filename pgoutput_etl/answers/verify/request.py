@@ -101,6 +101,10 @@ class VerifyRequest:
             _ = self.url
 
     @property
+    def has_side(self) -> bool:
+        return (self.server, self.jdbc, self.csv, self.delta) != (None,) * 4
+
+    @property
     def is_live(self) -> bool:
         """True for a server that is in use, whose answers are compared later."""
         return self.server is not None or self.finish

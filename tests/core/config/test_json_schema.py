@@ -11,7 +11,9 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from pgoutput_etl.config.json_schema import FILE
+from tests.core.config.test_rule_merge import FOR_500_TABLES
 from tests.core.config.test_settings import CONF, EVERYTHING, SMALLEST
+from tests.core.config.test_sources import TWO
 from tools.configuration_page import all_keys, example
 
 SCHEMA: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
@@ -24,6 +26,8 @@ def problems(text: str) -> list[str]:
 
 def accepted() -> Iterator[Any]:
     yield pytest.param(SMALLEST, id="smallest")
+    yield pytest.param(TWO, id="several sources")
+    yield pytest.param(FOR_500_TABLES, id="rules")
     yield pytest.param(EVERYTHING.replace("no]", "'no']"), id="everything")  # a text in the YAML of editors
     yield pytest.param(
         SMALLEST + "tables: [{match: a.b, skip: '${YES}'}]\nmerge: {parallel_tables: '${FOUR}'}", id="${}"
@@ -57,6 +61,9 @@ def test_what_the_job_accepts(text: str) -> None:
         ("on_error: stop", "$.on_error"),
         ("spark: {a: [b]}", "$.spark.a"),
         ("secrets: [a]", "$"),
+        ("sources: [{name: a, landing: b}]", "$"),
+        ("defaults: {match: a.b}", "$.defaults"),
+        ("rules: all", "$.rules"),
     ],
 )
 def test_what_it_refuses(more: str, path: str) -> None:

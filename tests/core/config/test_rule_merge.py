@@ -64,7 +64,7 @@ def target_of(config: Config, schema: str, table: str) -> tuple[str, str] | None
         # Mappings are merged by key.
         ("columns: {a: drop, b: drop}", "columns: {b: redact, c: drop}", "columns: {a: drop, b: redact, c: drop}"),
         ("columns: {a: drop}", "columns: {a: keep}", "columns: {a: keep}"),
-        ("columns: {a: {redact: x}}", "columns: {a: {renamed_from: b}}", "columns: {a: {renamed_from: b}}"),
+        ("columns: {a: {renamed_from: b}}", "columns: {a: {redact: x}}", "columns: {a: {redact: x}}"),
         ("properties: {a.b: 1, a.c: 2}", "properties: {a.c: 3}", "properties: {a.b: 1, a.c: 3}"),
         (
             "on_schema_change: {add: hold}",
@@ -137,6 +137,14 @@ def test_include_skips_all_other_tables_and_their_rules_stay(tmp_path: Path) -> 
             "it is a column of `key`, which identifies rows: it can only be hashed (merged with tables[0])",
         ),
         ("defaults: {columns: {id: drop}}\ntables: [{match: a.b, key: [id]}]", "(merged with defaults)"),
+        (
+            "defaults: {columns: {a: drop}}\ntables: [{match: a.b, columns: {a: {renamed_from: b}}}]",
+            "tables[0].columns.a: expected a mask, or keep: another rule masks the column (merged with defaults)",
+        ),
+        (
+            "rules: merge\ntables: [{match: a.b, columns: {a: added}}, {match: a.b, columns: {a: drop}}]",
+            "tables[0].columns.a: expected a mask, or keep: another rule masks the column (merged with tables[1])",
+        ),
         ("defaults: {match: a.b}", "defaults.match: unknown key 'match'"),
         ("defaults: {mode: copy}", "defaults.mode: expected one of mirror"),
         ("defaults: {rename: a.b}", "defaults.rename: expected {schema} and {table} in it"),

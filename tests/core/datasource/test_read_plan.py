@@ -317,6 +317,10 @@ def test_masks_of_the_configuration_apply(tmp_path: Path, monkeypatch: pytest.Mo
     assert json.loads(change["after"]) == {"id": "1", "mail": row["mail"], "n": "hidden"}
     assert "note" not in json.dumps(rows_of(archive, config=str(config), kind="relations"))
     of_landing = plan_read(ReadOptions.of({"config": str(config)}))
+    sources = f"[{{name: other, landing: x}}, {{name: shop, landing: {folder}}}]"
+    several = tmp_path / "several.yaml"
+    several.write_text(f"sources: {sources}\ntarget: {{root: out}}\ntables: {rules}\n", encoding="utf-8")
+    assert ReadOptions.of({"config": str(several), "source": "shop"}) == ReadOptions.of({"config": str(config)})
     assert [batch.num_rows for part in of_landing.parts() for batch in of_landing.read(part)] == [1]
 
 

@@ -346,9 +346,10 @@ def test_a_pattern_gives_each_table_a_name_of_its_own() -> None:
     for schema, name, rule in (("shop", "t", 0), ("x", "t", 1), ("x", "other", None)):
         states = {2: replace(state_of(replace(table(oid=2, name=name), namespace=schema)), oid=2)}
         if rule is None:
-            assert make_plan(config, history, changes, states, UserTypes()).tasks[0].path == Place("root/shop/t")
+            plan = make_plan(config, history, changes, states, UserTypes())
+            assert {task.oid: str(task.path) for task in plan.tasks} == {T: "root/shop/t", 2: "root/shop/other"}
             continue
-        both = rf"tables\[0\].rename: .*{schema}.t.* would have the same path"
+        both = rf"tables\[{rule}\].rename: .*{schema}.t.* would have the same path"
         with pytest.raises(ConfigError, match=both):
             make_plan(config, history, changes, states, UserTypes())
         skipping = replace(config, rules=Rules.MERGE, tables=(*config.tables, TableRule(f"{schema}.t", skip=True)))

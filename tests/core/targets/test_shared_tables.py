@@ -87,6 +87,13 @@ def test_tags_are_equal_whatever_the_order_and_case_of_the_rule(is_in_catalog: b
         plan_of(of("a", 1), of("b", 2), config=config)
 
 
+def test_a_shared_table_and_one_whose_name_differs_in_case_are_held_in_a_catalog() -> None:
+    config = replace(IN_CATALOG, tables=(TableRule("b.*", into="A.orders", tag={"k": "x"}),))
+    plan = plan_of(of("a", 1), of("b", 2), config=config)
+    assert ["only in case" in held.reason for held in plan.held] == [True]
+    assert len(plan.tasks) == 1
+
+
 def test_a_table_is_rebuilt_where_it_is_unless_a_shared_table_is_involved() -> None:
     own, shared = Place("root/a/orders"), Place("root/shop/orders").tagged({"source": "s", "tenant": "a"})
     before = Place("root/before/orders")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pgoutput_etl.answers.init.configuration import configuration, quoted, source_name
+from pgoutput_etl.answers.init.configuration import configuration, quoted, server_configuration, source_name
 from pgoutput_etl.answers.init.findings import ArchiveFindings, TableFindings, sample
+from pgoutput_etl.config.rule_merge import Rules
 from pgoutput_etl.config.settings import Config, Gaps, Snapshots, load_config
 from pgoutput_etl.jobs import init as command
 from pgoutput_etl.jobs.init import COMMAND
@@ -66,6 +67,11 @@ def test_every_name_is_quoted(tmp_path_factory: pytest.TempPathFactory, schema: 
     assert rule.key == (column,)
     assert loaded(uncommented(text), folder).rule_for(schema, name) == rule
     assert loaded(uncommented(text), folder).rule_for(schema, f"{name} too").key is None
+
+
+def test_init_and_start_write_rules_that_merge(tmp_path: Path) -> None:
+    for text in (configuration("./in", "shop", FINDINGS), server_configuration("./in", "shop", [FULL], None)):
+        assert loaded(text, tmp_path).rules is Rules.MERGE
 
 
 @pytest.mark.parametrize("text", HOSTILE)
