@@ -6,10 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import click
 
@@ -209,75 +209,74 @@ def job_command(
 
     def run(source: SourceOptions, request: Q, output: OutputOptions) -> int:
         configs = (source.load(),) if use.is_for_one(request) else source.load_all()
-        calls = [_Call(name, work, use.of_source(request, config), config, output) for config in configs]
-        for call in calls:
-            call.request.check()
-        return calls[0].run() if len(calls) == 1 else _run_each(calls, output)
+        requests = [use.of_source(request, config) for config in configs]
+        for own in requests:
+            own.check()
+        has_others = len(configs) > 1
+        outcomes = []
+        with one_session() if has_others else nullcontext():
+            for own, config in zip(requests, configs, strict=True):
+                if has_others:
+                    print_source(config.source.name)
+                with _Outcome(name, config, has_others) as outcome:
+                    outcome.printed = work(own, config, output)
+                outcome.print(output)
+                outcomes.append(outcome)
+        return _print_together(outcomes, output) if has_others else outcomes[0].exit_code
 
     return Command(name, description, example, (SourceOptions, request, OutputOptions), run, extra)
 
 
-@dataclass(frozen=True, slots=True)
-class _Call(Generic[Q]):
-    """A job's work for one source."""
+@dataclass(slots=True)
+class _Outcome:
+    """What became of one source: a report, or the exit code of an error, which is printed. has_others: no error of this
+    source stops the others."""
 
     job: str
-    work: Job[Q]
-    request: Q
     config: Config
-    output: OutputOptions
+    has_others: bool
+    printed: PrintedReport | None = None
+    failed: int = 0
 
-    def outcome(self) -> PrintedReport | int:
-        """The report; or the exit code, after the error is printed."""
-        try:
-            return self.work(self.request, self.config, self.output)
-        except PgoutputEtlError as error:
+    def __enter__(self) -> _Outcome:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        if isinstance(error, PgoutputEtlError):
             print_error(error, job_line(self.config, *error.next_job) if error.next_job else None)
-            return exit_code_of(error)
+        elif self.has_others and isinstance(error, Exception) and not isinstance(error, ModuleNotFoundError):
+            print_unexpected(error, self.job)  # its text may contain rows' values
+        else:
+            return False
+        self.failed = exit_code_of(error)
+        return True
 
-    def run(self) -> int:
-        outcome = self.outcome()
-        if isinstance(outcome, int):
-            return outcome
+    @property
+    def exit_code(self) -> int:
+        return self.failed if self.printed is None else self.printed.report.exit_code
+
+    def print(self, output: OutputOptions) -> None:
+        if self.printed is None or (output.json and self.has_others):
+            return
         with StandardOutput():
-            if self.output.json:
-                print(outcome.report.to_json())
-            else:
-                outcome.print()
-        return outcome.report.exit_code
-
-    def run_among_others(self) -> tuple[PrintedReport | None, int]:
-        """The report, if there is one, and the exit code. An error of this source does not stop the others."""
-        try:
-            outcome = self.outcome()
-        except ModuleNotFoundError:
-            raise  # the launcher says how to install it
-        except Exception as error:  # noqa: BLE001 # its text may contain rows' values
-            print_unexpected(error, self.job)
-            return None, exit_code_of(error)
-        return (None, outcome) if isinstance(outcome, int) else (outcome, outcome.report.exit_code)
-
-
-def _run_each(calls: Sequence[_Call[Q]], output: OutputOptions) -> int:
-    """One source after the other. Returns the worst exit code."""
-    codes, reports = [], []
-    with one_session():
-        for call in calls:
-            source = call.config.source.name
-            print_source(source)
-            printed, code = call.run_among_others()
-            codes.append(code)
             if output.json:
-                report = None if printed is None else json.loads(printed.report.to_json())
-                reports.append({"source": source, "exit_code": code, "report": report})
-            elif printed is not None:
-                with StandardOutput():
-                    print(f"source {source}")
-                    printed.print()
-    worst = worst_code(codes)
+                print(self.printed.report.to_json())
+                return
+            if self.has_others:
+                print(f"source {self.config.source.name}")
+            self.printed.print()
+
+    def values(self) -> dict[str, Any]:
+        report = None if self.printed is None else json.loads(self.printed.report.to_json())
+        return {"source": self.config.source.name, "exit_code": self.exit_code, "report": report}
+
+
+def _print_together(outcomes: Sequence[_Outcome], output: OutputOptions) -> int:
+    """Several sources' JSON. Returns the worst exit code."""
+    worst = worst_code([outcome.exit_code for outcome in outcomes])
     if output.json:
         with StandardOutput():
-            print(json.dumps({"sources": reports, "exit_code": worst}, indent=2))
+            print(json.dumps({"sources": [outcome.values() for outcome in outcomes], "exit_code": worst}, indent=2))
     return worst
 
 
