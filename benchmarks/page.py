@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from the latest figures: `python -m benchmarks.page`.
+"""Writes the tables of docs/performance.md and docs/benchmarks.md from the latest figures: `python -m benchmarks.page`.
 
 Tables are between `<!-- figures: PART -->` and `<!-- end -->`; the text around them is written by hand.
 """
@@ -23,7 +23,7 @@ from benchmarks.model import (
     rates_of,
 )
 
-PAGE = ROOT / "docs/performance.md"
+PAGES = (ROOT / "docs/performance.md", ROOT / "docs/benchmarks.md")
 DRAWING = ROOT / "docs/img/growth.svg"
 _MARKED = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -233,7 +233,8 @@ _PART_NAMES = {"terabyte": "work", "rates": "work"}  # of tables that show anoth
 
 def main() -> None:
     parts = json.loads((BUILD / "bench.json").read_text())
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8"), parts), encoding="utf-8")
+    for path in PAGES:
+        path.write_text(page(path.read_text(encoding="utf-8"), parts), encoding="utf-8")
     if (BUILD / "growth.svg").exists():
         DRAWING.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(BUILD / "growth.svg", DRAWING)
