@@ -240,7 +240,7 @@ def facts(status: Status) -> list[tuple[str, str]]:
         facts.append(("Waiting in landing", "nothing"))
     if status.open.transactions:
         amount = f"{counted(status.open.transactions, 'transaction')}, {status.open.bytes:,} bytes of changes"
-        facts.append(("Waiting for their end", amount))
+        facts.append(("Open", amount))
     by_kind = Counter(since.partition(" at ")[0] for since in status.complete_since.values())
     if by_kind:
         kinds = ", ".join(f"{counted(n, 'table')} since {_SINCE[kind]}" for kind, n in sorted(by_kind.items()))

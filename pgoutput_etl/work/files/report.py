@@ -158,7 +158,7 @@ def _missing_rows(summary: RunSummary) -> list[str]:
     known = {condition.name for condition in summary.conditions}
     accepted = [name for name in summary.first_seen if name not in known]
     if accepted:
-        lines.append(f"Earlier rows, if any, are missing: {named(accepted)}.")
+        lines.append(f"No snapshot: rows older than the archive, if any, are missing from {named(accepted)}.")
     if summary.added_columns:
         names = named(summary.added_columns)
         lines.append(f"A DEFAULT in older rows, if any, is missing: {names}. A snapshot with --repair writes it.")
@@ -183,11 +183,11 @@ def _remarks(summary: RunSummary) -> list[str]:
     lines += shortened(summary.files_not_read, _SHOWN_FILES, "files")
     lines += unchanged_lines((), summary.skipped)
     counts = (
-        (summary.open_transactions, "Waiting for their end, in the ledger"),
-        (summary.aborted_transactions, "Aborted after they were sent"),
-        (summary.refused_transactions, "Not applied, because their origin is refused"),
+        (summary.open_transactions, "open transaction", "kept until the end arrives"),
+        (summary.aborted_transactions, "rolled-back transaction", "skipped"),
+        (summary.refused_transactions, "transaction", "not applied, because the origin is refused"),
     )
-    lines += [f"{text}: {counted(count, 'transaction')}." for count, text in counts if count]
+    lines += [f"{counted(count, noun)}: {fate}." for count, noun, fate in counts if count]
     if any(summary.logical_messages.values()):
         transactional, others = (summary.logical_messages.get(name, 0) for name in ("transactional", "others"))
         lines.append(f"Logical decoding Messages: {transactional:,} transactional, {others:,} non-transactional.")

@@ -61,7 +61,7 @@ def test_the_summary_names_what_may_lack_earlier_rows(nights: Nights) -> None:
     other = table(oid=2, name="u")
     first = nights.night(transaction(1, 0x100, table(), insert("1", "a"), other, truncate(2), insert("1", "x", oid=2)))
     assert first.first_seen == {"public.t": 0x100}
-    assert "Earlier rows, if any, are missing: public.t." in summary_text(first)
+    assert "No snapshot: rows older than the archive, if any, are missing from public.t." in summary_text(first)
     assert first.exit_code == EXIT_DONE
     second = nights.night(transaction(2, 0x200, table("id", "v", "w"), insert("2", "b", "c")))
     assert (second.first_seen, second.added_columns) == ({}, ("public.t.w",))

@@ -93,7 +93,7 @@ def test_a_table_is_incomplete_until_a_snapshot_has_its_earlier_rows(nights: Nig
 @pytest.mark.soak
 def test_the_first_summary_with_an_accepted_table_says_so(nights: Nights) -> None:
     first = nights.night(transaction(1, 0x100, table(), insert("2", "b")))
-    assert "Earlier rows, if any, are missing: public.t." in summary_text(first)
+    assert "No snapshot: rows older than the archive, if any, are missing from public.t." in summary_text(first)
     assert (first.exit_code, states(first)) == (EXIT_DONE, {})
     again = nights.night(transaction(2, 0x200, insert("3", "c")))
     assert "are missing" not in summary_text(again)

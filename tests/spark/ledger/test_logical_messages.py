@@ -170,7 +170,7 @@ def test_origins(nights: Nights) -> None:
     summary = nights.job.run()
     assert (summary.refused_transactions, summary.exit_code) == (1, EXIT_DONE)
     assert summary.accounts["refused"] > 0
-    assert "Not applied, because their origin is refused: 1 transaction." in summary_text(summary)
+    assert "1 transaction: not applied, because the origin is refused." in summary_text(summary)
     summary = nights.night(stream_commit(4, 400), transaction(5, 500, insert("5", "local")))
     assert (summary.refused_transactions, summary.last_commit_lsn, held(summary)) == (1, 500, {})
     assert nights.values("t") == [("1", "local"), ("3", "b"), ("5", "local")]
