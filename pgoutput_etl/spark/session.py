@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import DEBUG
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.spark.connect import REMOTE, connect, is_connect, server_of
@@ -76,10 +78,13 @@ _REDACTED = "(?i)secret|password|passphrase|token|(?:access|account|private)[._-
 
 
 def start_session(
-    app_name: str, settings: Mapping[str, str], secrets: Collection[str] = frozenset(), is_light: bool = False
+    app_name: str | Config,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    secrets: Collection[str] = frozenset(),
+    is_light: bool = False,
 ) -> SparkSession:
     """A job's session: that of the Connect server in `spark.remote`, that of the platform (Databricks), or a new local
-    one.
+    one. app_name: or a configuration, with its `spark` settings, which `settings` override.
 
     A local session downloads the Delta package, except under spark-submit, which has it already. `settings` override
     Spark's options on the command line, and these this package's defaults. Values of settings named in `secrets` appear
@@ -87,6 +92,9 @@ def start_session(
     start, and ConfigError for a Spark without a Delta Lake.
     """
     _hide_python_log()
+    if isinstance(app_name, Config):
+        settings, secrets = {**app_name.spark, **settings}, {*secrets, *app_name.secrets} - settings.keys()
+        app_name = f"pgoutput_etl {app_name.source.name}"
     if is_platform_session() and REMOTE not in settings:
         return active_session({**_DEFAULTS, **settings, **_REQUIRED})
     own, options = of_file(), of_process()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import re
 import shutil
 import subprocess
@@ -141,6 +143,24 @@ def test_every_named_test_file_exists(path: Path) -> None:
 def blocks(page: str, language: str) -> list[str]:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return re.findall(rf"<!-- tested -->\n```{language}\n(.*?)```\n", text, re.DOTALL)
+
+
+def test_every_name_in_a_block_of_python_comes_from_its_page() -> None:
+    """Whoever copies a page's blocks in order misses nothing."""
+    missing = {}
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        known = set(dir(builtins))
+        for code in re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
+            nodes = [*ast.walk(ast.parse(code))]
+            names = [node for node in nodes if isinstance(node, ast.Name)]
+            known |= {node.id for node in names if isinstance(node.ctx, ast.Store)}
+            known |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+            for node in nodes:
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    known |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+            if unknown := {node.id for node in names} - known:
+                missing[path.name] = unknown
+    assert missing == {}
 
 
 def test_the_first_commands_without_spark_work() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -30,6 +31,13 @@ class Outcome:
         commands = [step["command"] for step in self.report.get("next", ())]
         of_error = self.error.partition("  Next: ")[2].strip()
         return [*commands, of_error] if of_error else commands
+
+
+def of_own_session(code: str) -> str:
+    """A page's Python without the line that starts a session."""
+    shorter, count = re.subn(r"^spark = pg\.start_session\(.*\n", "", code, flags=re.MULTILINE)
+    assert count == 1
+    return shorter
 
 
 def share_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.explore.archive import read_archive
 from tests.support.captures import DATA, files_of
 from tests.support.small_archives import copydata
+from tests.support.typed_commands import of_own_session
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[3]
@@ -75,7 +76,7 @@ def test_the_code_of_the_docs_page(spark: SparkSession, capsys: pytest.CaptureFi
     text = (ROOT / "docs" / "inspect-and-plan.md").read_text(encoding="utf-8")
     _, code = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
     exec(
-        code.replace("s3a://lake/landing/shop", str(ROOT / "notebooks" / "data" / "shop")),
+        of_own_session(code).replace("s3a://lake/landing/shop", str(ROOT / "notebooks" / "data" / "shop")),
         {"spark": spark, "pg": pgoutput_etl},
     )
     assert "public.orders|" in capsys.readouterr().out

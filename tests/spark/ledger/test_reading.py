@@ -18,6 +18,7 @@ from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import Change, insert, table, transaction, update
+from tests.support.typed_commands import of_own_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
 PAGE = Path(__file__).parents[3] / "docs" / "ledger.md"
@@ -71,7 +72,7 @@ def test_all_tables_as_of_one_commit(nights: Nights, monkeypatch: pytest.MonkeyP
     assert nights.values("orders") == [("1", "c")], "a run is halfway through"
 
     names: dict[str, Any] = {"spark": spark}
-    exec(block("python", nights), names)
+    exec(of_own_session(block("python", nights)), names)
     assert (names["tables"].lsn, both(names["tables"])) == (200, (second, first))
     assert (names["before"].lsn, both(names["before"])) == (100, (first, first))
     assert names["tables"].held == {"public.odd": 100}

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.protocol.messages import ReplicaIdentity
 from tests.support.jobs import Job, Nights, held
 from tests.support.small_archives import Change, T, delete, delete_full, insert, table, transaction, truncate, update
+from tests.support.typed_commands import of_own_session
 
 pytestmark = pytest.mark.spark
 
@@ -189,6 +190,7 @@ def test_the_consumer_in_the_documentation(spark: SparkSession, tmp_path: Path, 
     nights = Nights(Job(spark, tmp_path, landing, ["tables=[{match: '*', cdf: true}]"]))
     text = (Path(__file__).parents[3] / "docs" / "layout.md").read_text(encoding="utf-8")
     [code] = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
+    code = of_own_session(code)
     for place, folder in (
         ("./warehouse/public/orders", nights.job.path("public", "t")),
         ("./totals", tmp_path / "totals"),
