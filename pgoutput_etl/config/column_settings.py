@@ -27,6 +27,12 @@ SALT = "salt"
 
 _UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), KEEP: None, ADDED: None}
 
+_NOT_OF_A_COLUMN = {
+    "type": "`types` names the type for all columns of a PostgreSQL type",
+    "rename": "a Delta column has PostgreSQL's name; rename it in a view",
+    "comment": "a column's comment comes from the server, by catalog Messages",
+}
+
 _COLUMN_ACTIONS = (
     "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name}, {converted_from: timestamp, "
     "time_zone: Europe/Berlin}, added or keep"
@@ -107,6 +113,8 @@ def _one_setting(value: object, environ: Mapping[str, str]) -> tuple[OneSetting,
         if value not in _UNARY_RULES:
             raise expected(value, _COLUMN_ACTIONS)
         return value, _UNARY_RULES[value]
+    for key in (key for key in _NOT_OF_A_COLUMN if key in value):
+        raise mistake(f"it can't be configured: {_NOT_OF_A_COLUMN[key]}", key)
     declaration = part(ColumnDeclaration, value)
     settings = declaration.given
     if "redact" in settings:

@@ -258,6 +258,18 @@ def test_numbers_and_booleans_can_come_from_the_environment() -> None:
         ("tables: [{match: a.b, columns: {x: hunter2}}]", "tables[0].columns.x: expected drop, redact, {hash: sha256}"),
         ("tables: [{match: a.b, columns: {x: {}}}]", "tables[0].columns.x: expected drop, redact, {hash: sha256}"),
         ("tables: [{match: a.b, columns: {x: {hsh: sha256}}}]", "tables[0].columns.x.hsh: unknown key 'hsh'; did you"),
+        (
+            "tables: [{match: a.b, columns: {x: {type: int4}}}]",
+            "tables[0].columns.x.type: it can't be configured: `types`",
+        ),
+        (
+            "tables: [{match: a.b, columns: {x: {rename: y}}}]",
+            "tables[0].columns.x.rename: it can't be configured: a Del",
+        ),
+        (
+            "tables: [{match: a.b, columns: {x: {comment: y}}}]",
+            "tables[0].columns.x.comment: it can't be configured: a ",
+        ),
         ("tables: [{match: a.b, columns: {x: {hash: md5}}}]", "tables[0].columns.x.hash: expected sha256"),
         ("tables: [{match: a.b, columns: {x: {hash: sha256, redact: x}}}]", "tables[0].columns.x: expected drop, "),
         ("tables: [{match: a.b, columns: {x: {redact: 5}}}]", "tables[0].columns.x.redact: expected a string (in quo"),
