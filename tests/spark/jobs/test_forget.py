@@ -480,8 +480,8 @@ def test_a_file_with_another_name_and_a_link_are_no_proof(nights: Nights, tmp_pa
     assert nights.values("t") == [("2", "Bob")]
     proof = forget(nights.job.spark, nights.job.loaded(), ForgetRequest(request_file(tmp_path, ERASE), prove=True))
     other_keys = (
-        f"rows with the keys in {tmp_path / OTHER_KEYS}, which the request does not name: erase them, too, or delete the "
-        "file if others had these keys"
+        f"rows with the keys in {tmp_path / OTHER_KEYS}, which the request does not name: erase them, too, or delete "
+        "the file if others had these keys"
     )
     for summary, others in ((done, []), (proof, [other_keys])):
         left, *more = summary.left
