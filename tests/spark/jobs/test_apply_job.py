@@ -57,9 +57,7 @@ def test_a_run_in_a_foreign_locale(tmp_path: Path, landing: Path) -> None:
     config.write_text(
         f"source: {{name: shop, landing: '{landing}', snapshot: accept}}\ntarget: {{root: '{tmp_path / 'out'}'}}\n"
         f"metrics: {{json: '{lines}', prometheus: '{prometheus}'}}\n"
-        "spark: {spark.master: 'local[1]', spark.sql.shuffle.partitions: 1, spark.sql.adaptive.enabled: false, "
-        "spark.databricks.delta.snapshotPartitions: 1, spark.sql.codegen.wholeStage: false, "
-        "spark.sql.codegen.factoryMode: NO_CODEGEN}\n"
+        "spark: {spark.master: 'local[1]', spark.sql.shuffle.partitions: 1, spark.sql.adaptive.enabled: false}\n"
     )
 
     foreign = {"JDK_JAVA_OPTIONS": "-Xshare:auto -Duser.language=ar -Duser.country=EG", "LC_ALL": "C"}
