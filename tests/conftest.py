@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +31,8 @@ os.environ.setdefault(
     "JDK_JAVA_OPTIONS",
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC -Xshare:auto",
 )
-os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "kernels"))
+ROOT = Path(__file__).parents[1]
+os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / "build" / "kernels"))
 
 # These need other tools, which `make neighbors` installs.
 collect_ignore = [] if "NEIGHBORS" in os.environ else ["neighbors"]
@@ -51,6 +54,29 @@ SETTINGS = {
     # Warnings in the log of a passing test are noise.
     "spark.log.level": "ERROR",
 }
+
+
+READ_AN_ARCHIVE = """
+from pgoutput_etl.explore.archive import read_archive
+
+archive = read_archive("tests/data/random16/v4b")
+for name in ("acct", "blob_", "ev", "line"):
+    archive.rows(f"public.{name}")
+"""
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compiles the kernels of a new clone while two processes collect the tests. Otherwise, they and the Python workers
+    of their Sparks would compile the same ones at the same time, for 20 s each."""
+    is_main = "PYTEST_XDIST_WORKER" not in os.environ and config.getoption("numprocesses", None)
+    if is_main and not Path(os.environ["NUMBA_CACHE_DIR"]).exists():
+        compiling = subprocess.Popen([sys.executable, "-c", READ_AN_ARCHIVE], cwd=ROOT)
+        config.add_cleanup(partial(end, compiling))
 
 
 # Python looks for garbage less often: a tenth of the simulation's time.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -62,22 +59,3 @@ def test_a_session_with_other_digits_is_refused(spark: SparkSession, tmp_path: P
             DeltaLedger.at(spark, str(tmp_path / "ledger"), "shop")
     finally:
         java.setDefault(before)
-
-
-STARTED = """
-from pgoutput_etl.spark.session import end_session, start_session
-
-spark = start_session("a job", {"spark.ui.enabled": "false"}, is_light=True)
-java = spark._jvm.java
-print(java.time.format.DecimalStyle.ofDefaultLocale(), java.lang.System.getProperty("sun.jnu.encoding"))
-options = java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
-print([option for option in options if option.startswith("-XX:ReservedCodeCacheSize")])
-end_session(spark)
-"""
-
-
-def test_java_has_ascii_digits_utf8_names_and_room_for_compiled_code() -> None:
-    environment = {**os.environ, "JDK_JAVA_OPTIONS": "-Duser.language=ar -Duser.country=EG", "LC_ALL": "C"}
-    command = [sys.executable, "-c", STARTED]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == "DecimalStyle[0+-.] UTF-8\n['-XX:ReservedCodeCacheSize=240m']\n", done.stderr

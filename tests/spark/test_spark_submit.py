@@ -56,7 +56,7 @@ def test_a_job_gets_delta_code_and_arguments_and_returns_its_output(tmp_path: Pa
         *("--conf", "spark.sql.shuffle.partitions=3", "--conf", "spark.databricks.delta.snapshotPartitions=5"),
         *(job, tmp_path / "table", "--config", "a.yaml", "--conf", "spark.after=2", "--json"),
         *("--", "--master", "kept"),
-        JDK_JAVA_OPTIONS="-Duser.language=ar -Duser.country=EG",
+        JDK_JAVA_OPTIONS=f"{os.environ['JDK_JAVA_OPTIONS']} -Duser.language=ar -Duser.country=EG",
         LC_ALL="C",
     )
 
@@ -316,12 +316,13 @@ def test_a_java_that_is_too_old_or_none_is_one_line(no_spark: NoSpark, config: P
     done = no_spark.submit(job("apply"), "--config", config)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
     assert done.stderr.startswith("RunError: Java 17 or newer is required, and ")
-    missing = no_spark.submit(job("apply"), "--config", config, JAVA_HOME="/nowhere")
-    assert (missing.returncode, missing.stderr.count("\n")) == (1, 1)
-    assert missing.stderr.startswith(
-        "RunError: Java 17 or newer is required, and none was found (JAVA_HOME is /nowhere)"
-    )
     assert no_spark.calls == []
+
+
+def test_a_java_that_is_not_there_is_one_line(no_spark: NoSpark, config: Path) -> None:
+    done = no_spark.submit(job("apply"), "--config", config, JAVA_HOME="/nowhere")
+    assert (done.returncode, done.stderr.count("\n"), no_spark.calls) == (1, 1, [])
+    assert done.stderr.startswith("RunError: Java 17 or newer is required, and none was found (JAVA_HOME is /nowhere)")
 
 
 def test_a_java_without_addresses_is_not_called_missing(no_spark: NoSpark, config: Path) -> None:

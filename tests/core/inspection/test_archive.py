@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -328,7 +329,8 @@ def test_messages_without_lsns_are_filtered_by_commit_lsn(tmp_path: Path) -> Non
 
 def run(*arguments: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT)})
+    environment = {"PYTHONPATH": str(ROOT), "NUMBA_CACHE_DIR": os.environ["NUMBA_CACHE_DIR"]}  # compiled kernels
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, env=environment)
 
 
 def test_the_job_on_a_command_line(tmp_path: Path) -> None:

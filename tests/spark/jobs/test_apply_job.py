@@ -16,17 +16,39 @@ from tests.support.small_archives import copydata, delete, insert, table, transa
 ROOT = Path(__file__).parents[3]
 
 
-def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+def run(*command: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
     pyspark = find_spec("pyspark")
     assert pyspark is not None
     assert pyspark.origin is not None
     variables = {"SPARK_HOME": str(Path(pyspark.origin).parent), "PYSPARK_PYTHON": sys.executable}
-    environment = {**os.environ, **variables, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, **variables, "PYTHONPATH": str(ROOT), **more}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
+# As `pgoutput-etl apply`, in the JVM of a session whose properties are on standard error.
+IN_A_JVM = """
+import sys
+from pgoutput_etl.cli import main
+from pgoutput_etl.spark.session import end_session, start_session
+
+spark = start_session("a job", {"spark.ui.enabled": "false"}, is_light=True)
+java = spark._jvm.java
+options = java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+print(
+    java.time.format.DecimalStyle.ofDefaultLocale(),
+    java.lang.System.getProperty("sun.jnu.encoding"),
+    [option for option in options if option.startswith("-XX:ReservedCodeCacheSize")],
+    file=sys.stderr,
+)
+end_session(spark)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.mark.spark
-def test_standard_output_has_only_the_json_summary(tmp_path: Path, landing: Path) -> None:
+def test_a_run_in_a_foreign_locale(tmp_path: Path, landing: Path) -> None:
+    """Standard output has only the summary as JSON, and Java has ASCII digits, UTF-8 names, and room for compiled
+    code."""
     first = transaction(1, 0x100, table(), insert("1", "a"), insert("2", "b"))
     second = transaction(2, 0x200, update("1", "aa"), delete("2", None), insert("3", "c"), insert("4", "d"))
     (landing / "0.bin").write_bytes(copydata([*first, *second]))
@@ -35,12 +57,14 @@ def test_standard_output_has_only_the_json_summary(tmp_path: Path, landing: Path
     config.write_text(
         f"source: {{name: shop, landing: '{landing}', snapshot: accept}}\ntarget: {{root: '{tmp_path / 'out'}'}}\n"
         f"metrics: {{json: '{lines}', prometheus: '{prometheus}'}}\n"
-        "spark: {spark.sql.shuffle.partitions: 1, spark.sql.adaptive.enabled: false}\n"
+        "spark: {spark.master: 'local[1]', spark.sql.shuffle.partitions: 1, spark.sql.adaptive.enabled: false}\n"
     )
 
-    done = run(ROOT / "spark-submit.sh", "--master=local[1]", ROOT / "jobs/apply.py", "--config", config, "--json")
+    foreign = {"JDK_JAVA_OPTIONS": "-Xshare:auto -Duser.language=ar -Duser.country=EG", "LC_ALL": "C"}
+    done = run(sys.executable, "-c", IN_A_JVM, "apply", "--config", config, "--json", **foreign)
 
     assert done.returncode == 0, done.stderr
+    assert "DecimalStyle[0+-.] UTF-8 ['-XX:ReservedCodeCacheSize=240m']\n" in done.stderr
     summary = json.loads(done.stdout)
     assert (summary["lsn"], summary["exit_code"], summary["files"]) == ("0/200", 0, 1)
     [written] = summary["tables"]
