@@ -36,7 +36,7 @@ _LOG = _FOLDER / "log4j2.properties"
 
 # See log4j2.properties.
 _LOG_CONFIGURATION, _LOG_DETAIL = "log4j2.configurationFile", "pgoutput_etl.log"
-_LOG_LEVEL = "pgoutput_etl.level"
+_LOG_LEVEL, _LOG_TEXTS = "pgoutput_etl.level", "pgoutput_etl.texts"
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # the first of the JVM's options, so that all others take precedence
 
@@ -133,7 +133,9 @@ def _environment(settings: Mapping[str, str], is_light: bool, own: Mapping[str, 
     options += class_options(_find_spark_home(), version, _java_options(settings))
     conf = Path(os.environ.get("SPARK_CONF_DIR") or f"{_find_spark_home()}/conf")
     if _LOG.is_file() and not any((conf / f"log4j2.{suffix}").is_file() for suffix in _LOG_SUFFIXES):
-        options.insert(0, f'-D{_LOG_CONFIGURATION}="{_LOG}" -D{_LOG_LEVEL}={log_level().of_libraries}')
+        level = log_level().of_libraries
+        texts = "WARN" if level == "INFO" else level
+        options.insert(0, f'-D{_LOG_CONFIGURATION}="{_LOG}" -D{_LOG_LEVEL}={level} -D{_LOG_TEXTS}={texts}')
         if DEBUG in os.environ:
             options.insert(0, f"-D{_LOG_DETAIL}=full")
     os.environ.update({_OPTIONS: " ".join(options), **submit})

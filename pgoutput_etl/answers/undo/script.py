@@ -40,13 +40,13 @@ END $$;
 -- delete and insert it.
 CREATE FUNCTION pg_temp.undo_fires() RETURNS TABLE (name text, may_change boolean) LANGUAGE sql AS
   $$SELECT format('%I on %s (%s %s)', tgname, tgrelid::regclass,
-      CASE WHEN tgtype & 2 <> 0 THEN 'BEFORE' ELSE 'AFTER' END, concat_ws(' OR ',
-        CASE WHEN tgtype & 4 <> 0 THEN 'INSERT' END, CASE WHEN tgtype & 16 <> 0 THEN 'UPDATE' END,
-        CASE WHEN tgtype & 8 <> 0 THEN 'DELETE' END)), tgtype & 3 = 3
-  FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_class r ON r.oid = tgrelid
+      CASE WHEN bits & 2 <> 0 THEN 'BEFORE' ELSE 'AFTER' END, concat_ws(' OR ',
+        CASE WHEN bits & 4 <> 0 THEN 'INSERT' END, CASE WHEN bits & 16 <> 0 THEN 'UPDATE' END,
+        CASE WHEN bits & 8 <> 0 THEN 'DELETE' END)), bits & 3 = 3
+  FROM pg_catalog.pg_trigger g JOIN pg_catalog.pg_class r ON r.oid = tgrelid, LATERAL (SELECT tgtype::int) AS k(bits)
   WHERE NOT tgisinternal AND coalesce(to_jsonb(g) ->> 'tgparentid', '0') = '0'
     AND tgenabled::text IN ('A', CASE current_setting('session_replication_role') WHEN 'replica' THEN 'R' ELSE 'O' END)
-    AND EXISTS (SELECT FROM undo_tables t WHERE pg_temp.undo_root(tgrelid) = pg_temp.undo_root(t.relation) AND tgtype &
+    AND EXISTS (SELECT FROM undo_tables t WHERE pg_temp.undo_root(tgrelid) = pg_temp.undo_root(t.relation) AND bits &
       CASE WHEN t.events & 16 <> 0 AND (r.relispartition OR r.relkind = 'p') THEN 28 ELSE t.events END <> 0)
   ORDER BY 1$$;
 CREATE FUNCTION pg_temp.undo_triggers(only_row boolean) RETURNS text LANGUAGE sql AS
