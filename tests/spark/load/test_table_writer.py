@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.load.commit import append, overwrite
 from pgoutput_etl.load.evolve import committed_steps
 from pgoutput_etl.load.table_writer import DeltaTransaction, committing
 from pgoutput_etl.places import Place
+
+pytestmark = pytest.mark.spark
 
 
 def test_a_write_is_its_transactions_whatever_the_session_says(spark: SparkSession, tmp_path: Path) -> None:
