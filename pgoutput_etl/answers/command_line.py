@@ -23,9 +23,14 @@ def job_line(config: Config, job: str, *options: str) -> str:
 
 
 def show_line(path: str) -> str:
-    """The command line that prints rows of the table at this path, as seen from the working folder."""
+    """The command line that prints rows of the table at this path."""
+    return shlex.join((*job_words("show"), seen_from_here(path)))
+
+
+def seen_from_here(path: str) -> str:
+    """The path from the working folder on, if it is below."""
     here = f"{Path.cwd()}/"
-    return shlex.join((*job_words("show"), f"./{path.removeprefix(here)}" if path.startswith(here) else path))
+    return f"./{path.removeprefix(here)}" if path.startswith(here) else path
 
 
 def job_words(job: str) -> tuple[str, ...]:

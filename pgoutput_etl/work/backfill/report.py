@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from pgoutput_etl.answers.command_line import seen_from_here
 from pgoutput_etl.answers.next_commands import NextCommand, next_lines
 from pgoutput_etl.console import counted, grid, print_parts, summary_json
 from pgoutput_etl.exit_codes import quarantine_code
@@ -54,7 +55,7 @@ class BackfillSummary:
 def print_backfill(summary: BackfillSummary, console: Console | None = None) -> None:
     """Prints the tables that a backfill changed."""
     rows = [
-        (t.table.name, (t.table.rows, t.files, t.bytes, t.table.version), (t.how, t.table.path))
+        (t.table.name, (t.table.rows, t.files, t.bytes, t.table.version), (t.how, seen_from_here(t.table.path)))
         for t in summary.tables
         if t.table.held is None
     ]
