@@ -10,10 +10,9 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from os import environ
 from pathlib import Path
 
-from tools.matrix import NOT_INHERITED, build, copy_repository
+from tools.matrix import build, copy_repository, environment, own_environ
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "build" / "dist"
@@ -21,13 +20,8 @@ FOLDER = ROOT / "build" / "dist"
 
 def runs_the_demo(package: Path, folder: Path) -> bool:
     """After installing the package into an environment in this folder."""
-    subprocess.run([sys.executable, "-m", "venv", str(folder / "env")], check=True)
-    python = folder / "env" / "bin" / "python"
-    pip = [str(python), "-m", "pip", "install", "-q"]
-    subprocess.run([*pip, "-r", str(ROOT / "requirements.lock")], check=True)
-    subprocess.run([*pip, "--no-deps", str(package)], check=True)
-    env = {name: value for name, value in environ.items() if not name.startswith(NOT_INHERITED)}
-    demo = subprocess.run([python.with_name("pgoutput-etl"), "demo"], cwd=folder, env=env, check=False)
+    python = environment(folder / "env", (ROOT / "requirements.lock").read_text(encoding="utf-8"), package)
+    demo = subprocess.run([python.with_name("pgoutput-etl"), "demo"], cwd=folder, env=own_environ(), check=False)
     return demo.returncode == 0
 
 

@@ -38,7 +38,7 @@ TESTS = (
     "tests/spark/load/test_type_matrix.py",
 )
 _LEFT_OPEN_BY_SPARK = "ignore:unclosed <socket:ResourceWarning"  # before 4.2, when rows are collected as Arrow
-NOT_INHERITED = ("SPARK_", "PYSPARK_", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+_NOT_INHERITED = ("SPARK_", "PYSPARK_", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +81,28 @@ def pins(spark: str, lock: str) -> str:
 
 def install(spark: str, wheel: Path) -> Path:
     """The Python of a fresh environment with this Spark and the wheel."""
-    folder = FOLDER / spark
+    return environment(FOLDER / spark, pins(spark, (ROOT / "requirements.lock").read_text(encoding="utf-8")), wheel)
+
+
+def environment(folder: Path, requirements: str, package: Path) -> Path:
+    """The Python of a fresh environment in this folder. requirements: in pip's format. package: a wheel or an sdist."""
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-    python = folder / "bin" / "python"
-    requirements = folder / "requirements.txt"
-    requirements.write_text(pins(spark, (ROOT / "requirements.lock").read_text(encoding="utf-8")), encoding="utf-8")
+    python, file = folder / "bin" / "python", folder / "requirements.txt"
+    file.write_text(requirements, encoding="utf-8")
     pip = [str(python), "-m", "pip", "install", "-q"]
-    subprocess.run([*pip, "-r", str(requirements)], check=True)
-    subprocess.run([*pip, "--no-deps", str(wheel)], check=True)
+    subprocess.run([*pip, "-r", str(file)], check=True)
+    subprocess.run([*pip, "--no-deps", str(package)], check=True)
     return python
+
+
+def own_environ() -> dict[str, str]:
+    """This process's variables, without those of its Spark and its Python."""
+    return {name: value for name, value in environ.items() if not name.startswith(_NOT_INHERITED)}
 
 
 def run_tests(spark: str, python: Path, source: Path) -> Cell:
     started = time.monotonic()
-    env = {name: value for name, value in environ.items() if not name.startswith(NOT_INHERITED)}
+    env = own_environ()
     code = f"import json, delta, pyspark, {PACKAGE}; from importlib.metadata import version; print(json.dumps("
     code += f"[pyspark.__version__, version('delta-spark'), {PACKAGE}.__file__]))"
     output = subprocess.run([python, "-c", code], cwd=source, env=env, check=True, capture_output=True, text=True)

@@ -174,7 +174,6 @@ class NoOptions:
 
 R = TypeVar("R", bound=JobReport)
 Q = TypeVar("Q", bound=JobRequest)
-A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)

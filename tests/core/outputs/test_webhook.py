@@ -17,6 +17,7 @@ from pgoutput_etl.config.settings import Metrics, Notify, Occasion, load_config
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.outputs.ended_run import ConditionMetrics, EndedRun, RunMetrics
 from pgoutput_etl.outputs.publish import RunPublisher
+from pgoutput_etl.targets.condition import ConditionKind
 from pgoutput_etl.work.files.recorder import RunRecorder
 
 ROOT = Path(__file__).parents[3]
@@ -110,6 +111,11 @@ def test_a_run_of_the_job_tells_the_webhook(receiver: Receiver) -> None:
     with pytest.raises(ValueError, match="a value"), RunRecorder("shop", Metrics(), Notify(receiver.url)):
         raise ValueError("a value")
     assert [message["error"] for message in receiver.messages] == ["ValueError"]
+
+
+def test_there_is_an_occasion_for_every_state() -> None:
+    """The configuration can't import the states, which are above it."""
+    assert {occasion.value for occasion in Occasion} == {"failed", *(state.value for state in ConditionKind)}
 
 
 def config_with(tmp_path: Path, notify: str) -> Notify | None:
