@@ -221,6 +221,9 @@ def test_the_site_builds_and_refuses_a_broken_link(tmp_path: Path) -> None:
     for name in ("conf", "docs", "notebooks", "tools", "mkdocs.yml", *site_pages.PAGES):
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tmp_path / name)
+    for linked in site_pages.linked_files():
+        (tmp_path / linked).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / linked, tmp_path / linked)
     with (tmp_path / "docs" / "verify.md").open("a", encoding="utf-8") as page:
         page.write("\n[nowhere](maintain.md#no-such-heading)\n")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict"]
