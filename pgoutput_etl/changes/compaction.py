@@ -162,7 +162,7 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
 
     shape: has a key. Keeps all events if a key has a part that its type can't represent.
     """
-    key = _key_codes(events, shape)
+    key = key_codes(events, shape)
     if key is None:
         return events, events.num_rows < 2 and not _leaves_toast(events, shape).any()
     position = _position(events)
@@ -204,7 +204,7 @@ def _leaves_toast(events: pa.RecordBatch, shape: TableShape) -> npt.NDArray[np.b
     return leaves
 
 
-def _key_codes(events: pa.RecordBatch, shape: TableShape) -> Integers | None:
+def key_codes(events: pa.RecordBatch, shape: TableShape) -> Integers | None:
     """A number per key, from 0 without gaps, the same for equal keys. None if the columns alone don't show which are
     equal."""
     codes: Integers | None = None

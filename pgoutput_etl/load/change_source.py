@@ -96,7 +96,7 @@ class ChangeBlocks:
         blocks = _blocks_of_table(self.rows, shape)
         serial = self._serial(task, blocks, window, shape)
         if serial is not None:
-            return TableEvents(_events_of_rows(event_batches, serial, shape), False, changes.size)
+            return TableEvents(lambda: _events_of_rows(event_batches, serial, shape), False, changes.size)
         keys = self._keys(task, blocks, window, shape)
         where, is_net = (blocks, self.rows.statuses, window, shape), True
         if keys is not None and keys.facts.are_unique:
@@ -107,7 +107,9 @@ class ChangeBlocks:
             events = _exchanged(*where, changes.size)
         else:
             events = _net_events(compaction.net_events_of, blocks.coalesce(1), *where[1:])
-        return TableEvents(events, is_net, changes.size, only_inserts=only_inserts, deletes=not only_inserts, keys=keys)
+        return TableEvents(
+            lambda: events, is_net, changes.size, only_inserts=only_inserts, deletes=not only_inserts, keys=keys
+        )
 
     def _on_driver(self, task: TableTask, shape: TableShape, window: Window, only_inserts: bool) -> TableEvents:
         if _may_exchange_keys(task, shape):
@@ -119,10 +121,15 @@ class ChangeBlocks:
         if not is_net and compaction.can_supersede(shape):
             events, is_net = compaction.without_superseded(events, shape)
         net = compaction.as_net(events, shape)
-        local = frame(self.rows.spark, pa.Table.from_batches([net if is_net else events])).coalesce(1)  # one file
+        rows = pa.Table.from_batches([net if is_net else events])
         deletes = bool(pc.any(net.column("_delete")).as_py())
         ranges = ranges_of(events, shape)
-        return TableEvents(local, is_net, task.changes.size, True, only_inserts, deletes, keys, ranges)
+        own = net if is_net else None
+
+        def local() -> DataFrame:
+            return frame(self.rows.spark, rows).coalesce(1)  # one file
+
+        return TableEvents(local, is_net, task.changes.size, True, only_inserts, deletes, keys, ranges, own)
 
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
         shape, window, only_inserts = span.shape, window_of(task, span, self.windows), _only_inserts(task)

@@ -9,11 +9,12 @@ Events have the columns of TableShape.event_schema(); `_seq` orders them by comm
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_, or_
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -36,17 +37,18 @@ from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TableEvents:
     """A table's change events.
 
-    is_net: there is one event per key, with every column, in net_schema. size: approximate bytes, or None if unknown.
-    is_local: the events are on the driver and not recomputed on each use. only_inserts: no event is an UPDATE or a
-    DELETE. deletes: an event may remove a row. keys: of the events if all are INSERTs; None if unknown. ranges: of the
-    keys, if the events are on the driver.
+    make: them as a DataFrame, once it is needed. is_net: there is one event per key, with every column, in net_schema.
+    size: approximate bytes, or None if unknown. is_local: the events are on the driver and not recomputed on each use.
+    only_inserts: no event is an UPDATE or a DELETE. deletes: an event may remove a row. keys: of the events if all are
+    INSERTs; None if unknown. ranges: of the keys, if the events are on the driver. net: the events, if they are net and
+    on the driver.
     """
 
-    frame: DataFrame
+    make: Callable[[], DataFrame]
     is_net: bool = False
     size: int | None = None
     is_local: bool = False
@@ -54,6 +56,11 @@ class TableEvents:
     deletes: bool = True
     keys: BatchKeys | None = None
     ranges: Ranges = field(default_factory=dict)
+    net: pa.RecordBatch | None = None
+
+    @cached_property
+    def frame(self) -> DataFrame:
+        return self.make()
 
     @property
     def are_plain(self) -> bool:

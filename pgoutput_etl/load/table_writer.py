@@ -93,6 +93,11 @@ class TableCommit:
         """True for rows of a table that several sources share."""
         return bool(self.place.tag)
 
+    @property
+    def application(self) -> str:
+        """Delta's identifier of the transaction."""
+        return self.transaction.settings()[TRANSACTION_APPLICATION]
+
     def writer_of(self, rows: DataFrame) -> Any:
         return rows.write.format("delta").options(**self.options)
 

@@ -92,15 +92,15 @@ def _has_floats(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_floating(arrow)) or (pa.types.is_list(arrow) and _has_floats(arrow.value_type))
 
 
-def _has_two_forms(column_type: ColumnType) -> bool:
+def has_two_forms(column_type: ColumnType) -> bool:
     if column_type.element is not None:
-        return _has_two_forms(column_type.element)
+        return has_two_forms(column_type.element)
     return column_type.storage is not Storage.PLAIN
 
 
 def _map_elements(column: Column, column_type: ColumnType, convert: Callable[[Column, ColumnType], Column]) -> Column:
     element = column_type.element
-    if element is None or not _has_two_forms(element):
+    if element is None or not has_two_forms(element):
         return column
     return F.transform(column, lambda item: convert(item, element))
 

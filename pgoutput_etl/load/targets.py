@@ -173,7 +173,7 @@ class DeltaChanges:
             if self.event_filter is None:
                 events = self.source.events(task, span)
             else:  # a change that a later one supersedes may be one that the filter selects
-                events = TableEvents(self.event_filter(self.source.typed_events(task, span), span.shape))
+                events = TableEvents(partial(self.event_filter, self.source.typed_events(task, span), span.shape))
             return partial(again, partial(merge.write, self.spark, task.path, span.shape, events))
         log = self.source.event_log(task, span)
 

@@ -46,17 +46,17 @@ def read_log(spark: SparkSession, place: Place) -> DataFrame | None:
         return DataFrame(cast(Any, spark)._jsparkSession.baseRelationToDataFrame(relation), spark)
 
     now = round(time.time() * 1000)
-    return _of_log(spark, place, read)
+    return of_log(spark, place, read)
 
 
 def newest_version(spark: SparkSession, place: Place) -> int | None:
     """The version that this process read or wrote last."""
-    return _of_log(spark, place, lambda log: int(log.unsafeVolatileSnapshot().version()))
+    return of_log(spark, place, lambda log: int(log.unsafeVolatileSnapshot().version()))
 
 
 def has_bytes(spark: SparkSession, place: Place, most: int) -> bool:
     """True if this version's data files have at most so many bytes according to its checksum file."""
-    checksum = _of_log(spark, place, lambda log: log.unsafeVolatileSnapshot().checksumOpt())  # sizeInBytes runs a job
+    checksum = of_log(spark, place, lambda log: log.unsafeVolatileSnapshot().checksumOpt())  # sizeInBytes runs a job
     return checksum is not None and checksum.isDefined() and bool(checksum.get().tableSizeBytes() <= most)
 
 
@@ -73,7 +73,7 @@ def properties_of(spark: SparkSession, place: Place) -> dict[str, str] | None:
             found[pair._1()] = pair._2()
         return found
 
-    return _of_log(spark, place, read)
+    return of_log(spark, place, read)
 
 
 def newest_commit(spark: SparkSession, place: Place) -> DeltaCommit | None:
@@ -90,14 +90,15 @@ def newest_commit(spark: SparkSession, place: Place) -> DeltaCommit | None:
             None if info is None else DeltaCommit(version, info["operation"], metrics_of(info.get("operationMetrics")))
         )
 
-    return _of_log(spark, place, read)
+    return of_log(spark, place, read)
 
 
 def metrics_of(texts: Mapping[str, str] | None) -> dict[str, int]:
     return {key: int(value) for key, value in (texts or {}).items() if str(value).isdigit()}
 
 
-def _of_log(spark: SparkSession, place: Place, read: Callable[[Any], _T]) -> _T | None:
+def of_log(spark: SparkSession, place: Place, read: Callable[[Any], _T]) -> _T | None:
+    """read: of Delta's DeltaLog."""
     if is_connect(spark) or is_platform_session() or place.is_in_catalog:
         return None
     session = cast(Any, spark)

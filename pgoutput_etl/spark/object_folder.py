@@ -67,6 +67,10 @@ class ObjectFolder:
                 raise
             return None
 
+    def read_bytes(self, name: str) -> bytes:
+        with closing(self._files.open(self._path(name))) as stream:
+            return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream))
+
     def exists(self, name: str) -> bool:
         return bool(self._files.exists(self._path(name)))
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -331,7 +332,9 @@ def test_a_no_op_update_of_a_bag_refreshes_metadata_columns(spark: SparkSession,
     for night, before in enumerate((merge_commit.TargetRows.NOTHING, merge_commit.TargetRows.ROWS)):
         events_table, shape = _inserts_first(replay, night)
         commit = DeltaTransaction("test", "changes", night, 0)
-        merge.write(spark, Place(path), shape, TableEvents(frame(spark, events_table).coalesce(1)), before, commit)
+        merge.write(
+            spark, Place(path), shape, TableEvents(partial(frame(spark, events_table).coalesce, 1)), before, commit
+        )
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
     assert Counter(map(_comparable, rows)) == Counter(map(_comparable, replay.tables()[T].rows))
 

@@ -75,7 +75,7 @@ def events_of(
     data["_chain"] = [None] * len(events)
     schema = target.event_schema()
     arrays = [data[f.name] if isinstance(data[f.name], pa.Array) else pa.array(data[f.name], f.type) for f in schema]
-    return TableEvents(spark.createDataFrame(pa.table(arrays, schema=schema)))
+    return TableEvents(lambda: spark.createDataFrame(pa.table(arrays, schema=schema)))
 
 
 def stored(spark: SparkSession, path: Path) -> list[Row]:

@@ -1,0 +1,171 @@
+"""Commits files to a small Delta table through Delta's own transaction in the JVM.
+
+Writing a DataFrame takes Delta several Spark jobs, most of which compute the table's state. The checksum file beside
+the log has all of it for a small table: its files, and the transaction identifiers of its applications. Delta still
+checks the commit for conflicts and for the table's rules, writes it, its checksum and its checkpoints.
+
+As in delta_log.py, these classes are not part of Delta's API: without them there is no transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote, unquote
+
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.places import Place
+from pgoutput_etl.spark.delta_log import of_log
+from pgoutput_etl.spark.object_folder import ObjectFolder
+from pgoutput_etl.spark.platform import local_path
+from pgoutput_etl.spark.retries import CONFLICTS
+
+Action = dict[str, Any]
+
+_SOURCE_ROWS = "operationNumSourceRows"  # Delta asks for this metric, although it names it otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that has read the whole table, so that Delta refuses it if anything else is committed meanwhile.
+
+    schema: Delta's, as JSON. features: the names of the table's. properties: its configuration. files: its `add`
+    actions (Delta's protocol, *Add File and Remove File*). applications: the last version of each transaction
+    identifier. size: of all files, in bytes.
+    """
+
+    spark: SparkSession
+    folder: str
+    schema: Action
+    partition_columns: tuple[str, ...]
+    features: frozenset[str]
+    properties: Mapping[str, str]
+    files: tuple[Action, ...]
+    applications: Mapping[str, int]
+    size: int
+    _local: str | None
+    _transaction: Any
+    _operation: Any
+
+    def read(self, file: Action) -> bytes:
+        name = unquote(file["path"])
+        return self._folder.read_bytes(name) if self._local is None else Path(self._local, name).read_bytes()
+
+    def _put(self, name: str, content: bytes) -> None:
+        if self._local is None:
+            self._folder.put(name, content, may_exist=False)
+        else:
+            Path(self._local, name).write_bytes(content)
+
+    @property
+    def _folder(self) -> ObjectFolder:
+        return ObjectFolder(self.spark, self.folder)
+
+    def commit(
+        self,
+        application: tuple[str, int],
+        content: bytes | None,
+        statistics: Mapping[str, Any],
+        removed: Sequence[Action],
+        metrics: Mapping[str, int],
+    ) -> int:
+        """Adds a file with this content, unless it is None, removes others, and returns the new version.
+
+        application: the transaction identifier and its version. statistics: of the file's rows, as Delta has them.
+        metrics: for the table's history. Raises Delta's errors if another commit came first. The file is then no part
+        of the table, and is deleted.
+        """
+        now = round(time.time() * 1000)
+        actions: list[Action] = [
+            {"txn": {"appId": application[0], "version": application[1], "lastUpdated": now}},
+            *({"remove": _removal(file, now)} for file in removed),
+        ]
+        name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
+        if content is None:
+            return self._commit(actions, metrics)
+        self._put(name, content)
+        file = {"path": quote(name), "partitionValues": {}, "size": len(content), "modificationTime": now}
+        actions.append({"add": {**file, "dataChange": True, "stats": json.dumps(statistics)}})
+        try:
+            return self._commit(actions, metrics)
+        except CONFLICTS:
+            with suppress(Exception):  # VACUUM removes it later
+                self._folder.delete(name)
+            raise
+
+    def _commit(self, actions: Sequence[Action], metrics: Mapping[str, int]) -> int:
+        java, session = cast(Any, self.spark)._jvm, cast(Any, self.spark)._jsparkSession
+        parse = _object(java.org.apache.spark.sql.delta.actions, "Action").fromJson
+        make = java.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
+        zero = make(session.sparkContext(), "0")
+        names = (*self._operation.operationMetrics().mkString(",").split(","), _SOURCE_ROWS)
+        counts = dict.fromkeys(names, zero)
+        for name, value in metrics.items():
+            counts[name] = make(session.sparkContext(), name)
+            counts[name].set(value)
+        self._transaction.registerSQLMetrics(session, java.PythonUtils.toScalaMap(counts))
+        parsed = java.PythonUtils.toSeq([parse(json.dumps(action)) for action in actions])
+        return int(self._transaction.commit(parsed, self._operation))
+
+
+def open_transaction(spark: SparkSession, place: Place, most: int) -> OpenTransaction | None:
+    """None unless the table's checksum file shows all of its files, and that they have at most `most` bytes. spark: its
+    settings give the commit's metadata."""
+    return of_log(spark, place, partial(_opened, spark, most))
+
+
+def _opened(spark: SparkSession, most: int, log: Any) -> OpenTransaction | None:
+    java, session = cast(Any, spark)._jvm, cast(Any, spark)._jsparkSession
+    SparkSession._get_j_spark_session_class(java).setActiveSession(session)  # Delta asks it for settings
+    transaction = log.startTransaction()
+    snapshot = transaction.snapshot()
+    found = snapshot.checksumOpt()
+    checksum = found.get() if found.isDefined() else None
+    if checksum is None or checksum.tableSizeBytes() > most:
+        return None
+    files, applications = checksum.allFiles(), checksum.setTransactions()
+    if not (files.isDefined() and applications.isDefined()):
+        return None
+    transaction.readWholeTable()
+    metadata = json.loads(snapshot.metadata().json())["metaData"]
+    folder = str(log.dataPath().toString())
+    nothing = java.PythonUtils.toSeq([])
+    merge = _object(java.org.apache.spark.sql.delta.DeltaOperations, "Merge")
+    return OpenTransaction(
+        spark=spark,
+        folder=folder,
+        schema=json.loads(metadata["schemaString"]),
+        partition_columns=tuple(metadata["partitionColumns"]),
+        features=frozenset(filter(None, snapshot.protocol().readerAndWriterFeatureNames().mkString(",").split(","))),
+        properties=metadata["configuration"],
+        files=tuple(json.loads(text)["add"] for text in _json_of(files.get())),
+        applications={
+            entry["appId"]: entry["version"] for entry in (json.loads(t)["txn"] for t in _json_of(applications.get()))
+        },
+        size=int(checksum.tableSizeBytes()),
+        _local=local_path(spark, folder),
+        _transaction=transaction,
+        _operation=merge.apply(java.scala.Option.empty(), nothing, nothing, nothing),
+    )
+
+
+def _json_of(actions: Any) -> list[str]:
+    return [str(actions.apply(n).json()) for n in range(actions.size())]
+
+
+def _removal(file: Action, now: int) -> Action:
+    kept: Action = {name: file[name] for name in ("path", "partitionValues", "size", "stats") if name in file}
+    return {**kept, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
+
+
+def _object(owner: Any, name: str) -> Any:
+    """A Scala object."""
+    return getattr(getattr(owner, f"{name}$"), "MODULE$")

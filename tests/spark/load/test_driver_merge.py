@@ -1,0 +1,175 @@
+"""The driver merges small tables without a Spark job, as Delta would, or leaves them to Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from delta.exceptions import ConcurrentAppendException
+from pyspark.sql import SparkSession
+
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.spark.delta_transaction import OpenTransaction
+from tests.support.jobs import Job, Nights, dying
+from tests.support.small_archives import Change, delete, insert, table, transaction, update
+
+pytestmark = pytest.mark.spark
+
+NAMES = {1: "one", 2: "two", 3: "three"}
+ROWS = [insert(*row, oid=oid) for oid in NAMES for row in (("1", "a"), ("2", "b"))]
+
+
+@contextmanager
+def commits() -> Iterator[list[str]]:
+    """The folders of the tables that the driver commits to within the context."""
+    folders: list[str] = []
+    original = OpenTransaction.commit
+
+    def commit(self: OpenTransaction, *given: Any) -> int:
+        folders.append(Path(self.folder).name)
+        return original(self, *given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(OpenTransaction, "commit", commit)
+        yield folders
+
+
+def history(job: Job, name: str) -> dict[str, Any]:
+    [row] = job.spark.sql(f"DESCRIBE HISTORY delta.`{job.path('public', name)}` LIMIT 1").collect()
+    return row.asDict()
+
+
+def actions(job: Job, name: str) -> list[dict[str, Any]]:
+    """Of the newest commit."""
+    newest = max((job.path("public", name) / "_delta_log").glob("*.json"))
+    return [json.loads(line) for line in newest.read_text().splitlines()]
+
+
+def jobs_of(spark: SparkSession) -> int:
+    store: Any = spark.sparkContext._jsc.sc().statusStore()
+    return int(store.jobsList(None).size())
+
+
+def test_small_tables_are_merged_without_a_spark_job(nights: Nights) -> None:
+    job, spark = nights.job, nights.job.spark
+    tables = [table(oid=oid, name=name) for oid, name in NAMES.items()]
+    nights.night(transaction(1, 100, *tables, *ROWS))
+
+    def changes(oid: int, text: str) -> list[Change]:
+        return [
+            update("1", text, oid=oid),
+            insert("3", text, oid=oid),
+            delete("2", oid=oid),
+            update("4", text, old_key=("3",), oid=oid),
+        ]
+
+    taken = {}
+    with commits() as folders:
+        for night, oids in ((2, [1]), (3, [2, 3])):
+            before = jobs_of(spark)
+            summary = nights.night(
+                transaction(night, 100 * night, *(change for oid in oids for change in changes(oid, "c")))
+            )
+            taken[len(oids)] = jobs_of(spark) - before
+            for written in summary.tables:
+                assert (written.inserted, written.updated, written.deleted, written.rows) == (1, 1, 1, 2)
+    assert sorted(folders) == sorted(NAMES.values())
+    assert taken[2] == taken[1], "the second table takes none"
+    assert [nights.values(name) for name in NAMES.values()] == [[("1", "c"), ("4", "c")]] * 3
+    row = history(job, "three")
+    assert row["operation"] == "MERGE"
+    assert json.loads(row["userMetadata"])["batch"] == 3
+    metrics = {name.removeprefix("numTargetRows"): int(value) for name, value in row["operationMetrics"].items()}
+    assert {name: metrics[name] for name in ("Inserted", "Updated", "Deleted", "Copied")} == {
+        "Inserted": 1, "Updated": 1, "Deleted": 1, "Copied": 0,
+    }  # fmt: skip
+    [added] = [action["add"] for action in actions(job, "three") if "add" in action]
+    assert json.loads(added["stats"])["numRecords"] == 2
+    stored = spark.read.format("delta").load(str(job.path("public", "three")))
+    assert [len(stored.where(f"id = '{key}'").inputFiles()) for key in ("1", "7")] == [1, 0], "by the file's statistics"
+
+    nights.night(transaction(4, 400, insert("5", "d", oid=1), delete("1", oid=2), delete("4", oid=2)))
+    assert nights.values("one") == [("1", "c"), ("4", "c"), ("5", "d")]
+    assert [name for action in actions(job, "one") for name in action if name in ("add", "remove")] == ["add"]
+    assert nights.values("two") == []
+    assert [name for action in actions(job, "two") for name in action if name in ("add", "remove")] == ["remove"]
+
+
+def test_a_commit_in_between_is_not_lost(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, spark = nights.job, nights.job.spark
+    nights.night(transaction(1, 100, table(), insert("1", "a"), insert("2", "b")))
+    path = job.path("public", "t")
+    original, refused = OpenTransaction._commit, []
+
+    def late(self: OpenTransaction, *given: Any) -> int:
+        """Somebody adds a row after this run has read the table."""
+        if not refused:
+            other = spark.newSession().read.format("delta").load(str(path)).where("id = 2")
+            other.selectExpr("'9' AS id", "* EXCEPT (id)").write.format("delta").mode("append").save(str(path))
+        try:
+            return original(self, *given)
+        except ConcurrentAppendException as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(OpenTransaction, "_commit", late)
+    nights.night(transaction(2, 200, update("1", "c")))
+    assert len(refused) == 1
+    assert nights.values("t") == [("1", "c"), ("2", "b"), ("9", "b")]
+    logged = {
+        action["add"]["path"]
+        for commit in (path / "_delta_log").glob("*.json")
+        for action in map(json.loads, commit.read_text().splitlines())
+        if "add" in action
+    }
+    assert {
+        str(file.relative_to(path)) for file in path.rglob("*.parquet") if "_delta_log" not in file.parts
+    } == logged, "the refused file is deleted"
+
+
+def test_what_the_driver_does_not_know_is_left_to_spark(nights: Nights) -> None:
+    job, spark = nights.job, nights.job.spark
+    changed = {
+        1: "SET TBLPROPERTIES (delta.enableChangeDataFeed = true)",
+        2: "ADD COLUMNS (note STRING)",
+        3: "ADD CONSTRAINT short CHECK (length(v) < 5)",
+    }
+    tables = [table(oid=oid, name=name) for oid, name in NAMES.items()]
+    nights.night(transaction(1, 100, *tables, *ROWS))
+    for oid, statement in changed.items():
+        spark.sql(f"ALTER TABLE delta.`{job.path('public', NAMES[oid])}` {statement}")
+    with commits() as folders:
+        summary = nights.night(
+            transaction(2, 200, *(update("1", "a long text" if oid == 3 else "c", oid=oid) for oid in NAMES))
+        )
+    assert folders == []
+    assert [bool(written.held) for written in summary.tables] == [False, True, False], (
+        "Delta has checked the constraint"
+    )
+    assert [nights.values(name)[0][:2] for name in ("one", "two")] == [("1", "c")] * 2
+
+    nights.night(transaction(3, 300, table(oid=4, name="marked"), insert("1", "a", oid=4), insert("2", "b", oid=4)))
+    marked = f"delta.`{job.path('public', 'marked')}`"
+    spark.sql(f"DELETE FROM {marked} WHERE id = '2'")  # a deletion vector
+    with commits() as folders:
+        nights.night(transaction(4, 400, update("1", "c", oid=4)))
+        assert folders == []
+        nights.night(transaction(5, 500, update("1", "d", oid=4)))
+        assert folders == ["marked"]
+    assert nights.values("marked") == [("1", "d")]
+
+
+def test_a_run_that_died_after_the_commit_is_finished(nights: Nights) -> None:
+    nights.night(transaction(1, 100, table(), insert("1", "a")))
+    with commits() as folders:
+        nights.land(transaction(2, 200, update("1", "b")))
+        with dying(DeltaLedger, "close"):
+            nights.job.run()
+        summary = nights.job.run()
+    assert folders == ["t"]
+    assert nights.values("t") == [("1", "b")]
+    assert [written.updated for written in summary.tables] == [1], "from Delta's history"
