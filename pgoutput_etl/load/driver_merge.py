@@ -36,6 +36,8 @@ from pgoutput_etl.types import Storage
 
 SMALL_BYTES = 1 << 22
 
+_BATCH_ROWS, _MOST_BYTES = 512, 1 << 27  # of decoded rows
+
 _FEATURES = {
     *("allowColumnDefaults", "appendOnly", "changeDataFeed", "checkConstraints", "checkpointProtection"),
     *("columnMapping", "deletionVectors", "domainMetadata", "generatedColumns", "inCommitTimestamp", "invariants"),
@@ -151,8 +153,9 @@ def _stored(transaction: OpenTransaction, columns: Mapping[str, _Column]) -> pa.
     schema = pa.schema([pa.field(name, column.kind) for name, column in columns.items()])
     parts = []
     for file in transaction.files:
-        content = pa.BufferReader(transaction.read(file))
-        found = pq.ParquetFile(content, coerce_int96_timestamp_unit="us").read()
+        found = _decoded(transaction.read(file))
+        if found is None:
+            return None
         arrays = []
         for column in columns.values():
             at = found.schema.get_field_index(column.stored)
@@ -163,6 +166,17 @@ def _stored(transaction: OpenTransaction, columns: Mapping[str, _Column]) -> pa.
                 return None
         parts.append(pa.table(arrays, schema=schema))
     return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _decoded(content: bytes) -> pa.Table | None:
+    """None for rows of many bytes: few bytes may stand for many equal values."""
+    file, batches, size = pq.ParquetFile(pa.BufferReader(content), coerce_int96_timestamp_unit="us"), [], 0
+    for batch in file.iter_batches(_BATCH_ROWS):
+        size += batch.nbytes
+        if size > _MOST_BYTES:
+            return None
+        batches.append(batch)
+    return pa.Table.from_batches(batches, file.schema_arrow)
 
 
 def _news(net: pa.RecordBatch, shape: TableShape, columns: Mapping[str, _Column]) -> pa.Table | None:

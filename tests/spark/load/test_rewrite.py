@@ -1,4 +1,4 @@
-"""A small table is rewritten instead of merged, unless that would lose something."""
+"""A small table that the driver doesn't merge is rewritten instead of merged, unless that would lose something."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from pgoutput_etl.load import rewrite
+from pgoutput_etl.load import driver_merge, rewrite
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import read_table, save
 from pgoutput_etl.spark.delta_log import DeltaCommit, newest_commit
@@ -31,6 +31,7 @@ def test_a_small_table_is_rewritten_unless_that_would_lose_something(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, spark = nights.job, nights.job.spark
+    monkeypatch.setattr(driver_merge, "SMALL_BYTES", -1)
     tables = [table(oid=oid, name=name) for oid, name in NAMES.items()]
     rows = [insert(*row, oid=oid) for oid in NAMES for row in (("1", "a"), ("2", "b"))]
     nights.night(transaction(1, 100, *tables, *rows))
