@@ -29,12 +29,11 @@ from pgoutput_etl.load.table_writer import TableCommit
 from pgoutput_etl.load.target_columns import has_two_forms
 from pgoutput_etl.schema.table_shape import TIMESTAMP, TableShape
 from pgoutput_etl.spark.arrow_types import spark_type
-from pgoutput_etl.spark.delta_transaction import OpenTransaction, open_transaction
+from pgoutput_etl.spark.delta_write import DeltaWrite, open_write
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, UNREPRESENTABLE_COLUMN
+from pgoutput_etl.targets.write_method import SMALL_BYTES
 from pgoutput_etl.types import Storage
-
-SMALL_BYTES = 1 << 22
 
 _BATCH_ROWS, _MOST_BYTES = 512, 1 << 27  # of decoded rows
 
@@ -86,7 +85,7 @@ def merge_on_driver(table: TableCommit, shape: TableShape, net: pa.RecordBatch) 
     written, if the table is one for Spark."""
     if table.is_tagged or not table.options or any(_is_odd(shape, i, net) for i in shape.key):
         return None
-    transaction = open_transaction(table.spark, table.place, SMALL_BYTES)
+    transaction = open_write(table.spark, table.place, SMALL_BYTES)
     columns = None if transaction is None else _columns(transaction, shape)
     if transaction is None or columns is None:
         return None
@@ -101,7 +100,7 @@ def merge_on_driver(table: TableCommit, shape: TableShape, net: pa.RecordBatch) 
     return None if merged is None else merged.commit(transaction, application, columns, news)
 
 
-def _columns(transaction: OpenTransaction, shape: TableShape) -> dict[str, _Column] | None:
+def _columns(transaction: DeltaWrite, shape: TableShape) -> dict[str, _Column] | None:
     """The table's columns by name. None if it is more than its columns and their values."""
     properties = {name: value.lower() for name, value in transaction.properties.items()}
     if (
@@ -148,7 +147,7 @@ def _is_odd(shape: TableShape, i: int, net: pa.RecordBatch) -> bool:
     )
 
 
-def _stored(transaction: OpenTransaction, columns: Mapping[str, _Column]) -> pa.Table | None:
+def _stored(transaction: DeltaWrite, columns: Mapping[str, _Column]) -> pa.Table | None:
     """The table's rows, by name. None if a file has other types than the table."""
     schema = pa.schema([pa.field(name, column.kind) for name, column in columns.items()])
     parts = []
@@ -224,7 +223,7 @@ class _Merged:
 
     def commit(
         self,
-        transaction: OpenTransaction,
+        transaction: DeltaWrite,
         application: tuple[str, int],
         columns: Mapping[str, _Column],
         news: pa.Table,

@@ -29,7 +29,7 @@ from pgoutput_etl.load.mismatches import (
     net_deletes,
 )
 from pgoutput_etl.load.net_effect import TableEvents, as_net_rows, net_rows, resolve_moves, with_sequence
-from pgoutput_etl.load.rewrite import SMALL_ROWS, awaited, net_merge, rewrite, small_table
+from pgoutput_etl.load.rewrite import awaited, net_merge, rewrite, small_table
 from pgoutput_etl.load.shared_table import tagged_target
 from pgoutput_etl.load.table_writer import DeltaTransaction, TableCommit, committing
 from pgoutput_etl.load.target_columns import net_values, selected
@@ -39,6 +39,7 @@ from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.session import FOR_FEW_ROWS, NO_BROADCAST, temporarily
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.write_method import (
+    SMALL_ROWS,
     WriteFacts,
     WriteMethod,
     absence_matters,

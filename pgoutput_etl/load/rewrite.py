@@ -19,10 +19,7 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import read_table, save
 from pgoutput_etl.spark.delta_log import has_bytes, newest_version, properties_of, read_log
-
-SMALL_ROWS = 50_000
-
-_SMALL_BYTES = 1 << 22
+from pgoutput_etl.targets.write_method import SMALL_BYTES, SMALL_ROWS
 
 _PATIENCE = 60  # seconds until Spark has reported what it counted; usually milliseconds
 
@@ -39,7 +36,7 @@ def small_table(spark: SparkSession, path: Place, shape: TableShape, rows: int |
         return None
     target = read_log(spark, path)  # lists the log, before it is asked
     target = read_table(spark, path) if target is None else target
-    if not has_bytes(spark, path, _SMALL_BYTES) or sorted(target.columns) != sorted(updated_values(shape)):
+    if not has_bytes(spark, path, SMALL_BYTES) or sorted(target.columns) != sorted(updated_values(shape)):
         return None
     properties = properties_of(spark, path)
     if (

@@ -10,6 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+# A table of at most so many rows, in files of so many bytes, is written anew in less time than a MERGE takes.
+SMALL_ROWS = 50_000
+SMALL_BYTES = 1 << 22
+
 
 class WriteMethod(Enum):
     """Each method makes one Delta commit."""

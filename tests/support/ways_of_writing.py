@@ -22,6 +22,6 @@ PARAMETERS = [pytest.param(way, marks=[pytest.mark.soak] * (way != "merged")) fo
 def write_as(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     merged, small_table, on_driver, in_one_task = WAYS[way]
     monkeypatch.setattr(driver_merge, "SMALL_BYTES", merged)
-    monkeypatch.setattr(rewrite, "_SMALL_BYTES", small_table)
+    monkeypatch.setattr(rewrite, "SMALL_BYTES", small_table)
     monkeypatch.setattr(change_source, "DRIVER_TABLE_BYTES", on_driver)
     monkeypatch.setattr(change_source, "SINGLE_TASK_BYTES", in_one_task)

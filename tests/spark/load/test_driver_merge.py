@@ -26,9 +26,9 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
-from pgoutput_etl.spark import delta_transaction
+from pgoutput_etl.spark import delta_write
 from pgoutput_etl.spark.connect import frame
-from pgoutput_etl.spark.delta_transaction import OpenTransaction
+from pgoutput_etl.spark.delta_write import DeltaWrite
 from pgoutput_etl.types import column_type
 from tests.spark.load.test_storage import HSTORE, INT, ONE, TWO, USER_TYPES, Values, events_of
 from tests.support.jobs import Job, Nights, dying
@@ -45,14 +45,14 @@ ROWS = [insert(*row, oid=oid) for oid in NAMES for row in (("1", "a"), ("2", "b"
 def commits() -> Iterator[list[str]]:
     """The folders of the tables that the driver commits to within the context."""
     folders: list[str] = []
-    original = OpenTransaction.commit
+    original = DeltaWrite.commit
 
-    def commit(self: OpenTransaction, *given: Any) -> int:
+    def commit(self: DeltaWrite, *given: Any) -> int:
         folders.append(Path(self.folder).name)
         return original(self, *given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(OpenTransaction, "commit", commit)
+        patch.setattr(DeltaWrite, "commit", commit)
         yield folders
 
 
@@ -111,7 +111,7 @@ def test_small_tables_are_merged_without_a_spark_job(nights: Nights, monkeypatch
     assert [len(stored.where(f"id = '{key}'").inputFiles()) for key in ("1", "7")] == [1, 0], "by the file's statistics"
 
     with monkeypatch.context() as patch:
-        patch.setattr(delta_transaction, "local_path", lambda *_: None)  # as on object storage: through Hadoop
+        patch.setattr(delta_write, "local_path", lambda *_: None)  # as on object storage: through Hadoop
         nights.night(transaction(4, 400, insert("5", "d", oid=1), delete("1", None, oid=2), delete("4", None, oid=2)))
     assert nights.values("one") == [("1", "c"), ("4", "c"), ("5", "d")]
     assert [name for action in actions(job, "one") for name in action if name in ("add", "remove")] == ["add"]
@@ -123,10 +123,10 @@ def test_a_commit_in_between_is_not_lost(nights: Nights, monkeypatch: pytest.Mon
     job, spark = nights.job, nights.job.spark
     nights.night(transaction(1, 100, table(), insert("1", "a"), insert("2", "b")))
     path = job.path("public", "t")
-    original = OpenTransaction._commit
+    original = DeltaWrite._commit
     refused: list[Exception] = []
 
-    def late(self: OpenTransaction, *given: Any) -> int:
+    def late(self: DeltaWrite, *given: Any) -> int:
         """Somebody adds a row after this run has read the table."""
         if not refused:
             other = spark.newSession().read.format("delta").load(str(path)).where("id = 2")
@@ -137,7 +137,7 @@ def test_a_commit_in_between_is_not_lost(nights: Nights, monkeypatch: pytest.Mon
             refused.append(error)
             raise
 
-    monkeypatch.setattr(OpenTransaction, "_commit", late)
+    monkeypatch.setattr(DeltaWrite, "_commit", late)
     nights.night(transaction(2, 200, update("1", "c")))
     assert len(refused) == 1
     assert nights.values("t") == [("1", "c"), ("2", "b"), ("9", "b")]

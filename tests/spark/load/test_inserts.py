@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from pgoutput_etl.load import change_source, rewrite
+from pgoutput_etl.load import change_source, driver_merge, rewrite
 from pgoutput_etl.protocol.messages import Origin
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.transactions.origin_filter import Origins
@@ -25,8 +25,9 @@ INT8 = 20
 
 @pytest.fixture(autouse=True)
 def _no_table_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small table is rewritten instead of merged."""
-    monkeypatch.setattr(rewrite, "_SMALL_BYTES", -1)
+    """A small table is written anew instead."""
+    monkeypatch.setattr(driver_merge, "SMALL_BYTES", -1)
+    monkeypatch.setattr(rewrite, "SMALL_BYTES", -1)
 
 
 NAMES = {1: "truncated", 2: "origins", 3: "republished", 4: "filtered", 5: "composite", 6: "doubled", 7: "rising"}

@@ -34,7 +34,7 @@ _SOURCE_ROWS = "operationNumSourceRows"  # Delta asks for this metric, although 
 
 
 @dataclass(frozen=True, slots=True)
-class OpenTransaction:
+class DeltaWrite:
     """A transaction that has read the whole table, so that Delta refuses it if anything else is committed meanwhile.
 
     schema: Delta's, as JSON. features: the names of the table's. properties: its configuration. files: its `add`
@@ -116,15 +116,15 @@ class OpenTransaction:
         return int(self._transaction.commit(parsed, self._operation))
 
 
-def open_transaction(spark: SparkSession, place: Place, most: int) -> OpenTransaction | None:
+def open_write(spark: SparkSession, place: Place, most: int) -> DeltaWrite | None:
     """None unless the table's checksum file shows all of its files, and that they have at most `most` bytes. spark: its
     settings give the commit's metadata."""
     return of_log(spark, place, partial(_opened, spark, most))
 
 
-def _opened(spark: SparkSession, most: int, log: Any) -> OpenTransaction | None:
+def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
     java, session = cast(Any, spark)._jvm, cast(Any, spark)._jsparkSession
-    SparkSession._get_j_spark_session_class(java).setActiveSession(session)  # Delta asks it for settings
+    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)  # Delta asks it for settings
     transaction = log.startTransaction()
     snapshot = transaction.snapshot()
     found = snapshot.checksumOpt()
@@ -139,7 +139,7 @@ def _opened(spark: SparkSession, most: int, log: Any) -> OpenTransaction | None:
     folder = str(log.dataPath().toString())
     nothing = java.PythonUtils.toSeq([])
     merge = _object(java.org.apache.spark.sql.delta.DeltaOperations, "Merge")
-    return OpenTransaction(
+    return DeltaWrite(
         spark=spark,
         folder=folder,
         schema=json.loads(metadata["schemaString"]),
