@@ -1,10 +1,10 @@
 """Runs the benchmarks, prints their figures, and saves them to build/bench/bench.json.
 
-    python -m benchmarks [decoding typing job baselines small late merge nights growth memory heap known] [--scale 0.1]
-        [--runs 3] [--only pgbench]
+    python -m benchmarks [decoding typing job baselines small cold late merge nights growth memory heap known]
+        [--scale 0.1] [--runs 3] [--only pgbench] [--check]
 
 Machines differ, and so does one machine over time: compare the ratios, which come from the same run. All parts run by
-default.
+default. --check compares figures with the goals of benchmarks/goals.py.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.corpora import BUILD
+from benchmarks.goals import checked
 from benchmarks.report import console, machine, previous_figures, save, show
 
 if TYPE_CHECKING:
@@ -161,6 +162,14 @@ def small(options: Options, progress: Progress) -> list[dict[str, Any]]:
     return nights
 
 
+def cold(options: Options, progress: Progress) -> list[dict[str, Any]]:
+    from benchmarks.cold import measure_cold
+
+    commands = [asdict(command) for command in measure_cold(options.runs, progress)]
+    show("Commands with their start", commands)
+    return commands
+
+
 def late(options: Options, progress: Progress) -> list[dict[str, Any]]:
     from benchmarks.late_storage import measure_late_storage
 
@@ -197,6 +206,7 @@ PARTS: dict[str, Callable[[Options, Progress], Any]] = {
     "job": job,
     "baselines": baselines,
     "small": small,
+    "cold": cold,
     "late": late,
     "merge": merge,
     "nights": nights,
@@ -222,16 +232,28 @@ def main() -> int:
         help="a scenario of the job, or a growth series: tables, files, bytes; may be repeated",
     )
     parser.add_argument("--json", type=Path, default=BUILD / "bench.json", metavar="FILE", help="the file for figures")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a figure is beyond its goal")
     arguments = parser.parse_args()
     unknown = set(arguments.parts) - set(PARTS)
     if unknown:
         parser.error(f"expected parts of {', '.join(PARTS)}, found {', '.join(sorted(unknown))}")
     options = Options(arguments.scale, arguments.runs, tuple(arguments.only), arguments.json)
+    found: dict[str, Any] = {}
     for part in arguments.parts or PARTS:
         with _progress(part) as progress:
-            results = PARTS[part](options, progress)
-        _save(options, {part: results})
-    return 0
+            found[part] = PARTS[part](options, progress)
+        _save(options, {part: found[part]})
+    return _check(found) if arguments.check else 0
+
+
+def _check(results: dict[str, Any]) -> int:
+    """The exit code: 1 if a figure is beyond its goal, 2 if none of these parts has a goal."""
+    rows = [*checked(results)]
+    if not rows:
+        console(stderr=True).print("expected a part with goals (benchmarks/goals.py), found none", markup=False)
+        return 2
+    show("Goals, on two quiet cores at scale 1", map(asdict, rows))
+    return 0 if all(row.reached for row in rows) else 1
 
 
 def _save(options: Options, parts: dict[str, Any]) -> None:

@@ -7,7 +7,6 @@ start of its session.
 
 from __future__ import annotations
 
-import resource
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.cold import used_by_children
 from benchmarks.corpora import ROOT
 from benchmarks.event_log import event_log, logged_work, now
 from benchmarks.jobs import configured, run_job
@@ -129,14 +129,9 @@ def _separate(nights: _Nights, runs: int) -> SmallNight:
     cpu, seconds = [], []
     for _ in range(runs):
         nights.land(1)
-        before, began = _used_by_children(), time.perf_counter()
+        before, began = used_by_children(), time.perf_counter()
         command = [str(part) for part in (ROOT / "spark-submit.sh", ROOT / "jobs/apply.py", "--config", file)]
         subprocess.run(command, check=True, capture_output=True)
-        cpu.append(_used_by_children() - before)
+        cpu.append(used_by_children() - before)
         seconds.append(time.perf_counter() - began)
     return SmallNight("with its session", 1, None, median(cpu), median(seconds))
-
-
-def _used_by_children() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
