@@ -92,12 +92,12 @@ def merge_on_driver(table: TableCommit, shape: TableShape, net: pa.RecordBatch) 
     application = (table.application, table.transaction.batch)
     if transaction.applications.get(application[0], -1) >= application[1]:
         return written(table)  # a run that died has written it
-    stored = _stored(transaction, columns)
-    news = _news(net, shape, columns)
-    if stored is None or news is None:
-        return None
-    merged = _Merged.of(stored, net, shape)
-    return None if merged is None else merged.commit(transaction, application, columns, news)
+    try:
+        stored, news = _stored(transaction, columns), _news(net, shape, columns)
+        merged = None if stored is None else _Merged.of(stored, net, shape)
+        return None if merged is None else merged.commit(transaction, application, columns, news)
+    except (OSError, pa.ArrowException):
+        return None  # a file is gone, is damaged, or can't be written: Spark says so
 
 
 def _columns(transaction: DeltaWrite, shape: TableShape) -> dict[str, _Column] | None:
@@ -148,7 +148,7 @@ def _is_odd(shape: TableShape, i: int, net: pa.RecordBatch) -> bool:
 
 
 def _stored(transaction: DeltaWrite, columns: Mapping[str, _Column]) -> pa.Table | None:
-    """The table's rows, by name. None if a file has other types than the table."""
+    """The table's rows, by name. None if they are many bytes. Raises Arrow's error for other types than the table's."""
     schema = pa.schema([pa.field(name, column.kind) for name, column in columns.items()])
     parts = []
     for file in transaction.files:
@@ -159,10 +159,7 @@ def _stored(transaction: DeltaWrite, columns: Mapping[str, _Column]) -> pa.Table
         for column in columns.values():
             at = found.schema.get_field_index(column.stored)
             values = pa.nulls(found.num_rows, column.kind) if at < 0 else found.column(at)
-            try:
-                arrays.append(values.cast(column.kind))
-            except pa.ArrowException:
-                return None
+            arrays.append(values.cast(column.kind))
         parts.append(pa.table(arrays, schema=schema))
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
@@ -178,18 +175,15 @@ def _decoded(content: bytes) -> pa.Table | None:
     return pa.Table.from_batches(batches, file.schema_arrow)
 
 
-def _news(net: pa.RecordBatch, shape: TableShape, columns: Mapping[str, _Column]) -> pa.Table | None:
-    """The net rows as rows of the table, also those of deleted rows. None if a value doesn't fit."""
+def _news(net: pa.RecordBatch, shape: TableShape, columns: Mapping[str, _Column]) -> pa.Table:
+    """The net rows as rows of the table, also those of deleted rows."""
     values = {column.name: net.column(f"c{i}") for i, column in enumerate(shape.columns)}
     metadata = ("_lsn", "_ts", "_xid", "_unrep")
     values |= {name: net.column(column) for name, column in zip(METADATA_COLUMNS, metadata, strict=True)}
-    arrays = []
-    for name, column in columns.items():
-        try:
-            is_map = pa.types.is_map(column.kind)
-            arrays.append(_as_map(values[name], column.kind) if is_map else values[name].cast(column.kind))
-        except pa.ArrowException:
-            return None
+    arrays = [
+        _as_map(values[name], column.kind) if pa.types.is_map(column.kind) else values[name].cast(column.kind)
+        for name, column in columns.items()
+    ]
     return pa.table(arrays, names=list(columns))
 
 

@@ -8,9 +8,15 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import ParamSpec, TypeVar
 
 from delta import exceptions
+
+with suppress(ImportError):  # a client of Spark Connect only
+    # Turns Java's errors into these classes. Delta Lake 4.0 leaves the import to its users.
+    import_module("delta.exceptions.captured")
 
 P = ParamSpec("P")
 

@@ -25,12 +25,13 @@ from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
 from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.changes.events import HEAP_PER_BYTE
-from pgoutput_etl.load import targets, writer
+from pgoutput_etl.load import driver_merge, targets, writer
 from pgoutput_etl.load.holding import SPARK_ERRORS, spark_fault
 from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.spark import retries
+from pgoutput_etl.spark.delta_write import DeltaWrite
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from pgoutput_etl.work.upkeep import retention
@@ -51,6 +52,7 @@ CALLS: tuple[tuple[type, str], ...] = (
     (DataFrameWriter, "save"),
     (DataFrameReader, "load"),
     (SparkSession, "sql"),
+    *((DeltaWrite, name) for name in ("read", "commit")),
 )
 
 REASONS = ("Spark or Delta Lake failed: ", "Delta refuses the layout of ")
@@ -159,6 +161,7 @@ ALL = BackfillRequest(("*",))
     ("calls", "rules", "messages"),
     [
         pytest.param(14, layout, create, id="create", marks=pytest.mark.soak),
+        pytest.param(2, no_rules, change, id="write on the driver"),
         pytest.param(10, no_rules, change, id="write"),
         pytest.param(16, layout_of_altered, alter, id="evolve, lay out, and write", marks=pytest.mark.soak),
         pytest.param(20, other_places, change, id="move", marks=pytest.mark.soak),
@@ -170,9 +173,12 @@ def test_every_call_to_delta_may_fail(
     calls: int,
     rules: Callable[[dict[int, str]], str],
     messages: Callable[[dict[int, str]], list[PgoutputMessage]] | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of as many tables as there are calls, each fails at another one. A rebuild then mends all of them."""
     tables, faults, job = names(calls), Faults(nights.job.spark), nights.job
+    if calls > 2:
+        monkeypatch.setattr(driver_merge, "SMALL_BYTES", -1)
     if messages is not create:
         assert nights.night(create(tables)).exit_code == 0
     job.overrides.append(rules(tables))
