@@ -29,8 +29,8 @@ from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 
 ENABLED = "enabled: "  # what a commit's step begins with; the rest is the need
 
-# From so many rows on, a MERGE marks rows instead of rewriting their files.
-LARGE_ROWS = 1_000_000
+# Rows times columns, from which on a MERGE marks rows instead of rewriting their files (docs/layout.md).
+LARGE_VALUES = 8_000_000
 
 
 class TableFeature(Enum):
@@ -89,10 +89,18 @@ def _needs(
             yield from _of_migration(spark, place, migration, task.mode)
         if task.state is not None:
             yield from _of_names(column.name for column in shape.columns)
-    is_merged = before is TargetRows.ROWS and not shape.is_bag and table_mode(task.mode).has_rows
-    rows = None if task.state is None else task.state.rows
-    if is_merged and rows is not None and rows >= LARGE_ROWS and (task.changes.updates or task.changes.deletes):
-        yield FeatureNeed(TableFeature.DELETION_VECTORS, f"a MERGE into {counted(rows, 'row')}")
+    rows = _rows_to_merge_into(task, before)
+    if rows * len(shape.columns) >= LARGE_VALUES:
+        why = f"a MERGE into {counted(rows, 'row')} of {counted(len(shape.columns), 'column')}"
+        yield FeatureNeed(TableFeature.DELETION_VECTORS, why)
+
+
+def _rows_to_merge_into(task: TableTask, before: TargetRows) -> int:
+    """The table's rows, if some of them may change in a MERGE; 0 if it is not known how many."""
+    is_changed = task.changes.updates or task.changes.deletes
+    if task.state is None or before is TargetRows.NOTHING or not is_changed or task.shape.is_bag:
+        return 0
+    return (task.state.rows or 0) if table_mode(task.mode).has_rows else 0
 
 
 def features_of_new(task: TableTask) -> list[FeatureNeed]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import polars
 import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -17,7 +18,7 @@ from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load import evolve, table_features
 from pgoutput_etl.work.backfill.request import BackfillRequest
 from pgoutput_etl.work.plan.run import plan
-from tests.spark.load.test_readers import READERS, features, who_opens
+from tests.spark.load.test_readers import READERS, features, in_duckdb, who_opens
 from tests.support.jobs import Job, Nights, dying, held
 from tests.support.small_archives import T, insert, table, transaction, truncate, update
 
@@ -34,7 +35,7 @@ LATE = {"columnMapping", "deletionVectors", "typeWidening"}
 SWITCH = {"commitInfo", "metaData", "protocol"}  # and no transaction
 MAPPED = "column mapping on: column 'v' is renamed"
 WIDENED = "type widening on: column 'id' is widened"
-MARKED = "deletion vectors on: a MERGE into 20 rows"
+MARKED = "deletion vectors on: a MERGE into 20 rows of 3 columns"
 NAMED = "column mapping on: the name of column 'a b' has a character that only column mapping allows"
 
 
@@ -68,10 +69,24 @@ def streamed(job: Job, name: str, copy: str, **options: str) -> list[tuple[Any, 
     return sorted(map(tuple, job.spark.read.format("delta").load(copied).collect()))
 
 
+def test_a_renamed_column_turns_on_column_mapping_once(nights: Nights) -> None:
+    job = nights.job
+    job.overrides += AUTO[:1]
+    nights.night(transaction(1, 0x100, table("id", "v", "z"), insert("1", "a", "z")))
+    assert DeltaTable(str(job.path("public", "t"))).to_pyarrow_table().num_rows == 1
+    nights.land(transaction(2, 0x200, table("id", "w", "z"), insert("2", "b", "z")))
+    assert said_by_plan(job) == {"t": [MAPPED]}
+    assert switches(job, "t") == []
+    assert said_by_run(job) == {"t": [MAPPED]}
+    assert (switches(job, "t"), LATE & features(job, "t")) == ([SWITCH], {"columnMapping"})
+    assert nights.values("t") == [("1", "a", "z"), ("2", "b", "z")]
+
+
+@pytest.mark.soak
 def test_a_table_gets_features_once_it_needs_them(
     spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_features, "LARGE_ROWS", 20)
+    monkeypatch.setattr(table_features, "LARGE_VALUES", 60)
     nights = Nights(Job(spark, tmp_path, landing, AUTO))
     job, named = nights.job, {T: "t", BIG: "big", KEPT: "kept"}
     tables = [table(("id", INT4), "v", "z", oid=oid, name=name) for oid, name in named.items()]
@@ -137,16 +152,12 @@ def test_tables_keep_their_features_and_find_readers_by_their_paths(
     job.run("target.readers=spark")
     stored = features(job, "old")
     assert {"columnMapping", "deletionVectors"} <= stored
-    new = [table("id", "v", "z", oid=oid, name=name) for oid, name in ((T, "t"), (PERCENT, "naïve"))]
-    rows = [insert("1", "a", None, oid=oid) for oid in (T, PERCENT)]
-    nights.night(
-        transaction(
-            2, 0x200, *new, *rows, table("id", "v", "z", oid=OLD, name="older"), update("1", "b", None, oid=OLD)
-        )
-    )
+    renamed = table("id", "v", "z", oid=OLD, name="older"), update("1", "b", None, oid=OLD)
+    percent = table("id", "v", "z", oid=PERCENT, name="naïve"), insert("1", "a", None, oid=PERCENT)
+    nights.night(transaction(2, 0x200, *renamed, *percent, table("id", "v", "z"), insert("1", "a", None)))
     assert features(job, "older") == stored
-    spans = table("id", "w", "z", oid=OLD, name="older"), table("id", "w", "z", oid=T, name="u")
-    nights.night(transaction(3, 0x300, *spans, update("1", "c", None, oid=OLD), insert("2", "c", None)))
+    older = table("id", "w", "z", oid=OLD, name="older"), update("1", "c", None, oid=OLD)
+    nights.night(transaction(3, 0x300, *older, table("id", "w", "z", name="u"), insert("2", "c", None)))
     assert LATE & features(job, "u") == {"columnMapping"}
     assert job.backfill(BackfillRequest(tables=("public.older", "public.u"))).exit_code == 0
     assert (features(job, "older") & LATE, LATE & features(job, "u")) == (stored & LATE, {"columnMapping"})
@@ -159,5 +170,9 @@ def test_tables_keep_their_features_and_find_readers_by_their_paths(
     with pytest.raises(DeltaError, match="na"):
         DeltaTable(folder.as_uri()).to_pyarrow_table()
     (folder.parent / "naïve").symlink_to(folder.name)
-    assert DeltaTable(str(folder.parent / "naïve")).to_pyarrow_table().num_rows == 1
+    path = str(folder.parent / "naïve")
+    assert DeltaTable(path).to_pyarrow_table().num_rows == in_duckdb(Path(path)).num_rows == 1
+    assert polars.scan_delta(path, use_pyarrow=True).collect().height == 1
+    nights.land(transaction(5, 0x500, update("1", "d", None, oid=PERCENT)))
     assert job.run("tables=[{match: public.naïve, rename: public.naive}]").exit_code == 0
+    assert who_opens(job, "naive") == set(READERS)
