@@ -80,7 +80,7 @@ def lacking_features(
 def _needs(
     spark: SparkSession, place: Place, task: TableTask, span: SchemaSpan, before: TargetRows
 ) -> Iterator[FeatureNeed]:
-    """What is new is checked, not what the table has had to have before."""
+    """Of what is new: the table has what its columns needed before."""
     shape, migration = span.shape, span.migration
     if migration is not None or before is TargetRows.NOTHING:
         if place.tag:
@@ -138,8 +138,8 @@ def _of_migration(spark: SparkSession, place: Place, migration: SchemaMigration,
 
 
 def _is_on(spark: SparkSession, place: Place, feature: TableFeature) -> bool:
-    name, value = feature.setting
-    return is_delta_table(spark, place) and property_of(spark, place, name).lower() == value
+    name, _ = feature.setting
+    return is_delta_table(spark, place) and property_of(spark, place, name).lower() not in ("", "none", "false")
 
 
 def enable(spark: SparkSession, place: Place, need: FeatureNeed, commit: DeltaTransaction) -> None:

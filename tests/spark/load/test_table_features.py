@@ -154,7 +154,8 @@ def test_tables_keep_their_features_and_find_readers_by_their_paths(
     assert {"columnMapping", "deletionVectors"} <= stored
     renamed = table("id", "v", "z", oid=OLD, name="older"), update("1", "b", None, oid=OLD)
     percent = table("id", "v", "z", oid=PERCENT, name="naïve"), insert("1", "a", None, oid=PERCENT)
-    nights.night(transaction(2, 0x200, *renamed, *percent, table("id", "v", "z"), insert("1", "a", None)))
+    kept = table("id", "v", oid=KEPT, name="kept"), insert("1", "a", oid=KEPT)
+    nights.night(transaction(2, 0x200, *renamed, *percent, *kept, table("id", "v", "z"), insert("1", "a", None)))
     assert features(job, "older") == stored
     older = table("id", "w", "z", oid=OLD, name="older"), update("1", "c", None, oid=OLD)
     nights.night(transaction(3, 0x300, *older, table("id", "w", "z", name="u"), insert("2", "c", None)))
@@ -163,8 +164,11 @@ def test_tables_keep_their_features_and_find_readers_by_their_paths(
     assert (features(job, "older") & LATE, LATE & features(job, "u")) == (stored & LATE, {"columnMapping"})
     assert (nights.values("older"), nights.values("u")) == ([("1", "c", None)], [("1", "a", None), ("2", "c", None)])
 
-    nights.night(transaction(4, 0x400, truncate(T), table("id", "a b", oid=T, name="u"), insert("9", "z")))
-    assert nights.values("u") == [("9", "z")]
+    nights.land(
+        transaction(4, 0x400, truncate(KEPT), table("id", "a b", oid=KEPT, name="kept"), insert("9", "z", oid=KEPT))
+    )
+    assert said_by_plan(job) == said_by_run(job) == {"kept": [NAMED]}
+    assert [row[:2] for row in nights.values("kept")] == [("9", "z")]
     folder = job.path("public", "naïve")
     assert folder.name == "na%C3%AFve"
     with pytest.raises(DeltaError, match="na"):
