@@ -249,7 +249,7 @@ class Target(Section):
         Annotated[str, text("a prefix for the names of schemas")] | None,
         about("prefix of the schemas with [a view per table](ledger.md#views) as of the last finished batch", "bi"),
     ] = None
-    readers: Annotated[Readers, about("[the programs that can open the tables](layout.md#readers)", "all")] = (
+    readers: Annotated[Readers, about("[the programs that can open the tables](layout.md#readers)", "auto")] = (
         Readers.SPARK
     )
 

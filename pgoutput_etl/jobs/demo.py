@@ -58,7 +58,7 @@ def _prepare(folder: Path) -> Path:
         shutil.copyfile(path, landing / path.name)
     here, file = folder.resolve(), folder / "shop.yaml"
     source = {"name": "shop", "landing": str(here / "landing"), "snapshot": "accept"}
-    settings = {"source": source, "target": {"root": str(here / "tables")}}
+    settings = {"source": source, "target": {"root": str(here / "tables"), "readers": "auto"}}
     file.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     return file
 

@@ -109,7 +109,7 @@ def overwrite(table: TableCommit, rows: DataFrame, layout: Layout = NO_LAYOUT) -
     feed_stops = stored is not None and allow_overwrite(spark, path, stored, layout, rows.schema)
     writer = table.writer_of(rows).mode("overwrite").option("overwriteSchema", "true")
     if stored is None:
-        writer = creating(writer, layout)
+        writer = creating(writer, layout, rows.columns)
         if path.is_in_catalog:
             make_schema(spark, path)
     if layout.partition_by:
@@ -164,7 +164,7 @@ def move(
     # Another table may have taken the place meanwhile.
     is_own = is_as_recorded(operations_since(spark, old_path, old_version))
     stored = StoredLayout.of(spark, old_path) if is_own else None
-    layout = NO_LAYOUT if stored is None else stored.to_copy(PROPERTIES[stored.layout.readers])
+    layout = NO_LAYOUT if stored is None else _layout_of_copy(spark, old_path, path, stored, task)
     if path.tag:
         layout = NO_LAYOUT if task is None else task.shape.layout
     # OPTIMIZE and VACUUM may have deleted that version's files.
@@ -177,6 +177,21 @@ def move(
         rows = own_rows(spark, old_path, version, task.stored_columns, task.mode)
     with committing(spark, path, commit) as table:
         overwrite(table, rows, layout)
+
+
+def _layout_of_copy(
+    spark: SparkSession, old_path: Place, path: Place, stored: StoredLayout, task: TableTask | None
+) -> Layout:
+    """The stored layout. With AUTO, a renamed table keeps its features, and no other table gets or loses any."""
+    if task is None or task.shape.layout.readers is not Readers.AUTO:
+        return stored.to_copy(PROPERTIES[stored.layout.readers])
+    is_renamed = task.moved_from is not None and task.moved_from[0] == old_path
+    if is_renamed and not is_delta_table(spark, path):
+        readers = Readers.SPARK if stored.maps_columns else Readers.AUTO
+        return replace(stored.to_copy(PROPERTIES[readers]), readers=readers)
+    layout = stored.to_copy({})
+    others = {name: value for name, value in layout.properties.items() if name not in PROPERTIES[Readers.AUTO]}
+    return replace(layout, properties={**others, **task.shape.layout.properties}, readers=Readers.AUTO)
 
 
 def _has_written(spark: SparkSession, place: Place, since: int, ledger: str) -> bool:

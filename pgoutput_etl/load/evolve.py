@@ -71,9 +71,9 @@ def evolve(
 ) -> tuple[str, ...]:
     """Returns remarks on the table's layout. Raises TableError if existing rows would lack a key."""
     needs_log_only = (
-        _needs_log_only(migration)
+        may_need_log_only(migration)
         and _takes(spark, path, migration)
-        and not _has_entries(spark, path, _removed_names(migration), mode)
+        and not has_entries(spark, path, removed_names(migration), mode)
     )
     check_migration(lambda: read_table(spark, path), migration, mode)
     if needs_log_only:
@@ -95,7 +95,7 @@ def check_migration(target: Callable[[], DataFrame], migration: SchemaMigration,
 _REWRITING = {ValueChange.CONVERTED, ValueChange.UNSENT, ValueChange.FILLED, ValueChange.REFORMED}
 
 
-def _needs_log_only(migration: SchemaMigration) -> bool:
+def may_need_log_only(migration: SchemaMigration) -> bool:
     """True if Delta's log can express every step, and no step introduces a name that another column still has."""
     if _REWRITING & set(migration.value_changes):
         return False
@@ -113,19 +113,19 @@ def _takes(spark: SparkSession, path: Place, migration: SchemaMigration) -> bool
     """False if Delta's log can't express a step in this table: not all tables have column mapping, one for all
     readers gets no type widening, and a shared table keeps the columns of other sources."""
     if path.tag:
-        return not _removed_names(migration)
-    if _removed_names(migration) and not has_column_mapping(spark, path):
+        return not removed_names(migration)
+    if removed_names(migration) and not has_column_mapping(spark, path):
         return False
     return ValueChange.WIDENED not in migration.value_changes or not is_for_all_readers(spark, path)
 
 
-def _removed_names(migration: SchemaMigration) -> list[str]:
+def removed_names(migration: SchemaMigration) -> list[str]:
     """Names of the columns that are dropped or renamed."""
     remaining = {migration.after[place].name: origin for place, origin in enumerate(migration.origins)}
     return [column.name for place, column in enumerate(migration.before) if remaining.get(column.name) != place]
 
 
-def _has_entries(spark: SparkSession, path: Place, names: list[str], mode: Mode) -> bool:
+def has_entries(spark: SparkSession, path: Place, names: list[str], mode: Mode) -> bool:
     """True if a metadata column of some row refers to one of these columns by name: ALTER TABLE doesn't rename that."""
     if not names:
         return False

@@ -36,6 +36,7 @@ from pgoutput_etl.identifiers import quoted, text_literal, unquoted
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import (
     CHANGE_FEED,
+    COLUMN_MAPPING,
     INDEXED_NAMES,
     NOT_FOR_ALL,
     Layout,
@@ -51,8 +52,6 @@ from pgoutput_etl.spark.delta import delta_table, is_delta_table
 from pgoutput_etl.spark.delta_log import properties_of
 from pgoutput_etl.spark.retries import CONFLICTS
 from pgoutput_etl.spark.session import temporarily
-
-_COLUMN_MAPPING = "delta.columnMapping.mode"
 
 _FEED_OFF = f"SET TBLPROPERTIES ('{CHANGE_FEED}' = 'false')"
 
@@ -98,6 +97,10 @@ class StoredLayout:
         comments = {f.name: f.metadata["comment"] for f in schema if f.metadata.get("comment")}
         sql_place = place.table if place.is_in_catalog else Place(detail["location"])
         return cls(sql_place, layout, schema, comments, _FEATURE in features)
+
+    @property
+    def maps_columns(self) -> bool:
+        return self.layout.properties.get(COLUMN_MAPPING, "none") != "none"
 
     def after_overwrite(self, wanted: Layout) -> Layout:
         """The layout when all rows are overwritten. What is not configured stays as it is.
@@ -162,7 +165,12 @@ def is_for_all_readers(spark: SparkSession, place: Place) -> bool:
 
 
 def has_column_mapping(spark: SparkSession, place: Place) -> bool:
-    return _properties(spark, place).get(_COLUMN_MAPPING, "none") != "none"
+    return property_of(spark, place, COLUMN_MAPPING) not in ("", "none")
+
+
+def property_of(spark: SparkSession, place: Place, name: str) -> str:
+    """Empty if the table doesn't have the property."""
+    return _properties(spark, place).get(name, "")
 
 
 def _properties(spark: SparkSession, place: Place) -> Mapping[str, str]:
@@ -180,7 +188,7 @@ def allow_names(spark: SparkSession, place: Place, names: Iterable[str]) -> None
     if the feed reserves one."""
     names = list(names)
     if any(map(needs_column_mapping, names)) and not has_column_mapping(spark, place):
-        _alter_beside(spark, place, f"SET TBLPROPERTIES ('{_COLUMN_MAPPING}' = 'name')")
+        _alter_beside(spark, place, f"SET TBLPROPERTIES ('{COLUMN_MAPPING}' = 'name')")
     if reserved_by_feed(names) and has_change_feed(spark, place):
         _alter_beside(spark, place, _FEED_OFF)
 
@@ -198,7 +206,7 @@ def allow_overwrite(
     left_over = _typed_names(stored.schema) - _typed_names(schema)
     if not left_over or not has_change_feed(spark, place) or not has_column_mapping(spark, place):
         return False
-    # Delta refuses a commit that changes both: DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION.
+    # Delta refuses a commit that changes both: DELTA_BLOCKCOLUMN_MAPPING_AND_CDC_OPERATION.
     _alter_beside(spark, place, _FEED_OFF)
     return True
 

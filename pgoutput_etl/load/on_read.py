@@ -18,6 +18,7 @@ from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.evolve import check_migration, migrated
 from pgoutput_etl.load.log_modes import LOG_MODES
 from pgoutput_etl.load.removal import rows_left
+from pgoutput_etl.load.table_features import FeatureNeed
 from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import SpanWrite
 from pgoutput_etl.places import Place
@@ -106,6 +107,12 @@ class FrameTargets:
 
     def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         return ()
+
+    def lacking_features(self, task: TableTask, number: int, before: TargetRows) -> list[FeatureNeed]:
+        return []
+
+    def enable(self, place: Place, need: FeatureNeed, commit: DeltaTransaction) -> None:
+        pass
 
     def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         check_migration(lambda: self.rows(place), migration, mode)

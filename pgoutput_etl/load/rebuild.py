@@ -10,8 +10,9 @@ from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.load.holding import FAULTS
 from pgoutput_etl.load.writer import TableResult, Writer
 from pgoutput_etl.places import Place
+from pgoutput_etl.schema.layout import Readers
 from pgoutput_etl.targets.moves import with_moves, with_removals
-from pgoutput_etl.targets.plan import APPLIED, TableChanges, TablePlan, TableState, TableTask
+from pgoutput_etl.targets.plan import APPLIED, SchemaSpan, TableChanges, TablePlan, TableState, TableTask
 from pgoutput_etl.targets.planner import make_plan
 from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.cutoff import Cutoff
@@ -33,6 +34,13 @@ def in_their_places(plan: TablePlan, places: Mapping[int, Place]) -> TablePlan:
             task = replace(task, path=place)
         tasks.append(task)
     return replace(plan, tasks=tasks, vacated=vacated)
+
+
+def _in_scratch(span: SchemaSpan) -> SchemaSpan:
+    """With Delta's features from the beginning: the table that replaces the other one doesn't get them (commit.py)."""
+    layout = span.shape.layout
+    readers = Readers.SPARK if layout.readers is Readers.AUTO else layout.readers
+    return replace(span, shape=replace(span.shape, layout=replace(layout, readers=readers)))
 
 
 @dataclass(slots=True)
@@ -119,7 +127,8 @@ class Rebuild:
     def _task(self, task: TableTask) -> TableTask:
         if len(task.spans) == 1 and task.moved_from is None:
             return replace(task, replaces=True)
-        return replace(task, path=Place(f"{self.scratch}/{task.oid}"))
+        spans = tuple(map(_in_scratch, task.spans))
+        return replace(task, spans=spans, path=Place(f"{self.scratch}/{task.oid}"))
 
     def _replace_table(self, result: TableResult, task: TableTask) -> TableResult:
         """Raises TableError if the columns don't fit those of sources that share the table."""

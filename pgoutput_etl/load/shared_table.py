@@ -7,7 +7,8 @@ drops stays for the others.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -42,7 +43,7 @@ from pgoutput_etl.load.table_writer import TableCommit, creating
 from pgoutput_etl.load.target_columns import delta_type
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout, Readers
-from pgoutput_etl.schema.table_shape import TableColumn
+from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.spark.delta import delta_table, has_tag, is_delta_table, make_schema, read_table, save
 from pgoutput_etl.targets.column_descriptions import columns_of_mode
 from pgoutput_etl.targets.modes import added_columns
@@ -106,7 +107,7 @@ def _create(table: TableCommit, columns: StructType, layout: Layout) -> None:
     if place.is_in_catalog:
         make_schema(spark, place)
     with table.preparing("created") as created:
-        writer = creating(created.writer_of(spark.createDataFrame([], schema)).mode("ignore"), layout)
+        writer = creating(created.writer_of(spark.createDataFrame([], schema)).mode("ignore"), layout, schema.names)
         try:
             save(writer.partitionBy(*layout.partition_by), place)
         except AnalysisException as error:
@@ -115,13 +116,13 @@ def _create(table: TableCommit, columns: StructType, layout: Layout) -> None:
             raise refused(place.table, error) from None
 
 
-def planned_columns(spark: SparkSession, place: Place, columns: Iterable[TableColumn], mode: Mode) -> tuple[str, ...]:
-    """What `unite_columns` would change in a table that exists, in words. Raises TableError."""
+def planned_unions(spark: SparkSession, place: Place, shape: TableShape, mode: Mode) -> list[ColumnUnion]:
+    """What `unite_columns` would change in a table that exists. Raises TableError."""
     if not place.tag or not is_delta_table(spark, place):
-        return ()
+        return []
     added = [StructField(column.name, DataType.fromDDL(column.type)) for column in columns_of_mode(mode)]
-    wanted = StructType([*fields_of(columns), *added])
-    return tuple(dict.fromkeys(words for _, words in _uniting(spark, place, wanted)))
+    wanted = StructType([*fields_of(shape.columns), *added])
+    return _unions(spark, place, wanted, may_widen=shape.layout.readers is Readers.AUTO)
 
 
 def fields_of(columns: Iterable[TableColumn]) -> StructType:
@@ -132,38 +133,56 @@ def unite_columns(table: TableCommit, columns: StructType) -> None:
     """Adds the columns that the table lacks, and widens those that are too narrow. Raises TableError for a column that
     the table has in a type that doesn't fit."""
     spark, place = table.spark, table.place
-    while clauses := _uniting(spark, place, columns):
+    while unions := _unions(spark, place, columns):
         try:
             with table.preparing("columns"):
                 allow_names(spark, place, columns.names)
                 sql_place = StoredLayout.of(spark, place).place
-                for clause, _ in clauses:
+                for clause in chain.from_iterable(union.clauses for union in unions):
                     alter(spark, sql_place, clause)
         except TableError:
-            if _uniting(spark, place, columns) == clauses:  # no other source has added the columns meanwhile
+            if _unions(spark, place, columns) == unions:  # no other source has added the columns meanwhile
                 raise
 
 
-def _uniting(spark: SparkSession, place: Place, columns: StructType) -> list[tuple[str, str]]:
-    """Clauses of ALTER TABLE, each with its effect in words. Raises TableError."""
+@dataclass(frozen=True, slots=True)
+class ColumnUnion:
+    """A column that a shared table lacks, or has in a type that is too narrow."""
+
+    name: str
+    data_type: str
+    is_new: bool
+
+    def __str__(self) -> str:
+        return f"adds column {self.name}" if self.is_new else f"widens column {self.name} to {self.data_type}"
+
+    @property
+    def clauses(self) -> list[str]:
+        """Of ALTER TABLE."""
+        if self.is_new:
+            return [f"ADD COLUMNS ({quoted(self.name)} {self.data_type})"]
+        widening = "SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
+        return [widening, f"ALTER COLUMN {quoted(self.name)} TYPE {self.data_type}"]
+
+
+def _unions(spark: SparkSession, place: Place, columns: StructType, may_widen: bool = False) -> list[ColumnUnion]:
+    """may_widen: also in a table for all readers. Raises TableError."""
     stored = _fields(spark, place)
-    clauses: list[tuple[str, str]] = []
+    unions: list[ColumnUnion] = []
     for column in columns:
-        has, name, data_type = stored.get(column.name.lower()), quoted(column.name), column.dataType.simpleString()
+        has, data_type = stored.get(column.name.lower()), column.dataType.simpleString()
         if has is None:
-            clauses.append((f"ADD COLUMNS ({name} {data_type})", f"adds column {column.name}"))
+            unions.append(ColumnUnion(column.name, data_type, is_new=True))
         elif _holds(has.dataType, column.dataType):
             continue
-        elif _holds(column.dataType, has.dataType) and not is_for_all_readers(spark, place):
-            effect = f"widens column {column.name} to {data_type}"
-            clauses.append(("SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')", effect))
-            clauses.append((f"ALTER COLUMN {name} TYPE {data_type}", effect))
+        elif _holds(column.dataType, has.dataType) and (may_widen or not is_for_all_readers(spark, place)):
+            unions.append(ColumnUnion(column.name, data_type, is_new=False))
         else:
             raise TableError(
                 f"column {column.name!r} is {data_type}, and {has.dataType.simpleString()} in {place.table}, which "
                 "other sources share: give it the same type everywhere, or another name here"
             )
-    return clauses
+    return unions
 
 
 def check_shared(spark: SparkSession, place: Place) -> None:

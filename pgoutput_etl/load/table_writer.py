@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.places import Place
-from pgoutput_etl.schema.layout import CHANGE_FEED, Layout, Readers
+from pgoutput_etl.schema.layout import CHANGE_FEED, COLUMN_MAPPING, Layout, Readers, needs_column_mapping
 from pgoutput_etl.spark.delta_history import USER_METADATA
 from pgoutput_etl.spark.platform import TRANSACTION_APPLICATION, value_of
 from pgoutput_etl.spark.session import session_settings, temporarily
@@ -27,20 +27,23 @@ _OPTIONS = {TRANSACTION_APPLICATION: "txnAppId", _TRANSACTION_VERSION: "txnVersi
 # Deletion vectors let a MERGE mark rows instead of rewriting their files. Column mapping allows names that Parquet
 # rejects, and renames or drops columns without rewriting the table. Measurements favor both. A timestamp column without
 # time zone can only be added later if the table has timestampNtz from the beginning. Type widening is enabled on first
-# use (evolve.py), because the Rust reader rejects tables that have it.
+# use (evolve.py), because the Rust reader rejects tables that have it. With AUTO, so are the other two
+# (table_features.py).
+_FOR_ALL = {
+    "delta.enableDeletionVectors": "false",
+    COLUMN_MAPPING: "none",
+    "delta.enableTypeWidening": "false",
+    "delta.checkpointPolicy": "classic",
+    "delta.feature.timestampNtz": "supported",
+}
 PROPERTIES = {
     Readers.SPARK: {
         "delta.enableDeletionVectors": "true",
-        "delta.columnMapping.mode": "name",
+        COLUMN_MAPPING: "name",
         "delta.feature.timestampNtz": "supported",
     },
-    Readers.ALL: {
-        "delta.enableDeletionVectors": "false",
-        "delta.columnMapping.mode": "none",
-        "delta.enableTypeWidening": "false",
-        "delta.checkpointPolicy": "classic",
-        "delta.feature.timestampNtz": "supported",
-    },
+    Readers.ALL: _FOR_ALL,
+    Readers.AUTO: _FOR_ALL,
 }
 
 
@@ -128,8 +131,9 @@ def committing(
         yield TableCommit(session, place, transaction, {_OPTIONS[name]: value for name, value in accepted.items()})
 
 
-def creating(writer: Any, layout: Layout) -> Any:
-    """The writer with the properties of a new table."""
+def creating(writer: Any, layout: Layout, columns: Iterable[str]) -> Any:
+    """The writer with the properties of a new table. columns: their names."""
     # Delta can't create a table with column mapping and a feed by a write (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_...).
     of_new = {name: value for name, value in layout.properties.items() if name != CHANGE_FEED}
-    return writer.options(**{**PROPERTIES[layout.readers], **of_new})
+    mapped = {COLUMN_MAPPING: "name"} if any(map(needs_column_mapping, columns)) else {}
+    return writer.options(**{**PROPERTIES[layout.readers], **mapped, **of_new})

@@ -28,6 +28,7 @@ from pgoutput_etl.load.mismatches import mismatches_in_log
 from pgoutput_etl.load.net_effect import TableEvents, event_key_parts, has_key, keyed_columns
 from pgoutput_etl.load.removal import remove
 from pgoutput_etl.load.shared_table import check_shared, tagged_target
+from pgoutput_etl.load.table_features import FeatureNeed, enable, lacking_features
 from pgoutput_etl.load.table_writer import DeltaTransaction, committing
 from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.places import Place
@@ -120,6 +121,13 @@ class WrittenTargets(Protocol):
     def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         """Gives an existing table what it lacks of the layout, and says what; also what only a rebuild can change.
         Raises TableError."""
+
+    def lacking_features(self, task: TableTask, number: int, before: TargetRows) -> list[FeatureNeed]:
+        """Delta's features that the task's span needs, and the table lacks, if its readers ask for no more than that.
+        Raises TableError."""
+
+    def enable(self, place: Place, need: FeatureNeed, commit: DeltaTransaction) -> None:
+        """commit: of the batch."""
 
     def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         """Changes the columns. Returns remarks on the layout. Raises TableError if existing rows would lack a key."""
@@ -302,6 +310,12 @@ class DeltaTargets:
         with session_settings(self.spark, commit.user_metadata()) as session:
             changes = again(lay_out, session, place, layout)
         return (*changes.changes, *changes.remarks)
+
+    def lacking_features(self, task: TableTask, number: int, before: TargetRows) -> list[FeatureNeed]:
+        return lacking_features(self.spark, task.path, task, number, before)
+
+    def enable(self, place: Place, need: FeatureNeed, commit: DeltaTransaction) -> None:
+        again(enable, self.spark, place, need, commit)
 
     def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         return again(evolve, self.spark, place, migration, commit, mode)

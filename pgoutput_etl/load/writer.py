@@ -16,6 +16,7 @@ from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.holding import FAULTS, SPARK_ERRORS, held_reason, spark_fault, table_fault
 from pgoutput_etl.load.summary import TableSummary
+from pgoutput_etl.load.table_features import ENABLED, features_of_new
 from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import Changes, Targets, WrittenTargets
 from pgoutput_etl.places import NO_PLACE, Place
@@ -243,14 +244,18 @@ class Writer:
         reached = max((int(step.split(":")[1]) for step in done if step.startswith(_OF_SPANS)), default=0)
         total: WriteResult | None = None
         mismatches: Mismatches | None = None  # of changes that a run before has written
-        remarks = [*task.remarks]
+        remarks = [*task.remarks, *(step.removeprefix(ENABLED) for step in done if step.startswith(ENABLED))]
         for number, span in enumerate(task.spans):
-            written_at, before = done.get(f"changes:{number}"), _rows_before_span(task, number)
+            written_at, before = done.get(f"changes:{number}"), rows_before_span(task, number)
             if written_at is not None:
                 found = changes.compared(task, span, before, written_at - 1)
                 mismatches = added(mismatches, found)
             if number < reached or written_at is not None:
                 continue  # the columns may have changed since
+            for need in self.targets.lacking_features(task, number, before):
+                self.check_claim()
+                self.targets.enable(task.path, need, self.commit(task.oid, ""))
+                remarks.append(str(need))
             if span.migration is not None and f"columns:{number}" not in done:
                 self.check_claim()
                 self.progress(f"changing the columns of {task.full_name}")
@@ -356,7 +361,7 @@ class Writer:
         return DeltaTransaction(application, step, self.batch.number, self.last_commit_lsn)
 
 
-def _rows_before_span(task: TableTask, number: int) -> TargetRows:
+def rows_before_span(task: TableTask, number: int) -> TargetRows:
     """The rows that the target may have before the span, and that stay."""
     has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
     return TargetRows.ROWS if has_rows else TargetRows.NOTHING
@@ -417,4 +422,5 @@ def _notes(task: TableTask, written: WriteResult) -> list[str]:
     if task.state is None and not task.replaces:
         notes.append("new" if table_mode(task.mode).is_copy else f"new, in mode {task.mode.value}")
         notes += [masks_in_words(task.masks)] if task.masks else []
+        notes += map(str, features_of_new(task))
     return notes

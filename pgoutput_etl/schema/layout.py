@@ -11,6 +11,8 @@ from pgoutput_etl.identifiers import forms, unquoted
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 
+COLUMN_MAPPING = "delta.columnMapping.mode"
+
 # The feed's own columns. Delta lets a table with a feed have them in other letter case, but then can't change its rows.
 _FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
@@ -24,10 +26,12 @@ _NEED_COLUMN_MAPPING = frozenset(" ,;{}()\n\t=")  # Delta accepts these only in 
 
 
 class Readers(Enum):
-    """The programs that can open a target's tables."""
+    """The programs that can open a target's tables. AUTO: all of them, until a table needs one of the features in
+    NOT_FOR_ALL."""
 
     SPARK = "spark"
     ALL = "all"
+    AUTO = "auto"
 
 
 def needs_column_mapping(name: str) -> bool:
@@ -39,7 +43,7 @@ def needs_column_mapping(name: str) -> bool:
 class Layout:
     """partition_by, cluster_by: column names; at most one of them is given. comment: None keeps the table's own
     comment. column_comments: by name; others stay as they are. readers: ALL excludes the features in NOT_FOR_ALL; SPARK
-    keeps those that the table already has."""
+    and AUTO keep those that the table already has."""
 
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -49,7 +53,8 @@ class Layout:
     column_comments: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return self != NO_LAYOUT
+        """True if an existing table may lack some of it."""
+        return self.readers is Readers.ALL or replace(self, readers=Readers.SPARK) != NO_LAYOUT
 
 
 NO_LAYOUT = Layout()

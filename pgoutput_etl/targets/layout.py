@@ -83,10 +83,20 @@ def _without_statistics(
 
 def _why_not_for_all(shape: TableShape) -> Iterator[str]:
     for column in shape.columns:
-        if needs_column_mapping(column.name):
-            yield f"the name of column {column.name!r} has a character that only column mapping allows"
+        why = why_column_mapping(column.name)
+        if why is not None:
+            yield why
         elif column.type.holds_variant:
             yield f"column {column.name!r} is a VARIANT"
+
+
+def why_column_mapping(name: str) -> str | None:
+    """None for a column's name that needs none."""
+    return (
+        f"the name of column {name!r} has a character that only column mapping allows"
+        if needs_column_mapping(name)
+        else None
+    )
 
 
 def _why_not_partitioned(layout: Layout, shape: TableShape, names: Sequence[str]) -> Iterator[str]:

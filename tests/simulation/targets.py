@@ -14,6 +14,7 @@ from pgoutput_etl.ingest.committed_rows import CommittedBlocks
 from pgoutput_etl.ingest.rows import MessageRows
 from pgoutput_etl.load.change_source import window_of
 from pgoutput_etl.load.commit import TargetRows, WriteResult
+from pgoutput_etl.load.table_features import FeatureNeed
 from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.load.targets import SpanWrite
 from pgoutput_etl.places import Place
@@ -196,6 +197,12 @@ class SimTargets:
 
     def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
         raise NotImplementedError("no simulated configuration has a layout")
+
+    def lacking_features(self, task: TableTask, number: int, before: TargetRows) -> list[FeatureNeed]:  # noqa: ARG002
+        return []
+
+    def enable(self, place: Place, need: FeatureNeed, commit: DeltaTransaction) -> None:
+        raise NotImplementedError("no simulated table lacks a feature")
 
     def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         """In several commits without a transaction, which each look at what is left to do, or in one with it."""

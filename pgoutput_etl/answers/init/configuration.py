@@ -75,6 +75,7 @@ def _source(landing: str, name: str, files: Iterable[str]) -> Iterator[str]:
     yield ""
     yield "target:"
     yield "  root: ./warehouse  # a Delta table per PostgreSQL table, at <root>/<schema>/<table>"
+    yield "  readers: auto  # Polars and delta-rs open a table, too, until it needs features that they don't have"
     yield ""
 
 

@@ -15,13 +15,16 @@ from pyspark.sql import functions as F
 from pgoutput_etl.changes.events import DELETED, INSERTED, MOVED_IN, MOVED_OUT
 from pgoutput_etl.console import Progress, counted
 from pgoutput_etl.load.change_source import ChangeBlocks
+from pgoutput_etl.load.commit import TargetRows
 from pgoutput_etl.load.holding import FAULTS, held_reason
 from pgoutput_etl.load.layout import planned_layout
 from pgoutput_etl.load.net_effect import event_key_parts, net_of_bag, with_sequence
-from pgoutput_etl.load.shared_table import planned_columns
+from pgoutput_etl.load.shared_table import planned_unions
 from pgoutput_etl.load.summary import ROW_OPERATIONS
+from pgoutput_etl.load.table_features import planned_features
 from pgoutput_etl.load.target_columns import delta_type, entries_of, no_entries
 from pgoutput_etl.load.targets import with_memory
+from pgoutput_etl.load.writer import rows_before_span
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import SchemaSpan, TableChanges, TableTask
@@ -56,10 +59,11 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
     )
     effects, unrepresentable = Counter[str](), Counter[str]()
     try:
-        united = [planned_columns(plan.rows.spark, task.path, span.shape.columns, task.mode) for span in task.spans]
-        table = replace(table, layout=(*dict.fromkeys(chain(*united)), *_planned_layout(plan.rows.spark, task)))
+        spark = plan.rows.spark
+        unions = chain(*(planned_unions(spark, task.path, span.shape, task.mode) for span in task.spans))
+        table = replace(table, layout=(*dict.fromkeys(map(str, unions)), *_planned_layout(spark, task)))
         for number, span in enumerate(task.spans):
-            has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
+            has_rows = rows_before_span(task, number) is TargetRows.ROWS
             of_rows, of_columns = _count_span(plan, task, span, has_rows)
             effects.update(of_rows)
             unrepresentable.update(of_columns)
@@ -77,7 +81,9 @@ def _planned_layout(spark: SparkSession, task: TableTask) -> tuple[str, ...]:
     place = task.path if task.moved_from is None else task.moved_from[0]
     place = task.path if place.tag else place
     layout = task.shape.layout
-    return (*(planned_layout(spark, place, layout) if layout else ()), *task.remarks)
+    before = [rows_before_span(task, number) for number in range(len(task.spans))]
+    features = planned_features(spark, place, task, before)
+    return (*features, *(planned_layout(spark, place, layout) if layout else ()), *task.remarks)
 
 
 def _count_span(

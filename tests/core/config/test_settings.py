@@ -368,7 +368,7 @@ def test_a_mistake_is_named_with_its_place(more: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("readers", "properties", "said"),
     [
-        ("iceberg", "{}", "target.readers: expected one of spark, all"),
+        ("iceberg", "{}", "target.readers: expected one of spark, all, auto"),
         ("all", "{delta.enableDeletionVectors: 'TRUE'}", "delta.enableDeletionVectors: not all readers know it"),
         ("all", "{delta.feature.v2Checkpoint: supported}", "delta.feature.v2Checkpoint: not all readers know it"),
     ],

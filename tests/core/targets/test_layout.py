@@ -117,3 +117,10 @@ def test_tables_that_not_all_readers_can_open(names: tuple[str, ...], remark: st
     layout, remarks = fitting(Layout(readers=Readers.ALL, cluster_by=("n",)), shape_of(*names), Mode.MIRROR)
     assert layout == Layout(readers=Readers.ALL if remark is None else Readers.SPARK, cluster_by=("n",))
     assert [r.startswith(remark or "") for r in remarks] == ([] if remark is None else [True])
+    # With AUTO, the table gets what it needs: nothing of its layout is missing.
+    assert fitting(Layout(readers=Readers.AUTO), shape_of(*names), Mode.MIRROR) == (Layout(readers=Readers.AUTO), ())
+
+
+def test_only_all_readers_ask_for_a_change_of_existing_tables() -> None:
+    assert [readers for readers in Readers if Layout(readers=readers)] == [Readers.ALL]
+    assert all(Layout(comment="a", readers=readers) for readers in Readers)

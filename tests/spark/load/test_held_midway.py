@@ -77,6 +77,23 @@ def test_the_spans_before_the_one_that_fails_are_undone(nights: Nights, dies: bo
 
 
 @pytest.mark.soak
+def test_a_hold_undoes_column_mapping_that_a_rename_turned_on(nights: Nights) -> None:
+    nights.job.overrides.append("target.readers=auto")
+    nights.night(transaction(1, 0x100, table("id", "v", "z"), insert("1", "a", "z")))
+    nights.land(
+        transaction(2, 0x200, insert("2", "b", "z")),
+        transaction(3, 0x300, table("id", "w", "z"), insert("3", "c", "z")),
+    )
+    assert held(held_night(nights, T, True, 1)) == {"t": "planted"}
+    assert (nights.values("t"), nights.job.columns("public", "t")) == ([("1", "a", "z")], ["id", "v", "z"])
+    assert nights.job.backfill(OF_T).exit_code == 0
+    assert nights.values("t") == [("1", "a", "z"), ("2", "b", "z"), ("3", "c", "z")]
+    summary = nights.night(transaction(4, 0x400, table("id", "x", "z"), insert("4", "d", "z")))
+    assert "column mapping on: column 'w' is renamed" in summary.tables[0].notes
+    assert len(nights.values("t")) == 4
+
+
+@pytest.mark.soak
 def test_what_others_set_in_a_table_outlasts_its_hold(nights: Nights) -> None:
     """The first hold has written nothing, the second has written a span, which alone is undone."""
     nights.night(transaction(1, 0x100, table("id", "v"), table("id", oid=U, name="u"), insert("1", "a")))

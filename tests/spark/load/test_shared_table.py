@@ -376,6 +376,28 @@ def test_tables_for_all_readers_are_shared(spark: SparkSession, tmp_path: Path) 
 
 
 @pytest.mark.soak
+def test_a_shared_table_gets_features_once_a_source_needs_them(spark: SparkSession, tmp_path: Path) -> None:
+    target = f"root: {tmp_path}/tables, readers: auto"
+    eu, us = (Shard(spark, tmp_path, name, target=target) for name in ("eu", "us"))
+    for shard in (eu, us):
+        shard.night(transaction(1, 0x100, table(("id", INT4), "v", "z"), insert("1", "a", "b")))
+    summary = eu.night(transaction(2, 0x200, table(("id", INT4), "renamed", "z"), update("1", "x", "b")))
+    assert not any(" on: " in note for note in summary.tables[0].notes), "the other source keeps the column"
+    assert DeltaTable(str(eu.whole)).to_pyarrow_table().num_rows == 2
+    odd = table(("id", INT8), "renamed", "z", "odd name")
+    eu.land(transaction(3, 0x300, odd, insert("3000000000", "x", "b", "c")))
+    expected = [
+        "type widening on: column 'id' is widened",
+        "column mapping on: the name of column 'odd name' has a character that only column mapping allows",
+    ]
+    [planned] = plan(spark, eu.nights.job.loaded()).tables
+    [written] = eu.nights.job.run().tables
+    assert [[note for note in notes if " on: " in note] for notes in (planned.layout, written.notes)] == [expected] * 2
+    for shard in (eu, us):
+        shard.assert_mirrored()
+
+
+@pytest.mark.soak
 def test_several_tags_are_left_at_once(spark: SparkSession, tmp_path: Path, landing: Path) -> None:
     nights = Nights(Job(spark, tmp_path, landing))
     rule = "tables=[{match: 'tenant_*.t', into: all.orders, tag: {k: '%s{schema}'}}]"

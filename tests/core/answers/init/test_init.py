@@ -20,6 +20,7 @@ from pgoutput_etl.landing.fingerprint import LandedFile
 from pgoutput_etl.places import absolute_place
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.schema.layout import Readers
 from tests.support.captures import DATA
 from tests.support.small_archives import copydata, insert, table, transaction
 
@@ -69,9 +70,10 @@ def test_every_name_is_quoted(tmp_path_factory: pytest.TempPathFactory, schema: 
     assert loaded(uncommented(text), folder).rule_for(schema, f"{name} too").key is None
 
 
-def test_init_and_start_write_rules_that_merge(tmp_path: Path) -> None:
+def test_init_and_start_write_rules_that_merge_and_readers(tmp_path: Path) -> None:
     for text in (configuration("./in", "shop", FINDINGS), server_configuration("./in", "shop", [FULL], None)):
-        assert loaded(text, tmp_path).rules is Rules.MERGE
+        config = loaded(text, tmp_path)
+        assert (config.rules, config.target.readers) == (Rules.MERGE, Readers.AUTO)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
