@@ -17,6 +17,7 @@ from pgoutput_etl.answers.command_line import example_line, job_line
 from pgoutput_etl.config.settings import Config, load_config, load_configs
 from pgoutput_etl.console import (
     DEBUG,
+    LogFormat,
     LogLevel,
     Progress,
     ProgressPrinter,
@@ -24,8 +25,9 @@ from pgoutput_etl.console import (
     print_error,
     print_source,
     print_stopped,
+    print_to_stderr,
     print_unexpected,
-    set_log_level,
+    set_log,
 )
 from pgoutput_etl.errors import ConfigError, PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, exit_code_of, worst_code
@@ -81,6 +83,10 @@ class _LogOptions:
             one_of(LogLevel),
         ),
     ] = LogLevel.INFO
+    log_format: Annotated[
+        LogFormat,
+        Option("lines of text on standard error (the default), or one JSON object per line", one_of(LogFormat)),
+    ] = LogFormat.TEXT
     debug: Annotated[bool, Option("print errors and Spark's log in full; they may contain rows' values")] = False
 
 
@@ -116,7 +122,7 @@ class Command:
             if isinstance(parsed, int):
                 return parsed
             *parts, log = parsed
-            set_log_level(log.log_level)
+            set_log(log.log_level, log.log_format)
             if log.debug:
                 os.environ[DEBUG] = "1"
             keep_log_private()
@@ -128,7 +134,7 @@ class Command:
             module = (error.name or "").partition(".")[0]
             if module not in EXTRA_OF:
                 raise
-            sys.stderr.write(f"{missing_module(prog, module)}\n")
+            print_to_stderr(missing_module(prog, module), "ERROR", exit_code=EXIT_USAGE)
             return EXIT_USAGE
         except KeyboardInterrupt:
             print_stopped()
@@ -137,7 +143,7 @@ class Command:
             print_unexpected(error, self.name)
             return exit_code_of(error)
         finally:
-            set_log_level(LogLevel.INFO)
+            set_log()
 
     def _parsed(self, prog: str, arguments: Sequence[str]) -> tuple[Any, ...] | int:
         """An instance of each part; or the exit code, after a mistake or --help."""

@@ -6,7 +6,6 @@ LSNs are printed in PostgreSQL's form; --where compares the stored numbers.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -63,7 +62,7 @@ def run(request: ShowRequest) -> int:
         with _session(config) as spark:
             lines = _lines(spark, request, config)
     except PySparkException as error:
-        print(f"can't read {request.table}: {error.getCondition()}", file=sys.stderr)
+        print_to_stderr(f"can't read {request.table}: {error.getCondition()}", "ERROR", exit_code=EXIT_FAILED)
         return EXIT_FAILED
     with StandardOutput():
         for line in lines:

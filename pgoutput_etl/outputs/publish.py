@@ -15,13 +15,15 @@ from pgoutput_etl.outputs.openlineage import LineageEvents
 from pgoutput_etl.outputs.opentelemetry import Telemetry
 from pgoutput_etl.outputs.webhook import Webhook
 
+_WARN = partial(print_to_stderr, level="WARNING", logger="pgoutput_etl.outputs")
+
 
 @dataclass(frozen=True, slots=True)
 class RunPublisher:
     """Only `check` raises errors."""
 
     outputs: Sequence[RunOutput]
-    warn: Callable[[str], None] = print_to_stderr
+    warn: Callable[[str], None] = _WARN
 
     @classmethod
     def of(
@@ -29,7 +31,7 @@ class RunPublisher:
         source: str,
         metrics: Metrics,
         notify: Notify | None = None,
-        warn: Callable[[str], None] = print_to_stderr,
+        warn: Callable[[str], None] = _WARN,
     ) -> RunPublisher:
         """source: the archive's name."""
         found: list[RunOutput] = []

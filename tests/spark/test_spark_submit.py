@@ -212,6 +212,12 @@ def test_spark_starts_once_the_configuration_is_checked(no_spark: NoSpark, confi
     done = no_spark.submit("--config", config, "--log-level=error", job("apply"))
     assert (done.returncode, no_spark.calls) == (1, ["java", "spark-submit"]), done.stderr
     assert done.stderr.startswith("RunError: Spark did not start (JAVA_GATEWAY_EXITED)")
+    # In JSON, also what the JVM prints
+    (no_spark.folder / "bin" / "spark-submit").write_text("#!/bin/sh\necho '12:00:00 WARN Disk: full'\nexit 5\n")
+    lines = no_spark.submit("--config", config, "--log-format", "json", job("apply")).stderr.splitlines()
+    disk, error = map(json.loads, lines)
+    assert (disk["level"], disk["logger"], disk["message"]) == ("WARNING", "spark.Disk", "full")
+    assert (error["level"], error["error"], error["exit_code"]) == ("ERROR", "RunError", 1)
 
 
 OPTIONS = ["--driver-memory", "3g", "--conf=spark.a=b c", "--packages", "org.example:driver:1"]
