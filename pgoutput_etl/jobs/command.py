@@ -293,14 +293,28 @@ def spark_command(
     imported: Callable[[], SparkJob[Q]],
     extra: tuple[click.Option, ...] = (),
     sources: SourceUse[Q] | None = None,
+    is_published: Callable[[Q], bool] = lambda _: False,
 ) -> Command:
-    """The command of a job that runs in a Spark session. imported: imports the job's work and returns it."""
+    """The command of a job that runs in a Spark session. imported: imports the job's work and returns it. is_published:
+    True for a request whose run the configured metrics, lineage, and notifications are about."""
 
     def work(request: Q, config: Config, output: OutputOptions) -> PrintedReport:
-        with session(name, config) as spark:
-            return imported()(spark, config, request, ProgressPrinter(output.quiet))
+        def run() -> PrintedReport:
+            with session(name, config) as spark:
+                return imported()(spark, config, request, ProgressPrinter(output.quiet))
+
+        return _published(name, config, run) if is_published(request) else run()
 
     return job_command(name, description, example, request, work, extra, sources)
+
+
+def _published(job: str, config: Config, run: Callable[[], PrintedReport]) -> PrintedReport:
+    from pgoutput_etl.work.files.recorder import ChangedTables, RunRecorder
+
+    with RunRecorder(config.source.name, config.metrics, config.notify, job=job) as recorder:
+        done = run()
+        recorder.job_done(done.report.exit_code, ChangedTables.of(done.report))
+    return done
 
 
 def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable[[R], None]) -> SparkJob[Q]:
