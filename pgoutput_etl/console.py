@@ -16,7 +16,8 @@ from enum import Enum
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from pgoutput_etl.errors import PgoutputEtlError, brief, own_lines, step_of, text_of
+from pgoutput_etl.error_codes import ErrorCode
+from pgoutput_etl.errors import PgoutputEtlError, brief, code_of_line, own_lines, step_of, text_of
 from pgoutput_etl.exit_codes import EXIT_STOPPED, exit_code_of
 from pgoutput_etl.identifiers import printable
 
@@ -168,17 +169,25 @@ def is_json_log() -> bool:
     return os.environ.get(_LOG_FORMAT) == LogFormat.JSON.value
 
 
-_JVM_ENDED = "Spark's Java process has ended: it ran out of memory (--driver-memory), or was stopped"
+_JAVA_MEMORY = "Java is out of memory: give it more (--driver-memory, --executor-memory)"
 
 _FULL = "a disk is full: the target's, or that of Spark's own files (spark.local.dir, by default /tmp)"
 
 # By a sign in the classes and texts of an error and of those that it hides. Without a JVM, its exceptions have no text.
 _ADVICE = (
-    (r"No space left on device|Disk quota exceeded", _FULL),
-    (r"OutOfMemoryError", "Java is out of memory: give it more (--driver-memory, --executor-memory)"),
-    (r"Py4JNetworkError|ConnectionRefusedError|^Py4JJavaError $|^Py4JError An error [^\n]*\Z", _JVM_ENDED),
-    (r"Python worker exited unexpectedly", "a Python worker has ended: it ran out of memory, or was stopped"),
-    (r"ExecutorLostFailure", "an executor was lost: it ran out of memory, or was stopped"),
+    (r"No space left on device|Disk quota exceeded", ErrorCode.DISK_FULL, _FULL),
+    (r"OutOfMemoryError", ErrorCode.JAVA_MEMORY, _JAVA_MEMORY),
+    (
+        r"Py4JNetworkError|ConnectionRefusedError|^Py4JJavaError $|^Py4JError An error [^\n]*\Z",
+        ErrorCode.JAVA_ENDED,
+        "Spark's Java process has ended: it ran out of memory (--driver-memory), or was stopped",
+    ),
+    (
+        r"Python worker exited unexpectedly",
+        ErrorCode.WORKER_ENDED,
+        "a Python worker has ended: it ran out of memory, or was stopped",
+    ),
+    (r"ExecutorLostFailure", ErrorCode.EXECUTOR_LOST, "an executor was lost: it ran out of memory, or was stopped"),
 )
 
 
@@ -189,7 +198,7 @@ def print_error(error: PgoutputEtlError, command: str | None = None) -> None:
     """
     first, *rest = str(error).split("\n")
     rest += [] if command is None else [f"Next: {command}"]
-    _print_failure(error, f"{type(error).__name__}: {first}", *rest)
+    _print_failure(error, error.code, f"{type(error).__name__}: {first}", *rest)
 
 
 def print_source(name: str) -> None:
@@ -202,16 +211,19 @@ def print_stopped() -> None:
     print_to_stderr("stopped by SIGINT (Ctrl-C)", "ERROR", exit_code=EXIT_STOPPED)
 
 
-def print_unexpected(error: Exception, job: str) -> None:
-    """Prints to standard error, like `print_error`, an error of a library or of this package's code. Its text may
-    contain rows' values: it is printed only with --debug."""
+def print_unexpected(error: Exception, job: str) -> ErrorCode:
+    """Prints to standard error, like `print_error`, an error of a library or of this package's code, and returns its
+    code. Its text may contain rows' values: it is printed only with --debug."""
     step = step_of(error)
     where = f"{job} failed" if step is None else f"{job} failed {step}"
-    lines = [*own_lines(error)[-1:], f"{where}: {brief(error)}"]
+    own = own_lines(error)[-1:]
     texts = [f"{type(e).__name__} {text_of(e)}" for e in _with_hidden(error)]
-    lines += [advice for sign, advice in _ADVICE if any(re.search(sign, text, re.MULTILINE) for text in texts)][:1]
+    known = [(code, advice) for sign, code, advice in _ADVICE if any(re.search(sign, t, re.MULTILINE) for t in texts)]
+    codes = [*map(code_of_line, own), *(code for code, _ in known), ErrorCode.UNEXPECTED]
     hint = "The error's text may contain rows' values. To see it, run the same command with --debug"
-    _print_failure(error, *lines, hint)
+    lines = [*own, f"{where}: {brief(error)}", *(advice for _, advice in known[:1]), hint]
+    _print_failure(error, codes[0], *lines)
+    return codes[0]
 
 
 def _with_hidden(error: BaseException) -> Iterator[BaseException]:
@@ -222,10 +234,16 @@ def _with_hidden(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or current.__context__
 
 
-def _print_failure(error: Exception, *lines: str) -> None:
+def _print_failure(error: Exception, code: ErrorCode, first: str, *rest: str) -> None:
     kind = error.kind if isinstance(error, PgoutputEtlError) else None
-    name, code = type(error).__name__, exit_code_of(error)
-    _print_lines(lines, "ERROR", error=name, kind=kind and kind.value, exit_code=code)
+    _print_lines(
+        [f"{code}: {first}", *rest],
+        "ERROR",
+        code=str(code),
+        error=type(error).__name__,
+        kind=kind and kind.value,
+        exit_code=exit_code_of(error),
+    )
     if DEBUG not in os.environ:
         return
     print_to_stderr("--debug: the rest may contain rows' values", "WARNING")

@@ -29,7 +29,8 @@ from pgoutput_etl.console import (
     print_unexpected,
     set_log,
 )
-from pgoutput_etl.errors import ConfigError, PgoutputEtlError
+from pgoutput_etl.error_codes import ErrorCode
+from pgoutput_etl.errors import ConfigError, PgoutputEtlError, coded
 from pgoutput_etl.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, exit_code_of, worst_code
 from pgoutput_etl.extras import EXTRA_OF, missing_module
 from pgoutput_etl.jobs.each_source import SourceUse, one_session, shared_session
@@ -172,6 +173,12 @@ class JobRequest(Protocol):
         """Raises ConfigError for options that don't go together."""
 
 
+@coded(ErrorCode.OPTIONS, ConfigError)
+def check_options(request: JobRequest) -> None:
+    """Raises ConfigError."""
+    request.check()
+
+
 @dataclass(frozen=True, slots=True)
 class NoOptions:
     def check(self) -> None:
@@ -216,7 +223,7 @@ def job_command(
         configs = (source.load(),) if use.is_for_one(request) else source.load_all()
         requests = [use.of_source(request, config) for config in configs]
         for own in requests:
-            own.check()
+            check_options(own)
         has_others = len(configs) > 1
         outcomes = []
         with one_session() if has_others else nullcontext():
@@ -242,6 +249,7 @@ class _Outcome:
     has_others: bool
     printed: PrintedReport | None = None
     failed: int = 0
+    code: ErrorCode | None = None
 
     def __enter__(self) -> _Outcome:
         return self
@@ -249,8 +257,9 @@ class _Outcome:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         if isinstance(error, PgoutputEtlError):
             print_error(error, job_line(self.config, *error.next_job) if error.next_job else None)
+            self.code = error.code
         elif self.has_others and isinstance(error, Exception) and not isinstance(error, ModuleNotFoundError):
-            print_unexpected(error, self.job)  # its text may contain rows' values
+            self.code = print_unexpected(error, self.job)  # its text may contain rows' values
         else:
             return False
         self.failed = exit_code_of(error)
@@ -273,7 +282,8 @@ class _Outcome:
 
     def values(self) -> dict[str, Any]:
         report = None if self.printed is None else json.loads(self.printed.report.to_json())
-        return {"source": self.config.source.name, "exit_code": self.exit_code, "report": report}
+        values = {"source": self.config.source.name, "exit_code": self.exit_code, "report": report}
+        return values if self.code is None else {**values, "code": str(self.code)}
 
 
 def _print_together(outcomes: Sequence[_Outcome], output: OutputOptions) -> int:

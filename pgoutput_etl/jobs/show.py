@@ -18,7 +18,7 @@ from pgoutput_etl.console import print_to_stderr
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_FAILED
 from pgoutput_etl.identifiers import printable
-from pgoutput_etl.jobs.command import Command, Overrides, SourceName, session
+from pgoutput_etl.jobs.command import Command, Overrides, SourceName, check_options, session
 from pgoutput_etl.options import FILE, NAMES, NUMBER, Option, Value
 from pgoutput_etl.standard_output import StandardOutput
 
@@ -54,7 +54,7 @@ class ShowRequest:
 
 
 def run(request: ShowRequest) -> int:
-    request.check()
+    check_options(request)
     from pyspark.errors import PySparkException
 
     config = None if request.config is None else load_config(request.config, request.overrides, source=request.source)

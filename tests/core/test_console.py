@@ -45,7 +45,7 @@ def test_a_column_with_a_cell_below_the_limit_stays() -> None:
 
 def test_an_error_ends_with_the_command_that_resolves_it(capsys: pytest.CaptureFixture[str]) -> None:
     print_error(RunError("first\nsecond"), "pgoutput-etl apply")
-    assert capsys.readouterr().err == "RunError: first\n  second\n  Next: pgoutput-etl apply\n"
+    assert capsys.readouterr().err == "PGO-4000: RunError: first\n  second\n  Next: pgoutput-etl apply\n"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +80,7 @@ def test_in_json_each_line_of_standard_error_is_an_object(
     monkeypatch.setattr(logging.root, "handlers", [])
     monkeypatch.setattr(logging.root, "level", logging.WARNING)
     monkeypatch.setenv("PGOUTPUT_ETL_LOG_FORMAT", "text")
+    monkeypatch.setenv("PGOUTPUT_ETL_DEBUG", "")  # restored after the test
 
     def run(*_: object) -> int:
         ProgressPrinter()("reading é\nb")
@@ -96,7 +97,14 @@ def test_in_json_each_line_of_standard_error_is_an_object(
         return objects
 
     jobs, outputs = "pgoutput_etl.jobs", "pgoutput_etl.outputs"
-    failure = {"level": "ERROR", "logger": jobs, "error": "TableError", "kind": "not UTF-8", "exit_code": 1}
+    failure = {
+        "level": "ERROR",
+        "logger": jobs,
+        "code": "PGO-3040",
+        "error": "TableError",
+        "kind": "not UTF-8",
+        "exit_code": 1,
+    }
     raised = [ValueError("SECRET"), KeyboardInterrupt(), TableError("first\nsecond", ReasonKind.NOT_UTF8)]
     assert lines() == [
         {"level": "INFO", "logger": jobs, "message": "reading é\\nb", "seconds": 0.0},
@@ -108,7 +116,7 @@ def test_in_json_each_line_of_standard_error_is_an_object(
             "error": "ValueError",
         },
         {"level": "WARNING", "logger": outputs, "message": "metrics.broken: the run could not be published: OSError"},
-        {**failure, "message": "TableError: first\nsecond"},
+        {**failure, "message": "PGO-3040: TableError: first\nsecond"},
     ]
     assert lines()[-1] == {
         "level": "ERROR",
@@ -119,6 +127,7 @@ def test_in_json_each_line_of_standard_error_is_an_object(
     *_, announced, traced = lines("--debug")
     assert announced["message"] == "--debug: the rest may contain rows' values"
     assert str(traced["message"]).splitlines()[-1] == "ValueError: SECRET"
+    monkeypatch.delenv("PGOUTPUT_ETL_DEBUG")
     ProgressPrinter()("reading")
     assert not capsys.readouterr().err.startswith("{"), "the format is that of the job"
     logging.captureWarnings(False)
