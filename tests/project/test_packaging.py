@@ -106,6 +106,10 @@ def test_the_demo_runs_from_the_wheel_without_a_clone(packages: tuple[Path, Path
     for line, command in zip(said[-2:], commands.splitlines(), strict=True):
         assert command.startswith(line.strip()), "the demo names the commands that the README has"
     assert typed(commands) == output
+    for page in ("runbook", "inspect-and-plan"):
+        [(commands, output)] = _DEMO.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+        shown = ".*".join(map(re.escape, output.split("…")))
+        assert re.fullmatch(shown, typed(commands), re.DOTALL), page
 
 
 def test_the_matrix_has_every_supported_spark() -> None:
