@@ -33,6 +33,8 @@ RUNS = (
     replace(HELD, job="verify", timestamp=0.0),
     replace(GOOD, source="aside", exit_code=3),
     replace(GOOD, source="failed", exit_code=1, error="RunError"),
+    replace(GOOD, source="failed", exit_code=1, error="RunError", job="backfill"),
+    replace(GOOD, source="idle", exit_code=1, error="RunError", job="backfill", timestamp=0.0),
     replace(GOOD, source="busy", exit_code=75, error="AnotherRunError"),
     replace(GOOD, source="idle", timestamp=0.0, last_commit_timestamp=0.0),
 )
@@ -42,7 +44,7 @@ DAY = {
     "PgoutputEtlOldCommit": {"idle"},
     "PgoutputEtlTableState": {"held"},
     "PgoutputEtlSetAside": {"aside"},
-    "PgoutputEtlJobFailed": {"held"},
+    "PgoutputEtlJobFailed": {"failed", "held"},
     "PgoutputEtlVerifyOverdue": {"aside", "failed", "busy", "idle"},
 }
 TEN_DAYS_OVERDUE = {"good", "held", *DAY["PgoutputEtlVerifyOverdue"]}

@@ -10,7 +10,8 @@ import pytest
 
 from pgoutput_etl import errors
 from pgoutput_etl.error_codes import ErrorCode
-from pgoutput_etl.reasons import ReasonKind
+from pgoutput_etl.load.summary import TableSummary, unchanged_lines
+from pgoutput_etl.reasons import Reason, ReasonKind
 from tools.error_sites import CLASSES, GAP, Site, sites
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
@@ -147,6 +148,13 @@ def test_every_class_and_kind_has_a_code_of_its_own() -> None:
     assert {row_error.code for row_error in errors.RowError.classes.values() if row_error.kind is not None} == {
         errors.CODE_OF_KIND[row_error.kind] for row_error in errors.RowError.classes.values() if row_error.kind
     }
+
+
+def test_a_reason_in_a_summary_has_the_code_of_its_kind() -> None:
+    texts = Reason("not UTF-8", ReasonKind.NOT_UTF8), Reason("other"), "text"
+    held = [TableSummary("public", "t", "", 0, held=text) for text in texts]
+    codes = ("PGO-3040: not UTF-8", "other", "text")
+    assert unchanged_lines(held, ()) == [f"Not changed: public.t: {text}" for text in codes]
 
 
 def test_where_an_error_is_raised_may_decide_its_code() -> None:
