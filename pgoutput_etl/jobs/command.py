@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import click
@@ -21,6 +22,7 @@ from pgoutput_etl.console import (
     LogLevel,
     Progress,
     ProgressPrinter,
+    is_json_log,
     keep_log_private,
     print_error,
     print_source,
@@ -118,8 +120,10 @@ class Command:
         replace_closed_streams()
         os.environ.pop(DEBUG, None)
         prog = prog or f"jobs/{self.name}.py"
+        given = sys.argv[1:] if arguments is None else arguments
         try:
-            parsed = self._parsed(prog, sys.argv[1:] if arguments is None else arguments)
+            set_log(log_format=_log_format_in(given))
+            parsed = self._parsed(prog, given)
             if isinstance(parsed, int):
                 return parsed
             *parts, log = parsed
@@ -152,11 +156,22 @@ class Command:
             with StandardOutput():
                 return self.parser().parse(prog, arguments)
         except click.UsageError as mistake:
-            mistake.show()
+            if is_json_log():
+                text, code = mistake.format_message(), ErrorCode.OPTIONS
+                print_to_stderr(f"{code}: {text}", "ERROR", code=str(code), exit_code=EXIT_USAGE)
+            else:
+                mistake.show()
             return EXIT_USAGE
         except click.exceptions.Exit as ended:
             return ended.exit_code
         return EXIT_FAILED  # the reader of standard output has ended
+
+
+def _log_format_in(arguments: Sequence[str]) -> LogFormat:
+    """As far as the command line can be understood: for its mistakes, too."""
+    words = " ".join(arguments).replace("--log-format=", "--log-format ").split()
+    is_json = ("--log-format", LogFormat.JSON.value) in pairwise(words)
+    return LogFormat.JSON if is_json else LogFormat.TEXT
 
 
 class JobReport(Protocol):

@@ -124,6 +124,10 @@ def test_in_json_each_line_of_standard_error_is_an_object(
         "message": "stopped by SIGINT (Ctrl-C)",
         "exit_code": 130,
     }
+    mistake = lines("--no")
+    assert [(line["code"], line["exit_code"], "--no" in str(line["message"])) for line in mistake] == [
+        ("PGO-1200", 2, True)
+    ]
     *_, announced, traced = lines("--debug")
     assert announced["message"] == "--debug: the rest may contain rows' values"
     assert str(traced["message"]).splitlines()[-1] == "ValueError: SECRET"
