@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 
 import pyarrow as pa
 
+from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.errors import FramingError
 
 # The limit of Spark's binaryFile and of Arrow's binary columns.
@@ -27,6 +28,8 @@ _BZ2_INPUT_SIZE = 1 << 16  # the input after the end of a member is copied, so i
 
 class ExpansionError(FramingError):
     """A compressed file that expands to more than a reader accepts, and so much that no receiver wrote it."""
+
+    code = ErrorCode.EXPANSION
 
 
 def _inflate(data: bytes, codec: str, max_size: int, part_size: int) -> tuple[bytes, str | None]:

@@ -11,11 +11,14 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime, timezone
 from enum import Enum
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from pgoutput_etl.errors import PgoutputEtlError, brief, own_lines, step_of, text_of
+from pgoutput_etl.error_codes import ErrorCode
+from pgoutput_etl.errors import PgoutputEtlError, brief, code_of_line, own_lines, step_of, text_of
+from pgoutput_etl.exit_codes import EXIT_STOPPED, exit_code_of
 from pgoutput_etl.identifiers import printable
 
 if TYPE_CHECKING:
@@ -121,7 +124,9 @@ def print_parts(parts: Iterable[str | Table], console: Console | None, soft_wrap
 # Set while a job with --debug runs: errors and Spark's log are printed in full.
 DEBUG = "PGOUTPUT_ETL_DEBUG"
 
-_LOG_LEVEL = "PGOUTPUT_ETL_LOG_LEVEL"
+_LOG_LEVEL, _LOG_FORMAT = "PGOUTPUT_ETL_LOG_LEVEL", "PGOUTPUT_ETL_LOG_FORMAT"
+
+_JOBS = "pgoutput_etl.jobs"  # the logger of what jobs print themselves
 
 
 class LogLevel(Enum):
@@ -143,26 +148,46 @@ class LogLevel(Enum):
         return {LogLevel.DEBUG: "INFO", LogLevel.ERROR: "ERROR"}.get(self, "WARN")
 
 
-def set_log_level(level: LogLevel) -> None:
+class LogFormat(Enum):
+    """Of what jobs print to standard error. json: each line is an object with time (UTC), level, logger, and message,
+    and an error's class and exit code."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def set_log(level: LogLevel = LogLevel.INFO, log_format: LogFormat = LogFormat.TEXT) -> None:
     """For this process and its children, as long as a job runs."""
-    os.environ[_LOG_LEVEL] = level.value
+    os.environ.update({_LOG_LEVEL: level.value, _LOG_FORMAT: log_format.value})
 
 
 def log_level() -> LogLevel:
     return LogLevel(os.environ.get(_LOG_LEVEL, LogLevel.INFO.value))
 
 
-_JVM_ENDED = "Spark's Java process has ended: it ran out of memory (--driver-memory), or was stopped"
+def is_json_log() -> bool:
+    return os.environ.get(_LOG_FORMAT) == LogFormat.JSON.value
+
+
+_JAVA_MEMORY = "Java is out of memory: give it more (--driver-memory, --executor-memory)"
 
 _FULL = "a disk is full: the target's, or that of Spark's own files (spark.local.dir, by default /tmp)"
 
 # By a sign in the classes and texts of an error and of those that it hides. Without a JVM, its exceptions have no text.
 _ADVICE = (
-    (r"No space left on device|Disk quota exceeded", _FULL),
-    (r"OutOfMemoryError", "Java is out of memory: give it more (--driver-memory, --executor-memory)"),
-    (r"Py4JNetworkError|ConnectionRefusedError|^Py4JJavaError $|^Py4JError An error [^\n]*\Z", _JVM_ENDED),
-    (r"Python worker exited unexpectedly", "a Python worker has ended: it ran out of memory, or was stopped"),
-    (r"ExecutorLostFailure", "an executor was lost: it ran out of memory, or was stopped"),
+    (r"No space left on device|Disk quota exceeded", ErrorCode.DISK_FULL, _FULL),
+    (r"OutOfMemoryError", ErrorCode.JAVA_MEMORY, _JAVA_MEMORY),
+    (
+        r"Py4JNetworkError|ConnectionRefusedError|^Py4JJavaError $|^Py4JError An error [^\n]*\Z",
+        ErrorCode.JAVA_ENDED,
+        "Spark's Java process has ended: it ran out of memory (--driver-memory), or was stopped",
+    ),
+    (
+        r"Python worker exited unexpectedly",
+        ErrorCode.WORKER_ENDED,
+        "a Python worker has ended: it ran out of memory, or was stopped",
+    ),
+    (r"ExecutorLostFailure", ErrorCode.EXECUTOR_LOST, "an executor was lost: it ran out of memory, or was stopped"),
 )
 
 
@@ -173,30 +198,32 @@ def print_error(error: PgoutputEtlError, command: str | None = None) -> None:
     """
     first, *rest = str(error).split("\n")
     rest += [] if command is None else [f"Next: {command}"]
-    _print_lines(f"{type(error).__name__}: {first}", *rest)
-    _print_traceback(error)
+    _print_failure(error, error.code, f"{type(error).__name__}: {first}", *rest)
 
 
 def print_source(name: str) -> None:
     """Prints the source that the next lines of standard error are about."""
-    _print_lines(f"source {name}")
+    print_to_stderr(f"source {name}")
 
 
 def print_stopped() -> None:
     """Prints to standard error that somebody has stopped the job, without the texts of errors that this interrupted."""
-    _print_lines("stopped by SIGINT (Ctrl-C)")
+    print_to_stderr("stopped by SIGINT (Ctrl-C)", "ERROR", exit_code=EXIT_STOPPED)
 
 
-def print_unexpected(error: Exception, job: str) -> None:
-    """Prints to standard error, like `print_error`, an error of a library or of this package's code. Its text may
-    contain rows' values: it is printed only with --debug."""
+def print_unexpected(error: Exception, job: str) -> ErrorCode:
+    """Prints to standard error, like `print_error`, an error of a library or of this package's code, and returns its
+    code. Its text may contain rows' values: it is printed only with --debug."""
     step = step_of(error)
     where = f"{job} failed" if step is None else f"{job} failed {step}"
-    lines = [*own_lines(error)[-1:], f"{where}: {brief(error)}"]
+    own = own_lines(error)[-1:]
     texts = [f"{type(e).__name__} {text_of(e)}" for e in _with_hidden(error)]
-    lines += [advice for sign, advice in _ADVICE if any(re.search(sign, text, re.MULTILINE) for text in texts)][:1]
-    _print_lines(*lines, "The error's text may contain rows' values. To see it, run the same command with --debug")
-    _print_traceback(error)
+    known = [(code, advice) for sign, code, advice in _ADVICE if any(re.search(sign, t, re.MULTILINE) for t in texts)]
+    codes = [*map(code_of_line, own), *(code for code, _ in known), ErrorCode.UNEXPECTED]
+    hint = "The error's text may contain rows' values. To see it, run the same command with --debug"
+    lines = [*own, f"{where}: {brief(error)}", *(advice for _, advice in known[:1]), hint]
+    _print_failure(error, codes[0], *lines)
+    return codes[0]
 
 
 def _with_hidden(error: BaseException) -> Iterator[BaseException]:
@@ -207,21 +234,43 @@ def _with_hidden(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or current.__context__
 
 
-def _print_lines(first: str, *rest: str) -> None:
-    for line in (first, *(f"  {line}" for line in rest)):
-        print_to_stderr(line)
-
-
-def _print_traceback(error: Exception) -> None:
-    if DEBUG in os.environ:
-        print_to_stderr("--debug: the rest may contain rows' values")
+def _print_failure(error: Exception, code: ErrorCode, first: str, *rest: str) -> None:
+    kind = error.kind if isinstance(error, PgoutputEtlError) else None
+    _print_lines(
+        [f"{code}: {first}", *rest],
+        "ERROR",
+        code=str(code),
+        error=type(error).__name__,
+        kind=kind and kind.value,
+        exit_code=exit_code_of(error),
+    )
+    if DEBUG not in os.environ:
+        return
+    print_to_stderr("--debug: the rest may contain rows' values", "WARNING")
+    if is_json_log():
+        _print_lines("".join(traceback.format_exception(error)).splitlines(), "ERROR")
+    else:
         traceback.print_exception(error)
 
 
-def print_to_stderr(text: str) -> None:
-    """Prints to standard error, even if progress is off. If nobody can read it, as on a full disk, the run goes on."""
+def print_to_stderr(text: str, level: str = "INFO", logger: str = _JOBS, **more: str | float | None) -> None:
+    """Prints to standard error, even if progress is off. If nobody can read it, as on a full disk, the run goes on.
+
+    level, logger: as in Python's logging; they and more, without None, are printed only in JSON.
+    """
+    _print_lines([text], level, logger, **more)
+
+
+def _print_lines(lines: Iterable[str], level: str, logger: str = _JOBS, **more: str | float | None) -> None:
+    shown = [*map(printable, lines)]
+    if is_json_log():
+        now = datetime.now(timezone.utc).isoformat()
+        values = {"time": now, "level": level, "logger": logger, "message": "\n".join(shown), **more}
+        text = json.dumps({name: value for name, value in values.items() if value is not None})
+    else:
+        text = "\n  ".join(shown)
     try:
-        sys.stderr.write(f"{printable(text)}\n")
+        sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # also for what is still in the buffer
@@ -233,11 +282,13 @@ class _PrivateLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if DEBUG in os.environ:
-            print_to_stderr(self.format(record))
+            print_to_stderr(self.format(record), record.levelname, record.name)
             return
         text = record.getMessage() if record.name.startswith("pgoutput_etl") else ""
         error = record.exc_info[1] if record.exc_info else None
-        print_to_stderr(f"{record.levelname} {record.name}: {text}{f' ({brief(error)})' if error else ''}")
+        text += f" ({brief(error)})" if error else ""
+        line = text if is_json_log() else f"{record.levelname} {record.name}: {text}"
+        print_to_stderr(line, record.levelname, record.name, error=type(error).__name__ if error else None)
 
 
 def keep_log_private() -> None:
@@ -257,8 +308,10 @@ class ProgressPrinter:
         self.quiet = quiet or not log_level().shows_progress
 
     def __call__(self, step: str) -> None:
-        if not self.quiet:
-            print_to_stderr(f"[{time.monotonic() - self.started:6.1f} s] {step}")
+        if self.quiet:
+            return
+        seconds = time.monotonic() - self.started
+        print_to_stderr(step if is_json_log() else f"[{seconds:6.1f} s] {step}", seconds=round(seconds, 1))
 
 
 def no_progress(_: str) -> None:

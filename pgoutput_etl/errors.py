@@ -24,16 +24,28 @@ from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
-from pgoutput_etl.reasons import Reason, ReasonKind
+from pgoutput_etl.error_codes import ErrorCode
+from pgoutput_etl.reasons import Reason, ReasonKind, kind_of
+
+CODE_OF_KIND = {
+    ReasonKind.CONTRACT: ErrorCode.CONTRACT,
+    ReasonKind.NEW_TYPE: ErrorCode.NEW_TYPE,
+    ReasonKind.SKIPPED: ErrorCode.SKIPPED,
+    ReasonKind.NOT_UTF8: ErrorCode.NOT_UTF8,
+    ReasonKind.UNDECLARED: ErrorCode.UNDECLARED,
+    ReasonKind.ON_SERVER: ErrorCode.ON_SERVER,
+    ReasonKind.COLUMN_NAME: ErrorCode.COLUMN_NAME,
+}
 
 
 class PgoutputEtlError(Exception):
     """The base class of all exceptions that this package raises on purpose.
 
     next_job: a job and its options that resolve the error, once the reader has followed the message. kind: of the
-    reason for holding a table that the error is about.
+    reason for holding a table that the error is about. code: of the class, the kind, or where the error was raised.
     """
 
+    code: ErrorCode = ErrorCode.UNEXPECTED
     next_job: tuple[str, ...] = ()
     kind: ReasonKind | None = None
 
@@ -45,9 +57,13 @@ class PgoutputEtlError(Exception):
 class ConfigError(PgoutputEtlError):
     """The configuration or the command line asks for something impossible."""
 
+    code = ErrorCode.CONFIG
+
 
 class ArchiveError(PgoutputEtlError):
     """A landed file contains something that no server sends, or that this version can't read."""
+
+    code = ErrorCode.ARCHIVE
 
     def __init__(self, text: str = "", next_job: tuple[str, ...] = ()) -> None:
         super().__init__(text)
@@ -62,6 +78,7 @@ class WireError(ArchiveError):
     the data up to which the message was read, where the caller needs it as a measure of the cost.
     """
 
+    code = ErrorCode.WIRE
     offset: int
     message: str
     field: str
@@ -81,6 +98,8 @@ class FramingError(ArchiveError):
     """A file that can't be split into messages. short: True if the reason is that it ends too early. scanned_to: as in
     WireError."""
 
+    code = ErrorCode.FRAMING
+
     def __init__(self, text: str, short: bool = False, scanned_to: int = 0) -> None:
         super().__init__(text)
         self.short = short
@@ -90,13 +109,19 @@ class FramingError(ArchiveError):
 class SequenceError(ArchiveError):
     """Complete messages in an order that no server sends, or with messages missing between them."""
 
+    code = ErrorCode.SEQUENCE
+
 
 class TableError(PgoutputEtlError):
     """One table can't be updated. Its changes are left out and reported; the other tables continue."""
 
+    code = ErrorCode.TABLE
+
     def __init__(self, text: str, kind: ReasonKind | None = None) -> None:
         super().__init__(text)
         self.kind = kind
+        if kind in CODE_OF_KIND:
+            self.code = CODE_OF_KIND[kind]
 
 
 class ServerTableError(TableError):
@@ -110,6 +135,7 @@ class RowError(ArchiveError):
     """A row that can't be read or applied, which holds its table. Each kind is a class of its own, because Spark
     reports an error of a Python worker as text, in which the class's name is all that no value can imitate."""
 
+    code = ErrorCode.ROW
     classes: ClassVar[dict[str, type[RowError]]] = {}
 
     def __init_subclass__(cls) -> None:
@@ -121,19 +147,24 @@ class RowError(ArchiveError):
 
 
 class EncodingError(RowError):
+    code = ErrorCode.NOT_UTF8
     kind = ReasonKind.NOT_UTF8
 
 
 class UndeclaredTypeError(RowError):
+    code = ErrorCode.UNDECLARED
     kind = ReasonKind.UNDECLARED
 
 
 class ServerValueError(RowError):
+    code = ErrorCode.ON_SERVER
     kind = ReasonKind.ON_SERVER
 
 
 class RunError(PgoutputEtlError):
     """The ledger or a target is in a state that does not allow this run."""
+
+    code = ErrorCode.RUN
 
     def __init__(self, text: str, next_job: tuple[str, ...] = ()) -> None:
         super().__init__(text)
@@ -143,9 +174,30 @@ class RunError(PgoutputEtlError):
 class TryLaterError(RunError):
     """Nothing is wrong: a later run of the same command may be able to."""
 
+    code = ErrorCode.TRY_LATER
+
 
 class AnotherRunError(TryLaterError):
     """Another run works on this source, or has just finished. Running again once it has ended is enough."""
+
+    code = ErrorCode.ANOTHER_RUN
+
+
+def coded_reason(reason: str) -> str:
+    """The text, after its kind's code if it has one."""
+    code = CODE_OF_KIND.get(kind) if (kind := kind_of(reason)) else None
+    return reason if code is None else f"{code}: {reason}"
+
+
+@contextmanager
+def coded(code: ErrorCode, of_class: type[PgoutputEtlError]) -> Iterator[None]:
+    """Within the context, errors of this class, and of no subclass, have this code unless they have another."""
+    try:
+        yield
+    except PgoutputEtlError as error:
+        if type(error) is of_class and error.code is of_class.code:
+            error.code = code
+        raise
 
 
 def brief(error: BaseException) -> str:
@@ -220,6 +272,19 @@ def own_lines(error: BaseException) -> list[str]:
     if isinstance(error, PgoutputEtlError):
         return [f"{type(error).__name__}: {error}".partition("\n")[0]]
     return [line.rstrip() for line in _OWN.findall(text_of(error))]
+
+
+def code_of_line(line: str) -> ErrorCode:
+    """The code of the class that begins a line of `own_lines`."""
+    return next(
+        (c.code for c in _subclasses(PgoutputEtlError) if line.startswith(f"{c.__name__}: ")), ErrorCode.UNEXPECTED
+    )
+
+
+def _subclasses(of_class: type[PgoutputEtlError]) -> Iterator[type[PgoutputEtlError]]:
+    for direct in of_class.__subclasses__():
+        yield direct
+        yield from _subclasses(direct)
 
 
 _STEP = "pgoutput_etl_step"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.identifiers import is_within
 
@@ -31,6 +32,8 @@ _NOT_FOLLOWED = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EMLINK)
 
 class PlainFileError(ArchiveError):
     """A name that is not a plain file's."""
+
+    code = ErrorCode.SPECIAL_FILE
 
 
 def not_plain(path: str, mode: int) -> str:

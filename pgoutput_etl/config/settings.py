@@ -44,7 +44,8 @@ from pgoutput_etl.config.rule_merge import RuleBook, Rules
 from pgoutput_etl.config.rules import OnDrop, TableRule
 from pgoutput_etl.config.sources import chosen_document, source_documents
 from pgoutput_etl.config.yaml_file import Document, FromEnvironment, Mistake, read_document
-from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.error_codes import ErrorCode
+from pgoutput_etl.errors import ConfigError, coded
 from pgoutput_etl.file_access import PRIVATE, Access
 from pgoutput_etl.identifiers import is_within
 from pgoutput_etl.places import Place, absolute_place
@@ -536,6 +537,7 @@ class Config(Section):
         return self._rules_by_name[table]
 
 
+@coded(ErrorCode.CONFIG_FILE, ConfigError)
 def load_config(
     path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None, source: str | None = None
 ) -> Config:
@@ -549,6 +551,7 @@ def load_config(
     return _config(chosen_document(document, source), overrides, source)
 
 
+@coded(ErrorCode.CONFIG_FILE, ConfigError)
 def load_configs(
     path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
 ) -> tuple[Config, ...]:

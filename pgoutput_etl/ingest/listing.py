@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from pgoutput_etl.compression import MAX_SIZE
+from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.errors import ArchiveError, ConfigError, own_lines
 from pgoutput_etl.landing.file_index import LISTING_SCHEMA, Listing
 from pgoutput_etl.landing.fingerprint import LandedFile, ScanTask
@@ -71,9 +72,13 @@ _UNREADABLE = (
 class FilesChangedError(ArchiveError):
     """Files have grown, or were renamed or removed, since they were listed, selected, or scanned."""
 
+    code = ErrorCode.CHANGED_FILE
+
 
 class UnreadableFileError(ArchiveError):
     """A listed file that is gone, or that this job may not read. path: empty if the error does not name it."""
+
+    code = ErrorCode.UNREADABLE_FILE
 
     def __init__(self, text: str, path: str) -> None:
         super().__init__(text)

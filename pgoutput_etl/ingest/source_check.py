@@ -13,6 +13,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.errors import SequenceError
 from pgoutput_etl.ingest.executors import TransactionFilter
 from pgoutput_etl.landing.selection import EVERY_FILE_WAITS, without
@@ -31,6 +32,8 @@ _ADVICE = (
 
 class CommitOrderError(SequenceError):
     """Commits that neither follow the earlier ones nor were sent before. lsns: the lowest one of each file."""
+
+    code = ErrorCode.COMMIT_ORDER
 
     def __init__(self, text: str, lsns: Mapping[int, int], next_job: tuple[str, ...] = ()) -> None:
         super().__init__(text, next_job)

@@ -19,4 +19,4 @@ def _job() -> SparkJob[BackfillRequest]:
     return printed(backfill, print_backfill)
 
 
-COMMAND = spark_command("backfill", __doc__, EXAMPLE, BackfillRequest, _job)
+COMMAND = spark_command("backfill", __doc__, EXAMPLE, BackfillRequest, _job, is_published=lambda _: True)

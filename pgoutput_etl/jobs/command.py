@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias, TypeVar
 
 import click
@@ -17,17 +18,21 @@ from pgoutput_etl.answers.command_line import example_line, job_line
 from pgoutput_etl.config.settings import Config, load_config, load_configs
 from pgoutput_etl.console import (
     DEBUG,
+    LogFormat,
     LogLevel,
     Progress,
     ProgressPrinter,
+    is_json_log,
     keep_log_private,
     print_error,
     print_source,
     print_stopped,
+    print_to_stderr,
     print_unexpected,
-    set_log_level,
+    set_log,
 )
-from pgoutput_etl.errors import ConfigError, PgoutputEtlError
+from pgoutput_etl.error_codes import ErrorCode
+from pgoutput_etl.errors import ConfigError, PgoutputEtlError, coded
 from pgoutput_etl.exit_codes import EXIT_FAILED, EXIT_STOPPED, EXIT_USAGE, exit_code_of, worst_code
 from pgoutput_etl.extras import EXTRA_OF, missing_module
 from pgoutput_etl.jobs.each_source import SourceUse, one_session, shared_session
@@ -81,6 +86,10 @@ class _LogOptions:
             one_of(LogLevel),
         ),
     ] = LogLevel.INFO
+    log_format: Annotated[
+        LogFormat,
+        Option("lines of text on standard error (the default), or one JSON object per line", one_of(LogFormat)),
+    ] = LogFormat.TEXT
     debug: Annotated[bool, Option("print errors and Spark's log in full; they may contain rows' values")] = False
 
 
@@ -111,12 +120,14 @@ class Command:
         replace_closed_streams()
         os.environ.pop(DEBUG, None)
         prog = prog or f"jobs/{self.name}.py"
+        given = sys.argv[1:] if arguments is None else arguments
         try:
-            parsed = self._parsed(prog, sys.argv[1:] if arguments is None else arguments)
+            set_log(log_format=_log_format_in(given))
+            parsed = self._parsed(prog, given)
             if isinstance(parsed, int):
                 return parsed
             *parts, log = parsed
-            set_log_level(log.log_level)
+            set_log(log.log_level, log.log_format)
             if log.debug:
                 os.environ[DEBUG] = "1"
             keep_log_private()
@@ -128,7 +139,7 @@ class Command:
             module = (error.name or "").partition(".")[0]
             if module not in EXTRA_OF:
                 raise
-            sys.stderr.write(f"{missing_module(prog, module)}\n")
+            print_to_stderr(missing_module(prog, module), "ERROR", exit_code=EXIT_USAGE)
             return EXIT_USAGE
         except KeyboardInterrupt:
             print_stopped()
@@ -137,7 +148,7 @@ class Command:
             print_unexpected(error, self.name)
             return exit_code_of(error)
         finally:
-            set_log_level(LogLevel.INFO)
+            set_log()
 
     def _parsed(self, prog: str, arguments: Sequence[str]) -> tuple[Any, ...] | int:
         """An instance of each part; or the exit code, after a mistake or --help."""
@@ -145,11 +156,22 @@ class Command:
             with StandardOutput():
                 return self.parser().parse(prog, arguments)
         except click.UsageError as mistake:
-            mistake.show()
+            if is_json_log():
+                text, code = mistake.format_message(), ErrorCode.OPTIONS
+                print_to_stderr(f"{code}: {text}", "ERROR", code=str(code), exit_code=EXIT_USAGE)
+            else:
+                mistake.show()
             return EXIT_USAGE
         except click.exceptions.Exit as ended:
             return ended.exit_code
         return EXIT_FAILED  # the reader of standard output has ended
+
+
+def _log_format_in(arguments: Sequence[str]) -> LogFormat:
+    """As far as the command line can be understood: for its mistakes, too."""
+    words = " ".join(arguments).replace("--log-format=", "--log-format ").split()
+    is_json = ("--log-format", LogFormat.JSON.value) in pairwise(words)
+    return LogFormat.JSON if is_json else LogFormat.TEXT
 
 
 class JobReport(Protocol):
@@ -164,6 +186,12 @@ class JobRequest(Protocol):
 
     def check(self) -> None:
         """Raises ConfigError for options that don't go together."""
+
+
+@coded(ErrorCode.OPTIONS, ConfigError)
+def check_options(request: JobRequest) -> None:
+    """Raises ConfigError."""
+    request.check()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +238,7 @@ def job_command(
         configs = (source.load(),) if use.is_for_one(request) else source.load_all()
         requests = [use.of_source(request, config) for config in configs]
         for own in requests:
-            own.check()
+            check_options(own)
         has_others = len(configs) > 1
         outcomes = []
         with one_session() if has_others else nullcontext():
@@ -236,6 +264,7 @@ class _Outcome:
     has_others: bool
     printed: PrintedReport | None = None
     failed: int = 0
+    code: ErrorCode | None = None
 
     def __enter__(self) -> _Outcome:
         return self
@@ -243,8 +272,9 @@ class _Outcome:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
         if isinstance(error, PgoutputEtlError):
             print_error(error, job_line(self.config, *error.next_job) if error.next_job else None)
+            self.code = error.code
         elif self.has_others and isinstance(error, Exception) and not isinstance(error, ModuleNotFoundError):
-            print_unexpected(error, self.job)  # its text may contain rows' values
+            self.code = print_unexpected(error, self.job)  # its text may contain rows' values
         else:
             return False
         self.failed = exit_code_of(error)
@@ -267,7 +297,8 @@ class _Outcome:
 
     def values(self) -> dict[str, Any]:
         report = None if self.printed is None else json.loads(self.printed.report.to_json())
-        return {"source": self.config.source.name, "exit_code": self.exit_code, "report": report}
+        values = {"source": self.config.source.name, "exit_code": self.exit_code, "report": report}
+        return values if self.code is None else {**values, "code": str(self.code)}
 
 
 def _print_together(outcomes: Sequence[_Outcome], output: OutputOptions) -> int:
@@ -287,14 +318,28 @@ def spark_command(
     imported: Callable[[], SparkJob[Q]],
     extra: tuple[click.Option, ...] = (),
     sources: SourceUse[Q] | None = None,
+    is_published: Callable[[Q], bool] = lambda _: False,
 ) -> Command:
-    """The command of a job that runs in a Spark session. imported: imports the job's work and returns it."""
+    """The command of a job that runs in a Spark session. imported: imports the job's work and returns it. is_published:
+    True for a request whose run the configured metrics, lineage, and notifications are about."""
 
     def work(request: Q, config: Config, output: OutputOptions) -> PrintedReport:
-        with session(name, config) as spark:
-            return imported()(spark, config, request, ProgressPrinter(output.quiet))
+        def run() -> PrintedReport:
+            with session(name, config) as spark:
+                return imported()(spark, config, request, ProgressPrinter(output.quiet))
+
+        return _published(name, config, run) if is_published(request) else run()
 
     return job_command(name, description, example, request, work, extra, sources)
+
+
+def _published(job: str, config: Config, run: Callable[[], PrintedReport]) -> PrintedReport:
+    from pgoutput_etl.work.files.recorder import ChangedTables, RunRecorder
+
+    with RunRecorder(config.source.name, config.metrics, config.notify, job=job) as recorder:
+        done = run()
+        recorder.job_done(done.report.exit_code, ChangedTables.of(done.report))
+    return done
 
 
 def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable[[R], None]) -> SparkJob[Q]:

@@ -18,4 +18,4 @@ def _job() -> SparkJob[ForgetRequest]:
     return printed(forget, print_forget)
 
 
-COMMAND = spark_command("forget", __doc__, EXAMPLE, ForgetRequest, _job)
+COMMAND = spark_command("forget", __doc__, EXAMPLE, ForgetRequest, _job, is_published=lambda request: request.execute)

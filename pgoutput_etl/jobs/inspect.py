@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 from pgoutput_etl.console import ProgressPrinter
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_FAILED
-from pgoutput_etl.jobs.command import Command, OutputOptions
+from pgoutput_etl.jobs.command import Command, OutputOptions, check_options
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.options import PATH, PATTERNS, TIME, XID, Former, Option, Value, one_of
 from pgoutput_etl.protocol.framing import Framing
@@ -153,7 +153,7 @@ def _inspect(request: InspectRequest, output: OutputOptions) -> int:
 
 
 def run(request: InspectRequest, output: OutputOptions) -> int:
-    request.check()
+    check_options(request)
     with StandardOutput():
         return _inspect(request, output)
     return EXIT_FAILED  # the reader of standard output has ended

@@ -23,4 +23,12 @@ def _job() -> SparkJob[MaintainRequest]:
 
 EACH_SOURCE: SourceUse[MaintainRequest] = SourceUse(lambda _: False)
 
-COMMAND = spark_command("maintain", __doc__, EXAMPLE, MaintainRequest, _job, sources=EACH_SOURCE)
+COMMAND = spark_command(
+    "maintain",
+    __doc__,
+    EXAMPLE,
+    MaintainRequest,
+    _job,
+    sources=EACH_SOURCE,
+    is_published=lambda request: request.execute,
+)

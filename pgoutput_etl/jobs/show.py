@@ -6,7 +6,6 @@ LSNs are printed in PostgreSQL's form; --where compares the stored numbers.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from pgoutput_etl.console import print_to_stderr
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_FAILED
 from pgoutput_etl.identifiers import printable
-from pgoutput_etl.jobs.command import Command, Overrides, SourceName, session
+from pgoutput_etl.jobs.command import Command, Overrides, SourceName, check_options, session
 from pgoutput_etl.options import FILE, NAMES, NUMBER, Option, Value
 from pgoutput_etl.standard_output import StandardOutput
 
@@ -55,7 +54,7 @@ class ShowRequest:
 
 
 def run(request: ShowRequest) -> int:
-    request.check()
+    check_options(request)
     from pyspark.errors import PySparkException
 
     config = None if request.config is None else load_config(request.config, request.overrides, source=request.source)
@@ -63,7 +62,7 @@ def run(request: ShowRequest) -> int:
         with _session(config) as spark:
             lines = _lines(spark, request, config)
     except PySparkException as error:
-        print(f"can't read {request.table}: {error.getCondition()}", file=sys.stderr)
+        print_to_stderr(f"can't read {request.table}: {error.getCondition()}", "ERROR", exit_code=EXIT_FAILED)
         return EXIT_FAILED
     with StandardOutput():
         for line in lines:

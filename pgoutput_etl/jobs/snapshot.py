@@ -40,4 +40,12 @@ def _job() -> SparkJob[SnapshotRequest]:
     )
 
 
-COMMAND = spark_command("snapshot", __doc__, EXAMPLE, SnapshotRequest, _job, (CATALOG_QUERY,))
+COMMAND = spark_command(
+    "snapshot",
+    __doc__,
+    EXAMPLE,
+    SnapshotRequest,
+    _job,
+    (CATALOG_QUERY,),
+    is_published=lambda request: not request.checks_only,
+)

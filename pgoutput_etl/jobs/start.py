@@ -11,13 +11,13 @@ from __future__ import annotations
 from functools import partial
 
 from pgoutput_etl.console import ProgressPrinter
-from pgoutput_etl.jobs.command import Command, OutputOptions, session
+from pgoutput_etl.jobs.command import Command, OutputOptions, check_options, session
 from pgoutput_etl.standard_output import StandardOutput
 from pgoutput_etl.work.start.request import StartRequest
 
 
 def run(request: StartRequest, output: OutputOptions) -> int:
-    request.check()
+    check_options(request)
     from pgoutput_etl.work.start.report import print_start
     from pgoutput_etl.work.start.run import Start
 

@@ -34,4 +34,12 @@ def _of_source(request: VerifyRequest, config: Config) -> VerifyRequest:
 
 EACH_SOURCE: SourceUse[VerifyRequest] = SourceUse(lambda request: request.has_side, _of_source)
 
-COMMAND = spark_command("verify", __doc__, EXAMPLE, VerifyRequest, _job, sources=EACH_SOURCE)
+COMMAND = spark_command(
+    "verify",
+    __doc__,
+    EXAMPLE,
+    VerifyRequest,
+    _job,
+    sources=EACH_SOURCE,
+    is_published=lambda request: request.of_server and not request.begin,
+)

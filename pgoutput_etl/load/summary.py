@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pgoutput_etl.errors import coded_reason
+
 ROW_OPERATIONS = ("inserted", "updated", "deleted")
 
 
@@ -34,5 +36,5 @@ class TableSummary:
 
 def unchanged_lines(tables: Iterable[TableSummary], skipped: Sequence[str]) -> list[str]:
     """The tables that were not changed and why, then the tables that the configuration skips."""
-    lines = [f"Not changed: {table.name}: {table.held}" for table in tables if table.held is not None]
+    lines = [f"Not changed: {table.name}: {coded_reason(table.held)}" for table in tables if table.held is not None]
     return [*lines, f"Skipped, as configured: {', '.join(skipped)}"] if skipped else lines

@@ -10,6 +10,8 @@ from typing import ClassVar
 from pgoutput_etl.places import Place
 from pgoutput_etl.targets.column_descriptions import TargetColumn
 
+APPLY = "apply"
+
 
 @dataclass(frozen=True, slots=True)
 class TableMetrics:
@@ -38,7 +40,7 @@ class ConditionMetrics:
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
     """One run with all its batches. at, timestamp: the run's end. seconds: the run's duration; stages: the duration of
-    each stage.
+    each stage. job: other jobs than apply have only tables, rows, and conditions of the tables that they changed.
 
     bytes: size as landed. content_bytes: decompressed size by account. transactions: counts by status.
     verified_through: by table, the last LSN as of which `verify` has found it equal to the server's. lag_seconds: time
@@ -67,6 +69,7 @@ class RunMetrics:
     last_commit_lsn: int | None = None
     last_commit_timestamp: float | None = None
     lag_seconds: float | None = None
+    job: str = APPLY
 
     def to_json(self) -> str:
         """One line."""
@@ -75,7 +78,8 @@ class RunMetrics:
 
 @dataclass(frozen=True, slots=True)
 class WrittenTable:
-    """A table that a run wrote. rows: inserted and updated. columns, place, version: after the run."""
+    """A table that a run wrote. rows: inserted and updated. columns, place, version: after the run. columns: empty if
+    they are those of the last apply."""
 
     schema: str
     table: str
@@ -117,5 +121,5 @@ class RunOutput(ABC):
         """The run is done, or has failed."""
 
     def abort(self) -> None:
-        """The process is being stopped."""
+        """The process is being stopped, or a later run has to do the work."""
         return

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.file_access import PUBLIC
-from pgoutput_etl.outputs.ended_run import EndedRun, RunMetrics, RunOutput
+from pgoutput_etl.outputs.ended_run import APPLY, EndedRun, RunMetrics, RunOutput
 from pgoutput_etl.outputs.gauges import gauges
 from pgoutput_etl.replace_file import replace_file
 
@@ -39,7 +39,7 @@ class JsonLines(RunOutput):
 
 @dataclass(frozen=True, slots=True)
 class PrometheusFile(RunOutput):
-    """path: of the file that each run replaces."""
+    """path: of the file that each run of apply replaces. Another job's is beside it: shop.backfill.prom."""
 
     path: str
     key: ClassVar[str] = "metrics.prometheus"
@@ -48,7 +48,9 @@ class PrometheusFile(RunOutput):
         _check(self.key, self.path)
 
     def end(self, run: EndedRun) -> None:
-        replace_file(Path(self.path), prometheus_text(run.metrics), PUBLIC)
+        path, job = Path(self.path), run.metrics.job
+        own = path if job == APPLY else path.with_name(f"{path.stem}.{job}{path.suffix}")
+        replace_file(own, prometheus_text(run.metrics), PUBLIC)
 
 
 def _check(key: str, path: str) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pgoutput_etl.config.settings import SourceDatabase
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.extras import installing
-from pgoutput_etl.outputs.ended_run import EndedRun, RunOutput, WrittenTable
+from pgoutput_etl.outputs.ended_run import APPLY, EndedRun, RunOutput, WrittenTable
 from pgoutput_etl.places import Place
 from pgoutput_etl.targets.column_descriptions import TargetColumn
 
@@ -57,6 +57,7 @@ class LineageEvents(RunOutput):
 
     source: str
     database: SourceDatabase
+    job: str = APPLY
     began: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     has_started: bool = False
     _run_id: str | None = None
@@ -134,7 +135,7 @@ class LineageEvents(RunOutput):
 
         self._run_id = self._run_id or str(generate_new_uuid(self.began))
         kind = job_type_job.JobTypeJobFacet("BATCH", "PGOUTPUT_ETL", "JOB", producer=_PRODUCER)
-        job = Job(os.environ.get(_NAMESPACE) or "default", f"pgoutput_etl.{self.source}.apply", {"jobType": kind})
+        job = Job(os.environ.get(_NAMESPACE) or "default", f"pgoutput_etl.{self.source}.{self.job}", {"jobType": kind})
         run = Run(self._run_id, dict(run_facets or {}))
         event = RunEvent(eventType=state, eventTime=time.isoformat(), run=run, job=job, producer=_PRODUCER, **datasets)
         client = OpenLineageClient()
@@ -173,13 +174,15 @@ class LineageEvents(RunOutput):
                     lineage[column.name] = column_lineage_dataset.Fields(inputs)
         version = str(max(table.version for table in tables))
         rows = sum(table.rows for table in tables)
+        facets: dict[str, Any] = {
+            "version": dataset_version_dataset.DatasetVersionDatasetFacet(version, producer=_PRODUCER)
+        }
+        if columns:
+            facets["schema"] = schema_dataset.SchemaDatasetFacet(fields, producer=_PRODUCER)
+            facets["columnLineage"] = column_lineage_dataset.ColumnLineageDatasetFacet(lineage, producer=_PRODUCER)
         return OutputDataset(
             *dataset,
-            facets={
-                "schema": schema_dataset.SchemaDatasetFacet(fields, producer=_PRODUCER),
-                "columnLineage": column_lineage_dataset.ColumnLineageDatasetFacet(lineage, producer=_PRODUCER),
-                "version": dataset_version_dataset.DatasetVersionDatasetFacet(version, producer=_PRODUCER),
-            },
+            facets=facets,
             outputFacets={
                 "outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
                     rows, producer=_PRODUCER

@@ -9,11 +9,13 @@ from functools import partial
 from pgoutput_etl.config.settings import Metrics, Notify
 from pgoutput_etl.console import print_to_stderr
 from pgoutput_etl.errors import brief
-from pgoutput_etl.outputs.ended_run import EndedRun, RunOutput
+from pgoutput_etl.outputs.ended_run import APPLY, EndedRun, RunOutput
 from pgoutput_etl.outputs.files import JsonLines, PrometheusFile
 from pgoutput_etl.outputs.openlineage import LineageEvents
 from pgoutput_etl.outputs.opentelemetry import Telemetry
 from pgoutput_etl.outputs.webhook import Webhook
+
+_WARN = partial(print_to_stderr, level="WARNING", logger="pgoutput_etl.outputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class RunPublisher:
     """Only `check` raises errors."""
 
     outputs: Sequence[RunOutput]
-    warn: Callable[[str], None] = print_to_stderr
+    warn: Callable[[str], None] = _WARN
 
     @classmethod
     def of(
@@ -29,7 +31,8 @@ class RunPublisher:
         source: str,
         metrics: Metrics,
         notify: Notify | None = None,
-        warn: Callable[[str], None] = print_to_stderr,
+        warn: Callable[[str], None] = _WARN,
+        job: str = APPLY,
     ) -> RunPublisher:
         """source: the archive's name."""
         found: list[RunOutput] = []
@@ -40,7 +43,7 @@ class RunPublisher:
         if metrics.opentelemetry:
             found.append(Telemetry())
         if metrics.openlineage is not None:
-            found.append(LineageEvents(source, metrics.openlineage))
+            found.append(LineageEvents(source, metrics.openlineage, job))
         if notify is not None:
             found.append(Webhook(notify))
         return cls(found, warn)

@@ -15,7 +15,7 @@ from pgoutput_etl.config.settings import Notify, Occasion
 from pgoutput_etl.console import shortened
 from pgoutput_etl.exit_codes import EXIT_TRY_LATER
 from pgoutput_etl.identifiers import printable
-from pgoutput_etl.outputs.ended_run import EndedRun, RunMetrics, RunOutput
+from pgoutput_etl.outputs.ended_run import APPLY, EndedRun, RunMetrics, RunOutput
 
 _SECONDS = 10.0
 
@@ -48,6 +48,7 @@ class Webhook(RunOutput):
         body = {
             "text": _sentence(run.metrics, tables).translate(_ESCAPED),
             "source": run.metrics.source,
+            "job": run.metrics.job,
             "exit_code": run.metrics.exit_code,
             "error": run.metrics.error,
             "tables": tables,
@@ -67,7 +68,8 @@ def _has_failed(metrics: RunMetrics) -> bool:
 
 def _sentence(metrics: RunMetrics, tables: dict[str, list[str]]) -> str:
     if metrics.error is not None:
-        return f"{metrics.source}: the run failed with {metrics.error} (exit code {metrics.exit_code})"
+        run = "the run" if metrics.job == APPLY else metrics.job
+        return f"{metrics.source}: {run} failed with {metrics.error} (exit code {metrics.exit_code})"
     shown = {state: shortened(list(map(printable, names)), _SHOWN, "tables") for state, names in tables.items()}
     states = (f"{state}: {', '.join(names)}" for state, names in shown.items())
     return f"{metrics.source}: {'; '.join(states)} (exit code {metrics.exit_code})"

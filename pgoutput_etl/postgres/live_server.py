@@ -17,7 +17,8 @@ import psycopg
 from psycopg import conninfo
 
 from pgoutput_etl.console import Progress
-from pgoutput_etl.errors import PgoutputEtlError, RunError, TableError, own_lines
+from pgoutput_etl.error_codes import ErrorCode
+from pgoutput_etl.errors import PgoutputEtlError, RunError, TableError, coded, own_lines
 from pgoutput_etl.lsn import parse_lsn
 from pgoutput_etl.postgres.queries import POSITION, SESSION, literal
 from pgoutput_etl.postgres.sql_states import has_no_values, is_of_one_table
@@ -54,27 +55,28 @@ def shown(url: str) -> str:
 def server_errors(of_table: bool = False) -> Iterator[None]:
     """Turns psycopg's errors into this package's, without values. of_table: within the context one table is read, so
     that an error that the others don't meet is a TableError."""
-    try:
-        yield
-    except psycopg.Error as error:
-        state, text = error.sqlstate, error.diag.message_primary
-        if state is None:
-            raise RunError(f"--server: the server can't be read ({str(error).splitlines()[0]})") from None
-        if has_no_values(state):
-            refusal = RunError(f"--server: the server says: {text}")
-        else:
-            refusal = RunError(f"--server: the server can't be read (SQLSTATE {state})")
-        if of_table and is_of_one_table(state):
-            raise TableError(str(refusal)) from None
-        raise refusal from None
-    except UnicodeDecodeError:
-        raise (TableError if of_table else RunError)("--server: values are not UTF-8") from None
-    except Exception as error:
-        kind = f"{RunError.__name__}: "
-        why = next((line for line in own_lines(error) if line.startswith(kind)), None)  # of a Python worker
-        if isinstance(error, PgoutputEtlError) or why is None:
-            raise
-        raise RunError(why.removeprefix(kind)) from None
+    with coded(ErrorCode.SERVER, RunError):
+        try:
+            yield
+        except psycopg.Error as error:
+            state, text = error.sqlstate, error.diag.message_primary
+            if state is None:
+                raise RunError(f"--server: the server can't be read ({str(error).splitlines()[0]})") from None
+            if has_no_values(state):
+                refusal = RunError(f"--server: the server says: {text}")
+            else:
+                refusal = RunError(f"--server: the server can't be read (SQLSTATE {state})")
+            if of_table and is_of_one_table(state):
+                raise TableError(str(refusal)) from None
+            raise refusal from None
+        except UnicodeDecodeError:
+            raise (TableError if of_table else RunError)("--server: values are not UTF-8") from None
+        except Exception as error:
+            kind = f"{RunError.__name__}: "
+            why = next((line for line in own_lines(error) if line.startswith(kind)), None)  # of a Python worker
+            if isinstance(error, PgoutputEtlError) or why is None:
+                raise
+            raise RunError(why.removeprefix(kind)) from None
 
 
 def ask_server(url: str, query: str) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pgoutput_etl import jit, plain_file
+from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.errors import ArchiveError
 from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.framing import Framing, frame_at
@@ -37,6 +38,8 @@ _WINDOW_BYTES = 1 << 22  # read at a time
 
 class RereadError(ArchiveError):
     """A landed file has changed since it was scanned."""
+
+    code = ErrorCode.CHANGED_FILE
 
 
 @dataclass(frozen=True, slots=True)

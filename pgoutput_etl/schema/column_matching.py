@@ -38,6 +38,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, combinations, pairwise
 
+from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import RelationColumn
 
@@ -108,6 +109,8 @@ def _yaml(name: str) -> str:
 class UndecidedError(TableError):
     """A step between two versions that needs a declaration. why: the reason. choices: the explanations, the likeliest
     first."""
+
+    code = ErrorCode.UNDECIDED
 
     def __init__(self, why: str, choices: Sequence[DeclaredStep], earlier: Mapping[str, Sequence[str | None]]) -> None:
         """earlier: what earlier steps have used or taken for these columns."""

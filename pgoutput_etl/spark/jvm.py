@@ -23,7 +23,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 
-from pgoutput_etl.console import DEBUG, log_level
+from pgoutput_etl.console import DEBUG, is_json_log, log_level
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.spark.class_archive import class_options
 from pgoutput_etl.spark.jvm_output import GUARD
@@ -191,7 +191,8 @@ _COPIERS: list[subprocess.Popen[bytes]] = []  # kept until this process ends, as
 def _copied_output() -> Iterator[int]:
     """A descriptor for what the JVM prints."""
     read, write = os.pipe()
-    command = [sys.executable, "-IS", str(_FOLDER / "jvm_output.py"), *(["--debug"] if DEBUG in os.environ else [])]
+    options = {"--debug": DEBUG in os.environ, "--json": is_json_log()}
+    command = [sys.executable, "-IS", str(_FOLDER / "jvm_output.py"), *(name for name, on in options.items() if on)]
     copier = subprocess.Popen(command, stdin=read, stdout=subprocess.DEVNULL)
     os.close(read)
     try:

@@ -7,11 +7,13 @@ GUARD no row has been read; after it, Python's workers and uncaught errors may p
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime, timezone
 
 # Printed through the JVM once the session has started, unless the user wants everything (spark/jvm.py).
 GUARD = "pgoutput_etl: from here on without rows' values"
@@ -36,6 +38,11 @@ _KNOWN = re.compile(
     rb"|(?:Deleted|Found) \d+ files .*in a total of \d+ directories"
     rb'|(?:Exception in thread "[^"]*" )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:Error|Exception)\b'
 )
+
+# A line of the log: its level, logger, and text
+_LOGGED = re.compile(r"\d\d:\d\d:\d\d (FATAL|ERROR|WARN|INFO) ([\w$]+): ?(.*)")
+
+_LEVELS = {"FATAL": "CRITICAL", "WARN": "WARNING"}  # in Python; other lines are warnings
 
 # A line of an error's stack
 _FRAME = re.compile(rb"\s+(?:at |\.\.\. \d+ (?:more|common frames omitted))")
@@ -77,7 +84,22 @@ def without_values(lines: Iterable[bytes], is_debugging: bool = False) -> Iterat
             yield WITHHELD
 
 
+def as_json(line: bytes) -> bytes:
+    """The line as an object like those of `console.print_to_stderr`, with the time of this call in UTC."""
+    text = line.decode("utf-8", "replace").rstrip("\r\n")
+    logged = _LOGGED.fullmatch(text)
+    level, logger, message = ("WARN", "", text) if logged is None else logged.groups()
+    values = {
+        "time": datetime.now(timezone.utc).isoformat(),
+        "level": _LEVELS.get(level, level),
+        "logger": f"spark.{logger}".rstrip("."),
+        "message": message,
+    }
+    return f"{json.dumps(values)}\n".encode()
+
+
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the JVM, which may still have something to say
-    printed = without_values(iter(sys.stdin.buffer.readline, b""), is_debugging=len(sys.argv) > 1)
-    copy_without_listing(printed, lambda line: os.write(2, line))
+    printed = without_values(iter(sys.stdin.buffer.readline, b""), "--debug" in sys.argv)
+    form: Callable[[bytes], bytes] = as_json if "--json" in sys.argv else bytes
+    copy_without_listing(printed, lambda line: os.write(2, form(line)))

@@ -23,7 +23,8 @@ from pyspark.sql import SparkSession
 
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.console import DEBUG
-from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.error_codes import ErrorCode
+from pgoutput_etl.errors import ConfigError, RunError, coded
 from pgoutput_etl.spark.connect import REMOTE, connect, is_connect, server_of
 from pgoutput_etl.spark.options import MODULES, is_local, joined, of_file, of_process
 from pgoutput_etl.spark.packages import with_delta, write_modules
@@ -77,6 +78,7 @@ _CHECKSUM_WRITER = "spark.sql.streaming.checkpointFileManagerClass"
 _REDACTED = "(?i)secret|password|passphrase|token|(?:access|account|private)[._-]?key|fs[.]azure[.]sas"
 
 
+@coded(ErrorCode.SPARK_START, RunError)
 def start_session(
     app_name: str | Config,
     settings: Mapping[str, str] = MappingProxyType({}),

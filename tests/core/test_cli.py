@@ -44,7 +44,7 @@ def test_every_job_is_a_file_and_a_command() -> None:
             OSError(28, "No space left on device"),
             1,
             [
-                "status failed: No space left on device",
+                "PGO-9010: status failed: No space left on device",
                 "  a disk is full: the target's, or that of Spark's own files (spark.local.dir, by default /tmp)",
             ],
         ),
@@ -80,7 +80,7 @@ def test_a_text_that_nobody_reads_or_that_has_no_place_is_no_traceback() -> None
     with Path("/dev/full").open("w") as full:
         lost = subprocess.run(query, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert lost.returncode == 1
-    assert lost.stderr.startswith("RunError: standard output can't be written")
+    assert lost.stderr.startswith("PGO-4000: RunError: standard output can't be written")
     assert "Traceback" not in lost.stderr
 
 
@@ -102,7 +102,7 @@ def test_a_configuration_that_is_not_there_ends_a_job_with_2(
     assert main([job, "--config", str(missing), *NEEDED.get(job, [])]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert printed.err.startswith("ConfigError: ")
+    assert printed.err.startswith("PGO-1100: ConfigError: ")
     assert str(missing) in printed.err
 
 
@@ -132,7 +132,7 @@ def test_usage_lists_all_jobs_unless_another_is_named(
 def test_options_stand_before_or_after_the_job(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Also if a value is the name of a job."""
     assert main(words) == 2
-    assert capsys.readouterr().err == "ConfigError: apply: can't be read: No such file or directory\n"
+    assert capsys.readouterr().err == "PGO-1100: ConfigError: apply: can't be read: No such file or directory\n"
 
 
 @pytest.mark.parametrize("words", [["--nonsense", "status"], ["--config"], ["--quiet=1", "status"], ["x", "status"]])

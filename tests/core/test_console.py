@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
+from datetime import datetime, timedelta
 from io import StringIO
 
 import pytest
@@ -11,7 +13,10 @@ from rich.console import Console
 
 from pgoutput_etl.cli import command
 from pgoutput_etl.console import ProgressPrinter, Row, counted, grid, log_level, print_error, print_parts
-from pgoutput_etl.errors import RunError, without_offset
+from pgoutput_etl.errors import RunError, TableError, without_offset
+from pgoutput_etl.outputs.ended_run import EndedRun, RunMetrics, RunOutput
+from pgoutput_etl.outputs.publish import RunPublisher
+from pgoutput_etl.reasons import ReasonKind
 
 
 def test_one_is_singular() -> None:
@@ -40,7 +45,7 @@ def test_a_column_with_a_cell_below_the_limit_stays() -> None:
 
 def test_an_error_ends_with_the_command_that_resolves_it(capsys: pytest.CaptureFixture[str]) -> None:
     print_error(RunError("first\nsecond"), "pgoutput-etl apply")
-    assert capsys.readouterr().err == "RunError: first\n  second\n  Next: pgoutput-etl apply\n"
+    assert capsys.readouterr().err == "PGO-4000: RunError: first\n  second\n  Next: pgoutput-etl apply\n"
 
 
 @pytest.mark.parametrize(
@@ -67,6 +72,76 @@ def test_a_log_level_is_that_of_progress_and_of_libraries(
     assert not ProgressPrinter().quiet, "the level is that of the job"
     assert capsys.readouterr().err == ("INFO library: \n" if level == "debug" else "")
     logging.captureWarnings(False)
+
+
+def test_in_json_each_line_of_standard_error_is_an_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    monkeypatch.setenv("PGOUTPUT_ETL_LOG_FORMAT", "text")
+    monkeypatch.setenv("PGOUTPUT_ETL_DEBUG", "")  # restored after the test
+
+    def run(*_: object) -> int:
+        ProgressPrinter()("reading é\nb")
+        logging.getLogger("library").warning("SECRET")
+        logging.getLogger("pgoutput_etl.load.holding").warning("writing %s failed", "t", exc_info=ValueError("SECRET"))
+        RunPublisher([Broken()]).end(EndedRun(RunMetrics("s", "", 0.0, 1, 0.0)))
+        raise raised.pop()
+
+    def lines(*options: str) -> list[dict[str, object]]:
+        code = replace(command("plan"), run=run).main("plan", ["--config", "a", "--log-format", "json", *options])
+        objects = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+        assert {datetime.fromisoformat(line.pop("time")).utcoffset() for line in objects} == {timedelta(0)}
+        assert objects[-1].get("exit_code", code) == code
+        return objects
+
+    jobs, outputs = "pgoutput_etl.jobs", "pgoutput_etl.outputs"
+    failure = {
+        "level": "ERROR",
+        "logger": jobs,
+        "code": "PGO-3040",
+        "error": "TableError",
+        "kind": "not UTF-8",
+        "exit_code": 1,
+    }
+    raised = [ValueError("SECRET"), KeyboardInterrupt(), TableError("first\nsecond", ReasonKind.NOT_UTF8)]
+    assert lines() == [
+        {"level": "INFO", "logger": jobs, "message": "reading é\\nb", "seconds": 0.0},
+        {"level": "WARNING", "logger": "library", "message": ""},
+        {
+            "level": "WARNING",
+            "logger": "pgoutput_etl.load.holding",
+            "message": "writing t failed (ValueError)",
+            "error": "ValueError",
+        },
+        {"level": "WARNING", "logger": outputs, "message": "metrics.broken: the run could not be published: OSError"},
+        {**failure, "message": "PGO-3040: TableError: first\nsecond"},
+    ]
+    assert lines()[-1] == {
+        "level": "ERROR",
+        "logger": jobs,
+        "message": "stopped by SIGINT (Ctrl-C)",
+        "exit_code": 130,
+    }
+    mistake = lines("--no")
+    assert [(line["code"], line["exit_code"], "--no" in str(line["message"])) for line in mistake] == [
+        ("PGO-1200", 2, True)
+    ]
+    *_, announced, traced = lines("--debug")
+    assert announced["message"] == "--debug: the rest may contain rows' values"
+    assert str(traced["message"]).splitlines()[-1] == "ValueError: SECRET"
+    monkeypatch.delenv("PGOUTPUT_ETL_DEBUG")
+    ProgressPrinter()("reading")
+    assert not capsys.readouterr().err.startswith("{"), "the format is that of the job"
+    logging.captureWarnings(False)
+
+
+class Broken(RunOutput):
+    key = "metrics.broken"
+
+    def end(self, _: EndedRun) -> None:
+        raise OSError
 
 
 def test_a_place_is_named_once() -> None:

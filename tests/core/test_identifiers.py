@@ -130,7 +130,7 @@ def test_nothing_printed_is_a_command_to_the_terminal() -> None:
 def test_an_error_is_printed_without_commands_and_without_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     print_error(ArchiveError(f"in/{CONTROLS}\nConfigError: forged\r\x1b[1A"))
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("ArchiveError: in/\\x1b]8")
+    assert lines[0].startswith("PGO-2000: ArchiveError: in/\\x1b]8")
     assert all(line.isprintable() for line in lines)
     assert all(line.startswith("  ") for line in lines[1:])
 

@@ -39,7 +39,7 @@ def test_a_full_disk_is_reported_in_one_line(config: Path) -> None:
     for arguments in (("status", "--config", config), ("inspect", "--quiet", ARCHIVE)):
         done = shell('"$@" >/dev/full', *arguments)
         reason = "standard output can't be written (No space left on device), so this run's report is lost"
-        assert (done.returncode, done.stderr) == (1, f"RunError: {reason}\n")
+        assert (done.returncode, done.stderr) == (1, f"PGO-4000: RunError: {reason}\n")
 
 
 @pytest.mark.parametrize("options", [["--json"], []])

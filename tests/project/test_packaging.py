@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -95,13 +96,20 @@ def test_the_demo_runs_from_the_wheel_without_a_clone(packages: tuple[Path, Path
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    said = typed("pgoutput-etl demo").splitlines()
+    said = typed("pgoutput-etl demo --log-format json 2>log.jsonl").splitlines()
+    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert {(line["level"], line["logger"]) for line in log} >= {("INFO", "pgoutput_etl.jobs")}
+    assert any(line["message"].endswith("writing the ledger") for line in log)
     assert "All tables are consistent through LSN 0/18D02B0." in said
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     [(commands, output)] = _DEMO.findall(readme)
     for line, command in zip(said[-2:], commands.splitlines(), strict=True):
         assert command.startswith(line.strip()), "the demo names the commands that the README has"
     assert typed(commands) == output
+    for page in ("runbook", "inspect-and-plan"):
+        [(commands, output)] = _DEMO.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
+        shown = ".*".join(map(re.escape, output.split("…")))
+        assert re.fullmatch(shown, typed(commands), re.DOTALL), page
 
 
 def test_the_matrix_has_every_supported_spark() -> None:

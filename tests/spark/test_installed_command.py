@@ -113,5 +113,5 @@ def test_a_failed_download_shows_what_ivy_says_and_a_users_log_configuration_cou
     assert "io.delta#delta-spark" in done.stderr
     assert "UNRESOLVED DEPENDENCIES" in done.stderr
     assert f"{tmp_path}/conf/log4j2.xml" in done.stderr
-    assert re.search(r"^RunError: Spark did not start", done.stderr, re.MULTILINE)
+    assert re.search(r"^PGO-4100: RunError: Spark did not start", done.stderr, re.MULTILINE)
     assert "Traceback" not in done.stderr

@@ -211,7 +211,13 @@ def test_spark_starts_once_the_configuration_is_checked(no_spark: NoSpark, confi
     """Also with the job's options before the job."""
     done = no_spark.submit("--config", config, "--log-level=error", job("apply"))
     assert (done.returncode, no_spark.calls) == (1, ["java", "spark-submit"]), done.stderr
-    assert done.stderr.startswith("RunError: Spark did not start (JAVA_GATEWAY_EXITED)")
+    assert done.stderr.startswith("PGO-4100: RunError: Spark did not start (JAVA_GATEWAY_EXITED)")
+    # In JSON, also what the JVM prints
+    (no_spark.folder / "bin" / "spark-submit").write_text("#!/bin/sh\necho '12:00:00 WARN Disk: full'\nexit 5\n")
+    lines = no_spark.submit("--config", config, "--log-format", "json", job("apply")).stderr.splitlines()
+    disk, error = map(json.loads, lines)
+    assert (disk["level"], disk["logger"], disk["message"]) == ("WARNING", "spark.Disk", "full")
+    assert (error["level"], error["error"], error["exit_code"]) == ("ERROR", "RunError", 1)
 
 
 OPTIONS = ["--driver-memory", "3g", "--conf=spark.a=b c", "--packages", "org.example:driver:1"]
@@ -315,14 +321,16 @@ def test_a_java_that_is_too_old_or_none_is_one_line(no_spark: NoSpark, config: P
     java.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
     done = no_spark.submit(job("apply"), "--config", config)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-    assert done.stderr.startswith("RunError: Java 17 or newer is required, and ")
+    assert done.stderr.startswith("PGO-4100: RunError: Java 17 or newer is required, and ")
     assert no_spark.calls == []
 
 
 def test_a_java_that_is_not_there_is_one_line(no_spark: NoSpark, config: Path) -> None:
     done = no_spark.submit(job("apply"), "--config", config, JAVA_HOME="/nowhere")
     assert (done.returncode, done.stderr.count("\n"), no_spark.calls) == (1, 1, [])
-    assert done.stderr.startswith("RunError: Java 17 or newer is required, and none was found (JAVA_HOME is /nowhere)")
+    assert done.stderr.startswith(
+        "PGO-4100: RunError: Java 17 or newer is required, and none was found (JAVA_HOME is /nowhere)"
+    )
 
 
 def test_a_java_without_addresses_is_not_called_missing(no_spark: NoSpark, config: Path) -> None:
@@ -330,7 +338,9 @@ def test_a_java_without_addresses_is_not_called_missing(no_spark: NoSpark, confi
     java.write_text("#!/bin/sh\nprintf 'Error occurred during initialization of VM\\nCould not reserve' >&2\nexit 1\n")
     done = no_spark.submit(job("apply"), "--config", config)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith("RunError: Java does not start: Error occurred during initialization of VM Could not")
+    assert done.stderr.startswith(
+        "PGO-4100: RunError: Java does not start: Error occurred during initialization of VM Could not"
+    )
 
 
 @pytest.mark.parametrize("name", ["a:b", 'a"b'])

@@ -11,6 +11,7 @@ from pgoutput_etl.config.settings import Config, config_mistakes, load_configs
 from pgoutput_etl.config.sources import source_documents
 from pgoutput_etl.config.yaml_file import Document, Mistake, parsed_document
 from pgoutput_etl.console import Row, counted, grid, print_error, print_parts, summary_json
+from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_USAGE
 
@@ -78,7 +79,9 @@ def _described(config: Config) -> ConfiguredSource:
 def print_validation(found: Validation, console: Console | None = None) -> None:
     """Errors go to standard error, as in other jobs."""
     for error in found.errors:
-        print_error(ConfigError(error.message))
+        mistake = ConfigError(error.message)
+        mistake.code = ErrorCode.CONFIG_FILE
+        print_error(mistake)
     if found.errors:
         return
     rows: list[Row] = [(s.source, [], [s.landing, s.target, s.state]) for s in found.sources]

@@ -5,19 +5,29 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 
 from pgoutput_etl.config.settings import Metrics, Notify
-from pgoutput_etl.exit_codes import exit_code_of
+from pgoutput_etl.errors import TryLaterError
+from pgoutput_etl.exit_codes import EXIT_TRY_LATER, exit_code_of
 from pgoutput_etl.load.summary import ROW_OPERATIONS, TableSummary
-from pgoutput_etl.outputs.ended_run import ConditionMetrics, EndedRun, RunMetrics, TableMetrics, WrittenTable
+from pgoutput_etl.outputs.ended_run import (
+    APPLY,
+    ConditionMetrics,
+    EndedRun,
+    RunMetrics,
+    TableMetrics,
+    WrittenTable,
+)
 from pgoutput_etl.outputs.publish import RunPublisher
 from pgoutput_etl.places import Place
 from pgoutput_etl.targets.column_descriptions import TargetColumn
 from pgoutput_etl.targets.condition import TableCondition
 from pgoutput_etl.timestamps import time_of
+from pgoutput_etl.work.backfill.report import BackfillSummary
 from pgoutput_etl.work.files.report import RunReport, RunSummary
+from pgoutput_etl.work.snapshot.report import SnapshotSummary
 
 
 @dataclass(slots=True)
@@ -45,23 +55,40 @@ class StageTimer:
         return {stage: seconds for stage, seconds in lap.items() if seconds > 0}
 
 
+@dataclass(frozen=True, slots=True)
+class ChangedTables:
+    """What another job than apply has changed. conditions: of its tables."""
+
+    tables: Sequence[TableSummary] = ()
+    conditions: Sequence[TableCondition] = ()
+
+    @classmethod
+    def of(cls, report: object) -> ChangedTables:
+        """Nothing, if the report has no rows of tables."""
+        if isinstance(report, BackfillSummary | SnapshotSummary):
+            return cls([part.table for part in report.tables], report.conditions)
+        return cls()
+
+
 @dataclass(slots=True)
 class RunRecorder:
     """Measures a run from this object's creation on, and publishes its metrics and its lineage.
 
-    is_look: the run is one of many looks. A look that finds nothing is not part of the lineage.
+    is_look: the run is one of many looks. A look that finds nothing is not part of the lineage. job: `done` is for
+    apply, `job_done` for the others, of which a run that has to wait (exit code 75) leaves the earlier run's metrics.
     """
 
     source: str
     metrics: Metrics
     notify: Notify | None = None
     is_look: bool = False
+    job: str = APPLY
     stages: StageTimer = field(default_factory=StageTimer)
     began: float = field(default_factory=time.monotonic)
     publisher: RunPublisher = field(init=False)
 
     def __post_init__(self) -> None:
-        self.publisher = RunPublisher.of(self.source, self.metrics, self.notify)
+        self.publisher = RunPublisher.of(self.source, self.metrics, self.notify, job=self.job)
 
     def __enter__(self) -> RunRecorder:
         if not self.is_look:
@@ -69,9 +96,11 @@ class RunRecorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception):
+        if isinstance(error, TryLaterError) and self.job != APPLY:
+            self.publisher.abort()
+        elif isinstance(error, Exception):
             metrics = failure_metrics(self.source, error, exit_code_of(error), *self._measured())
-            self.publisher.end(EndedRun(metrics, error=error))
+            self.publisher.end(EndedRun(replace(metrics, job=self.job), error=error))
         elif error is not None:
             self.publisher.abort()
 
@@ -80,6 +109,26 @@ class RunRecorder:
         metrics = run_metrics(summaries, *self._measured())
         written = tuple(written_tables(summaries))
         self.publisher.end(EndedRun(metrics, written, found_nothing=self.is_look and not found_files))
+
+    def job_done(self, exit_code: int, changed: ChangedTables) -> None:
+        if exit_code == EXIT_TRY_LATER:
+            self.publisher.abort()
+            return
+        _, seconds, now = self._measured()
+        tables = _tables(changed.tables)
+        metrics = RunMetrics(
+            self.source,
+            now.isoformat(),
+            now.timestamp(),
+            exit_code,
+            seconds,
+            rows=_changed_rows(tables),
+            tables=tables,
+            conditions=tuple(map(_condition, changed.conditions)),
+            job=self.job,
+        )
+        written = [_written(t, t.inserted + t.updated, ()) for t in changed.tables if t.held is None]
+        self.publisher.end(EndedRun(metrics, tuple(written)))
 
     def _measured(self) -> tuple[dict[str, float], float, datetime]:
         self.stages.start(None)
@@ -92,7 +141,7 @@ def run_metrics(
     """The metrics of a finished run."""
     last = summaries[-1]
     batches = [summary for summary in summaries if summary.files]
-    tables = _tables(summaries)
+    tables = _tables(table for summary in summaries for table in summary.tables)
     commit = None if last.last_commit_time is None else time_of(last.last_commit_time)
     statuses = ("committed", "aborted", "resent", "refused", "quarantined")
     transactions = {status: sum(getattr(batch, f"{status}_transactions") for batch in batches) for status in statuses}
@@ -110,7 +159,7 @@ def run_metrics(
         messages=_sums(batch.messages for batch in batches),
         logical_messages=_sums(batch.logical_messages for batch in batches),
         transactions={**transactions, "open": last.open_transactions},
-        rows={operation: sum(getattr(table, operation) for table in tables) for operation in ROW_OPERATIONS},
+        rows=_changed_rows(tables),
         tables=tables,
         conditions=tuple(map(_condition, last.conditions)),
         verified_through=last.verified_through,
@@ -140,12 +189,15 @@ def _sums(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return dict(total)
 
 
-def _tables(summaries: Sequence[RunSummary]) -> tuple[TableMetrics, ...]:
+def _changed_rows(tables: Iterable[TableMetrics]) -> dict[str, int]:
+    return {operation: sum(getattr(table, operation) for table in tables) for operation in ROW_OPERATIONS}
+
+
+def _tables(summaries: Iterable[TableSummary]) -> tuple[TableMetrics, ...]:
     """One entry per name, also for a table that several batches wrote."""
     by_name: dict[tuple[str, str], list[TableSummary]] = {}
-    for summary in summaries:
-        for table in summary.tables:
-            by_name.setdefault((table.schema, table.table), []).append(table)
+    for table in summaries:
+        by_name.setdefault((table.schema, table.table), []).append(table)
     metrics = []
     for (schema, table_name), tables in sorted(by_name.items()):
         held, rows = tables[-1].held is not None, tables[-1].rows
@@ -163,7 +215,8 @@ def written_tables(summaries: Sequence[RunSummary]) -> list[WrittenTable]:
             if table.name in summary.columns:
                 last[table.name] = table, summary.columns[table.name]
                 rows[table.name] = rows.get(table.name, 0) + table.inserted + table.updated
-    return [
-        WrittenTable(table.schema, table.table, Place.parse(table.path), table.version, rows[name], columns)
-        for name, (table, columns) in sorted(last.items())
-    ]
+    return [_written(table, rows[name], columns) for name, (table, columns) in sorted(last.items())]
+
+
+def _written(table: TableSummary, rows: int, columns: tuple[TargetColumn, ...]) -> WrittenTable:
+    return WrittenTable(table.schema, table.table, Place.parse(table.path), table.version, rows, columns)

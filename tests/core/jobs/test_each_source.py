@@ -79,7 +79,7 @@ def test_the_worst_exit_code_of_all_sources(
     for name, result in zip("abc", results, strict=True):
         after = printed.err.partition(f"source {name}\n")[2]
         if isinstance(result, PgoutputEtlError):
-            assert after.startswith(f"{type(result).__name__}: {result}")
+            assert after.startswith(f"{result.code}: {type(result).__name__}: {result}")
 
 
 def test_the_report_for_programs_has_all_sources(config: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_the_report_for_programs_has_all_sources(config: str, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out) == {
         "sources": [
             {"source": "a", "exit_code": 0, "report": {"done": "a"}},
-            {"source": "b", "exit_code": 1, "report": None},
+            {"source": "b", "exit_code": 1, "report": None, "code": "PGO-4000"},
             {"source": "c", "exit_code": 3, "report": {"done": "c"}},
         ],
         "exit_code": 1,

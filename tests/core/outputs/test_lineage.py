@@ -25,7 +25,7 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.targets.column_descriptions import TargetColumn, target_columns
 from pgoutput_etl.types import column_type
-from pgoutput_etl.work.files.recorder import RunRecorder, written_tables
+from pgoutput_etl.work.files.recorder import ChangedTables, RunRecorder, written_tables
 from pgoutput_etl.work.files.report import RunReport, RunSummary
 from tests.support.lineage import events_of, send_to_file
 
@@ -131,6 +131,20 @@ def test_a_failed_run_sends_the_class_of_its_error_and_no_text(sent: Path) -> No
     assert (start["eventType"], fail["eventType"]) == ("START", "FAIL")
     assert fail["run"]["facets"]["errorMessage"]["message"] == "RunError"
     assert "secret" not in sent.read_text()
+
+
+def test_another_job_sends_the_tables_that_it_changed(sent: Path) -> None:
+    """Without their columns, which are those that apply has sent."""
+    with RunRecorder("shop", METRICS, job="backfill") as recorder:
+        recorder.job_done(3, ChangedTables([TABLE, HELD]))
+    with RunRecorder("shop", METRICS, job="verify") as recorder:
+        recorder.job_done(75, ChangedTables())
+    _, complete, _, waits = events_of(sent)
+    assert (complete["job"]["name"], complete["eventType"]) == ("pgoutput_etl.shop.backfill", "COMPLETE")
+    assert [dataset["name"] for dataset in complete["inputs"]] == ["shop.public.t"]
+    [output] = complete["outputs"]
+    assert (set(output["facets"]), facet(output, "outputStatistics")) == ({"version"}, {"rowCount": 9})
+    assert (waits["job"]["name"], waits["eventType"]) == ("pgoutput_etl.shop.verify", "ABORT")
 
 
 def test_an_interrupted_run_is_aborted(sent: Path) -> None:

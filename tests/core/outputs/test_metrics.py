@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pgoutput_etl.config.settings import Metrics
-from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.errors import AnotherRunError, ConfigError, RunError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.outputs.ended_run import EndedRun, RunMetrics
@@ -24,7 +24,7 @@ from pgoutput_etl.outputs.gauges import gauges
 from pgoutput_etl.outputs.publish import RunPublisher
 from pgoutput_etl.targets.condition import ConditionKind, TableCondition
 from pgoutput_etl.targets.mismatches import Mismatches
-from pgoutput_etl.work.files.recorder import RunRecorder, StageTimer, failure_metrics, run_metrics
+from pgoutput_etl.work.files.recorder import ChangedTables, RunRecorder, StageTimer, failure_metrics, run_metrics
 from pgoutput_etl.work.files.report import RunReport, RunSummary
 
 NOW = datetime(2026, 3, 1, 2, 13, tzinfo=timezone.utc)
@@ -265,6 +265,32 @@ def test_each_run_appends_a_json_line_and_replaces_the_prometheus_file(tmp_path:
     assert prom.read_text() == TEXT
     assert stat.S_IMODE(prom.stat().st_mode) == 0o644
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs.jsonl", "shop.prom"]
+
+
+def test_another_job_leaves_what_apply_has_said(tmp_path: Path) -> None:
+    """And a run of it that has to wait leaves what its earlier run has said."""
+    lines, prom = tmp_path / "runs.jsonl", tmp_path / "shop.prom"
+    metrics = Metrics(json=str(lines), prometheus=str(prom))
+    assert warned(RUN, metrics) == []
+    with RunRecorder("shop", metrics, job="backfill") as recorder:
+        recorder.job_done(3, ChangedTables([TABLE, HELD], CONDITIONS))
+    with pytest.raises(AnotherRunError), RunRecorder("shop", metrics, job="backfill"):
+        raise AnotherRunError("x")
+    with RunRecorder("shop", metrics, job="verify") as recorder:
+        recorder.job_done(75, ChangedTables())
+    with pytest.raises(RunError), RunRecorder("shop", metrics, job="maintain"):
+        raise RunError("x")
+    runs = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert [(run["job"], run["exit_code"]) for run in runs] == [("apply", 3), ("backfill", 3), ("maintain", 1)]
+    assert runs[1]["rows"] == {"inserted": 7, "updated": 2, "deleted": 1}
+    assert [condition["state"] for condition in runs[1]["conditions"]] == ["held", "diverged"]
+    assert prom.read_text() == TEXT
+    assert {path.name for path in tmp_path.glob("*.prom")} == {"shop.prom", "shop.backfill.prom", "shop.maintain.prom"}
+    text = (tmp_path / "shop.backfill.prom").read_text()
+    assert 'pgoutput_etl_job_exit_code{source="shop",job_name="backfill"} 3.0\n' in text
+    assert '{source="shop",job_name="backfill",schema="public",table="t",operation="inserted"} 7.0\n' in text
+    names = {line.split("{")[0] for line in text.splitlines() if not line.startswith("#")}
+    assert names.isdisjoint(gauge.name for gauge in gauges(RUN))
 
 
 def test_json_lines_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,13 @@ def test_a_webhook_that_fails_is_a_warning_without_its_url(receiver: Receiver, s
 def test_a_run_of_the_job_tells_the_webhook(receiver: Receiver) -> None:
     with pytest.raises(ValueError, match="a value"), RunRecorder("shop", Metrics(), Notify(receiver.url)):
         raise ValueError("a value")
-    assert [message["error"] for message in receiver.messages] == ["ValueError"]
+    with pytest.raises(ValueError, match="b"), RunRecorder("shop", Metrics(), Notify(receiver.url), job="backfill"):
+        raise ValueError("b")
+    assert [(message["job"], message["error"]) for message in receiver.messages] == [
+        ("apply", "ValueError"),
+        ("backfill", "ValueError"),
+    ]
+    assert receiver.messages[1]["text"] == "shop: backfill failed with ValueError (exit code 1)"
 
 
 def test_there_is_an_occasion_for_every_state() -> None:

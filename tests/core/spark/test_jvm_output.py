@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pgoutput_etl.spark.jvm_output import GUARD, WITHHELD, copy_without_listing, without_values
+import json
+
+import pytest
+
+from pgoutput_etl.spark.jvm_output import GUARD, WITHHELD, as_json, copy_without_listing, without_values
 
 LISTING = [
     ":: loading settings :: url = jar:file:/ivysettings.xml",
@@ -83,3 +87,21 @@ def test_words_of_the_jvm_and_of_the_log_remain() -> None:
         "Deleted 3 files (1204 bytes) and directories in a total of 1 directories",
     ]
     assert guarded(GUARD, *lines, GUARD, "\tat a.B.c(B.java:1)", "") == lines
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("12:00:00 WARN MemoryStore: Not enough space", ("WARNING", "spark.MemoryStore", "Not enough space")),
+        ("12:00:00 INFO DAGScheduler:", ("INFO", "spark.DAGScheduler", "")),
+        ("12:00:00 FATAL Utils: (a.B)", ("CRITICAL", "spark.Utils", "(a.B)")),
+        (WITHHELD.decode().strip(), ("WARNING", "spark", WITHHELD.decode().strip())),
+        ('\x1b[1m"', ("WARNING", "spark", '\x1b[1m"')),
+    ],
+)
+def test_a_line_as_json(line: str, expected: tuple[str, str, str]) -> None:
+    printed = as_json(f"{line}\n".encode())
+    assert printed.count(b"\n") == 1
+    values = json.loads(printed)
+    assert values.pop("time").endswith("+00:00")
+    assert tuple(values.values()) == expected

@@ -91,6 +91,6 @@ def test_a_wrong_configuration_is_refused_before_spark_starts(tmp_path: Path, co
     done = run(sys.executable, ROOT / "jobs/apply.py", "--config", path)
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("ConfigError: ")
+    assert done.stderr.startswith("PGO-1100: ConfigError: ")
     assert message in done.stderr
     assert done.stderr.count("\n") == 1

@@ -21,6 +21,7 @@ def write_config(folder: Path) -> str:
     path = folder / "all.yaml"
     path.write_text(
         f"sources:\n{listed}target: {{root: '{folder}/out/{{source}}'}}\n"
+        f"metrics: {{json: '{folder}/{{source}}.jsonl', prometheus: '{folder}/{{source}}.prom'}}\n"
         "rules: merge\ninclude: ['public.*']\ndefaults: {mode: soft_delete}\n"
         "tables: [{match: 'public.*', rename: 'dwh.{source}_{table}'}, {match: public.u, mode: mirror}]\n",
         encoding="utf-8",
@@ -87,3 +88,15 @@ def test_all_sources_of_a_file_in_one_session(
     code, report = run("maintain", "--only", "checkpoint")
     assert (code, [s["exit_code"] for s in report["sources"]]) == (1, [0, 1, 0])  # one has applied nothing yet
     assert sessions == ["pgoutput_etl maintain a", "end"]
+
+    def published(source: str) -> list[tuple[str, int, int]]:
+        lines = (tmp_path / f"{source}.jsonl").read_text().splitlines()
+        return [(run["job"], run["exit_code"], run["rows"].get("inserted", 0)) for run in map(json.loads, lines)]
+
+    assert run("maintain", "--only", "checkpoint", "--execute")[0] == 1
+    assert run("backfill", "--source", "a", "--tables", "public.t")[0] == 0
+    assert published("a") == [("apply", 0, 3), ("apply", 0, 2), ("maintain", 0, 0), ("backfill", 0, 3)]
+    assert published("gone") == [("apply", 2, 0), ("maintain", 1, 0)]
+    files = {path.name for path in tmp_path.glob("a*.prom")}
+    assert files == {"a.prom", "a.maintain.prom", "a.backfill.prom"}
+    assert 'pgoutput_etl_run_batches{source="a"} 1.0' in (tmp_path / "a.prom").read_text()

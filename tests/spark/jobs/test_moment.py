@@ -252,16 +252,18 @@ def test_show_prints_a_table_as_of_a_moment(
         code, text = shown("public.t", "--where", where)
         assert (code, condition in text, "SECRET" in text) == (2, True, False), text
     assert shown("public.t", "--columns", "id,x")[1].startswith(
-        "ConfigError: --columns: no column 'x'. Columns: id, v,"
+        "PGO-1000: ConfigError: --columns: no column 'x'. Columns: id, v,"
     )
     found = pg.show(nights.job.spark, "public.t", nights.job.loaded(), at="before:3", where="id = 1", columns=["v"])
     assert [tuple(row) for row in found.collect()] == [("w",)]
     assert "| 4|" in shown("public.t", "--at", "0/300")[1].replace("  ", " ")
-    assert shown("public.t", "--at", "0/50")[1].startswith("ConfigError: there was no table public.t at 0/50")
+    assert shown("public.t", "--at", "0/50")[1].startswith("PGO-1000: ConfigError: there was no table public.t at 0/50")
     assert shown("public.no", "--at", "0/50")[0] == 2
-    assert shown("public.t", "--at-xid", "2", "--version", "1")[1].startswith("ConfigError: expected either --version")
+    assert shown("public.t", "--at-xid", "2", "--version", "1")[1].startswith(
+        "PGO-1200: ConfigError: expected either --version"
+    )
     assert show.COMMAND.main(arguments=["a", "--at", "0/1"]) == 2
-    assert capsys.readouterr().err.startswith("ConfigError: --at: expected --config")
+    assert capsys.readouterr().err.startswith("PGO-1200: ConfigError: --at: expected --config")
 
 
 @pytest.mark.soak

@@ -198,9 +198,9 @@ def test_no_output_has_a_value(sources: Sources, cases: dict[str, Case]) -> None
     [
         ("checks", r"WARNING .*: writing public\.merged failed \(.*\(DELTA_VIOLATE_CONSTRAINT_WITH_VALUES, .*"),
         ("casts", r"WARNING .*: writing public\.cast failed \(.*\(CAST_INVALID_INPUT, SQLSTATE 22018\).*"),
-        ("null", r"null failed: .*\(DELTA_NOT_NULL_CONSTRAINT_VIOLATED, SQLSTATE 23502\)"),
-        ("fail", r"fail failed: PythonException \(PYTHON_EXCEPTION.*\), by ValueError in a Python worker"),
-        ("refuse", r"ArchiveError: file 7, offset 12: expected a number"),
+        ("null", r"PGO-9000: null failed: .*\(DELTA_NOT_NULL_CONSTRAINT_VIOLATED, SQLSTATE 23502\)"),
+        ("fail", r"PGO-9000: fail failed: PythonException \(PYTHON_EXCEPTION.*\), by ValueError in a Python worker"),
+        ("refuse", r"PGO-2000: ArchiveError: file 7, offset 12: expected a number"),
         ("die", r"  a Python worker has ended: .*"),
         # Java ends by itself; its answer arrives before that, or doesn't.
         ("exhaust", r"  (Java is out of memory: .*|Spark's Java process has ended: it ran out of memory .*)"),

@@ -149,8 +149,8 @@ def test_csv_as_of_an_lsn_and_refused_files(nights: Nights, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "ConfigError: expected one of --server, --jdbc, --csv and --delta"),
-        (["--csv", "a"], "ConfigError: --csv and --delta hold one table"),
+        ([], "PGO-1200: ConfigError: expected one of --server, --jdbc, --csv and --delta"),
+        (["--csv", "a"], "PGO-1200: ConfigError: --csv and --delta hold one table"),
         (["--csv", "a", "--table", "a.b", "--at-lsn", "1"], "not an LSN: '1'"),
         (["--csv", "a", "--tables", "a.b", "--at", "1"], "not a moment: '1'"),
         (["--jdbc", "jdbc:postgresql://h/d?password=SECRET"], "PGPASSWORD"),

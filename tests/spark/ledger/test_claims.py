@@ -65,7 +65,9 @@ def test_a_second_run_and_a_superseded_run_change_nothing(faulty: FaultyJob, mon
     first.send_signal(signal.SIGCONT)
     ended = faulty.end(first)
     assert ended.status == EXIT_TRY_LATER
-    assert ended.errors.startswith("AnotherRunError: another run has already begun batch 1; this run changes nothing")
+    assert ended.errors.startswith(
+        "PGO-5100: AnotherRunError: another run has already begun batch 1; this run changes nothing"
+    )
     assert commits(faulty) == before
     faulty.assert_as_replayed(replayed(*NIGHTS))
 
@@ -174,7 +176,9 @@ def test_one_of_two_simultaneous_jobs_works(faulty: FaultyJob) -> None:
         assert sorted(status for _, status in results) == [0, EXIT_TRY_LATER], results
         [error] = [errors for (_, errors), status in results if status]
         assert re.search(
-            r"^AnotherRunError: another run (is at work on this source|has just finished)", error, re.MULTILINE
+            r"^PGO-5100: AnotherRunError: another run (is at work on this source|has just finished)",
+            error,
+            re.MULTILINE,
         )
         assert "Traceback" not in error
         forget_files(faulty.job.spark)

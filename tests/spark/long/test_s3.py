@@ -134,7 +134,9 @@ def test_one_of_two_concurrent_claims_wins(s3: Lake, spark: SparkSession, tmp_pa
     done = sorted((s3.end(process) for process in both), key=lambda d: d.status)
     assert [d.status for d in done] == [0, 75], [d.errors[-2000:] for d in done]
     assert (
-        done[1].errors.splitlines()[-1].startswith("AnotherRunError: another run is at work on this source: process ")
+        done[1]
+        .errors.splitlines()[-1]
+        .startswith("PGO-5100: AnotherRunError: another run is at work on this source: process ")
     ), done[1].errors[-2000:]
     s3.assert_equals(spark, tmp_path, TRUTH_MID)
     assert s3.apply()["files"] == 0

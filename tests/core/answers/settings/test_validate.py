@@ -65,7 +65,7 @@ def test_every_mistake_is_listed_with_its_key_and_line(capsys: pytest.CaptureFix
     assert all(e["message"].startswith(f"shop.yaml: {e['key']}: ") for e in report["errors"])
     assert main(["validate", "--config", "shop.yaml"]) == 2
     printed = capsys.readouterr()
-    lines = [line for line in printed.err.splitlines() if line.startswith("ConfigError: shop.yaml: ")]
+    lines = [line for line in printed.err.splitlines() if line.startswith("PGO-1100: ConfigError: shop.yaml: ")]
     assert (printed.out, len(lines)) == ("", len(report["errors"]))
 
 

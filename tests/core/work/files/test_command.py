@@ -14,4 +14,4 @@ def test_a_look_without_a_pause_is_refused(tmp_path: Path, capsys: pytest.Captur
     config = tmp_path / "job.yaml"
     config.write_text("source: {name: shop, landing: ./landing}\ntarget: {root: ./tables}\n")
     assert COMMAND.main(arguments=["--config", str(config), "--follow", "0s"]) == EXIT_USAGE
-    assert capsys.readouterr().err == "ConfigError: --follow: expected 1s or more\n"
+    assert capsys.readouterr().err == "PGO-1200: ConfigError: --follow: expected 1s or more\n"

@@ -1,0 +1,88 @@
+"""The alerts for Prometheus use the metrics that the jobs write."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pgoutput_etl.outputs.ended_run import ConditionMetrics, RunMetrics, TableMetrics
+from pgoutput_etl.outputs.files import prometheus_text
+from pgoutput_etl.outputs.gauges import gauges
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "conf" / "monitoring" / "prometheus-rules.yaml"
+PROMTOOL = shutil.which("promtool")
+
+HOUR = 3600
+TABLE = TableMetrics("public", "t", 1, 1, 0, 0, held=True)
+GOOD = RunMetrics("good", "", 23.0 * HOUR, 0, 1.0, last_commit_timestamp=23.0 * HOUR)
+HELD = replace(
+    GOOD, source="held", exit_code=3, tables=(TABLE,), conditions=(ConditionMetrics("public", "t", "held", 0),)
+)
+RUNS = (
+    GOOD,
+    replace(GOOD, job="verify"),
+    HELD,
+    replace(HELD, job="verify", timestamp=0.0),
+    replace(GOOD, source="aside", exit_code=3),
+    replace(GOOD, source="failed", exit_code=1, error="RunError"),
+    replace(GOOD, source="failed", exit_code=1, error="RunError", job="backfill"),
+    replace(GOOD, source="idle", exit_code=1, error="RunError", job="backfill", timestamp=0.0),
+    replace(GOOD, source="busy", exit_code=75, error="AnotherRunError"),
+    replace(GOOD, source="idle", timestamp=0.0, last_commit_timestamp=0.0),
+)
+DAY = {
+    "PgoutputEtlNotApplied": {"idle"},
+    "PgoutputEtlFailed": {"failed"},
+    "PgoutputEtlOldCommit": {"idle"},
+    "PgoutputEtlTableState": {"held"},
+    "PgoutputEtlSetAside": {"aside"},
+    "PgoutputEtlJobFailed": {"failed", "held"},
+    "PgoutputEtlVerifyOverdue": {"aside", "failed", "busy", "idle"},
+}
+TEN_DAYS_OVERDUE = {"good", "held", *DAY["PgoutputEtlVerifyOverdue"]}
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
+    return list(group["rules"])
+
+
+def test_the_rules_use_metrics_and_labels_that_the_jobs_write() -> None:
+    written = {gauge.name: {*gauge.values[0][0]} for run in RUNS for gauge in gauges(run)}
+    for rule in rules():
+        names = set(re.findall(r"pgoutput_etl_\w+", rule["expr"]))
+        assert names <= set(written), rule["alert"]
+        labels = set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]))
+        assert labels <= set.intersection(*(written[name] for name in names)), rule["alert"]
+    selected = set(re.findall(r'(\w+)\{job_name="(\w+)"\}', RULES.read_text(encoding="utf-8")))
+    assert selected == {("pgoutput_etl_job_timestamp_seconds", "verify")}
+    assert {rule["alert"] for rule in rules()} == set(DAY)
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed: it is part of Prometheus")
+def test_each_alert_is_of_the_sources_that_it_is_for(tmp_path: Path) -> None:
+    """Prometheus evaluates the rules, on what the jobs write, a day and ten days after 1970 began."""
+    samples = (line.rpartition(" ") for run in RUNS for line in prometheus_text(run).splitlines() if line[0] != "#")
+    series = [{"series": name, "values": f"{float(value):.0f}x250"} for name, _, value in samples]
+
+    def expected(name: str, sources: set[str], at: str) -> dict[str, Any]:
+        query = f'count by (source) (ALERTS{{alertname="{name}", alertstate="firing"}})'
+        samples = [{"labels": f'{{source="{source}"}}', "value": 1} for source in sorted(sources)]
+        return {"expr": query, "eval_time": at, "exp_samples": samples}
+
+    tests = [expected(name, sources, "25h") for name, sources in DAY.items()]
+    tests.append(expected("PgoutputEtlVerifyOverdue", TEN_DAYS_OVERDUE, "240h"))
+    test = {"interval": "1h", "input_series": series, "promql_expr_test": tests}
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1h", "tests": [test]}))
+    for command in (["check", "rules", str(RULES)], ["test", "rules", str(file)]):
+        done = subprocess.run([str(PROMTOOL), *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
