@@ -4,23 +4,15 @@ executor."""
 from __future__ import annotations
 
 import logging
-import random
-import time
-from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from typing import ParamSpec, TypeVar
 
 from delta import exceptions
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 with suppress(ImportError):  # a client of Spark Connect only
     # Turns Java's errors into these classes. Delta Lake 4.0 leaves the import to its users.
     import_module("delta.exceptions.captured")
-
-P = ParamSpec("P")
-
-T = TypeVar("T")
 
 # Raised when another commit wins; the write can be repeated at any time.
 CONFLICTS = (
@@ -40,11 +32,10 @@ _LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 # A task failed too often (spark.task.maxFailures), at last because its executor was lost.
 _LOST_EXECUTOR = "ExecutorLostFailure"
 
-_CONFLICT_ATTEMPTS, _LOST_ATTEMPTS = 10, 8
+_ATTEMPTS = 10
 
-_PAUSE = 0.5  # seconds, twice as long after each attempt, and at random, so that two writers part
-
-_LONGEST_PAUSE = 30.0
+# Seconds, longer after each attempt, and at random, so that two writers part.
+_PAUSES = wait_random_exponential(multiplier=0.5, max=30)
 
 
 def was_lost(error: Exception) -> bool:
@@ -52,30 +43,33 @@ def was_lost(error: Exception) -> bool:
     return _LOST_EXECUTOR in str(error)
 
 
-def again(write: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """The result of `write`, which is called up to ten times while other commits win, and up to eight times while a
-    local checkpoint has lost rows. Raises the last error.
-
-    write: makes its checkpoints itself, and commits that carry a transaction identifier, or that make no difference
-    when they are repeated.
-    """
-    failures: Counter[bool] = Counter()
-    while True:
-        try:
-            return write(*given, **named)
-        except Exception as error:
-            is_conflict = isinstance(error, CONFLICTS)
-            failures[is_conflict] += 1
-            is_last = failures[is_conflict] >= (_CONFLICT_ATTEMPTS if is_conflict else _LOST_ATTEMPTS)
-            if is_last or not (is_conflict or _LOST in str(error)):
-                raise
-            _prepare_another(error, failures[True] if is_conflict else 0)
+def _may_succeed(error: BaseException) -> bool:
+    return isinstance(error, CONFLICTS) or _LOST in str(error)
 
 
-def _prepare_another(error: Exception, conflicts: int) -> None:
-    log = logging.getLogger(__name__)
-    if not conflicts:
+def _pause(state: RetryCallState) -> float:
+    return _PAUSES(state) if isinstance(_error(state), CONFLICTS) else 0.0
+
+
+def _log(state: RetryCallState) -> None:
+    log, error = logging.getLogger(__name__), _error(state)
+    if isinstance(error, CONFLICTS):
+        log.info("another commit came first (%s): trying again", type(error).__name__)
+    else:
         log.warning("an executor was lost with rows it had computed: computing them again")
-        return
-    log.info("another commit came first (%s): trying again", type(error).__name__)
-    time.sleep(min(_PAUSE * 2 ** (conflicts - 1), _LONGEST_PAUSE) * random.uniform(0.5, 1))
+
+
+def _error(state: RetryCallState) -> BaseException | None:
+    return None if state.outcome is None else state.outcome.exception()
+
+
+# Calls a function that writes, up to ten times while other commits win or a local checkpoint has lost rows. Raises the
+# last error. The function makes its checkpoints itself, and its commits carry a transaction identifier, or make no
+# difference when they are repeated.
+again = Retrying(
+    retry=retry_if_exception(_may_succeed),
+    stop=stop_after_attempt(_ATTEMPTS),
+    wait=_pause,
+    before_sleep=_log,
+    reraise=True,
+)

@@ -44,7 +44,7 @@ def test_it_ends() -> None:
     write = Write(*[LOST] * 100)
     with pytest.raises(RuntimeError, match="CHECKPOINT"):
         again(write)
-    assert write.calls == 8
+    assert write.calls == 10
 
 
 def test_a_job_that_lost_its_executors() -> None:

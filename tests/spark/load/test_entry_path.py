@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[3]
 
-MOST_CALLS, MOST_FILES = 15, 9
+MOST_CALLS, MOST_FILES = 15, 8
 
 
 class Route:

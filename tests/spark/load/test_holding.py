@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -21,6 +20,7 @@ from delta.tables import DeltaMergeBuilder, DeltaTable
 from deltalake import DeltaTable as OtherTable
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql import DataFrameReader, DataFrameWriter, SparkSession
+from tenacity import stop_after_attempt
 
 from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.run import verify
@@ -343,14 +343,14 @@ def test_a_write_that_meets_other_commits_is_repeated_and_then_held(
     tables, job = {100: "t", 101: "u", 102: "w"}, nights.job
     job.overrides.append("target.readers=all")  # as the other program is no Spark
     nights.night(create(tables))
-    monkeypatch.setattr(retries, "_CONFLICT_ATTEMPTS", 3)
+    monkeypatch.setattr(retries.again, "stop", stop_after_attempt(3))
     with another_program(job.path("public", "t")) as stopped:
-        monkeypatch.setattr(retries, "time", SimpleNamespace(sleep=lambda _: stopped.set()))
+        monkeypatch.setattr(retries.again, "sleep", lambda _: stopped.set())
         assert nights.night(change(tables)).exit_code == 0
         assert stopped.is_set(), "it has met another commit"
     assert nights.values("t") == nights.values("u") == [("1", "x"), ("2", "a"), ("3", "a"), ("4", "b")]
 
-    monkeypatch.setattr(retries, "time", SimpleNamespace(sleep=lambda _: None))
+    monkeypatch.setattr(retries.again, "sleep", lambda _: None)
     with another_program(job.path("public", "t")):
         summary = nights.night(transaction(3, 0x300, *(update("2", "y", oid=oid) for oid in tables)))
     assert summary.exit_code == 3
