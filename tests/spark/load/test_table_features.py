@@ -24,13 +24,13 @@ from tests.support.small_archives import T, insert, table, transaction, truncate
 
 pytestmark = pytest.mark.spark
 
-BIG, KEPT, ODD, OLD, PERCENT = range(T + 1, T + 6)  # T's table is written first
+BIG, KEPT, ODD, OLD, PERCENT, UNMARKED = range(T + 1, T + 7)  # T's table is written first
 INT4, INT8 = 23, 20
-AUTO = [
-    "target.readers=auto",
-    "merge.parallel_tables=1",
-    "tables=[{match: 'public.[tb]*', cdf: true}, {match: public.kept, on_schema_change: {rename: hold, drop: hold}}]",
-]
+RULES = (
+    "tables=[{match: 'public.[tb]*', cdf: true}, {match: public.kept, on_schema_change: {rename: hold, drop: hold}}, "
+    "{match: public.unmarked, properties: {delta.enableDeletionVectors: 'false'}}]"
+)
+AUTO = ["target.readers=auto", "merge.parallel_tables=1", RULES]
 LATE = {"columnMapping", "deletionVectors", "typeWidening"}
 SWITCH = {"commitInfo", "metaData", "protocol"}  # and no transaction
 MAPPED = "column mapping on: column 'v' is renamed"
@@ -88,9 +88,9 @@ def test_a_table_gets_features_once_it_needs_them(
 ) -> None:
     monkeypatch.setattr(table_features, "LARGE_VALUES", 60)
     nights = Nights(Job(spark, tmp_path, landing, AUTO))
-    job, named = nights.job, {T: "t", BIG: "big", KEPT: "kept"}
+    job, named = nights.job, {T: "t", BIG: "big", KEPT: "kept", UNMARKED: "unmarked"}
     tables = [table(("id", INT4), "v", "z", oid=oid, name=name) for oid, name in named.items()]
-    rows = [insert(str(i), "a", None, oid=oid) for oid in named for i in range(20 if oid == BIG else 3)]
+    rows = [insert(str(i), "a", None, oid=oid) for oid in named for i in range(20 if oid in (BIG, UNMARKED) else 3)]
     odd = table("id", "a b", oid=ODD, name="odd"), insert("1", "x", oid=ODD)
     nights.land(transaction(1, 0x100, *tables, *odd, *rows))
     assert said_by_plan(job) == said_by_run(job) == {"odd": [NAMED]}
@@ -125,7 +125,8 @@ def test_a_table_gets_features_once_it_needs_them(
         {"deletionVectors", "typeWidening"},
     ]
     assert held(summary).keys() == {"kept"}
-    assert who_opens(job, "kept") == set(READERS)
+    for name in ("kept", "unmarked"):
+        assert who_opens(job, name) == set(READERS), name
 
     assert len(streamed(job, "big", "big_changes", **feed)) == 22, "a stream reads over both switches"
     for copy, options in (("rows", appends), ("changes", feed)):
