@@ -148,18 +148,20 @@ def _is_odd(shape: TableShape, i: int, net: pa.RecordBatch) -> bool:
 
 
 def _stored(transaction: DeltaWrite, columns: Mapping[str, _Column]) -> pa.Table | None:
-    """The table's rows, by name. None if they are many bytes. Raises Arrow's error for other types than the table's."""
+    """The table's rows, by name. None if they are many bytes, or if a file has other columns. Raises Arrow's error for
+    other types than the table's."""
     schema = pa.schema([pa.field(name, column.kind) for name, column in columns.items()])
     parts = []
     for file in transaction.files:
         found = _decoded(transaction.read(file))
-        if found is None:
+        if found is None or not {column.stored for column in columns.values()}.issuperset(found.column_names):
             return None
-        arrays = []
-        for column in columns.values():
-            at = found.schema.get_field_index(column.stored)
-            values = pa.nulls(found.num_rows, column.kind) if at < 0 else found.column(at)
-            arrays.append(values.cast(column.kind))
+        arrays = [
+            found.column(column.stored).cast(column.kind)
+            if column.stored in found.column_names
+            else pa.nulls(found.num_rows, column.kind)  # a column that was added later
+            for column in columns.values()
+        ]
         parts.append(pa.table(arrays, schema=schema))
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
@@ -180,6 +182,7 @@ def _news(net: pa.RecordBatch, shape: TableShape, columns: Mapping[str, _Column]
     values = {column.name: net.column(f"c{i}") for i, column in enumerate(shape.columns)}
     metadata = ("_lsn", "_ts", "_xid", "_unrep")
     values |= {name: net.column(column) for name, column in zip(METADATA_COLUMNS, metadata, strict=True)}
+    values[UNREPRESENTABLE_COLUMN] = _without_empty(values[UNREPRESENTABLE_COLUMN])
     arrays = [
         _as_map(values[name], column.kind) if pa.types.is_map(column.kind) else values[name].cast(column.kind)
         for name, column in columns.items()
@@ -187,8 +190,12 @@ def _news(net: pa.RecordBatch, shape: TableShape, columns: Mapping[str, _Column]
     return pa.table(arrays, names=list(columns))
 
 
+def _without_empty(entries: pa.Array) -> pa.Array:
+    return pc.if_else(pc.greater(pc.list_value_length(entries), 0), entries, pa.scalar(None, entries.type))
+
+
 def _as_map(entries: pa.Array, kind: pa.DataType) -> pa.Array:
-    """entries: lists of key and value; in `_pg_unrepresentable`, no entries are NULL."""
+    """entries: lists of key and value."""
     if entries.null_count == len(entries):
         return pa.nulls(len(entries), kind)
     pairs = [None if row is None else [(entry["key"], entry["value"]) for entry in row] for row in entries.to_pylist()]
