@@ -206,7 +206,7 @@ def allow_overwrite(
     left_over = _typed_names(stored.schema) - _typed_names(schema)
     if not left_over or not has_change_feed(spark, place) or not has_column_mapping(spark, place):
         return False
-    # Delta refuses a commit that changes both: DELTA_BLOCKCOLUMN_MAPPING_AND_CDC_OPERATION.
+    # Delta refuses a commit that changes both: DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION.
     _alter_beside(spark, place, _FEED_OFF)
     return True
 
