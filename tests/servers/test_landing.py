@@ -134,7 +134,8 @@ def test_a_newcomer_types_the_guide_without_systemd(tmp_path: Path) -> None:
                     machine.wait_for_text(shop.work())
                     before = len(machine.files)
                     machine.run_shell(GUIDE["now"])
-                    assert len(machine.files) == before + 1
+                    # On a slow machine, the check a minute after the start lands a first file, too.
+                    assert len(machine.files) - before in (1, 2)
                     machine.wait_for_text(shop.work())
                     if script == cron:
                         again = subprocess.run(**machine.shell(cron, {}), capture_output=True, check=False)

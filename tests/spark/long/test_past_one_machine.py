@@ -275,4 +275,4 @@ def test_a_missing_connect_server(tmp_path: Path, landing: Path) -> None:
     done = _try(*APPLY, "--config", job.config, SPARK_REMOTE="localhost:15002")
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "PGO-1100: ConfigError: spark.remote: expected sc://HOST:PORT\n"
+    assert done.stderr == "PGO-1000: ConfigError: spark.remote: expected sc://HOST:PORT\n"
