@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.cold import used_by_children
+from benchmarks.cold import busy_seconds
 from benchmarks.corpora import ROOT
 from benchmarks.event_log import event_log, logged_work, now
 from benchmarks.jobs import configured, run_job
@@ -124,14 +124,13 @@ def _summary(kind: str, tables: int, measured: list[_Measured], jobs: Sequence[i
 
 
 def _separate(nights: _Nights, runs: int) -> SmallNight:
-    """spark-submit waits for the processes that it starts, so their CPU seconds are counted with its own."""
     file = WORK / "small" / "apply.yaml"
     cpu, seconds = [], []
     for _ in range(runs):
         nights.land(1)
-        before, began = used_by_children(), time.perf_counter()
+        before, began = busy_seconds(), time.perf_counter()
         command = [str(part) for part in (ROOT / "spark-submit.sh", ROOT / "jobs/apply.py", "--config", file)]
         subprocess.run(command, check=True, capture_output=True)
-        cpu.append(used_by_children() - before)
+        cpu.append(busy_seconds() - before)
         seconds.append(time.perf_counter() - began)
     return SmallNight("with its session", 1, None, median(cpu), median(seconds))
