@@ -25,6 +25,7 @@ from pgoutput_etl.changes.events import MOVED_IN
 from pgoutput_etl.changes.key_chains import PRESUMING
 from pgoutput_etl.load.commit import WriteResult, written
 from pgoutput_etl.load.file_statistics import INDEXED_COLUMNS, statistics_of
+from pgoutput_etl.load.rewrite import TRACKED
 from pgoutput_etl.load.table_writer import TableCommit
 from pgoutput_etl.load.target_columns import has_two_forms
 from pgoutput_etl.schema.table_shape import TIMESTAMP, TableShape
@@ -45,7 +46,7 @@ _FEATURES = {
 
 # Properties by which Delta does more with a written row than storing it; those that are "false" do not.
 _SPECIAL = ("delta.constraints.", "delta.universalFormat.", "delta.enableIcebergCompat", "delta.parquet.")
-_SPECIAL_IF_TRUE = ("delta.enableChangeDataFeed", "delta.enableRowTracking", "delta.appendOnly")
+_SPECIAL_IF_TRUE = (*TRACKED, "delta.appendOnly")
 
 # Properties that say which columns have statistics: then none has any.
 _STATISTICS = ("delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns")
@@ -235,6 +236,7 @@ class _Merged:
         rows = self.stored.num_rows + inserted - deleted
         # Without a change of a stored row, the new ones get a file of their own.
         content = written_rows if kept is None else pa.concat_tables([kept, written_rows])
+        content = content.rename_columns([columns[name].stored for name in content.column_names])
         removed = () if kept is None else transaction.files
         file = None if not content.num_rows else _file(content, columns, transaction.spark.version)
         metrics = {
@@ -247,8 +249,7 @@ class _Merged:
             "numTargetFilesRemoved": len(removed),
         }
         is_as_set = any(name in transaction.properties for name in _STATISTICS)
-        stored = content.rename_columns([columns[name].stored for name in content.column_names])
-        statistics = statistics_of(stored, 0 if is_as_set else INDEXED_COLUMNS)
+        statistics = statistics_of(content, 0 if is_as_set else INDEXED_COLUMNS)
         version = transaction.commit(application, file, statistics, removed, metrics)
         return WriteResult(version, inserted, updated, deleted, rows=rows, mismatches=self._mismatches())
 
@@ -304,7 +305,8 @@ def _codes(stored: pa.Table, net: pa.RecordBatch, shape: TableShape) -> Integers
 
 
 def _file(rows: pa.Table, columns: Mapping[str, _Column], spark_version: str) -> bytes:
+    """rows: by the columns' names in Parquet."""
     schema = pa.schema([column.field for column in columns.values()], {_WRITER: spark_version})
     sink = io.BytesIO()
-    pq.write_table(rows.rename_columns(schema.names).cast(schema), sink, compression="snappy", store_schema=False)
+    pq.write_table(rows.cast(schema), sink, compression="snappy", store_schema=False)
     return sink.getvalue()

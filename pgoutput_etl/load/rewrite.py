@@ -16,6 +16,7 @@ from pgoutput_etl.load.mismatches import counted, counted_in
 from pgoutput_etl.load.table_writer import TableCommit
 from pgoutput_etl.load.target_columns import net_values, updated_values
 from pgoutput_etl.places import Place
+from pgoutput_etl.schema.layout import CHANGE_FEED
 from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta import read_table, save
 from pgoutput_etl.spark.delta_log import has_bytes, newest_version, properties_of, read_log
@@ -24,7 +25,7 @@ from pgoutput_etl.targets.write_method import SMALL_BYTES, SMALL_ROWS
 _PATIENCE = 60  # seconds until Spark has reported what it counted; usually milliseconds
 
 # A rewrite would fill the feed with all rows, and give all of them new identifiers.
-_TRACKED = ("delta.enableChangeDataFeed", "delta.enableRowTracking")
+TRACKED = (CHANGE_FEED, "delta.enableRowTracking")
 
 _CLUSTERED = "delta.feature.clustering"  # a table that is overwritten loses its clustering
 
@@ -42,7 +43,7 @@ def small_table(spark: SparkSession, path: Place, shape: TableShape, rows: int |
     if (
         properties is None
         or _CLUSTERED in properties
-        or any(properties.get(name, "").lower() == "true" for name in _TRACKED)
+        or any(properties.get(name, "").lower() == "true" for name in TRACKED)
     ):
         return None
     return target

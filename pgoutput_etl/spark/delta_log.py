@@ -66,14 +66,18 @@ def properties_of(spark: SparkSession, place: Place) -> dict[str, str] | None:
     def read(log: Any) -> dict[str, str]:
         snapshot = log.unsafeVolatileSnapshot()
         pairs = snapshot.metadata().configuration().iterator()
-        features = snapshot.protocol().readerAndWriterFeatureNames().mkString(",").split(",")
-        found = {f"delta.feature.{name}": "supported" for name in filter(None, features)}
+        found = {f"delta.feature.{name}": "supported" for name in features_of(snapshot)}
         while pairs.hasNext():
             pair = pairs.next()
             found[pair._1()] = pair._2()
         return found
 
     return of_log(spark, place, read)
+
+
+def features_of(snapshot: Any) -> list[str]:
+    """The names of the table's features in this snapshot of Delta's."""
+    return [name for name in snapshot.protocol().readerAndWriterFeatureNames().mkString(",").split(",") if name]
 
 
 def newest_commit(spark: SparkSession, place: Place) -> DeltaCommit | None:

@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote
 from pyspark.sql import SparkSession
 
 from pgoutput_etl.places import Place
-from pgoutput_etl.spark.delta_log import of_log
+from pgoutput_etl.spark.delta_log import features_of, of_log
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import local_path
 from pgoutput_etl.spark.retries import CONFLICTS
@@ -39,7 +39,7 @@ class DeltaWrite:
 
     schema: Delta's, as JSON. features: the names of the table's. properties: its configuration. files: its `add`
     actions (Delta's protocol, *Add File and Remove File*). applications: the last version of each transaction
-    identifier. size: of all files, in bytes.
+    identifier.
     """
 
     spark: SparkSession
@@ -50,7 +50,6 @@ class DeltaWrite:
     properties: Mapping[str, str]
     files: tuple[Action, ...]
     applications: Mapping[str, int]
-    size: int
     _local: str | None
     _transaction: Any
     _operation: Any
@@ -144,13 +143,12 @@ def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
         folder=folder,
         schema=json.loads(metadata["schemaString"]),
         partition_columns=tuple(metadata["partitionColumns"]),
-        features=frozenset(filter(None, snapshot.protocol().readerAndWriterFeatureNames().mkString(",").split(","))),
+        features=frozenset(features_of(snapshot)),
         properties=metadata["configuration"],
         files=tuple(json.loads(text)["add"] for text in _json_of(files.get())),
         applications={
             entry["appId"]: entry["version"] for entry in (json.loads(t)["txn"] for t in _json_of(applications.get()))
         },
-        size=int(checksum.tableSizeBytes()),
         _local=local_path(spark, folder),
         _transaction=transaction,
         _operation=merge.apply(java.scala.Option.empty(), nothing, nothing, nothing),
