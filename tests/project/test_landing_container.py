@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
 
-from tests.support.s3_lake import BUCKET, KEY, SECRET, lake
 from tests.support.servers.landing_machine import CONF, settings
 
 CONTAINER = CONF / "container"
@@ -82,7 +82,7 @@ def test_the_programs_of_the_settings_are_in_the_image() -> None:
     [install] = [value for value in values("RUN") if "apt-get install" in value]
     environment = {**settings((CONF / "shop.env").read_text()), **SERVICE["environment"]}
     assert environment["COMPRESS"] in install
-    assert "awscli" in install
+    assert "rclone" in install, "upload.sh calls it"
     assert Path(environment["UPLOAD"]).name in copied()
 
 
@@ -117,26 +117,57 @@ def test_docker_accepts_the_compose_file() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.skipif(shutil.which("aws") is None, reason="the AWS CLI is not installed")
-def test_a_landed_file_is_uploaded_to_s3(tmp_path: Path) -> None:
-    file = tmp_path / "shop-0000001.bin.gz"
-    file.write_bytes(b"changes")
-    with lake(tmp_path) as store:
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(tmp_path),
-            "AWS_ENDPOINT_URL": store.url,
-            "AWS_REGION": "us-east-1",
-            "AWS_ACCESS_KEY_ID": KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET,
-            "UPLOAD_TO": f"s3://{BUCKET}/landing/shop",
-        }
+RESOURCES = {
+    resource["kind"]: resource for resource in yaml.safe_load_all((CONTAINER / "statefulset.yaml").read_text())
+}
+POD = RESOURCES["StatefulSet"]["spec"]["template"]["spec"]
 
-        def upload(path: Path) -> int:
-            command = [str(CONF / "upload-s3.sh"), str(path)]
-            return subprocess.run(command, env=environment, check=False, capture_output=True, timeout=60).returncode
 
-        assert upload(file) == 0
-        assert upload(file) == 0, "it may be called again"
-        assert [*store.objects("landing/shop")] == ["landing/shop/shop-0000001.bin.gz"]
-        assert upload(tmp_path / "none") != 0
+@pytest.mark.parametrize("kind", RESOURCES)
+@pytest.mark.parametrize("version", ["1.30", "1.34"])
+def test_the_stateful_set_is_valid_by_kubernetes_schemas(kind: str, version: str) -> None:
+    kubernetes_validate.validate(RESOURCES[kind], version, strict=True)
+
+
+def test_the_stateful_set_runs_the_image_as_its_user_on_a_durable_volume() -> None:
+    [container] = POD["containers"]
+    [user], [volume] = values("USER"), values("VOLUME")
+    assert POD["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": int(user),
+        "runAsGroup": int(user),
+        "fsGroup": int(user),
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert "command" not in container, "the image's entry point"
+    assert container["args"] == SERVICE["command"]
+    [health] = values("HEALTHCHECK")
+    assert container["readinessProbe"]["exec"]["command"] == yaml.safe_load(health[health.index("[") :])
+    assert "livenessProbe" not in container, "a restart repairs nothing that the watch reports"
+    assert {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]} == {
+        volume: "landing",
+        "/tmp": "tmp",
+    }
+    assert POD["volumes"] == [{"name": "tmp", "emptyDir": {}}], "received changes are not in a temporary volume"
+    spec = RESOURCES["StatefulSet"]["spec"]
+    assert [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]] == ["landing"]
+    assert (spec["replicas"], spec["podManagementPolicy"]) == (1, "Parallel")
+    assert spec["selector"]["matchLabels"] == spec["template"]["metadata"]["labels"]
+    assert POD["terminationGracePeriodSeconds"] == 60 * int(SERVICE["stop_grace_period"].removesuffix("m"))
+
+
+def test_the_stateful_sets_settings_are_those_of_the_other_examples() -> None:
+    """Except for the password, which comes from a Secret."""
+    given: dict[str, Any] = RESOURCES["ConfigMap"]["data"]
+    expected = {**settings((CONF / "shop.env").read_text()), **SERVICE["environment"]}
+    del expected["PGPASSFILE"]
+    assert given == expected
+    sources = {kind: source["name"] for entry in POD["containers"][0]["envFrom"] for kind, source in entry.items()}
+    assert sources == {"configMapRef": RESOURCES["ConfigMap"]["metadata"]["name"], "secretRef": "pg-landing-shop"}
+    assert given["LANDING"].startswith(f"{SERVICE['command'][1]}/")
