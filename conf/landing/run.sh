@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh SOURCE STATE: receives, rotates, uploads, and watches without systemd, in a container or a shell. SIGTERM,
-# SIGINT, or SIGHUP ends the receiver, and lands and uploads what it received.
+# run.sh SOURCE STATE: receives, rotates, uploads, and watches, as a unit of systemd, in a container, or in a shell.
+# SIGTERM, SIGINT, or SIGHUP ends the receiver, and lands and uploads what it received.
 set -uo pipefail
 here=$(dirname "${BASH_SOURCE[0]}")
 # shellcheck source-path=SCRIPTDIR source=state.sh

@@ -18,8 +18,12 @@ LANDING=${LANDING:-$state/landed}
 complete=$state/complete
 status=0
 
+# The journal shows these lines as errors, if standard error is connected to it.
+level=
+[[ -z ${JOURNAL_STREAM:-} || $(stat --dereference --format=%d:%i /dev/stderr) != "$JOURNAL_STREAM" ]] || level='<3>'
+
 report() {
-  echo "$source: $*" >&2
+  echo "$level$source: $*" >&2
   status=1
 }
 

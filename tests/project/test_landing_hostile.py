@@ -465,3 +465,76 @@ def test_the_watch_reports_what_was_received_and_is_never_rotated(shop: Shop) ->
     done = shop.run("watch.sh", MAX_DISK_PERCENT="100")
     assert done.returncode == 1
     assert f"'{shop.state}/current' has waited for more than 3600 seconds" in done.stderr
+
+
+def metrics(shop: Shop) -> dict[str, str]:
+    lines = (shop.folder / "shop.prom").read_text().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if line[0] != "#")
+
+
+def test_the_metrics_have_the_source_and_numbers_only(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, 'a"b\\c $(>ran)')
+    shop.program("psql", f"echo '{HEALTHY}'")
+    (shop.complete / f"{shop.source}-0000002.bin").write_bytes(b"12345")
+    (shop.landing / f"{shop.source}-0000001.bin.gz").write_bytes(b"123")
+    (shop.landing / "other-0000001.bin.gz").write_bytes(b"123")
+    (shop.state / "last").write_text("1\n")
+    os.utime(shop.state / "last", (7, 7))
+    file, left = tmp_path / "shop.prom", tmp_path / ".shop.prom.FromAKill1"
+    left.touch()
+    os.utime(left, (0, 0))
+    done = shop.run("watch.sh", METRICS=str(file), UPLOAD="x", MAX_DISK_PERCENT="100")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+    names = {name: value for name, value in metrics(shop).items() if "timestamp" not in name}
+    expected = {
+        "slot_retained_bytes": 1,
+        "slot_active": 1,
+        "waiting_files": 2,
+        "waiting_bytes": 8,
+        "watch_exit_code": 0,
+    }
+    label = r'{source="a\"b\\c $(>ran)"}'
+    assert names == {f"pg_landing_{name}{label}": str(value) for name, value in expected.items()}
+    assert metrics(shop)[f"pg_landing_last_landed_timestamp_seconds{label}"] == "7"
+    assert [path for path in tmp_path.iterdir() if path.name[0] == "."] == []
+
+    shop.program("psql", f"echo '{HEALTHY.replace('1', CODE, 1)}'")
+    assert shop.run("watch.sh", METRICS=str(file), MAX_DISK_PERCENT="100").returncode == 1
+    assert metrics(shop)[f"pg_landing_watch_exit_code{label}"] == "1"
+    assert not any("slot" in name for name in metrics(shop))
+    assert CODE not in file.read_text()
+
+
+@pytest.mark.parametrize("put", [link, dangling, plain])
+def test_the_metrics_replace_a_link_and_follow_none(shop: Shop, put: Put) -> None:
+    shop.program("psql", f"echo '{HEALTHY}'")
+    file = shop.folder / "shop.prom"
+    put(shop, file)
+    done = shop.run("watch.sh", METRICS=str(file), MAX_DISK_PERCENT="100")
+    assert (done.returncode, file.is_symlink()) == (0, False)
+    assert metrics(shop)['pg_landing_slot_active{source="shop"}'] == "1"
+    assert not (shop.folder / "none").exists()
+
+
+def test_metrics_that_can_not_be_written_are_a_problem(shop: Shop) -> None:
+    shop.program("psql", f"echo '{HEALTHY}'")
+    for file in (shop.folder / "none" / "shop.prom", shop.folder):
+        done = shop.run("watch.sh", METRICS=f"{file}", MAX_DISK_PERCENT="100")
+        assert done.returncode == 1
+        assert f"shop: METRICS={file}: " in done.stderr
+    for file in (Path("shop.prom"), shop.folder / "shop"):
+        assert f"METRICS={file}: expected an absolute path that ends with .prom" in (
+            shop.run("watch.sh", METRICS=str(file)).stderr
+        )
+
+
+def test_the_journal_gets_problems_as_errors_and_other_readers_plain_lines(shop: Shop) -> None:
+    shop.program("psql", "exit 1")
+    log = shop.folder / "log"
+    log.touch()
+    shop.program("watch-to-log", f'exec 2>>"{log}"; exec "{CONF}/watch.sh" "$@"')
+    for journal, level in ((f"{log.stat().st_dev}:{log.stat().st_ino}", "<3>"), ("1:2", ""), ("", "")):
+        shop.run(str(shop.folder / "bin" / "watch-to-log"), JOURNAL_STREAM=journal)
+        assert f"{level}shop: can't query the server about its slot" in log.read_text().splitlines()
+        log.write_text("")

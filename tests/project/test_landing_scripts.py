@@ -196,8 +196,8 @@ KNOWN = {
     "Unit": {"Description", "Documentation", "Wants", "After", "StartLimitIntervalSec"},
     "Service": {
         *("Type", "User", "StateDirectory", "StateDirectoryMode", "Environment", "EnvironmentFile"),
-        *("ExecStart", "KillSignal"),
-        *("Restart", "RestartSec", "TimeoutStartSec", "Nice"),
+        *("ExecStart", "KillMode", "KillSignal"),
+        *("Restart", "RestartSec", "TimeoutStartSec", "TimeoutStopSec"),
         *("UMask", "CapabilityBoundingSet", "LimitCORE", "LockPersonality", "MemoryDenyWriteExecute"),
         *("NoNewPrivileges", "PrivateDevices", "PrivateTmp", "ProtectClock", "ProtectControlGroups", "ProtectHome"),
         *("ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "ProtectProc"),
@@ -233,3 +233,55 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     )
     ours = [line for line in done.stderr.splitlines() if "pg-landing" in line]
     assert (done.returncode, ours) == (0, [])
+
+
+# Hides the folders that an installation changes.
+_MACHINE = """set -e
+for folder in /etc /run /usr/local/lib /usr/lib/sysusers.d; do mkdir -p $folder; mount -t tmpfs none $folder; done
+mkdir -p /run/systemd/system /etc/systemd/system/timers.target.wants
+cd /etc/systemd/system
+"""
+_NAMESPACE = ("unshare", "--map-root-user", "--mount")
+_MOUNT = (*_NAMESPACE, "mount", "-t", "tmpfs", "none", "/run")
+MOUNTS = pytest.mark.skipif(
+    shutil.which("unshare") is None or subprocess.run(_MOUNT, check=False, capture_output=True).returncode != 0,
+    reason="no mount namespace can be created",
+)
+
+
+def install(folder: Path, before: str) -> tuple[list[str], list[str], str]:
+    """install.sh on a machine with systemd, after the commands `before`: the calls of systemd's programs, the units and
+    links, and standard error."""
+    programs, log = folder / "bin", folder / "log"
+    programs.mkdir(exist_ok=True)
+    log.write_text("")
+    for name in ("systemctl", "systemd-sysusers"):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\necho "{name} $*" >>"{log}"\n')
+        program.chmod(0o755)
+    script = f"{_MACHINE}{before}\n{CONF / 'install.sh'}\nfind . -name 'pg-*' -printf '%f\\n'"
+    environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
+    command = [*_NAMESPACE, "bash", "-c", script]
+    done = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return log.read_text().splitlines(), sorted(done.stdout.splitlines()), done.stderr
+
+
+@MOUNTS
+def test_an_installation_ends_the_units_of_older_versions_and_keeps_the_watch(tmp_path: Path) -> None:
+    units = sorted(path.name for path in UNITS)
+    usual = ["systemd-sysusers pg-landing.conf", "systemctl daemon-reload"]
+    assert install(tmp_path, "") == (usual, units, "")
+    assert install(tmp_path, str(CONF / "install.sh"))[0] == [*usual, *usual], "it restarts nothing"
+    older = """touch pg-landing-rotate@.service pg-landing-rotate@.timer
+        ln -s ../pg-landing-rotate@.timer timers.target.wants/pg-landing-rotate@shop.timer
+        ln -s ../pg-landing-watch@.timer timers.target.wants/pg-landing-watch@shop.timer
+        mkdir pg-landing-rotate@shop.service.d"""
+    calls, left, errors = install(tmp_path, older)
+    assert calls == [
+        "systemctl stop pg-landing-rotate@*.timer",
+        *usual,
+        "systemctl try-restart pg-landing@*.service",
+    ], "until it is restarted, an older service only receives"
+    assert left == sorted([*units, "pg-landing-rotate@shop.service.d", "pg-landing-watch@shop.timer"])
+    assert "pg-landing-rotate@shop.service.d has no effect anymore: move its settings to pg-landing@" in errors

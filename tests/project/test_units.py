@@ -14,7 +14,7 @@ from tests.support.servers.landing_machine import ROOT, unit
 SERVICES = sorted((ROOT / "conf").rglob("*.service"))
 MOST_EXPOSED = 3.0  # of 10
 # They run programs that compile code while they run, or that the user names.
-WRITE_CODE = {"pgoutput-etl@", "pgoutput-etl-follow@", "pg-landing-rotate@", "pg-landing-copy@"}
+WRITE_CODE = {"pgoutput-etl@", "pgoutput-etl-follow@", "pg-landing@", "pg-landing-copy@"}
 
 systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 
@@ -43,5 +43,6 @@ def test_a_service_keeps_the_rights_that_it_needs(path: Path) -> None:
     assert ("MemoryDenyWriteExecute" in settings) == (path.stem not in WRITE_CODE)
     assert "PrivateNetwork" not in settings
     assert "PrivateUsers" not in settings, "rotate.sh signals the receiver"
-    if path.stem == "pg-landing-rotate@":
+    if path.stem == "pg-landing@":
+        assert settings["KillMode"] == "mixed", "run.sh lets a rotation and an upload finish"
         assert "ProtectProc" not in settings, "rotate.sh finds the receiver in /proc"

@@ -64,32 +64,32 @@ def test_the_guides_landing_has_all_of_the_servers_changes(version: Version, tmp
             assert "person" not in output
             connection.execute(b"drop table keyless; drop table hidden")
         machine.run_shell(GUIDE["start"])
-        assert "enable --now pg-landing@shop.service" in (machine.root / "systemctl.log").read_text()
+        assert (machine.root / "systemctl.log").read_text() == "enable --now pg-landing@shop.service\n"
         machine.start()
         machine.wait_for_text(shop.work())
-        machine.run("pg-landing-rotate@.service")
+        machine.rotate()
         assert [path.name for path in machine.files] == ["shop-0000001.bin.gz"]
         machine.wait_for_text(shop.work())
         machine.end(signal.SIGKILL)
         machine.wait(lambda: not shop.slot("active"), "the walsender stays")
         machine.start()
         machine.wait_for_text(shop.work())
-        machine.run("pg-landing-rotate@.service")
+        machine.rotate()
 
         machine.wait_for_text(shop.work())
         machine.pause()
         marker = shop.work()
-        rotation = machine.run("pg-landing-rotate@.service")
+        rotation = machine.rotate()
         assert "the receiver has not opened a new file" in rotation.stderr
         assert len(machine.files) == 2, "the renamed file may be incomplete"
         machine.resume()
         machine.wait_for_text(marker)
-        machine.run("pg-landing-rotate@.service")
+        machine.rotate()
         assert len(machine.files) == 3
 
         machine.wait_for_text(shop.work())
         machine.end(signal.SIGINT)
-        machine.run("pg-landing-rotate@.service")
+        machine.rotate()
         assert [path.name for path in machine.state.iterdir() if path.name in ("current", "renamed")] == []
         assert missing_number([path.name for path in machine.files]) is None
         shop.assert_is(replayed(machine.files), tmp_path)
@@ -243,37 +243,53 @@ def test_the_watch_reports_problems(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not is_available(), reason="this machine can't imitate the units' restrictions")
 def test_the_units_work_with_their_restrictions(tmp_path: Path) -> None:
-    """With LANDING elsewhere, which needs a drop-in, and an upload."""
+    """With LANDING and METRICS elsewhere, which needs a drop-in, and an upload."""
     with serving_shop(18) as shop:
-        landing, uploaded = tmp_path / "landing", tmp_path / "uploaded"
-        landing.mkdir()
-        uploaded.mkdir()
+        landing, uploaded, metrics = (tmp_path / name for name in ("landing", "uploaded", "metrics"))
+        for folder in (landing, uploaded, metrics):
+            folder.mkdir()
         upload = tmp_path / "upload"
         upload.write_text(f'#!/bin/sh\ncp "$1" "{uploaded}"\n')
         upload.chmod(0o755)
         machine = SandboxedMachine(
-            shop.server, tmp_path / "machine", LANDING=str(landing), ROTATE_SECONDS="0", PGHOST="127.0.0.1"
+            shop.server,
+            tmp_path / "machine",
+            LANDING=str(landing),
+            METRICS=str(metrics / "shop.prom"),
+            PGHOST="127.0.0.1",
+            ROTATE_SECONDS="1",
+            CHECK_SECONDS="1",
+            WATCH_SECONDS="1",
         )
+        log = machine.root / "receiver.log"
         try:
             machine.run_shell(GUIDE["server"])
-            machine.start()
-            machine.wait_for_text(shop.work())
-            assert machine.run("pg-landing-watch@.service").stderr == ""
-            refused = machine.run("pg-landing-rotate@.service", fails=True)
-            assert "Read-only file system" in refused.stderr
-            machine.writable = (landing, uploaded)
-            machine.run("pg-landing-rotate@.service")
-            machine.wait_for_text(shop.work())
-            machine.run("pg-landing-rotate@.service")
-            assert [path.name for path in sorted(landing.iterdir())] == [f"shop-000000{n}.bin.gz" for n in (1, 2)]
-            machine.set(UPLOAD=str(upload))
+            machine.start("pg-landing@.service")
+            machine.wait(lambda: log.read_text().count("Read-only file system") > 1, "it may write everywhere")
+            shop.work()
             machine.end(signal.SIGINT)
+            assert list(landing.iterdir()) == []
+            machine.writable = (landing, uploaded, metrics)
+            machine.start("pg-landing@.service")
+            machine.wait(lambda: len(list(landing.iterdir())) > 0, "nothing lands")
+            machine.wait(lambda: 'slot_active{source="shop"} 1\n' in read(metrics / "shop.prom"), "no metrics")
+            assert machine.run("pg-landing-watch@.service").stderr == ""
+            before = len(list(landing.iterdir()))
+            shop.work()
+            machine.wait(lambda: len(list(landing.iterdir())) > before, "nothing lands")
+            machine.end(signal.SIGINT)
+            assert read(machine.state / "current") == "", "it lands what it has received"
+            machine.set(UPLOAD=str(upload))
             shop.work()
             machine.run("pg-landing-copy@.service")
             assert len(list(landing.iterdir())) == 0
         finally:
             machine.end(signal.SIGKILL)
         shop.assert_is(replayed(sorted(uploaded.iterdir())), tmp_path)
+
+
+def read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 @pytest.mark.soak
@@ -307,7 +323,7 @@ def test_a_failover_loses_and_duplicates_nothing(tmp_path: Path) -> None:
             )
             machine.start()
             machine.wait_for_text(shop.work())
-            machine.run("pg-landing-rotate@.service")
+            machine.rotate()
             ready = f"psql -d postgres -XAt <<'EOF'\n{GUIDE['ready']}\nEOF"
             elsewhere = Machine(standby, tmp_path / "standby")
             machine.wait(lambda: "etl|t" in elsewhere.run_shell(ready), "the standby's slot is not ready")
@@ -318,7 +334,7 @@ def test_a_failover_loses_and_duplicates_nothing(tmp_path: Path) -> None:
             shop.server = standby
             machine.wait_for_text(shop.work())
             machine.end(signal.SIGINT)
-            machine.run("pg-landing-rotate@.service")
+            machine.rotate()
             assert machine.run("pg-landing-watch@.service", fails=True).stderr.count("\n") == 1, "no receiver now"
             shop.assert_is(replayed(machine.files), tmp_path)
 

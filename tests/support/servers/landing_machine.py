@@ -87,11 +87,20 @@ class Machine:
         )
         return text.split()
 
+    def script(self, name: str) -> list[str]:
+        """The command of an installed script."""
+        return [f"{self.root}/usr/local/lib/pg-landing/{name}", SOURCE, str(self.state)]
+
+    def rotate(self) -> subprocess.CompletedProcess[str]:
+        """As run.sh does every minute."""
+        return self._done(self.script("rotate.sh"))
+
     def run(self, name: str, *, fails: bool = False) -> subprocess.CompletedProcess[str]:
         """Runs the unit's command."""
-        done = subprocess.run(
-            self.command(name), env=self.environment, capture_output=True, text=True, check=False, timeout=60
-        )
+        return self._done(self.command(name), fails)
+
+    def _done(self, command: list[str], fails: bool = False) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False, timeout=60)
         assert (done.returncode != 0) == fails, done.stdout + done.stderr
         return done
 
@@ -116,21 +125,27 @@ class Machine:
 
     # The receiver
 
-    def start(self) -> None:
+    def start(self, unit: str | None = None) -> None:
+        """Starts a receiver without rotations, or the unit. Neither ignores SIGINT, whatever the tests do."""
+        command = self.script("receive.sh") if unit is None else self.command(unit)
         with (self.root / "receiver.log").open("ab") as log:
             self._receiver = subprocess.Popen(
-                self.command("pg-landing@.service"),
+                ["env", "--default-signal=INT", *command],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
             )
         self.wait((self.state / "current").exists, "the receiver has opened no file")
 
     def end(self, how: signal.Signals) -> None:
+        """SIGKILL ends all processes; another signal is for the first one, as KillMode=mixed."""
         if self._receiver is not None:
+            if how is signal.SIGKILL:
+                os.killpg(self._receiver.pid, how)
             self._receiver.send_signal(how)
-            self._receiver.wait(20)
+            self._receiver.wait(40)
             self._receiver = None
 
     def pause(self) -> None:
