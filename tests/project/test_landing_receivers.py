@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -209,6 +210,17 @@ def test_only_one_receiver_writes(shop: Folder) -> None:
         second = subprocess.run(command, env=shop.environment, capture_output=True, text=True, check=False, timeout=60)
     assert second.returncode == 75
     assert "another receiver writes to" in second.stderr
+
+
+def test_the_receiver_confirms_as_the_guide_says(shop: Folder) -> None:
+    """A status confirms what was synced."""
+    shop.receiver.write_text(f'#!/bin/bash\nprintf "%s\\n" "$@" >"{shop.state}/arguments"\n')
+    subprocess.run(shop.receiving(), env=shop.environment, check=True)
+    arguments = (shop.state / "arguments").read_text().splitlines()
+    guide = (CONF.parents[1] / "docs" / "landing.md").read_text()
+    [seconds] = re.findall(r"Every (\d+) seconds `pg_recvlogical` syncs its file \(`--fsync-interval`\)", guide)
+    assert {f"--fsync-interval={seconds}", f"--status-interval={seconds}"} <= set(arguments)
+    assert f"--file={shop.state}/current" in arguments
 
 
 @NAMESPACES

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.s3_lake import BUCKET, KEY, SECRET, Lake, lake
-from tests.support.servers.landing_machine import CONF, settings
+from tests.support.servers.landing_machine import CONF, settings, unit
+from tests.support.unit_sandbox import is_available, sandboxed
 
 NAME = "shop-0000001.bin.gz"
 RCLONE = pytest.mark.skipif(shutil.which("rclone") is None, reason="rclone is not installed")
@@ -177,6 +178,17 @@ def test_a_landed_file_is_uploaded_to_s3_once(uploads: Uploads, store: Lake, tmp
     assert done.returncode != 0
     assert "immutable file modified" in done.stderr
     assert store.content(key) == b"changes"
+
+
+@RCLONE
+@pytest.mark.skipif(not is_available(), reason="this machine can't imitate the units' restrictions")
+@pytest.mark.parametrize("name", ["pg-landing@.service", "pg-landing-copy@.service"])
+def test_rclone_works_with_the_restrictions_of_a_unit(uploads: Uploads, store: Lake, tmp_path: Path, name: str) -> None:
+    command = [str(CONF / "upload.sh"), str(uploads.file)]
+    command = sandboxed(unit(CONF / name), [tmp_path / "state"], command)
+    done = subprocess.run(command, env=uploads.environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert store.content(f"{tmp_path.name}/{NAME}") == b"changes"
 
 
 @RCLONE
