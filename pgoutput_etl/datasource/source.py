@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from pgoutput_etl.datasource.options import ReadOptions
-from pgoutput_etl.datasource.read_plan import ReadPlan, plan_read
-from pgoutput_etl.datasource.stream import ArchiveStream, StreamPart
+from pgoutput_etl.datasource.read_plan import ReadPlan
+from pgoutput_etl.datasource.stream import ArchiveStream, PlannedArchive, StreamPart
 from pgoutput_etl.datasource.stream_offset import StreamOffset
 from pgoutput_etl.spark.arrow_types import spark_schema
 
@@ -56,6 +56,10 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.stream = stream
         self.target: StreamOffset | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks only call `read`."""
+        return {}
+
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return StreamOffset().to_json()
 
@@ -79,27 +83,30 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class ArchiveSource(DataSource):
     """`spark.read.format("pgoutput")`, and `spark.readStream`."""
 
-    _plan: ReadPlan | None = None
+    _archive: PlannedArchive | None = None
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        return spark_schema(self._planned().schema)
+        return spark_schema(self._planned().plan.schema)
 
     def reader(self, schema: StructType) -> ArchiveReader:  # noqa: ARG002
-        return ArchiveReader(self._planned())
+        return ArchiveReader(self._planned().plan)
 
     def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: ARG002, N802
-        planned = self._planned().schema
-        self._plan = None  # Spark sends the source to every task of every micro-batch
-        return ArchiveStreamReader(ArchiveStream(ReadOptions.of(dict(self.options)), planned))
+        archive = self._planned()
+        self._archive = None  # Spark sends the source to every task of every micro-batch
+        return ArchiveStreamReader(ArchiveStream(self._options(), archive))
 
-    def _planned(self) -> ReadPlan:
-        if self._plan is None:
-            self._plan = plan_read(ReadOptions.of(dict(self.options)))
-        return self._plan
+    def _planned(self) -> PlannedArchive:
+        if self._archive is None:
+            self._archive = PlannedArchive.of(self._options())
+        return self._archive
+
+    def _options(self) -> ReadOptions:
+        return ReadOptions.of(dict(self.options))
 
 
 def register(spark: SparkSession) -> None:

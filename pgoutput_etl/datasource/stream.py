@@ -9,17 +9,18 @@ files with a part of its transactions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pgoutput_etl.datasource.options import COMMIT_LSN, Kind, ReadOptions
 from pgoutput_etl.datasource.read_plan import ReadPlan, plan_listed
-from pgoutput_etl.datasource.storage import list_archive
-from pgoutput_etl.datasource.stream_offset import StreamOffset
+from pgoutput_etl.datasource.storage import ArchiveStorage, list_archive
+from pgoutput_etl.datasource.stream_offset import ReadFiles, StreamOffset
 from pgoutput_etl.errors import ArchiveError, ConfigError
-from pgoutput_etl.inspection.archive import Inspection
+from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.transactions.outcome import ONCE_COMMITTED
 
 
@@ -46,28 +47,48 @@ class StreamPart:
                 yield batch
 
 
-@dataclass(frozen=True, slots=True)
-class _Archive:
-    """The archive at one time. listed: its files. end: the offset."""
+@dataclass(frozen=True)
+class PlannedArchive:
+    """The archive as it was at one time. listed: its files. Small enough to be pickled with the source."""
 
+    kind: Kind
     listed: pa.Table
     plan: ReadPlan
-    inspection: Inspection
-    end: StreamOffset
+    read: ReadFiles
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> PlannedArchive:
+        """Raises ConfigError and ArchiveError."""
+        return cls.of_listing(options, *list_archive(options.paths))
+
+    @classmethod
+    def of_listing(cls, options: ReadOptions, landed: Listing, storage: ArchiveStorage) -> PlannedArchive:
+        plan, inspection = plan_listed(options, landed, storage)
+        return cls(options.kind, landed.table, plan, ReadFiles.of(inspection))
+
+    @cached_property
+    def end(self) -> StreamOffset:
+        """Its LSN is that of the last commit, or of the last Message if only they are read and it is later."""
+        lsns = [self.read.last_lsn]
+        if self.kind is Kind.MESSAGES:
+            lsns += [pc.max(batch["lsn"]).as_py() for part in self.plan.parts() for batch in self.plan.read(part)]
+        return StreamOffset.of(self.read, max(lsns))
+
+    def check(self, offset: StreamOffset) -> None:
+        """Raises ArchiveError unless the archive continues what a stream has read."""
+        offset.check(self.read.files, self.plan.storage.read)
 
 
-@dataclass(slots=True)
 class ArchiveStream:
-    """A stream over a growing archive. schema: of its rows."""
+    """A stream over a growing archive."""
 
-    options: ReadOptions
-    schema: pa.Schema
-    _archive: _Archive | None = None
-    _known: StreamOffset = field(default_factory=StreamOffset)  # the last one that was given out
-
-    def __post_init__(self) -> None:
-        if self.options.kind is Kind.RELATIONS:
+    def __init__(self, options: ReadOptions, archive: PlannedArchive) -> None:
+        """archive: as it was when the frame was made, which has its schema. Raises ConfigError."""
+        if options.kind is Kind.RELATIONS:
             raise ConfigError("option 'kind': expected changes, messages or transactions for a stream, found relations")
+        self.options, self.schema = options, archive.plan.schema
+        self._archive = archive
+        self._known = StreamOffset()  # the last offset that was given out
 
     def latest(self, start: StreamOffset | None = None, target: StreamOffset | None = None) -> StreamOffset:
         """The archive's end, or `target`, an earlier one. start: where the next micro-batch begins, if that is known.
@@ -75,42 +96,33 @@ class ArchiveStream:
         Raises ConfigError, and ArchiveError if the archive does not continue `start`: then no offset of this archive
         gets into the checkpoint, and the stream goes on once the files are back.
         """
-        archive = self._look() if target is None or self._archive is None else self._archive
-        (self._known if start is None else start).check(archive.inspection, archive.plan.storage.read)
-        self._known = archive.end if target is None else target
+        if target is None:
+            self._look()
+        self._archive.check(self._known if start is None else start)
+        self._known = self._archive.end if target is None else target
         return self._known
 
     def parts(self, start: StreamOffset, end: StreamOffset) -> list[StreamPart]:
         """The parts of a micro-batch. Raises ConfigError and ArchiveError."""
-        archive = self._archive
-        if archive is None or archive.end != end:  # after a restart: the archive may have grown since
-            archive = self._look()
-            end.check(archive.inspection, archive.plan.storage.read)
-        start.check(archive.inspection, archive.plan.storage.read)
-        plan, kind = archive.plan, self.options.kind
+        if end != self._archive.end:  # after a restart: the archive may have grown since
+            self._look()
+            self._archive.check(end)
+        self._archive.check(start)
+        plan, kind = self._archive.plan, self.options.kind
         if kind is not Kind.MESSAGES:
             plan = replace(plan, narrowing=plan.narrowing.within(start.lsn, end.lsn))
         files = [*plan.parts(), *([] if plan.rows.more is None else [None])]
         return [StreamPart(plan, part, kind, start.lsn, end.lsn) for part in files]
 
-    def _look(self) -> _Archive:
+    def _look(self) -> None:
         """Inspects the archive, unless its files are those of the last time."""
         landed, storage = list_archive(self.options.paths)
-        if self._archive is None or landed.table != self._archive.listed:
-            plan, inspection = plan_listed(self.options, landed, storage)
-            if plan.schema != self.schema:
-                raise ArchiveError(
-                    f"{self.options.table}: its columns have changed since the stream was loaded: load it again, and "
-                    "start the query with the same checkpoint"
-                )
-            end = StreamOffset.of(inspection, _last_lsn(self.options.kind, plan, inspection))
-            self._archive = _Archive(landed.table, plan, inspection, end)
-        return self._archive
-
-
-def _last_lsn(kind: Kind, plan: ReadPlan, inspection: Inspection) -> int:
-    """The LSN of the last commit, or of the last Message if only they are read."""
-    lsns = [inspection.assembled.assembly.last_commit_lsn]
-    if kind is Kind.MESSAGES:
-        lsns += [pc.max(batch.column("lsn")).as_py() for part in plan.parts() for batch in plan.read(part)]
-    return max(lsns)
+        if landed.table == self._archive.listed:
+            return
+        archive = PlannedArchive.of_listing(self.options, landed, storage)
+        if archive.plan.schema != self.schema:
+            raise ArchiveError(
+                f"{self.options.table}: its columns have changed since the stream was loaded: load it again, and "
+                "start the query with the same checkpoint"
+            )
+        self._archive = archive

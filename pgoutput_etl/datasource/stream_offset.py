@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pgoutput_etl.compression import read_content
+from pgoutput_etl.console import counted
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.inspection.archive import Inspection
 from pgoutput_etl.landing.fingerprint import Hashes, uncompressed_name
@@ -17,11 +18,38 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
+class ReadFile:
+    """A file of an inspected archive. size: of its whole messages, in decompressed bytes. hash: their SHA-256."""
+
+    path: str
+    size: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFiles:
+    """The files that count, in order. reread: the index of the first one with a part of a transaction that is open at
+    the end of the last one; the last one if nothing is open. last_lsn: of the last commit."""
+
+    files: tuple[ReadFile, ...]
+    reread: int
+    last_lsn: int
+
+    @classmethod
+    def of(cls, inspection: Inspection) -> ReadFiles:
+        scans, numbers = inspection.scans, sorted(inspection.scans)
+        files = (ReadFile(inspection.paths[n], scans[n].consumed, scans[n].prefix_hash or "") for n in numbers)
+        is_open = {number for outcome in inspection.assembled.open for number, _ in outcome.fragments}
+        last = len(numbers) - 1
+        reread = next((index for index, number in enumerate(numbers) if number in is_open), last)
+        return cls(tuple(files), reread, inspection.assembled.assembly.last_commit_lsn)
+
+
+@dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """lsn: every commit through it has been returned, and none after it. file, size: the last file, without a suffix of
-    compression, and its whole messages in decompressed bytes. reread: the first file with a part of a transaction that
-    is open at the end of the last one. digest: SHA-256 of the contents from `reread` on. before: the number of files
-    before the last one."""
+    """lsn: every commit through it has been returned, and none after it. file: the last file, without a suffix of
+    compression. size, reread: as in ReadFiles. digest: SHA-256 of the contents from `reread` on. before: the number of
+    files before the last one."""
 
     lsn: int = 0
     file: str = ""
@@ -31,19 +59,14 @@ class StreamOffset:
     before: int = 0
 
     @classmethod
-    def of(cls, inspection: Inspection, lsn: int) -> StreamOffset:
+    def of(cls, read: ReadFiles, lsn: int) -> StreamOffset:
         """The end of an archive. lsn: see above."""
-        numbers = sorted(inspection.paths)
-        if not numbers:
+        if not read.files:
             return cls()
-        last, scans = numbers[-1], inspection.scans
-        open_files = (file for outcome in inspection.assembled.open for file, _ in outcome.fragments)
-        reread = min((file for file in open_files if file in inspection.paths), default=last)
-        names = (uncompressed_name(inspection.paths[number]) for number in (last, reread))
-        last_hash = scans[last].prefix_hash or ""
-        digest = _digest(inspection, reread, last, last_hash)
-        file, reread_name = names
-        return cls(lsn, file, scans[last].consumed, reread_name, digest, len(numbers) - 1)
+        needed = read.files[read.reread :]
+        names = [uncompressed_name(file.path) for file in needed]
+        digest = _digest(file.hash for file in needed)
+        return cls(lsn, names[-1], needed[-1].size, names[0], digest, len(read.files) - 1)
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> StreamOffset:
@@ -59,46 +82,42 @@ class StreamOffset:
     def to_json(self) -> dict[str, Any]:
         return {"version": _VERSION, **asdict(self), "lsn": format_lsn(self.lsn)}
 
-    def check(self, inspection: Inspection, read: Callable[[str], bytes]) -> None:
+    def check(self, files: Sequence[ReadFile], read: Callable[[str], bytes]) -> None:
         """Raises ArchiveError if the archive no longer has the files that the stream still needs, as they were. read:
         returns a file's stored bytes."""
         if not self.file:
             return
-        numbers = {uncompressed_name(path): number for number, path in sorted(inspection.paths.items())}
+        indexes = {uncompressed_name(file.path): index for index, file in enumerate(files)}
         for name in (self.reread, self.file):
-            if name not in numbers:
+            if name not in indexes:
                 raise ArchiveError(f"{name}: the stream has read it and still needs it, but it is missing: put it back")
-        reread, last = numbers[self.reread], numbers[self.file]
-        before = sum(number < last for number in inspection.paths)
-        if before > self.before:
+        first, last = indexes[self.reread], indexes[self.file]
+        if last > self.before:
             raise ArchiveError(
-                f"{self.file}: expected at most {self.before:,} files before it, as the stream has read, found "
-                f"{before:,}: a file landed late, and the stream can't return its changes. Begin a new checkpoint"
+                f"{self.file}: expected {counted(self.before, 'file')} or fewer before it, as the stream has read, "
+                f"found {last:,}: a file landed late, and the stream can't return its changes. Begin a new checkpoint"
             )
-        size, found = self.size, inspection.scans[last].consumed
-        path = inspection.paths[last]
-        if found == size:
-            last_hash = inspection.scans[last].prefix_hash or ""
-        else:  # it has grown, or its end is read in another way since another file follows
-            data = read_content(read(path), path).data
-            found, last_hash = len(data), Hashes(data).of(size)
-        if found < size:
+        found = _digest([*(file.hash for file in files[first:last]), _beginning(files[last], self.size, read)])
+        if found != self.digest:
+            others = "" if first == last else f", and the files from {self.reread} on"
             raise ArchiveError(
-                f"{path}: expected at least {size:,} bytes, as the stream has read, found {found:,}: put it back"
-            )
-        if _digest(inspection, reread, last, last_hash) != self.digest:
-            since = "" if reread == last else f", and the files from {self.reread} on,"
-            raise ArchiveError(
-                f"{path}: expected its first {size:,} bytes{since} as the stream has read them (SHA-256 "
-                f"{self.digest[:16]}…), found others: put the files back"
+                f"{files[last].path}: the stream has read other contents of its first {self.size:,} bytes{others}: "
+                f"expected the SHA-256 {self.digest[:16]}…, found {found[:16]}…. Put the files back"
             )
 
 
-def _digest(inspection: Inspection, first: int, last: int, last_hash: str) -> str:
-    """The SHA-256 of the hashes of some files. last_hash: the last one's."""
-    digest = hashlib.sha256()
-    for number, scan in sorted(inspection.scans.items()):
-        if first <= number < last:
-            digest.update((scan.prefix_hash or "").encode())
-    digest.update(last_hash.encode())
-    return digest.hexdigest()
+def _beginning(file: ReadFile, size: int, read: Callable[[str], bytes]) -> str:
+    """The SHA-256 of the first `size` bytes."""
+    if file.size == size:
+        return file.hash
+    # It has grown, or its end is read in another way since another file follows.
+    data = read_content(read(file.path), file.path).data
+    if len(data) < size:
+        raise ArchiveError(
+            f"{file.path}: expected at least {size:,} bytes, as the stream has read, found {len(data):,}: put it back"
+        )
+    return Hashes(data).of(size)
+
+
+def _digest(hashes: Iterable[str]) -> str:
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()

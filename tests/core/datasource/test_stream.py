@@ -8,17 +8,15 @@ import pickle
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import fsspec
-import pyarrow as pa
 import pytest
 
-from pgoutput_etl.datasource.options import Kind, ReadOptions
+from pgoutput_etl.datasource.options import ReadOptions
 from pgoutput_etl.datasource.read_plan import plan_read
-from pgoutput_etl.datasource.stream import ArchiveStream, StreamPart
+from pgoutput_etl.datasource.stream import ArchiveStream, PlannedArchive, StreamPart
 from pgoutput_etl.datasource.stream_offset import StreamOffset
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.protocol.messages import Message
@@ -61,12 +59,7 @@ SMALL_STEPS = [pytest.param(is_one_file, 13, marks=SOAK) for is_one_file in (Fal
 def stream_of(path: Path | str, **options: str) -> ArchiveStream:
     """As after a restart."""
     read = ReadOptions.of({"path": str(path), **options})
-    return ArchiveStream(read, plan_read(read).schema if read.table else schema_of(read.kind))
-
-
-@cache
-def schema_of(kind: Kind) -> pa.Schema:
-    return plan_read(ReadOptions.of({"path": str(DATA / "random16" / "v1"), "kind": kind.value})).schema
+    return ArchiveStream(read, pickle.loads(pickle.dumps(PlannedArchive.of(read))))
 
 
 def rows_in(parts: Iterable[StreamPart]) -> Rows:
@@ -245,10 +238,10 @@ def test_a_replaced_file_is_an_error_until_it_is_back(tmp_path: Path) -> None:
     checkpoint.run()
     file, content = tmp_path / "f2.bin", (tmp_path / "f2.bin").read_bytes()
     landed(tmp_path, f2=transaction(2, 200, insert("2", "b")), f3=A3)
-    with pytest.raises(ArchiveError, match=rf"f2\.bin: expected its first {len(content):,} bytes as the stream has"):
+    with pytest.raises(ArchiveError, match=rf"f2\.bin: .* other contents of its first {len(content):,} bytes: exp"):
         checkpoint.run()
     running = stream_of(tmp_path)
-    with pytest.raises(ArchiveError, match="expected its first"):  # Spark 4.0 asks without a start
+    with pytest.raises(ArchiveError, match="other contents"):  # Spark 4.0 asks without a start
         running.parts(checkpoint.offset, running.latest())
     landed(tmp_path, f2=[])
     with pytest.raises(ArchiveError, match=rf"f2\.bin: expected at least {len(content):,} bytes, .*, found 0"):
@@ -266,7 +259,7 @@ def test_a_running_stream_notices_a_replaced_file_before_an_offset_is_written(tm
     stream = stream_of(tmp_path)
     stream.latest()
     landed(tmp_path, f1=transaction(1, 100, table(), insert("1", "b")), f2=A2)
-    with pytest.raises(ArchiveError, match=r"f1\.bin: expected its first"):
+    with pytest.raises(ArchiveError, match=r"f1\.bin: the stream has read other contents"):
         stream.latest()
 
 
@@ -277,7 +270,7 @@ def test_files_with_an_open_transaction_are_still_needed(tmp_path: Path) -> None
     assert checkpoint.offset.reread == str(tmp_path / "f2.bin")
     content = (tmp_path / "f2.bin").read_bytes()
     landed(tmp_path, f2=segment(2, insert("2", "b"), first=True), f4=stream_commit(2, 400))
-    with pytest.raises(ArchiveError, match=r"f3\.bin: .*, and the files from .*f2\.bin on, as the stream has read"):
+    with pytest.raises(ArchiveError, match=r"f3\.bin: .* other contents .*, and the files from .*f2\.bin on: exp"):
         checkpoint.run()
     (tmp_path / "f2.bin").write_bytes(content)
     checkpoint.run()
@@ -289,7 +282,7 @@ def test_a_file_that_lands_late_is_an_error(tmp_path: Path) -> None:
     checkpoint = Checkpoint(tmp_path)
     checkpoint.run()
     landed(tmp_path, b2=A2)
-    with pytest.raises(ArchiveError, match=r"c3\.bin: expected at most 1 files before it, .* found 2: a file landed"):
+    with pytest.raises(ArchiveError, match=r"c3\.bin: expected 1 file or fewer before it, .* found 2: a file landed"):
         checkpoint.run()
 
 
