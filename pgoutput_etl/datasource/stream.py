@@ -38,13 +38,18 @@ class StreamPart:
         """Raises ArchiveError."""
         for batch in self.plan.read(self.files):
             if self.kind is Kind.MESSAGES:
-                # One outside of transactions is sent where it stands in WAL: before the commits after it.
-                lsn = pc.coalesce(batch.column(COMMIT_LSN), batch.column("lsn"))
+                lsn = _message_lsns(batch)
                 batch = batch.filter(pc.and_(pc.greater(lsn, self.after), pc.less_equal(lsn, self.through)))
             elif self.kind is Kind.TRANSACTIONS:
                 batch = batch.filter(pc.is_in(batch.column("status"), pa.array(ONCE_COMMITTED)))
             if batch.num_rows:
                 yield batch
+
+
+def _message_lsns(batch: pa.RecordBatch) -> pa.Array:
+    """The LSNs that order Messages: of the commit, or a Message's own outside of transactions, as it is sent where it
+    stands in WAL. The latter is the end of its record, where the record of the next commit may begin."""
+    return pc.coalesce(batch.column(COMMIT_LSN), pc.subtract(batch.column("lsn"), 1))
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,8 @@ class PlannedArchive:
         """Its LSN is that of the last commit, or of the last Message if only they are read and it is later."""
         lsns = [self.read.last_lsn]
         if self.kind is Kind.MESSAGES:
-            lsns += [pc.max(batch["lsn"]).as_py() for part in self.plan.parts() for batch in self.plan.read(part)]
+            batches = (batch for part in self.plan.parts() for batch in self.plan.read(part))
+            lsns += [pc.max(_message_lsns(batch)).as_py() for batch in batches]
         return StreamOffset.of(self.read, max(lsns))
 
     def check(self, offset: StreamOffset) -> None:

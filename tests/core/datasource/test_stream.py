@@ -336,6 +336,20 @@ def test_options_narrow_a_stream(tmp_path: Path) -> None:
     assert [Path(path).name for part in second for path in part.files or ()] == ["f1.bin", "f2.bin"]
 
 
+def test_a_commit_may_begin_where_a_message_ends(tmp_path: Path) -> None:
+    """BEGIN; a transactional Message; one outside of the transaction; COMMIT. A micro-batch ends before the Begin."""
+    outside = Message(None, False, 100, "app", b"outside")
+    landed(tmp_path, f1=[outside])
+    checkpoint = Checkpoint(tmp_path, kind="messages")
+    checkpoint.run()
+    landed(tmp_path, f2=transaction(1, 100, Message(None, True, 90, "app", b"inside")))
+    checkpoint.run()
+    landed(tmp_path, f3=[outside, Message(None, False, 140, "app", b"next")])
+    checkpoint.run()
+    assert [row["content"] for row in checkpoint.rows] == [b"outside", b"inside", b"next"]
+    assert checkpoint.sizes == [1, 1, 1]
+
+
 def test_masks_apply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGOUTPUT_ETL_SALT", ENVIRON["PGOUTPUT_ETL_SALT"])
     landing, config = tmp_path / "landing", tmp_path / "shop.yaml"
