@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from pgoutput_etl.datasource.options import COMMIT_LSN, Kind, ReadOptions
 from pgoutput_etl.datasource.read_plan import ReadPlan, plan_listed
 from pgoutput_etl.datasource.storage import ArchiveStorage, list_archive
-from pgoutput_etl.datasource.stream_offset import ReadFiles, StreamOffset
+from pgoutput_etl.datasource.stream_offset import StreamedFiles, StreamOffset
 from pgoutput_etl.errors import ArchiveError, ConfigError
 from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.transactions.outcome import ONCE_COMMITTED
@@ -59,7 +59,7 @@ class PlannedArchive:
     kind: Kind
     listed: pa.Table
     plan: ReadPlan
-    read: ReadFiles
+    streamed: StreamedFiles
 
     @classmethod
     def of(cls, options: ReadOptions) -> PlannedArchive:
@@ -69,20 +69,20 @@ class PlannedArchive:
     @classmethod
     def of_listing(cls, options: ReadOptions, landed: Listing, storage: ArchiveStorage) -> PlannedArchive:
         plan, inspection = plan_listed(options, landed, storage)
-        return cls(options.kind, landed.table, plan, ReadFiles.of(inspection))
+        return cls(options.kind, landed.table, plan, StreamedFiles.of(inspection))
 
     @cached_property
     def end(self) -> StreamOffset:
         """Its LSN is that of the last commit, or of the last Message if only they are read and it is later."""
-        lsns = [self.read.last_lsn]
+        lsns = [self.streamed.last_lsn]
         if self.kind is Kind.MESSAGES:
             batches = (batch for part in self.plan.parts() for batch in self.plan.read(part))
             lsns += [pc.max(_message_lsns(batch)).as_py() for batch in batches]
-        return StreamOffset.of(self.read, max(lsns))
+        return StreamOffset.of(self.streamed, max(lsns))
 
     def check(self, offset: StreamOffset) -> None:
         """Raises ArchiveError unless the archive continues what a stream has read."""
-        offset.check(self.read.files, self.plan.storage.read)
+        offset.check(self.streamed.files, self.plan.storage.read)
 
 
 class ArchiveStream:

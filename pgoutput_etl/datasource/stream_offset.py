@@ -18,7 +18,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class ReadFile:
+class StreamedFile:
     """A file of an inspected archive. size: of its whole messages, in decompressed bytes. hash: their SHA-256."""
 
     path: str
@@ -27,18 +27,18 @@ class ReadFile:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadFiles:
+class StreamedFiles:
     """The files that count, in order. reread: the index of the first one with a part of a transaction that is open at
     the end of the last one; the last one if nothing is open. last_lsn: of the last commit."""
 
-    files: tuple[ReadFile, ...]
+    files: tuple[StreamedFile, ...]
     reread: int
     last_lsn: int
 
     @classmethod
-    def of(cls, inspection: Inspection) -> ReadFiles:
+    def of(cls, inspection: Inspection) -> StreamedFiles:
         scans, numbers = inspection.scans, sorted(inspection.scans)
-        files = (ReadFile(inspection.paths[n], scans[n].consumed, scans[n].prefix_hash or "") for n in numbers)
+        files = (StreamedFile(inspection.paths[n], scans[n].consumed, scans[n].prefix_hash or "") for n in numbers)
         is_open = {number for outcome in inspection.assembled.open for number, _ in outcome.fragments}
         last = len(numbers) - 1
         reread = next((index for index, number in enumerate(numbers) if number in is_open), last)
@@ -48,7 +48,7 @@ class ReadFiles:
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """lsn: every commit through it has been returned, and none after it. file: the last file, without a suffix of
-    compression. size, reread: as in ReadFiles. digest: SHA-256 of the contents from `reread` on. before: the number of
+    compression. size, reread: as in StreamedFiles. digest: SHA-256 of the contents from `reread` on. before: the number of
     files before the last one."""
 
     lsn: int = 0
@@ -59,14 +59,14 @@ class StreamOffset:
     before: int = 0
 
     @classmethod
-    def of(cls, read: ReadFiles, lsn: int) -> StreamOffset:
+    def of(cls, streamed: StreamedFiles, lsn: int) -> StreamOffset:
         """The end of an archive. lsn: see above."""
-        if not read.files:
+        if not streamed.files:
             return cls()
-        needed = read.files[read.reread :]
+        needed = streamed.files[streamed.reread :]
         names = [uncompressed_name(file.path) for file in needed]
         digest = _digest(file.hash for file in needed)
-        return cls(lsn, names[-1], needed[-1].size, names[0], digest, len(read.files) - 1)
+        return cls(lsn, names[-1], needed[-1].size, names[0], digest, len(streamed.files) - 1)
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> StreamOffset:
@@ -82,7 +82,7 @@ class StreamOffset:
     def to_json(self) -> dict[str, Any]:
         return {"version": _VERSION, **asdict(self), "lsn": format_lsn(self.lsn)}
 
-    def check(self, files: Sequence[ReadFile], read: Callable[[str], bytes]) -> None:
+    def check(self, files: Sequence[StreamedFile], read: Callable[[str], bytes]) -> None:
         """Raises ArchiveError if the archive no longer has the files that the stream still needs, as they were. read:
         returns a file's stored bytes."""
         if not self.file:
@@ -106,7 +106,7 @@ class StreamOffset:
             )
 
 
-def _beginning(file: ReadFile, size: int, read: Callable[[str], bytes]) -> str:
+def _beginning(file: StreamedFile, size: int, read: Callable[[str], bytes]) -> str:
     """The SHA-256 of the first `size` bytes."""
     if file.size == size:
         return file.hash

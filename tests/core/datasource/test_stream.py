@@ -53,7 +53,7 @@ ARCHIVES = [
         for kind in KINDS
     ),
 ]
-SMALL_STEPS = [pytest.param(is_one_file, 13, marks=SOAK) for is_one_file in (False, True)]
+SMALL_STEPS = [pytest.param(is_one_file, 31, marks=SOAK) for is_one_file in (False, True)]
 
 
 def stream_of(path: Path | str, **options: str) -> ArchiveStream:
