@@ -48,8 +48,8 @@ class StreamedFiles:
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
     """lsn: every commit through it has been returned, and none after it. file: the last file, without a suffix of
-    compression. size, reread: as in StreamedFiles. digest: SHA-256 of the contents from `reread` on. before: the number of
-    files before the last one."""
+    compression. size, reread: as in StreamedFiles. digest: SHA-256 of the contents from `reread` on. before: how many
+    files are before the last one."""
 
     lsn: int = 0
     file: str = ""
