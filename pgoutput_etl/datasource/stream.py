@@ -94,7 +94,7 @@ class ArchiveStream:
             raise ConfigError("option 'kind': expected changes, messages or transactions for a stream, found relations")
         self.options, self.schema = options, archive.plan.schema
         self._archive = archive
-        self._known = StreamOffset()  # the last offset that was given out
+        self._known = StreamOffset()  # the last end of a micro-batch
 
     def latest(self, start: StreamOffset | None = None, target: StreamOffset | None = None) -> StreamOffset:
         """The archive's end, or `target`, an earlier one. start: where the next micro-batch begins, if that is known.
@@ -114,6 +114,7 @@ class ArchiveStream:
             self._look()
             self._archive.check(end)
         self._archive.check(start)
+        self._known = end
         plan, kind = self._archive.plan, self.options.kind
         if kind is not Kind.MESSAGES:
             plan = replace(plan, narrowing=plan.narrowing.within(start.lsn, end.lsn))

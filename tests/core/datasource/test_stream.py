@@ -256,11 +256,13 @@ def test_a_replaced_file_is_an_error_until_it_is_back(tmp_path: Path) -> None:
 
 def test_a_running_stream_notices_a_replaced_file_before_an_offset_is_written(tmp_path: Path) -> None:
     landed(tmp_path, f1=A1)
-    stream = stream_of(tmp_path)
-    stream.latest()
+    stream, restarted = stream_of(tmp_path), stream_of(tmp_path)
+    end = stream.latest()
+    restarted.parts(StreamOffset(), end)
     landed(tmp_path, f1=transaction(1, 100, table(), insert("1", "b")), f2=A2)
-    with pytest.raises(ArchiveError, match=r"f1\.bin: the stream has read other contents"):
-        stream.latest()
+    for one in (stream, restarted):
+        with pytest.raises(ArchiveError, match=r"f1\.bin: the stream has read other contents"):
+            one.latest()
 
 
 def test_files_with_an_open_transaction_are_still_needed(tmp_path: Path) -> None:
