@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 from typing import TypeVar
@@ -68,6 +68,12 @@ class Narrowing:
         is_late = self.first_lsn is None or (commits is not None and commits[1] >= self.first_lsn)
         is_early = self.last_lsn is None or (commits is not None and commits[0] <= self.last_lsn)
         return is_late and is_early
+
+    def within(self, after: int, through: int) -> Narrowing:
+        """Only commits after one LSN, and through another."""
+        first = after + 1 if self.first_lsn is None else max(self.first_lsn, after + 1)
+        last = through if self.last_lsn is None else min(self.last_lsn, through)
+        return replace(self, first_lsn=first, last_lsn=last)
 
     def of_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         lsns, times = (self.first_lsn, self.last_lsn), (self.first_time, self.last_time)

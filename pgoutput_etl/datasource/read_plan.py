@@ -28,6 +28,7 @@ from pgoutput_etl.inspection.archive import Inspection, inspect_archive
 from pgoutput_etl.inspection.file_scan import undescribed
 from pgoutput_etl.inspection.local_runner import local_runner
 from pgoutput_etl.inspection.report import report_on
+from pgoutput_etl.landing.file_index import Listing
 from pgoutput_etl.scan.message_row import LOGICAL_TAG
 from pgoutput_etl.schema.table_shape import TIMESTAMP
 from pgoutput_etl.transactions.logical_messages import IDENTIFIED_BY, LOGICAL_SCHEMA, messages_that_count
@@ -131,7 +132,11 @@ class ReadPlan:
 
 def plan_read(options: ReadOptions) -> ReadPlan:
     """Inspects the archive with all cores. Raises ConfigError and ArchiveError."""
-    landed, storage = list_archive(options.paths)
+    return plan_listed(options, *list_archive(options.paths))[0]
+
+
+def plan_listed(options: ReadOptions, landed: Listing, storage: ArchiveStorage) -> tuple[ReadPlan, Inspection]:
+    """Like plan_read, for files that are listed already."""
     types = {} if options.config is None else options.config.types
     with local_runner(options.framing, storage.read) as runner:
         inspection = inspect_archive(landed, runner, no_progress)
@@ -143,7 +148,8 @@ def plan_read(options: ReadOptions) -> ReadPlan:
             others = view.versions.keys() - chosen.keys()
             _refuse_damage(inspection, set().union(*found.values()) - others)
     sizes = {path: task.size for path, task in view.tasks.items()}
-    return ReadPlan(_rows(options, inspection, view, chosen), options.narrowing, storage, _commits(inspection), sizes)
+    rows = _rows(options, inspection, view, chosen)
+    return ReadPlan(rows, options.narrowing, storage, _commits(inspection), sizes), inspection
 
 
 def _chosen(options: ReadOptions, view: RowView) -> Versions:

@@ -1,23 +1,33 @@
 """Registers the data source `pgoutput` in a Spark session.
 
 Spark makes the source in one Python process, plans in another, and reads in the workers; the source and its reader are
-pickled in between. The plan is made with the source and travels with it, so that the archive is inspected once.
+pickled in between. The plan is made with the source and travels with it, so that the archive is inspected once. A
+stream plans its micro-batches in one process, whose reader lives as long as the query. Each part brings its plan along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pgoutput_etl.datasource.options import ReadOptions
-from pgoutput_etl.datasource.read_plan import ReadPlan, plan_read
-from pgoutput_etl.errors import ConfigError
+from pgoutput_etl.datasource.read_plan import ReadPlan
+from pgoutput_etl.datasource.stream import ArchiveStream, PlannedArchive, StreamPart
+from pgoutput_etl.datasource.stream_offset import StreamOffset
 from pgoutput_etl.spark.arrow_types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+else:
+    try:
+        from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    except ImportError:  # before Spark 4.2, which runs one micro-batch for the trigger
+        SupportsTriggerAvailableNow = object
 
 FORMAT = "pgoutput"
 
@@ -39,28 +49,64 @@ class ArchiveReader(DataSourceReader):
         return self.plan.read(partition.value)
 
 
-class ArchiveSource(DataSource):
-    """`spark.read.format("pgoutput")`."""
+class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what landed since the last micro-batch."""
 
-    _plan: ReadPlan | None = None
+    def __init__(self, stream: ArchiveStream) -> None:
+        self.stream = stream
+        self.target: StreamOffset | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tasks only call `read`."""
+        return {}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return StreamOffset().to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self.target = self.stream.latest()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:  # noqa: ARG002, N802
+        """start: None before Spark 4.2."""
+        known = None if start is None else StreamOffset.of_json(start)
+        return self.stream.latest(known, self.target).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        parts = self.stream.parts(StreamOffset.of_json(start), StreamOffset.of_json(end))
+        return [InputPartition(part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        part: StreamPart = partition.value
+        return part.read()
+
+
+class ArchiveSource(DataSource):
+    """`spark.read.format("pgoutput")`, and `spark.readStream`."""
+
+    _archive: PlannedArchive | None = None
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        return spark_schema(self._planned().schema)
+        return spark_schema(self._planned().plan.schema)
 
     def reader(self, schema: StructType) -> ArchiveReader:  # noqa: ARG002
-        return ArchiveReader(self._planned())
+        return ArchiveReader(self._planned().plan)
 
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802
-        raise ConfigError("readStream: not supported: read batches with the option from_lsn, or the tables of apply")
+    def streamReader(self, schema: StructType) -> ArchiveStreamReader:  # noqa: ARG002, N802
+        archive = self._planned()
+        self._archive = None  # Spark sends the source to every task of every micro-batch
+        return ArchiveStreamReader(ArchiveStream(self._options(), archive))
 
-    def _planned(self) -> ReadPlan:
-        if self._plan is None:
-            self._plan = plan_read(ReadOptions.of(dict(self.options)))
-        return self._plan
+    def _planned(self) -> PlannedArchive:
+        if self._archive is None:
+            self._archive = PlannedArchive.of(self._options())
+        return self._archive
+
+    def _options(self) -> ReadOptions:
+        return ReadOptions.of(dict(self.options))
 
 
 def register(spark: SparkSession) -> None:

@@ -18,7 +18,7 @@ from pgoutput_etl.inspection.lenient_assembly import LenientAssembly
 from pgoutput_etl.inspection.message_lines import InspectionContext, MessageFilter
 from pgoutput_etl.inspection.server_settings import SettingsSample
 from pgoutput_etl.inspection.source_check import commits_of, find_foreign_transactions
-from pgoutput_etl.landing.file_index import Listing
+from pgoutput_etl.landing.file_index import Listing, scan_tasks
 from pgoutput_etl.landing.fingerprint import FileStatus, LandedFile, ScanTask, tasks_of, uncompressed_name
 from pgoutput_etl.landing.known_files import KnownFiles, candidates, natural_order
 from pgoutput_etl.landing.selection import FileSelection, select_files
@@ -115,7 +115,7 @@ def inspect_archive(landed: Listing, runner: Runner, progress: Progress) -> Insp
     """landed: some or all files of one slot's archive, in any order."""
     files = candidates(landed.files(), KnownFiles.of({}))
     progress(f"scanning {counted(len(files), 'file')}, {counted(sum(f.size for f in files.values()), 'byte')}")
-    tasks = {file.path: ScanTask(number, file.size) for number, file in files.items()}
+    tasks = scan_tasks(files)
     inspection = _select(files, tasks, runner.scan(tasks), runner, progress)
     inspection.errors |= landed.not_plain
     progress("assembling transactions")

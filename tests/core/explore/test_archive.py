@@ -330,7 +330,7 @@ def test_a_script_may_read_an_archive_at_module_level(tmp_path: Path) -> None:
 
 def test_the_code_of_the_docs_page() -> None:
     text = (ROOT / "docs" / "inspect-and-plan.md").read_text(encoding="utf-8")
-    code, _ = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
+    code, *_ = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
     names: dict[str, Any] = {}
     exec(code.replace("landing/shop", str(ROOT / "notebooks" / "data" / "shop")), names)
     assert names["archive"].rows("public.orders", {"id": 137})["_pg_op"].tolist() == ["I", "U", "U", "U", "U", "D"]

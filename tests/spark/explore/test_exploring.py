@@ -74,7 +74,7 @@ def test_spark_filters_a_frame(spark: SparkSession) -> None:
 
 def test_the_code_of_the_docs_page(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
     text = (ROOT / "docs" / "inspect-and-plan.md").read_text(encoding="utf-8")
-    _, code = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
+    _, code, _ = re.findall(r"<!-- tested -->\n```python\n(.*?)```\n", text, re.DOTALL)
     exec(
         of_own_session(code).replace("s3a://lake/landing/shop", str(ROOT / "notebooks" / "data" / "shop")),
         {"spark": spark, "pg": pgoutput_etl},
