@@ -65,18 +65,22 @@ def properties_of(spark: SparkSession, place: Place) -> dict[str, str] | None:
 
     def read(log: Any) -> dict[str, str]:
         snapshot = log.unsafeVolatileSnapshot()
-        pairs = snapshot.metadata().configuration().iterator()
-        found = {f"delta.feature.{name}": "supported" for name in features_of(snapshot)}
-        while pairs.hasNext():
-            pair = pairs.next()
-            found[pair._1()] = pair._2()
-        return found
+        features = {f"delta.feature.{name}": "supported" for name in features_of(snapshot)}
+        return {**features, **items_of(snapshot.metadata().configuration())}
 
     return of_log(spark, place, read)
 
 
+def items_of(scala_map: Any) -> dict[str, str]:
+    pairs, found = scala_map.iterator(), {}
+    while pairs.hasNext():
+        pair = pairs.next()
+        found[str(pair._1())] = str(pair._2())
+    return found
+
+
 def features_of(snapshot: Any) -> list[str]:
-    """The names of the table's features in this snapshot of Delta's."""
+    """The names of the table's features in this snapshot of Delta's, or after this transaction."""
     return [name for name in snapshot.protocol().readerAndWriterFeatureNames().mkString(",").split(",") if name]
 
 
