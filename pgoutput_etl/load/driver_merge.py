@@ -84,9 +84,9 @@ class _Column:
 def write_on_driver(
     table: TableCommit, shape: TableShape, net: pa.RecordBatch, before: TargetRows, is_few: bool
 ) -> WriteResult | None:
-    """Writes a table's net changes (shape.net_schema(), one per key; of a bag, INSERTs) as one Delta commit, which also
-    creates a table that there is not. None, before anything is written, if the table is one for Spark. is_few: the
-    table is known to have few rows."""
+    """Writes a table's net changes (shape.net_schema(), one per key; of a bag, INSERTs) as one Delta commit, and creates
+    the table if it is missing. None, before anything is written, if the table is one for Spark. is_few: the table is
+    known to have few rows."""
     if table.is_tagged or not table.options or net.nbytes > SMALL_BYTES:
         return None
     try:
@@ -248,7 +248,7 @@ class _Merged:
 
     @classmethod
     def added(cls, net: pa.RecordBatch, columns: Mapping[str, _Column]) -> _Merged:
-        """With no stored row that matters."""
+        """Of rows that are added, whatever is stored."""
         nothing = pa.schema([pa.field(name, column.kind) for name, column in columns.items()]).empty_table()
         return cls(nothing, net, np.zeros(0, bool), np.zeros(net.num_rows, bool), _flags(net.column("_delete")))
 
