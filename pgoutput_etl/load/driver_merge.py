@@ -84,7 +84,7 @@ class _Column:
 def write_on_driver(
     table: TableCommit, shape: TableShape, net: pa.RecordBatch, before: TargetRows, is_few: bool
 ) -> WriteResult | None:
-    """Writes a table's net changes (shape.net_schema(), one per key; of a bag, INSERTs) as one Delta commit, and creates
+    """Writes a table's net changes (shape.net_schema(), one per key; of a bag, INSERTs) as one Delta commit. Creates
     the table if it is missing. None, before anything is written, if the table is one for Spark. is_few: the table is
     known to have few rows."""
     if table.is_tagged or not table.options or net.nbytes > SMALL_BYTES:
