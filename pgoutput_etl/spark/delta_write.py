@@ -26,12 +26,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from pgoutput_etl.places import Place
-from pgoutput_etl.spark.delta_log import features_of, items_of, of_log
+from pgoutput_etl.spark.delta_log import actions_of, features_of, items_of, of_log
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import local_path
 from pgoutput_etl.spark.retries import CONFLICTS
 
 Action = dict[str, Any]
+
+_MOST_COMMITS = 5  # to read, where the newest checksum file does not name the table's files
 
 _SOURCE_ROWS = "operationNumSourceRows"  # Delta asks for this metric, although it names it otherwise
 
@@ -139,8 +141,8 @@ def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
     checksum = found.get() if found.isDefined() else None
     if checksum is None or checksum.tableSizeBytes() > most:
         return None
-    files, applications = checksum.allFiles(), checksum.setTransactions()
-    if not (files.isDefined() and applications.isDefined()):
+    files, applications = _files(spark, log, transaction.snapshot().version()), checksum.setTransactions()
+    if files is None or not applications.isDefined():
         return None
     transaction.readWholeTable()
     java = cast(Any, spark)._jvm
@@ -148,11 +150,28 @@ def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
     merge = _operations(java, "Merge").apply(java.scala.Option.empty(), nothing, nothing, nothing)
     return replace(
         _of_transaction(spark, log, transaction, merge),
-        files=tuple(json.loads(text)["add"] for text in _json_of(files.get())),
+        files=files,
         applications={
             entry["appId"]: entry["version"] for entry in (json.loads(t)["txn"] for t in _json_of(applications.get()))
         },
     )
+
+
+def _files(spark: SparkSession, log: Any, version: int) -> tuple[Action, ...] | None:
+    """The table's files, from the newest checksum file that has them, and the commits since: ALTER TABLE leaves them
+    out."""
+    for known in range(version, max(version - _MOST_COMMITS, 0) - 1, -1):
+        checksum = log.readChecksum(known, *_defaults(log, "readChecksum", 2))
+        listed = checksum.get().allFiles() if checksum.isDefined() else checksum
+        if listed.isDefined():
+            files = {file["path"]: file for file in (json.loads(text)["add"] for text in _json_of(listed.get()))}
+            for later in range(known + 1, version + 1):
+                actions = actions_of(spark, log, later)
+                for removed in (action["remove"]["path"] for action in actions if "remove" in action):
+                    files.pop(removed, None)
+                files |= {action["add"]["path"]: action["add"] for action in actions if "add" in action}
+            return tuple(files.values())
+    return None
 
 
 def _opened_new(
@@ -176,7 +195,7 @@ def _opened_new(
     action = _object(delta.actions, "Action").fromJson(json.dumps({"metaData": metadata}))
     transaction.updateMetadataForNewTable(action)  # adds the columns' names in Parquet, and the protocol's features
     write = _operations(java, "Write")
-    operation = write.apply(java.org.apache.spark.sql.SaveMode.Overwrite, *_defaults(write, 2))
+    operation = write.apply(java.org.apache.spark.sql.SaveMode.Overwrite, *_defaults(write, "apply", 2))
     return _of_transaction(spark, log, transaction, operation)
 
 
@@ -228,8 +247,8 @@ def _operations(java: Any, name: str) -> Any:
     return _object(java.org.apache.spark.sql.delta.DeltaOperations, name)
 
 
-def _defaults(owner: Any, first: int) -> Iterator[Any]:
-    """The default values of a Scala object's `apply`, from this parameter on: versions of Delta have more or fewer."""
+def _defaults(owner: Any, method: str, first: int) -> Iterator[Any]:
+    """The default values of a Scala method's parameters, from this one on: versions of Delta have more or fewer."""
     with suppress(Py4JError):
         for number in count(first):
-            yield getattr(owner, f"apply$default${number}")()
+            yield getattr(owner, f"{method}$default${number}")()

@@ -97,6 +97,18 @@ def test_new_tables_are_created_without_a_spark_job(nights: Nights) -> None:
     assert json.loads(row["userMetadata"])["batch"] == 3
 
 
+def test_a_table_is_merged_on_the_driver_after_its_columns_changed(nights: Nights) -> None:
+    """ALTER TABLE leaves the table's files out of the checksum file."""
+    nights.night(transaction(1, 100, table(), insert("1", "a"), insert("2", "b")))
+    with commits() as folders:
+        nights.night(transaction(2, 200, table("id", "v", "w"), update("1", "c", "d")))
+        nights.night(transaction(3, 300, table("id", "v", "w", "x"), delete("2", None, None, None)))
+    assert folders == ["t"] * 2
+    assert nights.values("t") == [("1", "c", "d", None)]
+    listed = nights.job.spark.read.format("delta").load(str(nights.job.path("public", "t"))).inputFiles()
+    assert len(listed) == 1
+
+
 def test_rows_of_a_table_without_a_key_are_added_on_the_driver(nights: Nights) -> None:
     bag = table("v", identity=ReplicaIdentity.FULL)
     with commits() as folders:
