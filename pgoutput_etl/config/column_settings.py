@@ -23,6 +23,8 @@ KEEP = "keep"  # neither masked nor declared, in place of a more general rule's 
 # The declaration of a conversion between timestamp and timestamptz, which depends on the altering session's time zone
 CONVERTED_FROM, TIME_ZONE = "converted_from", "time_zone"
 
+COMMENT = "comment"  # of the column in the Delta table; also beside another setting
+
 SALT = "salt"
 
 _UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), KEEP: None, ADDED: None}
@@ -30,12 +32,11 @@ _UNARY_RULES = {"drop": DROP, "redact": ColumnRule(ColumnAction.REDACT), KEEP: N
 _NOT_OF_A_COLUMN = {
     "type": "`types` names the type for all columns of a PostgreSQL type",
     "rename": "a Delta column has PostgreSQL's name; rename it in a view",
-    "comment": "a column's comment comes from the server, by catalog Messages",
 }
 
 _COLUMN_ACTIONS = (
     "drop, redact, {hash: sha256}, {redact: text}, {renamed_from: old name}, {converted_from: timestamp, "
-    "time_zone: Europe/Berlin}, added or keep"
+    "time_zone: Europe/Berlin}, {comment: text}, added or keep"
 )
 
 
@@ -55,6 +56,7 @@ class ColumnDeclaration(Section):
     renamed_from: _Argument | None = None
     converted_from: _Argument | None = None
     time_zone: _Argument | None = None
+    comment: _Argument | None = None
     salt: Annotated[SkipValidation[str], text("${NAME}, a salt from the environment")] | None = None
 
     @property

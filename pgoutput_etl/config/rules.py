@@ -15,6 +15,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pgoutput_etl.config.column_rules import ColumnAction, ColumnRule
 from pgoutput_etl.config.column_settings import (
     ADDED,
+    COMMENT,
     CONVERTED_FROM,
     RENAMED_FROM,
     TIME_ZONE,
@@ -158,8 +159,8 @@ class TableRule(Section):
             "per column: `drop`, `redact`, `{redact: text}`, or `{hash: sha256}` to [mask it](mask-columns.md); `keep` "
             "to leave it as it is, against [a more general rule](#rules); `added` or `{renamed_from: old}` for an "
             "[ambiguous schema change](schema-changes.md); `{converted_from: timestamp, time_zone: Europe/Berlin}` for "
-            "a [change between timestamp and timestamptz](schema-changes.md#timestamp-and-timestamptz); a list of "
-            "these if several changes need one",
+            "a [change between timestamp and timestamptz](schema-changes.md#timestamp-and-timestamptz); `{comment: "
+            "text}`, also beside a mask or a declaration; a list of declarations if several changes need one",
             {"email": {"renamed_from": "mail"}, "note": "drop"},
         ),
     ] = field(default_factory=dict)
@@ -278,7 +279,22 @@ class TableRule(Section):
     def layout(self) -> Layout:
         feed = {} if self.cdf is None else {CHANGE_FEED: str(self.cdf).lower()}
         partition_by = self.partition_by or (() if self.cluster_by else tuple(self.tag))
-        return Layout(partition_by, self.cluster_by or (), {**self.properties, **feed}, self.comment)
+        return Layout(
+            partition_by,
+            self.cluster_by or (),
+            {**self.properties, **feed},
+            self.comment,
+            column_comments=self.column_comments,
+        )
+
+    @property
+    def column_comments(self) -> dict[str, str]:
+        return {
+            name: setting[COMMENT]
+            for name, configured in self.columns.items()
+            for setting in settings_of(configured)
+            if isinstance(setting, Mapping) and COMMENT in setting
+        }
 
     @property
     def own_keys(self) -> frozenset[str]:

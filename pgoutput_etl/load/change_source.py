@@ -124,7 +124,7 @@ class ChangeBlocks:
         rows = pa.Table.from_batches([net if is_net else events])
         deletes = bool(pc.any(net.column("_delete")).as_py())
         ranges = ranges_of(events, shape)
-        own = net if is_net else None
+        own = net if is_net or (shape.is_bag and only_inserts) else None
 
         def local() -> DataFrame:
             return frame(self.rows.spark, rows).coalesce(1)  # one file

@@ -21,7 +21,7 @@ from pgoutput_etl.load.layout import (
     tag_columns,
 )
 from pgoutput_etl.load.shared_table import check_shared, own_rows, replace_tagged, restore_tagged, tagged_rows
-from pgoutput_etl.load.table_writer import PROPERTIES, DeltaTransaction, TableCommit, committing, creating
+from pgoutput_etl.load.table_writer import PROPERTIES, DeltaTransaction, TableCommit, committing, properties_of_new
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import NO_LAYOUT, Layout, Readers, with_feed
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
@@ -109,7 +109,7 @@ def overwrite(table: TableCommit, rows: DataFrame, layout: Layout = NO_LAYOUT) -
     feed_stops = stored is not None and allow_overwrite(spark, path, stored, layout, rows.schema)
     writer = table.writer_of(rows).mode("overwrite").option("overwriteSchema", "true")
     if stored is None:
-        writer = creating(writer, layout, rows.columns)
+        writer = writer.options(**properties_of_new(layout, rows.columns))
         if path.is_in_catalog:
             make_schema(spark, path)
     if layout.partition_by:

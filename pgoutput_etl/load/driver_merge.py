@@ -1,5 +1,5 @@
-"""Merges net changes into a small table on the driver: its files are read, merged with the changes, and written by
-Arrow, and committed without a Spark job.
+"""Writes small tables on the driver: the files of one are read, merged with the net changes, and written by Arrow, and
+committed without a Spark job. So are the first rows of a new table.
 
 Each table takes milliseconds of Python instead of several plans of Spark. The result is that of the MERGE: the same
 rows, the same counts in the table's history. Whatever this module doesn't know about a table, a feature, a type, or a
@@ -11,26 +11,26 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql.types import DataType, MapType, StringType, StructType
+from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
 from pgoutput_etl.changes.compaction import Integers, key_codes
 from pgoutput_etl.changes.events import MOVED_IN
 from pgoutput_etl.changes.key_chains import PRESUMING
-from pgoutput_etl.load.commit import WriteResult, written
+from pgoutput_etl.load.commit import TargetRows, WriteResult, written
 from pgoutput_etl.load.file_statistics import INDEXED_COLUMNS, statistics_of
 from pgoutput_etl.load.rewrite import TRACKED
-from pgoutput_etl.load.table_writer import TableCommit
+from pgoutput_etl.load.table_writer import TableCommit, properties_of_new
 from pgoutput_etl.load.target_columns import has_two_forms
 from pgoutput_etl.schema.table_shape import TIMESTAMP, TableShape
 from pgoutput_etl.spark.arrow_types import spark_type
-from pgoutput_etl.spark.delta_write import DeltaWrite, open_write
+from pgoutput_etl.spark.delta_write import DeltaWrite, open_new, open_write
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, UNREPRESENTABLE_COLUMN
 from pgoutput_etl.targets.write_method import SMALL_BYTES
@@ -81,24 +81,56 @@ class _Column:
         return pa.field(self.stored, self.kind, metadata=self.number and {"PARQUET:field_id": self.number})
 
 
-def merge_on_driver(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteResult | None:
-    """Writes a table's net changes (shape.net_schema(), one per key) as one Delta commit. None, before anything is
-    written, if the table is one for Spark."""
-    if table.is_tagged or not table.options or any(_is_odd(shape, i, net) for i in shape.key):
+def write_on_driver(
+    table: TableCommit, shape: TableShape, net: pa.RecordBatch, before: TargetRows, is_few: bool
+) -> WriteResult | None:
+    """Writes a table's net changes (shape.net_schema(), one per key; of a bag, INSERTs) as one Delta commit. Creates
+    the table if it is missing. None, before anything is written, if the table is one for Spark. is_few: the table is
+    known to have few rows."""
+    if table.is_tagged or not table.options or net.nbytes > SMALL_BYTES:
+        return None
+    try:
+        if before is TargetRows.NOTHING:
+            return _create(table, shape, net)
+        return _merge(table, shape, net) if is_few else None
+    except (OSError, pa.ArrowException):
+        return None  # a file is gone, is damaged, or can't be written: Spark says so
+
+
+def _create(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteResult | None:
+    layout, kinds = shape.layout, _kinds(shape)
+    names = [*(column.name for column in shape.columns), *METADATA_COLUMNS]
+    if layout.partition_by or layout.cluster_by or layout.properties or not kinds.keys() >= set(names):
+        return None
+    comments = layout.column_comments
+    fields = [
+        StructField(name, kinds[name][0], metadata={"comment": comments[name]} if name in comments else None)
+        for name in names
+    ]
+    properties = properties_of_new(layout, names)
+    transaction = open_new(table.spark, table.place, StructType(fields), properties, layout.comment)
+    columns = None if transaction is None else _columns(transaction, shape)
+    if transaction is None or columns is None:
+        return None
+    return _Merged.added(net, columns).commit(transaction, table, columns, _news(net, shape, columns))
+
+
+def _merge(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteResult | None:
+    if any(_is_odd(shape, i, net) for i in shape.key):
         return None
     transaction = open_write(table.spark, table.place, SMALL_BYTES)
     columns = None if transaction is None else _columns(transaction, shape)
     if transaction is None or columns is None:
         return None
-    application = (table.application, table.transaction.batch)
-    if transaction.applications.get(application[0], -1) >= application[1]:
+    if transaction.applications.get(table.application, -1) >= table.transaction.batch:
         return written(table)  # a run that died has written it
-    try:
-        stored, news = _stored(transaction, columns), _news(net, shape, columns)
-        merged = None if stored is None else _Merged.of(stored, net, shape)
-        return None if merged is None else merged.commit(transaction, application, columns, news)
-    except (OSError, pa.ArrowException):
-        return None  # a file is gone, is damaged, or can't be written: Spark says so
+    news = _news(net, shape, columns)
+    if shape.is_bag:
+        added = _Merged.added(net, columns).commit(transaction, table, columns, news)
+        return replace(added, rows=None)
+    stored = _stored(transaction, columns)
+    merged = None if stored is None else _Merged.of(stored, net, shape)
+    return None if merged is None else merged.commit(transaction, table, columns, news)
 
 
 def _columns(transaction: DeltaWrite, shape: TableShape) -> dict[str, _Column] | None:
@@ -215,20 +247,22 @@ class _Merged:
     deletes: Flags
 
     @classmethod
+    def added(cls, net: pa.RecordBatch, columns: Mapping[str, _Column]) -> _Merged:
+        """Of rows that are added, whatever is stored."""
+        nothing = pa.schema([pa.field(name, column.kind) for name, column in columns.items()]).empty_table()
+        return cls(nothing, net, np.zeros(0, bool), np.zeros(net.num_rows, bool), _flags(net.column("_delete")))
+
+    @classmethod
     def of(cls, stored: pa.Table, net: pa.RecordBatch, shape: TableShape) -> _Merged | None:
         codes = _codes(stored, net, shape)
         if codes is None or len(np.unique(codes[: stored.num_rows])) < stored.num_rows:
             return None  # not by this package: a MERGE fails, or changes all of them
         of_stored, of_net = codes[: stored.num_rows], codes[stored.num_rows :]
-        deletes = net.column("_delete").to_numpy(zero_copy_only=False)
+        deletes = _flags(net.column("_delete"))
         return cls(stored, net, np.isin(of_stored, of_net), np.isin(of_net, of_stored), deletes)
 
     def commit(
-        self,
-        transaction: DeltaWrite,
-        application: tuple[str, int],
-        columns: Mapping[str, _Column],
-        news: pa.Table,
+        self, transaction: DeltaWrite, table: TableCommit, columns: Mapping[str, _Column], news: pa.Table
     ) -> WriteResult:
         written_rows = news.filter(pa.array(~self.deletes))
         kept = self.stored.filter(pa.array(~self.gone)) if self.gone.any() else None
@@ -250,6 +284,7 @@ class _Merged:
         }
         is_as_set = any(name in transaction.properties for name in _STATISTICS)
         statistics = statistics_of(content, 0 if is_as_set else INDEXED_COLUMNS)
+        application = (table.application, table.transaction.batch)
         version = transaction.commit(application, file, statistics, removed, metrics)
         return WriteResult(version, inserted, updated, deleted, rows=rows, mismatches=self._mismatches())
 

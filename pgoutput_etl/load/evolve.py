@@ -37,6 +37,7 @@ from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
 from pgoutput_etl.spark.delta_history import recorded_entry
+from pgoutput_etl.spark.delta_log import folder_of_log
 from pgoutput_etl.targets.modes import (
     OLD_KEY_COLUMN,
     UNCHANGED_COLUMN,
@@ -148,7 +149,9 @@ def _alter(table: TableCommit, migration: SchemaMigration) -> tuple[str, ...]:
     target = delta_table(spark, path)
     existing = {field.name: field.dataType for field in target.toDF().schema.fields}
     # Reading resolves a relative path against Spark's working directory, ALTER TABLE against the warehouse.
-    place = path if path.is_in_catalog else Place(target.detail().select("location").collect()[0][0])
+    place = (
+        path if path.is_in_catalog else Place(folder_of_log(spark, path) or target.detail().collect()[0]["location"])
+    )
     for clause in _clauses(migration, existing):  # SQL, because DeltaTable's API has no ALTER TABLE
         spark.sql(f"ALTER TABLE {place.identifier} {clause}")
     return _feed_ended(spark, path, had_feed)

@@ -24,8 +24,6 @@ def statistics_of(rows: pa.Table, columns: int = INDEXED_COLUMNS) -> dict[str, A
     found: dict[str, Any] = {"numRecords": rows.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     for name in rows.column_names[:columns]:
         values = rows.column(name)
-        if pa.types.is_nested(values.type):
-            continue
         found["nullCount"][name] = values.null_count
         limits = _limits(values)
         if limits is not None:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from pgoutput_etl.load import bag
 from pgoutput_etl.load.commit import TargetRows, WriteResult, append, initialize, written
-from pgoutput_etl.load.driver_merge import merge_on_driver
+from pgoutput_etl.load.driver_merge import write_on_driver
 from pgoutput_etl.load.key_match import keys_are_absent, net_facts
 from pgoutput_etl.load.mismatches import (
     Presumptions,
@@ -69,12 +69,11 @@ def write(
     is_quick = events.is_local and (is_few or before is TargetRows.NOTHING)
     sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_quick else for_size(spark, events.size)
     with committing(spark, path, commit, sizes) as table:
+        done = None if events.net is None else write_on_driver(table, shape, events.net, before, is_few)
+        if done is not None:
+            return done
         if shape.is_bag:
             return bag.write(table, shape, events, before)
-        if events.net is not None and before is TargetRows.ROWS and is_few:
-            done = merge_on_driver(table, shape, events.net)
-            if done is not None:
-                return done
         facts = _facts(table, shape, events, before, rows)
         net = _net(table, shape, events, before) if need_reduction(facts) else as_net_rows(events.frame, shape)
         small = small_table(table.spark, path, shape, rows) if size_matters(facts) else None

@@ -44,8 +44,8 @@ class TableEvents:
     make: them as a DataFrame, once it is needed. is_net: there is one event per key, with every column, in net_schema.
     size: approximate bytes, or None if unknown. is_local: the events are on the driver and not recomputed on each use.
     only_inserts: no event is an UPDATE or a DELETE. deletes: an event may remove a row. keys: of the events if all are
-    INSERTs; None if unknown. ranges: of the keys, if the events are on the driver. net: the events, if they are net and
-    on the driver.
+    INSERTs; None if unknown. ranges: of the keys, if the events are on the driver. net: the events, if they are
+    on the driver, and are net or INSERTs of a bag.
     """
 
     make: Callable[[], DataFrame]

@@ -39,7 +39,7 @@ from pgoutput_etl.load.layout import (
     tag_column,
     tag_columns,
 )
-from pgoutput_etl.load.table_writer import TableCommit, creating
+from pgoutput_etl.load.table_writer import TableCommit, properties_of_new
 from pgoutput_etl.load.target_columns import delta_type
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import Layout, Readers
@@ -107,7 +107,8 @@ def _create(table: TableCommit, columns: StructType, layout: Layout) -> None:
     if place.is_in_catalog:
         make_schema(spark, place)
     with table.preparing("created") as created:
-        writer = creating(created.writer_of(spark.createDataFrame([], schema)).mode("ignore"), layout, schema.names)
+        writer = created.writer_of(spark.createDataFrame([], schema)).mode("ignore")
+        writer = writer.options(**properties_of_new(layout, schema.names))
         try:
             save(writer.partitionBy(*layout.partition_by), place)
         except AnalysisException as error:

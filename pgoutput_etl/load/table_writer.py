@@ -131,9 +131,9 @@ def committing(
         yield TableCommit(session, place, transaction, {_OPTIONS[name]: value for name, value in accepted.items()})
 
 
-def creating(writer: Any, layout: Layout, columns: Iterable[str]) -> Any:
-    """The writer with the properties of a new table. columns: their names."""
+def properties_of_new(layout: Layout, columns: Iterable[str]) -> dict[str, str]:
+    """The properties with which a table is created. columns: their names."""
     # Delta can't create a table with column mapping and a feed by a write (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_...).
     of_new = {name: value for name, value in layout.properties.items() if name != CHANGE_FEED}
     mapped = {COLUMN_MAPPING: "name"} if any(map(needs_column_mapping, columns)) else {}
-    return writer.options(**{**PROPERTIES[layout.readers], **mapped, **of_new})
+    return {**PROPERTIES[layout.readers], **mapped, **of_new}

@@ -54,6 +54,11 @@ def newest_version(spark: SparkSession, place: Place) -> int | None:
     return of_log(spark, place, lambda log: int(log.unsafeVolatileSnapshot().version()))
 
 
+def folder_of_log(spark: SparkSession, place: Place) -> str | None:
+    """The table's folder, with its storage."""
+    return of_log(spark, place, lambda log: str(log.dataPath().toString()))
+
+
 def has_bytes(spark: SparkSession, place: Place, most: int) -> bool:
     """True if this version's data files have at most so many bytes according to its checksum file."""
     checksum = of_log(spark, place, lambda log: log.unsafeVolatileSnapshot().checksumOpt())  # sizeInBytes runs a job
@@ -65,18 +70,22 @@ def properties_of(spark: SparkSession, place: Place) -> dict[str, str] | None:
 
     def read(log: Any) -> dict[str, str]:
         snapshot = log.unsafeVolatileSnapshot()
-        pairs = snapshot.metadata().configuration().iterator()
-        found = {f"delta.feature.{name}": "supported" for name in features_of(snapshot)}
-        while pairs.hasNext():
-            pair = pairs.next()
-            found[pair._1()] = pair._2()
-        return found
+        features = {f"delta.feature.{name}": "supported" for name in features_of(snapshot)}
+        return {**features, **items_of(snapshot.metadata().configuration())}
 
     return of_log(spark, place, read)
 
 
+def items_of(scala_map: Any) -> dict[str, str]:
+    pairs, found = scala_map.iterator(), {}
+    while pairs.hasNext():
+        pair = pairs.next()
+        found[str(pair._1())] = str(pair._2())
+    return found
+
+
 def features_of(snapshot: Any) -> list[str]:
-    """The names of the table's features in this snapshot of Delta's."""
+    """The names of the table's features in this snapshot of Delta's, or after this transaction."""
     return [name for name in snapshot.protocol().readerAndWriterFeatureNames().mkString(",").split(",") if name]
 
 
@@ -86,15 +95,19 @@ def newest_commit(spark: SparkSession, place: Place) -> DeltaCommit | None:
     def read(log: Any) -> DeltaCommit | None:
         read_table(spark, place)  # lists the log
         version = log.unsafeVolatileSnapshot().version()
-        path = cast(Any, spark)._jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
-        lines = log.store().read(path, log.newDeltaHadoopConf())
-        actions = [json.loads(lines.apply(i)) for i in range(lines.size())]
-        info = next((action["commitInfo"] for action in actions if "commitInfo" in action), None)
+        info = next((a["commitInfo"] for a in actions_of(spark, log, version) if "commitInfo" in a), None)
         return (
             None if info is None else DeltaCommit(version, info["operation"], metrics_of(info.get("operationMetrics")))
         )
 
     return of_log(spark, place, read)
+
+
+def actions_of(spark: SparkSession, log: Any, version: int) -> list[dict[str, Any]]:
+    """The actions of a commit. log: Delta's DeltaLog."""
+    path = cast(Any, spark)._jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
+    lines = log.store().read(path, log.newDeltaHadoopConf())
+    return [json.loads(lines.apply(i)) for i in range(lines.size())]
 
 
 def metrics_of(texts: Mapping[str, str] | None) -> dict[str, int]:

@@ -12,23 +12,28 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote, unquote
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from pgoutput_etl.places import Place
-from pgoutput_etl.spark.delta_log import features_of, of_log
+from pgoutput_etl.spark.delta_log import actions_of, features_of, items_of, of_log
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import local_path
 from pgoutput_etl.spark.retries import CONFLICTS
 
 Action = dict[str, Any]
+
+_MOST_COMMITS = 5  # to read, where the newest checksum file does not name the table's files
 
 _SOURCE_ROWS = "operationNumSourceRows"  # Delta asks for this metric, although it names it otherwise
 
@@ -62,6 +67,7 @@ class DeltaWrite:
         if self._local is None:
             self._folder.put(name, content, may_exist=False)
         else:
+            Path(self._local).mkdir(parents=True, exist_ok=True)
             Path(self._local, name).write_bytes(content)
 
     @property
@@ -82,7 +88,7 @@ class DeltaWrite:
         metrics: for the table's history. Raises Delta's errors if another commit came first. The file is then no part
         of the table, and is deleted.
         """
-        now = round(time.time() * 1000)
+        now = _now()
         actions: list[Action] = [
             {"txn": {"appId": application[0], "version": application[1], "lastUpdated": now}},
             *({"remove": _removal(file, now)} for file in removed),
@@ -93,6 +99,7 @@ class DeltaWrite:
         self._put(name, content)
         file = {"path": quote(name), "partitionValues": {}, "size": len(content), "modificationTime": now}
         actions.append({"add": {**file, "dataChange": True, "stats": json.dumps(statistics)}})
+        metrics = {**metrics, "numFiles": 1, "numOutputBytes": len(content)}
         try:
             return self._commit(actions, metrics)
         except CONFLICTS:
@@ -121,37 +128,99 @@ def open_write(spark: SparkSession, place: Place, most: int) -> DeltaWrite | Non
     return of_log(spark, place, partial(_opened, spark, most))
 
 
+def open_new(
+    spark: SparkSession, place: Place, schema: StructType, properties: Mapping[str, str], comment: str | None
+) -> DeltaWrite | None:
+    """Of a table that the commit creates. properties: as a writer's options. None if there is a table."""
+    return of_log(spark, place, partial(_opened_new, spark, schema, properties, comment))
+
+
 def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
-    java, session = cast(Any, spark)._jvm, cast(Any, spark)._jsparkSession
-    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)  # Delta asks it for settings
-    transaction = log.startTransaction()
-    snapshot = transaction.snapshot()
-    found = snapshot.checksumOpt()
+    transaction = _transaction(spark, log)
+    found = transaction.snapshot().checksumOpt()
     checksum = found.get() if found.isDefined() else None
     if checksum is None or checksum.tableSizeBytes() > most:
         return None
-    files, applications = checksum.allFiles(), checksum.setTransactions()
-    if not (files.isDefined() and applications.isDefined()):
+    files, applications = _files(spark, log, transaction.snapshot().version()), checksum.setTransactions()
+    if files is None or not applications.isDefined():
         return None
     transaction.readWholeTable()
-    metadata = json.loads(snapshot.metadata().json())["metaData"]
-    folder = str(log.dataPath().toString())
+    java = cast(Any, spark)._jvm
     nothing = java.PythonUtils.toSeq([])
-    merge = _object(java.org.apache.spark.sql.delta.DeltaOperations, "Merge")
+    merge = _operations(java, "Merge").apply(java.scala.Option.empty(), nothing, nothing, nothing)
+    return replace(
+        _of_transaction(spark, log, transaction, merge),
+        files=files,
+        applications={
+            entry["appId"]: entry["version"] for entry in (json.loads(t)["txn"] for t in _json_of(applications.get()))
+        },
+    )
+
+
+def _files(spark: SparkSession, log: Any, version: int) -> tuple[Action, ...] | None:
+    """The table's files, from the newest checksum file that has them, and the commits since: ALTER TABLE leaves them
+    out."""
+    for known in range(version, max(version - _MOST_COMMITS, 0) - 1, -1):
+        checksum = log.readChecksum(known, *_defaults(log, "readChecksum", 2))
+        listed = checksum.get().allFiles() if checksum.isDefined() else checksum
+        if listed.isDefined():
+            files = {file["path"]: file for file in (json.loads(text)["add"] for text in _json_of(listed.get()))}
+            for later in range(known + 1, version + 1):
+                actions = actions_of(spark, log, later)
+                for removed in (action["remove"]["path"] for action in actions if "remove" in action):
+                    files.pop(removed, None)
+                files |= {action["add"]["path"]: action["add"] for action in actions if "add" in action}
+            return tuple(files.values())
+    return None
+
+
+def _opened_new(
+    spark: SparkSession, schema: StructType, properties: Mapping[str, str], comment: str | None, log: Any
+) -> DeltaWrite | None:
+    transaction = _transaction(spark, log)
+    if transaction.snapshot().version() >= 0:
+        return None
+    java = cast(Any, spark)._jvm
+    delta = java.org.apache.spark.sql.delta
+    valid = _object(delta, "DeltaConfigs").validateConfigurations(java.PythonUtils.toScalaMap(dict(properties)))
+    metadata: Action = {
+        "id": str(uuid.uuid4()),
+        "description": comment,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema.json(),
+        "partitionColumns": [],
+        "configuration": items_of(valid),
+        "createdTime": _now(),
+    }
+    action = _object(delta.actions, "Action").fromJson(json.dumps({"metaData": metadata}))
+    transaction.updateMetadataForNewTable(action)  # adds the columns' names in Parquet, and the protocol's features
+    write = _operations(java, "Write")
+    operation = write.apply(java.org.apache.spark.sql.SaveMode.Overwrite, *_defaults(write, "apply", 2))
+    return _of_transaction(spark, log, transaction, operation)
+
+
+def _transaction(spark: SparkSession, log: Any) -> Any:
+    java, session = cast(Any, spark)._jvm, cast(Any, spark)._jsparkSession
+    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)  # Delta asks it for settings
+    return log.startTransaction()
+
+
+def _of_transaction(spark: SparkSession, log: Any, transaction: Any, operation: Any) -> DeltaWrite:
+    """A write to a table without files."""
+    metadata = json.loads(transaction.metadata().json())["metaData"]
+    folder = str(log.dataPath().toString())
     return DeltaWrite(
         spark=spark,
         folder=folder,
         schema=json.loads(metadata["schemaString"]),
         partition_columns=tuple(metadata["partitionColumns"]),
-        features=frozenset(features_of(snapshot)),
+        features=frozenset(features_of(transaction)),
         properties=metadata["configuration"],
-        files=tuple(json.loads(text)["add"] for text in _json_of(files.get())),
-        applications={
-            entry["appId"]: entry["version"] for entry in (json.loads(t)["txn"] for t in _json_of(applications.get()))
-        },
+        files=(),
+        applications={},
         _local=local_path(spark, folder),
         _transaction=transaction,
-        _operation=merge.apply(java.scala.Option.empty(), nothing, nothing, nothing),
+        _operation=operation,
     )
 
 
@@ -164,6 +233,22 @@ def _removal(file: Action, now: int) -> Action:
     return {**kept, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
 
 
+def _now() -> int:
+    """In milliseconds."""
+    return round(time.time() * 1000)
+
+
 def _object(owner: Any, name: str) -> Any:
     """A Scala object."""
     return getattr(getattr(owner, f"{name}$"), "MODULE$")
+
+
+def _operations(java: Any, name: str) -> Any:
+    return _object(java.org.apache.spark.sql.delta.DeltaOperations, name)
+
+
+def _defaults(owner: Any, method: str, first: int) -> Iterator[Any]:
+    """The default values of a Scala method's parameters, from this one on: versions of Delta have more or fewer."""
+    with suppress(Py4JError):
+        for number in count(first):
+            yield getattr(owner, f"{method}$default${number}")()

@@ -454,10 +454,11 @@ def _laid_out(
 
 
 def _with_comments(shape: TableShape, comments: Mapping[int, str], masks: Mapping[str, str]) -> TableShape:
-    """comments: by the columns' numbers. A configured comment of the table comes first."""
+    """comments: by the columns' numbers. Configured comments come first."""
     numbers = {c.name: c.number for c in shape.relation.columns if c.number is not None and c.number in comments}
     named = {name: "" if name in masks else comments[number] for name, number in numbers.items()}
     comment = comments.get(TABLE) if shape.layout.comment is None else shape.layout.comment
+    named |= shape.layout.column_comments
     return replace(shape, layout=replace(shape.layout, comment=comment, column_comments=named))
 
 

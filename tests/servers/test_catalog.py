@@ -388,7 +388,8 @@ def test_plan_contract_and_ledger_see_commands(
 @pytest.mark.spark
 def test_comments_are_the_servers(servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession) -> None:
     """At their commit, without a row. Not in place of configured ones, and not of masked columns."""
-    rules = "tables=[{match: public.own, comment: configured}, {match: public.t, columns: {secret: redact}}]"
+    own, t = "{id: {comment: ours}}", "{secret: {redact: x, comment: theirs}}"
+    rules = f"tables=[{{match: public.own, comment: configured, columns: {own}}}, {{match: public.t, columns: {t}}}]"
     job, server = Job(spark, tmp_path, landing, [rules]), servers(18)
 
     def comments(table: str) -> tuple[str | None, dict[str, str]]:
@@ -407,14 +408,14 @@ def test_comments_are_the_servers(servers: Servers, tmp_path: Path, landing: Pat
         night(f"{created.format('late')} {created.format('t')} {created.format('own')}")
         night(f"{commented.format('t')} {commented.format('own')}")
         night("comment on column t.secret is 'hidden'")
-        assert comments("t") == ("it's \\ ${x}", {"v": "one"})
-        assert comments("own") == ("configured", {"v": "one"})
+        assert comments("t") == ("it's \\ ${x}", {"v": "one", "secret": "theirs"})
+        assert comments("own") == ("configured", {"id": "ours", "v": "one"})
         assert comments("late") == (None, {})
         key = "comment on table t is null; comment on column t.id is 'key'"
         night(f"{commented.format('late')} alter table own rename v to w; {key}")
         assert comments("late") == ("it's \\ ${x}", {"v": "one"})
-        assert comments("own") == ("configured", {"w": "one"})
-        assert comments("t") == ("", {"v": "one", "id": "key"})
+        assert comments("own") == ("configured", {"id": "ours", "w": "one"})
+        assert comments("t") == ("", {"v": "one", "id": "key", "secret": "theirs"})
         before = job.versions()
         again = f"{commented.format('late')} comment on column t.v is 'two'; comment on column t.v is 'one'"
         assert night(again) == before, "nothing has changed"
@@ -423,7 +424,7 @@ def test_comments_are_the_servers(servers: Servers, tmp_path: Path, landing: Pat
         night("begin; truncate late; insert into late values (3, 'x', 'y'); comment on column late.v is null; commit")
         assert comments("late") == ("it's \\ ${x}", {"v": ""})
         assert job.backfill(BackfillRequest(("public.t",))).exit_code == 0
-        assert comments("t")[1] == {"v": "one", "id": "key"}
+        assert comments("t")[1] == {"v": "one", "id": "key", "secret": "theirs"}
 
 
 def test_dropped_tables_are_kept_or_archived(

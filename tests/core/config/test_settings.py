@@ -267,9 +267,10 @@ def test_numbers_and_booleans_can_come_from_the_environment() -> None:
             "tables[0].columns.x.rename: it can't be configured: a Del",
         ),
         (
-            "tables: [{match: a.b, columns: {x: {comment: y}}}]",
-            "tables[0].columns.x.comment: it can't be configured: a ",
+            "tables: [{match: a.b, columns: {x: {comment: 5}}}]",
+            "tables[0].columns.x.comment: expected a string (in",
         ),
+        ("tables: [{match: a.b, columns: {x: [{comment: y}]}}]", "tables[0].columns.x[0]: expected added, renamed_fro"),
         ("tables: [{match: a.b, columns: {x: {hash: md5}}}]", "tables[0].columns.x.hash: expected sha256"),
         ("tables: [{match: a.b, columns: {x: {hash: sha256, redact: x}}}]", "tables[0].columns.x: expected drop, "),
         ("tables: [{match: a.b, columns: {x: {redact: 5}}}]", "tables[0].columns.x.redact: expected a string (in quo"),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from delta.exceptions import ConcurrentAppendException
+from delta.exceptions import ConcurrentAppendException, ProtocolChangedException
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -21,8 +20,10 @@ from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.load import mirror as merge
 from pgoutput_etl.load.commit import TargetRows, WriteResult
 from pgoutput_etl.load.net_effect import TableEvents
+from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.load.table_writer import DeltaTransaction
 from pgoutput_etl.places import Place
+from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
@@ -32,7 +33,7 @@ from pgoutput_etl.spark.delta_write import DeltaWrite
 from pgoutput_etl.types import column_type
 from tests.spark.load.test_storage import HSTORE, INT, ONE, TWO, USER_TYPES, Values, events_of
 from tests.support.jobs import Job, Nights, dying
-from tests.support.small_archives import Change, delete, insert, table, transaction, update
+from tests.support.small_archives import Change, delete, delete_full, insert, table, transaction, update
 from tests.support.ways_of_writing import write_as
 
 pytestmark = pytest.mark.spark
@@ -68,8 +69,79 @@ def actions(job: Job, name: str) -> list[dict[str, Any]]:
 
 
 def jobs_of(spark: SparkSession) -> int:
-    store: Any = spark.sparkContext._jsc.sc().statusStore()
-    return int(store.jobsList(None).size())
+    """Those with tasks: Delta reads the files of a table without any in a job without stages."""
+    jobs: Any = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    return sum(jobs.apply(n).stageIds().size() > 0 for n in range(jobs.size()))
+
+
+def test_new_tables_are_created_without_a_spark_job(nights: Nights) -> None:
+    job, spark = nights.job, nights.job.spark
+    nights.night(transaction(1, 50, table(oid=9, name="zero"), insert("1", "a", oid=9)))
+    taken: list[int] = []
+    summaries: list[TableSummary] = []
+    with commits() as folders:
+        for number, oids in ((2, [1]), (3, [2, 3])):
+            before = jobs_of(spark)
+            tables = [table(oid=oid, name=NAMES[oid]) for oid in oids]
+            rows = [insert(*row, oid=oid) for oid in oids for row in (("1", "a"), ("2", "b"))]
+            changes = [update("1", "c", oid=oid) for oid in oids] + [delete("2", None, oid=oid) for oid in oids]
+            summaries += nights.night(transaction(number, 100 * number, *tables, *rows, *changes)).tables
+            taken.append(jobs_of(spark) - before)
+    assert sorted(folders) == sorted(NAMES.values())
+    assert taken[0] == taken[1], "the second table takes none"
+    written = [(s.inserted, s.updated, s.deleted, s.rows, s.version) for s in summaries if s.table in folders]
+    assert written == [(1, 0, 0, 1, 0)] * 3
+    assert [nights.values(name) for name in NAMES.values()] == [[("1", "c")]] * 3
+    row = history(job, "three")
+    assert (row["operation"], row["operationMetrics"]["numOutputRows"]) == ("WRITE", "1")
+    assert json.loads(row["userMetadata"])["batch"] == 3
+
+
+def test_a_table_is_merged_on_the_driver_after_its_columns_changed(nights: Nights) -> None:
+    """ALTER TABLE leaves the table's files out of the checksum file."""
+    nights.night(transaction(1, 100, table(), insert("1", "a"), insert("2", "b")))
+    with commits() as folders:
+        nights.night(transaction(2, 200, table("id", "v", "w"), update("1", "c", "d")))
+        nights.night(transaction(3, 300, table("id", "v", "w", "x"), delete("2", None, None, None)))
+    assert folders == ["t"] * 2
+    assert nights.values("t") == [("1", "c", "d", None)]
+    listed = nights.job.spark.read.format("delta").load(str(nights.job.path("public", "t"))).inputFiles()
+    assert len(listed) == 1
+
+
+def test_rows_of_a_table_without_a_key_are_added_on_the_driver(nights: Nights) -> None:
+    bag = table("v", identity=ReplicaIdentity.FULL)
+    with commits() as folders:
+        nights.night(transaction(1, 100, bag, insert("a"), insert("a")))
+        summary = nights.night(transaction(2, 200, bag, insert("b"), insert("a")))
+        assert folders == ["t"] * 2
+        nights.night(transaction(3, 300, bag, delete_full("a")))
+        assert folders == ["t"] * 2, "Spark finds the deleted rows"
+    assert [(s.inserted, s.rows) for s in summary.tables] == [(2, 4)]
+    assert nights.values("t") == [("a",), ("a",), ("b",)]
+
+
+def test_of_two_writers_that_create_a_table_one_begins_again(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not both append to it."""
+    spark = nights.job.spark
+    path = nights.job.path("public", "t")
+    original = DeltaWrite._commit
+    refused: list[Exception] = []
+
+    def late(self: DeltaWrite, *given: Any) -> int:
+        if not refused:
+            spark.newSession().sql("SELECT '9' AS id, 'x' AS v").write.format("delta").save(str(path))
+        try:
+            return original(self, *given)
+        except Exception as error:
+            refused.append(error)
+            raise
+
+    monkeypatch.setattr(DeltaWrite, "_commit", late)
+    nights.night(transaction(1, 100, table(), insert("1", "a"), insert("2", "b")))
+    [error] = refused
+    assert isinstance(error, ProtocolChangedException)
+    assert nights.values("t") == [("1", "a"), ("2", "b")]
 
 
 def test_small_tables_are_merged_without_a_spark_job(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +268,31 @@ def test_a_run_that_died_after_the_commit_is_finished(nights: Nights) -> None:
     assert [written.updated for written in summary.tables] == [1], "from Delta's history"
 
 
+def created(path: Path) -> dict[str, Any]:
+    """What a table's first commit says of the table and its rows, without what is made at random, and sizes."""
+    text = (path / "_delta_log" / f"{0:020d}.json").read_text()
+    found = {name: value for line in text.splitlines() for name, value in json.loads(line).items()}
+    schema = json.loads(found["metaData"]["schemaString"])
+    physical = {
+        field["metadata"].pop("delta.columnMapping.physicalName", field["name"]): field["name"]
+        for field in schema["fields"]
+    }
+    statistics = json.loads(found["add"]["stats"])
+    info = found["commitInfo"]
+    return {
+        "protocol": {
+            name: sorted(value) if isinstance(value, list) else value for name, value in found["protocol"].items()
+        },
+        "metadata": {**found["metaData"], "id": None, "createdTime": None, "schemaString": schema},
+        "files": [line.count('"add"') for line in text.splitlines()],
+        "rows": statistics["numRecords"],
+        "nulls": {physical[name]: number for name, number in statistics["nullCount"].items() if name in physical},
+        "operation": [info["operation"], info["operationParameters"]["mode"], info["userMetadata"]],
+        "counts": {name: info["operationMetrics"].get(name) for name in ("numFiles", "numOutputRows")},
+        "transaction": [found["txn"]["appId"], found["txn"]["version"]],
+    }
+
+
 # Texts of two rows by type: OID and typmod.
 VALUES = {
     (16, -1): (b"t", None), (17, -1): (rb"\x00ff", rb"\x"), (21, -1): (b"-32768", b"1"),
@@ -226,7 +323,7 @@ def test_every_type_is_written_as_by_spark(spark: SparkSession, tmp_path: Path, 
         made = pa.table(events_of(spark, shape, *events).frame.toArrow()).cast(shape.event_schema()).combine_chunks()
         net = as_net(made.to_batches()[0], shape)
         before = TargetRows.NOTHING if batch == 1 else TargetRows.ROWS
-        given = TableEvents(partial(frame, spark, pa.Table.from_batches([net])), True, 100, is_local=True, net=net)
+        given = TableEvents(lambda: frame(spark, pa.Table.from_batches([net])).coalesce(1), True, 100, True, net=net)
         return merge.write(spark, Place(str(path)), shape, given, before, DeltaTransaction("p:l:t", "s", batch, 1), 4)
 
     first = [(INSERTED, (str(n).encode(), *rows[n % 2])) for n in range(4)]
@@ -237,9 +334,10 @@ def test_every_type_is_written_as_by_spark(spark: SparkSession, tmp_path: Path, 
             write_as(way, patch)
             write(tmp_path / way, 1, *first)
             results.append(write(tmp_path / way, 2, *second))
-        assert folders == ([way] if way == "local" else [])
+        assert folders == ([way] * 2 if way == "local" else [])
         stored.append(spark.read.format("delta").load(str(tmp_path / way)).orderBy("id").toArrow())
     assert stored[0].schema == stored[1].schema
+    assert created(tmp_path / "local") == created(tmp_path / "merged")
     assert [repr(row) for row in stored[0].to_pylist()] == [repr(row) for row in stored[1].to_pylist()]
     assert results[0].inserted == results[1].inserted == 1
     if is_for_all:  # without column mapping, other readers see the columns by name
