@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
-from pgoutput_etl.spark.delta import read_table
+from pgoutput_etl.spark.delta import delta_table, read_table
 from pgoutput_etl.spark.platform import is_platform_session
 
 _T = TypeVar("_T")
@@ -63,6 +63,20 @@ def has_bytes(spark: SparkSession, place: Place, most: int) -> bool:
     """True if this version's data files have at most so many bytes according to its checksum file."""
     checksum = of_log(spark, place, lambda log: log.unsafeVolatileSnapshot().checksumOpt())  # sizeInBytes runs a job
     return checksum is not None and checksum.isDefined() and bool(checksum.get().tableSizeBytes() <= most)
+
+
+def files_and_bytes(spark: SparkSession, place: Place) -> tuple[int, int]:
+    """The number of the table's data files, and their bytes: by the checksum file, or else by Delta's API."""
+
+    def read(log: Any) -> tuple[int, int] | None:
+        checksum = log.update(*(getattr(log, f"update$default${n}")() for n in (1, 2, 3))).checksumOpt()
+        return (checksum.get().numFiles(), checksum.get().tableSizeBytes()) if checksum.isDefined() else None
+
+    found = of_log(spark, place, read)
+    if found is not None:
+        return found
+    detail = delta_table(spark, place.table).detail().collect()[0]
+    return detail["numFiles"], detail["sizeInBytes"]
 
 
 def properties_of(spark: SparkSession, place: Place) -> dict[str, str] | None:

@@ -26,11 +26,13 @@ from pgoutput_etl.load.target_columns import delta_type, entries_of, no_entries
 from pgoutput_etl.load.targets import with_memory
 from pgoutput_etl.load.writer import rows_before_span
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.delta import is_delta_table
+from pgoutput_etl.spark.delta_log import files_and_bytes
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import SchemaSpan, TableChanges, TableTask
 from pgoutput_etl.transactions.cutoff import commits_before
 from pgoutput_etl.work.files.batch_plan import BatchPlan
-from pgoutput_etl.work.plan.report import PlannedTable, PlannedType
+from pgoutput_etl.work.plan.report import PlannedTable, PlannedType, StoredSize
 
 # PostgreSQL types that are text themselves: a string column for one of these needs no remark.
 _TEXT_TYPES = ("text", "varchar", "char", "bpchar", "name", "citext", '"char"')
@@ -61,7 +63,8 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
     try:
         spark = plan.rows.spark
         unions = chain(*(planned_unions(spark, task.path, span.shape, task.mode) for span in task.spans))
-        table = replace(table, layout=(*dict.fromkeys(map(str, unions)), *_planned_layout(spark, task)))
+        layout = (*dict.fromkeys(map(str, unions)), *_planned_layout(spark, task))
+        table = replace(table, layout=layout, stored=_stored_size(spark, task))
         for number, span in enumerate(task.spans):
             has_rows = rows_before_span(task, number) is TargetRows.ROWS
             of_rows, of_columns = _count_span(plan, task, span, has_rows)
@@ -73,6 +76,13 @@ def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> Plann
     inserted, updated, deleted = (effects[name] for name in ROW_OPERATIONS)
     types = tuple(_planned_types(task.shape, unrepresentable))
     return replace(table, inserted=inserted, updated=updated, deleted=deleted, types=types)
+
+
+def _stored_size(spark: SparkSession, task: TableTask) -> StoredSize | None:
+    place = task.path if task.moved_from is None else task.moved_from[0]
+    if task.state is None or not is_delta_table(spark, place):
+        return None
+    return StoredSize(task.state.rows, *files_and_bytes(spark, place))
 
 
 def _planned_layout(spark: SparkSession, task: TableTask) -> tuple[str, ...]:

@@ -50,8 +50,18 @@ class PlannedType:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredSize:
+    """A table's rows (None if unknown), files, and bytes before the batch: a MERGE reads no more than that."""
+
+    rows: int | None
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """rows_in: committed changes by message type. inserted, updated, deleted: the net effect on rows.
+    """rows_in: committed changes by message type. inserted, updated, deleted: the net effect on rows. stored: None for
+    a new table.
 
     is_exact: the net effect depends only on the archive. Otherwise it assumes that the table has the rows that are
     updated and deleted, and none that are inserted. held: why the table would not be changed.
@@ -71,6 +81,7 @@ class PlannedTable:
     layout: tuple[str, ...] = ()
     types: tuple[PlannedType, ...] = ()
     held: str | None = None
+    stored: StoredSize | None = None
 
     @property
     def name(self) -> str:
@@ -174,8 +185,14 @@ def _tables(tables: Iterable[PlannedTable]) -> Table:
         notes = ["new"] if table.is_new else []
         notes += [*table.schema_changes, *table.layout]
         notes += [] if table.has_key else ["no key: all columns identify a row"]
-        rows.append((table.name, [*(table.rows_in[tag] for tag in "IUDT"), *effects], ["; ".join(notes)]))
-    return grid("table", ("I", "U", "D", "T", "inserted", "updated", "deleted"), ["notes"], rows, rare="T")
+        rows.append((table.name, [*(table.rows_in[tag] for tag in "IUDT"), *effects], [_size(table), "; ".join(notes)]))
+    numbers = ("I", "U", "D", "T", "inserted", "updated", "deleted")
+    return grid("table", numbers, ["now in the target", "notes"], rows, rare="T")
+
+
+def _size(table: PlannedTable) -> str:
+    stored = table.stored
+    return "" if stored is None else f"{counted(stored.bytes, 'byte')} in {counted(stored.files, 'file')}"
 
 
 def _commands(commands: Iterable[PlannedCommand]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -13,6 +14,7 @@ from pgoutput_etl.answers.verify.report import VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.errors import ConfigError, RunError
+from pgoutput_etl.work.plan.report import StoredSize
 from pgoutput_etl.work.upkeep.request import MaintainRequest
 from pgoutput_etl.work.upkeep.run import maintain
 from tests.spark.jobs.test_plan import inspected, planned, tree
@@ -78,6 +80,10 @@ def test_plan_counts_a_night_before_it_is_applied(season: Season) -> None:
         path.unlink()
     tables = {table.table: (table.inserted, table.updated, table.deleted) for table in summary.tables if not table.held}
     assert (summary.batch, tables) == (6, {"orders": (1, 1, 0)})
+    orders = nights.job.spark.read.format("delta").load(str(nights.job.path("public", "orders")))
+    files = [Path(unquote(urlsplit(name).path)) for name in orders.inputFiles()]
+    stored = StoredSize(orders.count(), len(files), sum(file.stat().st_size for file in files))
+    assert [table.stored for table in summary.tables if table.table == "orders"] == [stored]
 
 
 def test_inspect_counts_what_the_nights_counted(season: Season) -> None:

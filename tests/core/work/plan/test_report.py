@@ -16,6 +16,7 @@ from pgoutput_etl.work.plan.report import (
     PlannedTransaction,
     PlannedType,
     PlanSummary,
+    StoredSize,
     print_plan,
 )
 
@@ -32,6 +33,7 @@ OLD = PlannedTable(
         PlannedType("day", "date", "date", "unrepresentable", 4),
         PlannedType("span", "interval", "string", "text"),
     ),
+    stored=StoredSize(1_000, 12, 3_456_789),
 )
 WHOLE = PlanSummary(
     "shop",
@@ -59,6 +61,7 @@ def printed(plan: PlanSummary) -> str:
         "grown, from offset 7",
         "new; no key: all columns identify a row",
         "≈2",
+        "3,456,789 bytes in 12 files",
         "Kept as text beside the column, in public.old\\x1b[2J: 4 values of day that date can't hold (date).",
         "Would wait for its end: transaction 7 (gid-7), prepared.",
         "All tables would be consistent through LSN 0/200.",
