@@ -123,8 +123,8 @@ class DeltaWrite:
 
 
 def open_write(spark: SparkSession, place: Place, most: int) -> DeltaWrite | None:
-    """None unless the table's checksum file shows all of its files, and that they have at most `most` bytes. spark: its
-    settings give the commit's metadata."""
+    """None unless the log's checksum files show all of the table's files, and that they have at most `most` bytes.
+    spark: its settings give the commit's metadata."""
     return of_log(spark, place, partial(_opened, spark, most))
 
 
