@@ -1,7 +1,7 @@
 """jobs/apply.py with a fault: `python -m tests.support.faults FAULT LOG ARGUMENTS…` ends or stops itself at one effect.
 
 An effect is a call that changes a Delta table: a write, a MERGE, a DELETE, a RESTORE, or an ALTER TABLE. Spark's and
-Delta's own methods are wrapped, and the ledger's append with delta-rs, so that no effect is missed. A fault is `signal
+Delta's own methods are wrapped, and the commits of the driver and of delta-rs, so that no effect is missed. A fault is `signal
 moment number pattern`: `KILL after 2 write batches` sends this process SIGKILL after the second write to a table
 `batches`. LOG gets a line before and after each effect.
 
@@ -33,6 +33,7 @@ from pyspark.sql import DataFrameWriter, SparkSession
 import pgoutput_etl.spark.session
 from pgoutput_etl.jobs.apply import COMMAND
 from pgoutput_etl.ledger import claims, local_append
+from pgoutput_etl.spark.delta_write import DeltaWrite
 
 BEFORE, AFTER = "before", "after"
 
@@ -107,6 +108,8 @@ class Effects:
 
         DeltaTable.forPath = classmethod(remember)  # type: ignore[assignment, method-assign]
         self.around(DataFrameWriter, "save", lambda _, path, **__: f"write {Path(path).name}")
+        self.around(DeltaWrite, "_put", lambda write, *_: f"store {Path(write.folder).name}")
+        self.around(DeltaWrite, "_commit", lambda write, *_: f"write {Path(write.folder).name}")
         self.around(local_append, "append_once", lambda path, *_: f"write {Path(path).name}")
         self.around(DeltaMergeBuilder, "execute", lambda _: f"merge {self._table()}")
         self.around(DeltaTable, "delete", lambda *_: f"delete {self._table()}")
