@@ -1,9 +1,9 @@
 """jobs/apply.py with a fault: `python -m tests.support.faults FAULT LOG ARGUMENTS…` ends or stops itself at one effect.
 
 An effect is a call that changes a Delta table: a write, a MERGE, a DELETE, a RESTORE, or an ALTER TABLE. Spark's and
-Delta's own methods are wrapped, and the commits of the driver and of delta-rs, so that no effect is missed. A fault is `signal
-moment number pattern`: `KILL after 2 write batches` sends this process SIGKILL after the second write to a table
-`batches`. LOG gets a line before and after each effect.
+Delta's own methods are wrapped, and the commits of the driver and of delta-rs, so that no effect is missed. A fault is
+`signal moment number pattern`: `KILL after 2 write batches` sends this process SIGKILL after the second write to a
+table `batches`. LOG gets a line before and after each effect.
 
 With PYSPARK_GATEWAY_PORT, PYSPARK_GATEWAY_SECRET, and FAULTS_COUNTS set, the driver uses an existing JVM that outlives
 it and completes its running operations, as on a cluster.
