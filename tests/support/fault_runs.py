@@ -159,14 +159,15 @@ class FaultyJob:
         return {name: _counted(map(self._comparable, self.ledger(name))) for name in names if name != "claims"}
 
     def _comparable(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Without Delta's versions, as a killed run may leave one more; see `assert_versions_are_right`."""
+        """Without Delta's versions, as a killed run may leave one more (see `assert_versions_are_right`), and the memory,
+        which is unknown after one."""
         row = {key: value for key, value in row.items() if key not in _OF_THE_RUN}
         if "files" in row:
             row["files"] = [{k: v for k, v in file.items() if k not in _OF_THE_RUN} for file in row["files"] or ()]
         if row.get("state"):
             row["state"] = json.dumps(json.loads(row["state"]), sort_keys=True)
         if row.get("tables"):
-            row["tables"] = sorted(({**table, "version": None} for table in row["tables"]), key=repr)
+            row["tables"] = sorted(({**table, "version": None, "memory": None} for table in row["tables"]), key=repr)
         return row
 
     def assert_versions_are_right(self) -> None:
