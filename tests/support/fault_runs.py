@@ -159,8 +159,8 @@ class FaultyJob:
         return {name: _counted(map(self._comparable, self.ledger(name))) for name in names if name != "claims"}
 
     def _comparable(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Without Delta's versions, as a killed run may leave one more (see `assert_versions_are_right`), and the memory,
-        which is unknown after one."""
+        """Without Delta's versions, as a killed run may leave one more (see `assert_versions_are_right`), and without
+        the memory, which is unknown after one."""
         row = {key: value for key, value in row.items() if key not in _OF_THE_RUN}
         if "files" in row:
             row["files"] = [{k: v for k, v in file.items() if k not in _OF_THE_RUN} for file in row["files"] or ()]
