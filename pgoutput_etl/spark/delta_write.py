@@ -141,8 +141,9 @@ def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
     checksum = found.get() if found.isDefined() else None
     if checksum is None or checksum.tableSizeBytes() > most:
         return None
-    files, applications = _files(spark, log, transaction.snapshot().version()), checksum.setTransactions()
-    if files is None or not applications.isDefined():
+    applications = checksum.setTransactions()
+    files = _files(spark, log, found, transaction.snapshot().version()) if applications.isDefined() else None
+    if files is None:
         return None
     transaction.readWholeTable()
     java = cast(Any, spark)._jvm
@@ -157,11 +158,12 @@ def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
     )
 
 
-def _files(spark: SparkSession, log: Any, version: int) -> tuple[Action, ...] | None:
+def _files(spark: SparkSession, log: Any, checksum: Any, version: int) -> tuple[Action, ...] | None:
     """The table's files, from the newest checksum file that has them, and the commits since: ALTER TABLE leaves them
-    out."""
+    out. checksum: of this version, an Option."""
     for known in range(version, max(version - _MOST_COMMITS, 0) - 1, -1):
-        checksum = log.readChecksum(known, *_defaults(log, "readChecksum", 2))
+        if known < version:
+            checksum = log.readChecksum(known, *_defaults(log, "readChecksum", 2))
         listed = checksum.get().allFiles() if checksum.isDefined() else checksum
         if listed.isDefined():
             files = {file["path"]: file for file in (json.loads(text)["add"] for text in _json_of(listed.get()))}
