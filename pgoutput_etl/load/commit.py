@@ -25,8 +25,8 @@ from pgoutput_etl.load.table_writer import PROPERTIES, DeltaTransaction, TableCo
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import NO_LAYOUT, Layout, Readers, with_feed
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, is_in_catalog, make_schema, read_table, save
-from pgoutput_etl.spark.delta_history import application_of, is_as_recorded, operations_since
-from pgoutput_etl.spark.delta_log import DeltaCommit, metrics_of, newest_commit
+from pgoutput_etl.spark.delta_history import application_of, commits_after, history_of, is_as_recorded, operations_since
+from pgoutput_etl.spark.delta_log import DeltaCommit, newest_commit
 from pgoutput_etl.spark.platform import marks_commits
 from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.targets.mismatches import Mismatches, added
@@ -133,7 +133,7 @@ def _is_another_table(spark: SparkSession, path: Place, version: int, applicatio
     """True if a shared table is newer than the application's rows. Delta forgets old commits: that none is the
     application's is known only together with the table's first one."""
     commits = _history_with(spark, path, application)
-    is_known = any(commit.application == application for commit in commits)
+    is_known = any(application_of(commit) == application for commit in commits)
     return commits[0].version < version or (not is_known and commits[-1].version == 0)
 
 
@@ -196,8 +196,8 @@ def _layout_of_copy(
 
 def _has_written(spark: SparkSession, place: Place, since: int, ledger: str) -> bool:
     """True if a run of the ledger has made a commit after this version."""
-    commits = takewhile(lambda commit: commit.version > since, _history(spark, place))
-    return any(commit.application and commit.application.startswith(ledger) for commit in commits)
+    commits = commits_after(spark, place, since)
+    return any((application_of(commit) or "").startswith(ledger) for commit in commits)
 
 
 def empty(spark: SparkSession, path: Place, commit: DeltaTransaction) -> None:
@@ -233,10 +233,10 @@ def restore(spark: SparkSession, path: Place, version: int | None, commit: Delta
 def _start_of_own(spark: SparkSession, path: Place, version: int, application: str) -> int | None:
     """The version before the application's first commit after a version and after its last restore; None without one.
     On a platform that marks no commits, all may be the application's."""
-    later = list(takewhile(lambda commit: commit.version > version, _history(spark, path)))
+    later = commits_after(spark, path, version)
     if not marks_commits(spark):
         return version if later else None
-    own = (commit for commit in later if commit.application == application)
+    own = (commit for commit in later if application_of(commit) == application)
     written = list(takewhile(lambda commit: commit.operation != "RESTORE", own))
     return written[-1].version - 1 if written else None
 
@@ -252,11 +252,11 @@ def write_result(spark: SparkSession, path: Place, application: str) -> WriteRes
     if path.tag:
         commits = _own_commits(spark, path, application)
         if not commits:  # Delta has forgotten them
-            return WriteResult(_history(spark, path, 1)[0].version, 0, 0, 0)
+            return WriteResult(history_of(spark, path, 1)[0].version, 0, 0, 0)
         newest = commits[0]
     else:
-        newest = newest_commit(spark, path) or _history(spark, path, 1)[0]
-        commits = _history(spark, path) if is_as_recorded([newest.operation]) else [newest]
+        newest = newest_commit(spark, path) or history_of(spark, path, 1)[0]
+        commits = history_of(spark, path) if is_as_recorded([newest.operation]) else [newest]
     last = next((commit for commit in commits if not is_as_recorded([commit.operation])), newest)
     if last.operation == "MERGE":
         counts = [last.metrics.get(f"numTargetRows{action}", 0) for action in ("Inserted", "Updated", "Deleted")]
@@ -273,21 +273,11 @@ _RECENT = 50  # commits of all sources of a shared table, among which a run's ow
 def _own_commits(spark: SparkSession, path: Place, application: str | None) -> list[DeltaCommit]:
     """An application's commits, newest first; at least the last one, if there is any."""
     commits = _history_with(spark, path, application)
-    return [commit for commit in commits if commit.application == application]
+    return [commit for commit in commits if application_of(commit) == application]
 
 
 def _history_with(spark: SparkSession, path: Place, application: str | None) -> list[DeltaCommit]:
     """Commits of all applications, newest first: the recent ones if one is the application's, else all."""
-    recent = _history(spark, path, _RECENT)
-    is_enough = len(recent) < _RECENT or any(commit.application == application for commit in recent)
-    return recent if is_enough else _history(spark, path)
-
-
-def _history(spark: SparkSession, path: Place, limit: int | None = None) -> list[DeltaCommit]:
-    """Commits, newest first."""
-    table = delta_table(spark, path)
-    rows = (table.history() if limit is None else table.history(limit)).collect()
-    return [
-        DeltaCommit(row.version, row.operation, metrics_of(row.operationMetrics), application_of(row.userMetadata))
-        for row in rows
-    ]
+    recent = history_of(spark, path, _RECENT)
+    is_enough = len(recent) < _RECENT or any(application_of(commit) == application for commit in recent)
+    return recent if is_enough else history_of(spark, path)

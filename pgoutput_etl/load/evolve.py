@@ -36,7 +36,7 @@ from pgoutput_etl.schema.migration import SchemaMigration, ValueChange, converte
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.spark.delta import delta_table, is_delta_table, read_table
-from pgoutput_etl.spark.delta_history import recorded_entry
+from pgoutput_etl.spark.delta_history import history_of, recorded_entry
 from pgoutput_etl.spark.delta_log import folder_of_log
 from pgoutput_etl.targets.modes import (
     OLD_KEY_COLUMN,
@@ -63,8 +63,7 @@ def _recorded_metadata(spark: SparkSession, path: Place) -> list[tuple[int, dict
     """The version and DeltaTransaction.user_metadata of every commit in the history, newest first."""
     if not is_delta_table(spark, path):
         return []
-    commits = delta_table(spark, path).history().select("version", "userMetadata").collect()
-    return [(row[0], recorded_entry(row[1])) for row in commits]
+    return [(commit.version, recorded_entry(commit.user_metadata)) for commit in history_of(spark, path)]
 
 
 def evolve(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from pyspark.sql import Row, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table
+from pgoutput_etl.spark.delta_log import DeltaCommit, logged_after, metrics_of
 
 # The setting whose value Delta stores with a session's commits
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
@@ -41,32 +41,45 @@ def changes_files(operation: str) -> bool:
 def operations_since(spark: SparkSession, place: Place, version: int) -> list[str]:
     """The operations of the commits after a version, newest first; in a shared table without those of any source that
     shares it, which change only rows with its own tag."""
-    history = delta_table(spark, place).history().where(F.col("version") > version)
-    return own_operations(place, history.select("operation", "userMetadata").collect())
+    return own_operations(place, commits_after(spark, place, version))
 
 
 def is_written_by_runs(spark: SparkSession, place: Place, version: int, last: int) -> bool:
     """True if every commit after a version, through `last`, is a run's, or leaves the rows as they are."""
-    history = delta_table(spark, place).history().where(F.col("version").between(version + 1, last))
-    commits = history.select("operation", "userMetadata").collect()
+    commits = [commit for commit in commits_after(spark, place, version) if commit.version <= last]
     return len(commits) == last - version and is_as_recorded(_foreign_operations(commits))
 
 
-def own_operations(place: Place, commits: Iterable[Row]) -> list[str]:
-    """As `operations_since`. commits: rows of the history with operation and userMetadata."""
+def own_operations(place: Place, commits: Iterable[DeltaCommit]) -> list[str]:
+    """As `operations_since`, of these commits."""
     if not place.tag:
-        return [commit["operation"] for commit in commits]
+        return [commit.operation for commit in commits]
     return _foreign_operations(commits)
 
 
-def _foreign_operations(commits: Iterable[Row]) -> list[str]:
-    applications = ((commit["operation"], application_of(commit["userMetadata"]) or "") for commit in commits)
+def _foreign_operations(commits: Iterable[DeltaCommit]) -> list[str]:
+    applications = ((commit.operation, application_of(commit) or "") for commit in commits)
     return [operation for operation, application in applications if not application.startswith(_APPLICATIONS)]
 
 
-def application_of(user_metadata: str | None) -> str | None:
+def commits_after(spark: SparkSession, place: Place, version: int) -> list[DeltaCommit]:
+    """A table's commits after a version, newest first."""
+    logged = logged_after(spark, place, version)
+    if logged is not None:
+        return logged
+    return [commit for commit in history_of(spark, place) if commit.version > version]
+
+
+def history_of(spark: SparkSession, place: Place, limit: int | None = None) -> list[DeltaCommit]:
+    """The commits that Delta still has, or the last ones, newest first."""
+    table = delta_table(spark, place)
+    rows = (table.history() if limit is None else table.history(limit)).collect()
+    return [DeltaCommit(row.version, row.operation, metrics_of(row.operationMetrics), row.userMetadata) for row in rows]
+
+
+def application_of(commit: DeltaCommit) -> str | None:
     """The application (load.commit.DeltaTransaction) that made a commit; None for another program's."""
-    entry = recorded_entry(user_metadata)
+    entry = recorded_entry(commit.user_metadata)
     return str(entry["application"]) if "application" in entry else None
 
 

@@ -12,28 +12,22 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote, unquote
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from pgoutput_etl.places import Place
-from pgoutput_etl.spark.delta_log import actions_of, features_of, items_of, of_log
+from pgoutput_etl.spark.delta_log import Action, defaults, features_of, items_of, json_of, known_files, of_log
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import local_path
 from pgoutput_etl.spark.retries import CONFLICTS
-
-Action = dict[str, Any]
-
-_MOST_COMMITS = 5  # to read, where the newest checksum file does not name the table's files
 
 _SOURCE_ROWS = "operationNumSourceRows"  # Delta asks for this metric, although it names it otherwise
 
@@ -142,7 +136,7 @@ def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
     if checksum is None or checksum.tableSizeBytes() > most:
         return None
     applications = checksum.setTransactions()
-    files = _files(spark, log, found, transaction.snapshot().version()) if applications.isDefined() else None
+    files = known_files(spark, log, transaction.snapshot()) if applications.isDefined() else None
     if files is None:
         return None
     transaction.readWholeTable()
@@ -153,27 +147,9 @@ def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
         _of_transaction(spark, log, transaction, merge),
         files=files,
         applications={
-            entry["appId"]: entry["version"] for entry in (json.loads(t)["txn"] for t in _json_of(applications.get()))
+            entry["appId"]: entry["version"] for entry in (json.loads(t)["txn"] for t in json_of(applications.get()))
         },
     )
-
-
-def _files(spark: SparkSession, log: Any, checksum: Any, version: int) -> tuple[Action, ...] | None:
-    """The table's files, from the newest checksum file that has them, and the commits since: ALTER TABLE leaves them
-    out. checksum: of this version, an Option."""
-    for known in range(version, max(version - _MOST_COMMITS, 0) - 1, -1):
-        if known < version:
-            checksum = log.readChecksum(known, *_defaults(log, "readChecksum", 2))
-        listed = checksum.get().allFiles() if checksum.isDefined() else checksum
-        if listed.isDefined():
-            files = {file["path"]: file for file in (json.loads(text)["add"] for text in _json_of(listed.get()))}
-            for later in range(known + 1, version + 1):
-                actions = actions_of(spark, log, later)
-                for removed in (action["remove"]["path"] for action in actions if "remove" in action):
-                    files.pop(removed, None)
-                files |= {action["add"]["path"]: action["add"] for action in actions if "add" in action}
-            return tuple(files.values())
-    return None
 
 
 def _opened_new(
@@ -197,7 +173,7 @@ def _opened_new(
     action = _object(delta.actions, "Action").fromJson(json.dumps({"metaData": metadata}))
     transaction.updateMetadataForNewTable(action)  # adds the columns' names in Parquet, and the protocol's features
     write = _operations(java, "Write")
-    operation = write.apply(java.org.apache.spark.sql.SaveMode.Overwrite, *_defaults(write, "apply", 2))
+    operation = write.apply(java.org.apache.spark.sql.SaveMode.Overwrite, *defaults(write, "apply", 2))
     return _of_transaction(spark, log, transaction, operation)
 
 
@@ -226,10 +202,6 @@ def _of_transaction(spark: SparkSession, log: Any, transaction: Any, operation: 
     )
 
 
-def _json_of(actions: Any) -> list[str]:
-    return [str(actions.apply(n).json()) for n in range(actions.size())]
-
-
 def _removal(file: Action, now: int) -> Action:
     kept: Action = {name: file[name] for name in ("path", "partitionValues", "size", "stats") if name in file}
     return {**kept, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
@@ -247,10 +219,3 @@ def _object(owner: Any, name: str) -> Any:
 
 def _operations(java: Any, name: str) -> Any:
     return _object(java.org.apache.spark.sql.delta.DeltaOperations, name)
-
-
-def _defaults(owner: Any, method: str, first: int) -> Iterator[Any]:
-    """The default values of a Scala method's parameters, from this one on: versions of Delta have more or fewer."""
-    with suppress(Py4JError):
-        for number in count(first):
-            yield getattr(owner, f"{method}$default${number}")()

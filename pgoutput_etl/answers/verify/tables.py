@@ -11,8 +11,8 @@ from pgoutput_etl.answers.next_commands import snapshot_of
 from pgoutput_etl.config.chosen_tables import matching_names
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.identifiers import patterns_of
-from pgoutput_etl.spark.delta import delta_table, is_delta_table
-from pgoutput_etl.spark.delta_history import is_as_recorded, operations_since
+from pgoutput_etl.spark.delta import is_delta_table
+from pgoutput_etl.spark.delta_history import commits_after, is_as_recorded, own_operations
 from pgoutput_etl.targets.condition import can_be_repaired
 from pgoutput_etl.targets.location import displaced_folder
 from pgoutput_etl.targets.plan import TableState
@@ -46,14 +46,12 @@ def foreign_changes(spark: SparkSession, state: TableState) -> str | None:
     doesn't show them."""
     if not state.path or state.version < 0 or not is_delta_table(spark, state.path):
         return None
-    [newest] = delta_table(spark, state.path).history(1).select("version").collect()
-    if newest["version"] == state.version:
-        return None
-    operations = operations_since(spark, state.path, state.version)
+    later = commits_after(spark, state.path, state.version)
+    operations = own_operations(state.path, later)
     if is_as_recorded(operations):
         return None
     return (
         f"{state.schema}.{state.table} was compared at Delta version {state.version}, which the last run wrote. "
-        f"Other programs have changed it since: {len(operations):,} commits up to version {newest['version']}. "
+        f"Other programs have changed it since: {len(operations):,} commits up to version {later[0].version}. "
         "jobs/backfill.py --tables rebuilds it from the archive"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from functools import reduce
 from operator import and_
 from typing import Any, cast
@@ -19,7 +19,9 @@ from pgoutput_etl.ingest.binary_files import literal_paths
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import delta_table, folder_of, is_delta_table, read_table, remove_table
-from pgoutput_etl.spark.delta_history import changes_files, own_operations
+from pgoutput_etl.spark.delta_history import changes_files, commits_after, history_of, own_operations
+from pgoutput_etl.spark.delta_log import names_of_files, properties_of
+from pgoutput_etl.spark.file_index import listed_files
 from pgoutput_etl.spark.platform import is_platform_session
 from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.work.upkeep.retention import SMALL_FILE, FileCounts, StoredFile, count_files
@@ -28,6 +30,10 @@ _SIZES = {
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_FILE),
     "spark.databricks.delta.optimize.maxFileSize": str(SMALL_FILE),
 }
+
+_CLUSTERING = "delta.feature.clustering"
+
+_MOST_LISTED = 500  # local files that take longer to name than a Spark job
 
 # Without this, Delta 4.1 and later ignore the given hours and use the table's own retention, a week.
 _HONOR_HOURS = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
@@ -67,28 +73,38 @@ class DeltaFolder:
         if self.path.is_in_catalog and is_platform_session():
             [detail] = delta_table(self.spark, self.path).detail().select("numFiles", "sizeInBytes").collect()
             return FileCounts(detail["numFiles"], detail["sizeInBytes"], None, None, None, None)
-        current = read_table(self.spark, self.path).inputFiles()
+        current = names_of_files(self.spark, self.path)
+        if current is None:
+            current = list(read_table(self.spark, self.path).inputFiles())
+        return count_files(self._stored(), current, expiry)
+
+    def _stored(self) -> Iterator[StoredFile]:
         reader = self.spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-        folder = folder_of(self.spark, self.path)
-        listed = reader.load(literal_paths([folder])).select("path", "length", "modificationTime").toArrow().to_pylist()
-        stored = [StoredFile(row["path"], row["length"], row["modificationTime"]) for row in listed]
-        return count_files(stored, current, expiry)
+        files = reader.load(literal_paths([folder_of(self.spark, self.path)]))
+        listed = listed_files(files, _MOST_LISTED)
+        if listed is not None:
+            for path, size, modified in listed:
+                yield StoredFile(path, size, datetime.fromtimestamp(modified / 1000, timezone.utc))
+            return
+        for row in files.select("path", "length", "modificationTime").toArrow().to_pylist():
+            yield StoredFile(row["path"], row["length"], row["modificationTime"])
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
         """The newest version that may have changed files, and the operations of the commits after the given version,
         without those of other sources that share the table."""
-        history = delta_table(self.spark, self.path).history().where(F.col("version") >= version)
-        rows = history.select("version", "operation", "userMetadata").collect()
-        newest = max((row["version"] for row in rows if changes_files(row["operation"])), default=version)
-        return newest, own_operations(self.place, (row for row in rows if row["version"] > version))
+        commits = commits_after(self.spark, self.path, version)
+        newest = max((commit.version for commit in commits if changes_files(commit.operation)), default=version)
+        return newest, own_operations(self.place, commits)
 
     def is_unclustered(self) -> bool | None:
         """True if a clustered table has changed since its last OPTIMIZE; None if the table is not clustered."""
-        table = delta_table(self.spark, self.path)
-        if not table.detail().select("clusteringColumns").collect()[0][0]:
+        properties = properties_of(self.spark, self.path)
+        if properties is not None and _CLUSTERING not in properties:
             return None
-        newest_first = (row[0] for row in table.history().select("operation").collect())
-        return next((o for o in newest_first if changes_files(o)), "") != "OPTIMIZE"
+        if not delta_table(self.spark, self.path).detail().select("clusteringColumns").collect()[0][0]:
+            return None
+        operations = (commit.operation for commit in history_of(self.spark, self.path))
+        return next(filter(changes_files, operations), "") != "OPTIMIZE"
 
     def optimize(self, order: Sequence[str] = ()) -> bool:
         """Compacts small files, or orders rows by the Z-order of the given columns. Changes no row. Returns False if
