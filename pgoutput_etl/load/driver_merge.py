@@ -9,7 +9,6 @@ value, leaves the table to Spark.
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -18,67 +17,29 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from pgoutput_etl.changes.compaction import Integers, key_codes
 from pgoutput_etl.changes.events import MOVED_IN
 from pgoutput_etl.changes.key_chains import PRESUMING
 from pgoutput_etl.load.commit import TargetRows, WriteResult, written
 from pgoutput_etl.load.file_statistics import INDEXED_COLUMNS, statistics_of
-from pgoutput_etl.load.rewrite import TRACKED
+from pgoutput_etl.load.small_rows import StoredColumn, kinds_of, stored_columns, stored_rows
 from pgoutput_etl.load.table_writer import TableCommit, properties_of_new
-from pgoutput_etl.load.target_columns import has_two_forms
-from pgoutput_etl.schema.table_shape import TIMESTAMP, TableShape
-from pgoutput_etl.spark.arrow_types import spark_type
+from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.delta_write import DeltaWrite, open_new, open_write
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, UNREPRESENTABLE_COLUMN
 from pgoutput_etl.targets.write_method import SMALL_BYTES
 from pgoutput_etl.types import Storage
 
-_BATCH_ROWS, _MOST_BYTES = 512, 1 << 27  # of decoded rows
-
-_FEATURES = {
-    *("allowColumnDefaults", "appendOnly", "changeDataFeed", "checkConstraints", "checkpointProtection"),
-    *("columnMapping", "deletionVectors", "domainMetadata", "generatedColumns", "inCommitTimestamp", "invariants"),
-    *("timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"),
-}
-
-# Properties by which Delta does more with a written row than storing it; those that are "false" do not.
-_SPECIAL = ("delta.constraints.", "delta.universalFormat.", "delta.enableIcebergCompat", "delta.parquet.")
-_SPECIAL_IF_TRUE = (*TRACKED, "delta.appendOnly")
-
 # Properties that say which columns have statistics: then none has any.
 _STATISTICS = ("delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns")
-
-_ELSEWHERE = re.compile("/|[^/]+:")  # a path that is not relative, such as a shallow clone's
-
-# A column's metadata that means nothing for its values.
-_PLAIN_METADATA = frozenset(
-    ("delta.columnMapping.id", "delta.columnMapping.physicalName", "delta.typeChanges", "comment")
-)
-
-_STAMPS = (pa.int64(), TIMESTAMP, pa.int64())
-
-_MAP = (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string()))
 
 # Spark takes dates before 1582 in other programs' files for those of another calendar, if a setting says so.
 _WRITER = "org.apache.spark.version"
 
 Flags = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column of the target. stored: its name in Parquet. kind: its type. number: its field ID in Parquet."""
-
-    stored: str
-    kind: pa.DataType
-    number: str | None
-
-    @property
-    def field(self) -> pa.Field:
-        return pa.field(self.stored, self.kind, metadata=self.number and {"PARQUET:field_id": self.number})
 
 
 def write_on_driver(
@@ -98,7 +59,7 @@ def write_on_driver(
 
 
 def _create(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteResult | None:
-    layout, kinds = shape.layout, _kinds(shape)
+    layout, kinds = shape.layout, kinds_of(shape.columns)
     names = [*(column.name for column in shape.columns), *METADATA_COLUMNS]
     if layout.partition_by or layout.cluster_by or layout.properties or not kinds.keys() >= set(names):
         return None
@@ -109,7 +70,7 @@ def _create(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> Write
     ]
     properties = properties_of_new(layout, names)
     transaction = open_new(table.spark, table.place, StructType(fields), properties, layout.comment)
-    columns = None if transaction is None else _columns(transaction, shape)
+    columns = None if transaction is None else stored_columns(transaction.table, shape.columns)
     if transaction is None or columns is None:
         return None
     return _Merged.added(net, columns).commit(transaction, table, columns, _news(net, shape, columns))
@@ -119,7 +80,7 @@ def _merge(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteR
     if any(_is_odd(shape, i, net) for i in shape.key):
         return None
     transaction = open_write(table.spark, table.place, SMALL_BYTES)
-    columns = None if transaction is None else _columns(transaction, shape)
+    columns = None if transaction is None else stored_columns(transaction.table, shape.columns)
     if transaction is None or columns is None:
         return None
     if transaction.applications.get(table.application, -1) >= table.transaction.batch:
@@ -128,48 +89,9 @@ def _merge(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteR
     if shape.is_bag:
         added = _Merged.added(net, columns).commit(transaction, table, columns, news)
         return replace(added, rows=None)
-    stored = _stored(transaction, columns)
+    stored = stored_rows(transaction.table, columns)
     merged = None if stored is None else _Merged.of(stored, net, shape)
     return None if merged is None else merged.commit(transaction, table, columns, news)
-
-
-def _columns(transaction: DeltaWrite, shape: TableShape) -> dict[str, _Column] | None:
-    """The table's columns by name. None if it is more than its columns and their values."""
-    properties = {name: value.lower() for name, value in transaction.properties.items()}
-    if (
-        transaction.partition_columns
-        or not transaction.features <= _FEATURES
-        or any(name.startswith(_SPECIAL) for name in properties)
-        or any(properties.get(name) == "true" for name in _SPECIAL_IF_TRUE)
-        or any("deletionVector" in file or _ELSEWHERE.match(file["path"]) for file in transaction.files)
-    ):
-        return None
-    fields = transaction.schema["fields"]
-    if sorted(field["name"] for field in fields) != sorted([*(c.name for c in shape.columns), *METADATA_COLUMNS]):
-        return None
-    kinds, types = _kinds(shape), {field.name: field.dataType for field in StructType.fromJson(transaction.schema)}
-    columns: dict[str, _Column] = {}
-    for field in fields:
-        expected, kind = kinds.get(field["name"], (None, None))
-        known = field.get("metadata", {})
-        if not field["nullable"] or not _PLAIN_METADATA.issuperset(known) or types[field["name"]] != expected:
-            return None
-        number = known.get("delta.columnMapping.id")
-        name = known.get("delta.columnMapping.physicalName", field["name"])
-        columns[field["name"]] = _Column(name, kind, None if number is None else str(number))
-    return columns
-
-
-def _kinds(shape: TableShape) -> dict[str, tuple[DataType, pa.DataType]]:
-    """By column, its types in Spark and in Parquet; without those that Arrow doesn't write as Spark does."""
-    kinds = {name: (spark_type(kind), kind) for name, kind in zip(METADATA_COLUMNS[:3], _STAMPS, strict=True)}
-    kinds[UNREPRESENTABLE_COLUMN] = _MAP
-    for column in shape.columns:
-        if column.type.storage is Storage.MAP:
-            kinds[column.name] = _MAP
-        elif not has_two_forms(column.type):
-            kinds[column.name] = (spark_type(column.type.arrow), column.type.arrow)
-    return kinds
 
 
 def _is_odd(shape: TableShape, i: int, net: pa.RecordBatch) -> bool:
@@ -180,37 +102,7 @@ def _is_odd(shape: TableShape, i: int, net: pa.RecordBatch) -> bool:
     )
 
 
-def _stored(transaction: DeltaWrite, columns: Mapping[str, _Column]) -> pa.Table | None:
-    """The table's rows, by name. None if they are many bytes, or if a file has other columns. Raises Arrow's error for
-    other types than the table's."""
-    schema = pa.schema([pa.field(name, column.kind) for name, column in columns.items()])
-    parts = []
-    for file in transaction.files:
-        found = _decoded(transaction.read(file))
-        if found is None or not {column.stored for column in columns.values()}.issuperset(found.column_names):
-            return None
-        arrays = [
-            found.column(column.stored).cast(column.kind)
-            if column.stored in found.column_names
-            else pa.nulls(found.num_rows, column.kind)  # a column that was added later
-            for column in columns.values()
-        ]
-        parts.append(pa.table(arrays, schema=schema))
-    return pa.concat_tables(parts) if parts else schema.empty_table()
-
-
-def _decoded(content: bytes) -> pa.Table | None:
-    """None for rows of many bytes: few bytes may stand for many equal values."""
-    file, batches, size = pq.ParquetFile(pa.BufferReader(content), coerce_int96_timestamp_unit="us"), [], 0
-    for batch in file.iter_batches(_BATCH_ROWS):
-        size += batch.nbytes
-        if size > _MOST_BYTES:
-            return None
-        batches.append(batch)
-    return pa.Table.from_batches(batches, file.schema_arrow)
-
-
-def _news(net: pa.RecordBatch, shape: TableShape, columns: Mapping[str, _Column]) -> pa.Table:
+def _news(net: pa.RecordBatch, shape: TableShape, columns: Mapping[str, StoredColumn]) -> pa.Table:
     """The net rows as rows of the table, also those of deleted rows."""
     values = {column.name: net.column(f"c{i}") for i, column in enumerate(shape.columns)}
     metadata = ("_lsn", "_ts", "_xid", "_unrep")
@@ -247,7 +139,7 @@ class _Merged:
     deletes: Flags
 
     @classmethod
-    def added(cls, net: pa.RecordBatch, columns: Mapping[str, _Column]) -> _Merged:
+    def added(cls, net: pa.RecordBatch, columns: Mapping[str, StoredColumn]) -> _Merged:
         """Of rows that are added, whatever is stored."""
         nothing = pa.schema([pa.field(name, column.kind) for name, column in columns.items()]).empty_table()
         return cls(nothing, net, np.zeros(0, bool), np.zeros(net.num_rows, bool), _flags(net.column("_delete")))
@@ -262,7 +154,7 @@ class _Merged:
         return cls(stored, net, np.isin(of_stored, of_net), np.isin(of_net, of_stored), deletes)
 
     def commit(
-        self, transaction: DeltaWrite, table: TableCommit, columns: Mapping[str, _Column], news: pa.Table
+        self, transaction: DeltaWrite, table: TableCommit, columns: Mapping[str, StoredColumn], news: pa.Table
     ) -> WriteResult:
         written_rows = news.filter(pa.array(~self.deletes))
         kept = self.stored.filter(pa.array(~self.gone)) if self.gone.any() else None
@@ -271,8 +163,8 @@ class _Merged:
         # Without a change of a stored row, the new ones get a file of their own.
         content = written_rows if kept is None else pa.concat_tables([kept, written_rows])
         content = content.rename_columns([columns[name].stored for name in content.column_names])
-        removed = () if kept is None else transaction.files
-        file = None if not content.num_rows else _file(content, columns, transaction.spark.version)
+        removed = () if kept is None else transaction.table.files
+        file = None if not content.num_rows else _file(content, columns, transaction.table.spark.version)
         metrics = {
             "numTargetRowsInserted": inserted,
             "numTargetRowsUpdated": updated,
@@ -282,7 +174,7 @@ class _Merged:
             "numTargetFilesAdded": int(file is not None),
             "numTargetFilesRemoved": len(removed),
         }
-        is_as_set = any(name in transaction.properties for name in _STATISTICS)
+        is_as_set = any(name in transaction.table.properties for name in _STATISTICS)
         statistics = statistics_of(content, 0 if is_as_set else INDEXED_COLUMNS)
         application = (table.application, table.transaction.batch)
         version = transaction.commit(application, file, statistics, removed, metrics)
@@ -339,7 +231,7 @@ def _codes(stored: pa.Table, net: pa.RecordBatch, shape: TableShape) -> Integers
     return key_codes(pa.RecordBatch.from_pydict(keys), shape)
 
 
-def _file(rows: pa.Table, columns: Mapping[str, _Column], spark_version: str) -> bytes:
+def _file(rows: pa.Table, columns: Mapping[str, StoredColumn], spark_version: str) -> bytes:
     """rows: by the columns' names in Parquet."""
     schema = pa.schema([column.field for column in columns.values()], {_WRITER: spark_version})
     sink = io.BytesIO()

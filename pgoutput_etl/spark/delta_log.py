@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar, cast
-from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -28,7 +27,7 @@ _T = TypeVar("_T")
 
 Action = dict[str, Any]
 
-_MOST_COMMITS = 5  # to read, where the newest checksum file does not name the table's files
+MOST_COMMITS = 5  # that are read one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def files_and_bytes(spark: SparkSession, place: Place) -> tuple[int, int]:
     """The number of the table's data files, and their bytes: by the checksum file, or else by Delta's API."""
 
     def read(log: Any) -> tuple[int, int] | None:
-        checksum = _updated(log).checksumOpt()
+        checksum = updated(log).checksumOpt()
         return (checksum.get().numFiles(), checksum.get().tableSizeBytes()) if checksum.isDefined() else None
 
     found = of_log(spark, place, read)
@@ -124,8 +123,8 @@ def logged_after(spark: SparkSession, place: Place, version: int) -> list[DeltaC
     """The table's commits after a version, newest first; None if they are many."""
 
     def read(log: Any) -> list[DeltaCommit] | None:
-        newest = int(_updated(log).version())
-        if newest - version > _MOST_COMMITS:
+        newest = int(updated(log).version())
+        if newest - version > MOST_COMMITS:
             return None
         commits = [_commit_of(spark, log, later) for later in range(newest, version, -1)]
         known = [commit for commit in commits if commit is not None]
@@ -142,36 +141,6 @@ def _commit_of(spark: SparkSession, log: Any, version: int) -> DeltaCommit | Non
     return DeltaCommit(version, info["operation"], metrics_of(info.get("operationMetrics")), info.get("userMetadata"))
 
 
-def names_of_files(spark: SparkSession, place: Place) -> list[str] | None:
-    """The paths of the data files of a small table's newest version, relative to its folder."""
-
-    def read(log: Any) -> list[str] | None:
-        files = known_files(spark, log, _updated(log))
-        return None if files is None else [unquote(file["path"]) for file in files]
-
-    return of_log(spark, place, read)
-
-
-def known_files(spark: SparkSession, log: Any, snapshot: Any) -> tuple[Action, ...] | None:
-    """The `add` actions of a snapshot's files, from the newest checksum file that has them, and the commits since:
-    ALTER TABLE leaves them out. Delta lists the files of a small table there. log: Delta's DeltaLog."""
-    version = int(snapshot.version())
-    for known in range(version, max(version - _MOST_COMMITS, 0) - 1, -1):
-        checksum = (
-            snapshot.checksumOpt() if known == version else log.readChecksum(known, *defaults(log, "readChecksum", 2))
-        )
-        listed = checksum.get().allFiles() if checksum.isDefined() else checksum
-        if listed.isDefined():
-            files = {file["path"]: file for file in (json.loads(text)["add"] for text in json_of(listed.get()))}
-            for later in range(known + 1, version + 1):
-                actions = actions_of(spark, log, later)
-                for removed in (action["remove"]["path"] for action in actions if "remove" in action):
-                    files.pop(removed, None)
-                files |= {action["add"]["path"]: action["add"] for action in actions if "add" in action}
-            return tuple(files.values())
-    return None
-
-
 def actions_of(spark: SparkSession, log: Any, version: int) -> list[Action]:
     """The actions of a commit. log: Delta's DeltaLog."""
     path = cast(Any, spark)._jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
@@ -179,7 +148,7 @@ def actions_of(spark: SparkSession, log: Any, version: int) -> list[Action]:
     return [json.loads(lines.apply(i)) for i in range(lines.size())]
 
 
-def _updated(log: Any) -> Any:
+def updated(log: Any) -> Any:
     """The newest snapshot."""
     return log.update(*defaults(log, "update", 1))
 

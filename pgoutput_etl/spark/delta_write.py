@@ -14,19 +14,18 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from pgoutput_etl.places import Place
-from pgoutput_etl.spark.delta_log import Action, defaults, features_of, items_of, json_of, known_files, of_log
-from pgoutput_etl.spark.object_folder import ObjectFolder
-from pgoutput_etl.spark.platform import local_path
+from pgoutput_etl.spark.delta_files import DeltaFiles, known_files
+from pgoutput_etl.spark.delta_log import Action, defaults, items_of, json_of, of_log
 from pgoutput_etl.spark.retries import CONFLICTS
 
 _SOURCE_ROWS = "operationNumSourceRows"  # Delta asks for this metric, although it names it otherwise
@@ -36,37 +35,20 @@ _SOURCE_ROWS = "operationNumSourceRows"  # Delta asks for this metric, although 
 class DeltaWrite:
     """A transaction that has read the whole table, so that Delta refuses it if anything else is committed meanwhile.
 
-    schema: Delta's, as JSON. features: the names of the table's. properties: its configuration. files: its `add`
-    actions (Delta's protocol, *Add File and Remove File*). applications: the last version of each transaction
-    identifier.
+    table: as the transaction has read it. applications: the last version of each transaction identifier.
     """
 
-    spark: SparkSession
-    folder: str
-    schema: Action
-    partition_columns: tuple[str, ...]
-    features: frozenset[str]
-    properties: Mapping[str, str]
-    files: tuple[Action, ...]
+    table: DeltaFiles
     applications: Mapping[str, int]
-    _local: str | None
     _transaction: Any
     _operation: Any
 
-    def read(self, file: Action) -> bytes:
-        name = unquote(file["path"])
-        return self._folder.read_bytes(name) if self._local is None else Path(self._local, name).read_bytes()
-
     def _put(self, name: str, content: bytes) -> None:
-        if self._local is None:
-            self._folder.put(name, content, may_exist=False)
+        if self.table.local is None:
+            self.table.objects.put(name, content, may_exist=False)
         else:
-            Path(self._local).mkdir(parents=True, exist_ok=True)
-            Path(self._local, name).write_bytes(content)
-
-    @property
-    def _folder(self) -> ObjectFolder:
-        return ObjectFolder(self.spark, self.folder)
+            Path(self.table.local).mkdir(parents=True, exist_ok=True)
+            Path(self.table.local, name).write_bytes(content)
 
     def commit(
         self,
@@ -98,11 +80,11 @@ class DeltaWrite:
             return self._commit(actions, metrics)
         except CONFLICTS:
             with suppress(Exception):  # VACUUM removes it later
-                self._folder.delete(name)
+                self.table.objects.delete(name)
             raise
 
     def _commit(self, actions: Sequence[Action], metrics: Mapping[str, int]) -> int:
-        java, session = cast(Any, self.spark)._jvm, cast(Any, self.spark)._jsparkSession
+        java, session = cast(Any, self.table.spark)._jvm, cast(Any, self.table.spark)._jsparkSession
         parse = _object(java.org.apache.spark.sql.delta.actions, "Action").fromJson
         make = java.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
         zero = make(session.sparkContext(), "0")
@@ -131,25 +113,18 @@ def open_new(
 
 def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
     transaction = _transaction(spark, log)
-    found = transaction.snapshot().checksumOpt()
-    checksum = found.get() if found.isDefined() else None
-    if checksum is None or checksum.tableSizeBytes() > most:
-        return None
-    applications = checksum.setTransactions()
-    files = known_files(spark, log, transaction.snapshot()) if applications.isDefined() else None
-    if files is None:
+    snapshot = transaction.snapshot()
+    files = known_files(spark, log, snapshot, most)
+    applications = None if files is None else snapshot.checksumOpt().get().setTransactions()
+    if files is None or applications is None or not applications.isDefined():
         return None
     transaction.readWholeTable()
     java = cast(Any, spark)._jvm
     nothing = java.PythonUtils.toSeq([])
     merge = _operations(java, "Merge").apply(java.scala.Option.empty(), nothing, nothing, nothing)
-    return replace(
-        _of_transaction(spark, log, transaction, merge),
-        files=files,
-        applications={
-            entry["appId"]: entry["version"] for entry in (json.loads(t)["txn"] for t in json_of(applications.get()))
-        },
-    )
+    versions = (json.loads(text)["txn"] for text in json_of(applications.get()))
+    table = DeltaFiles.of(spark, log, transaction, files, int(snapshot.version()))
+    return DeltaWrite(table, {entry["appId"]: entry["version"] for entry in versions}, transaction, merge)
 
 
 def _opened_new(
@@ -174,32 +149,13 @@ def _opened_new(
     transaction.updateMetadataForNewTable(action)  # adds the columns' names in Parquet, and the protocol's features
     write = _operations(java, "Write")
     operation = write.apply(java.org.apache.spark.sql.SaveMode.Overwrite, *defaults(write, "apply", 2))
-    return _of_transaction(spark, log, transaction, operation)
+    return DeltaWrite(DeltaFiles.of(spark, log, transaction, (), -1), {}, transaction, operation)
 
 
 def _transaction(spark: SparkSession, log: Any) -> Any:
     java, session = cast(Any, spark)._jvm, cast(Any, spark)._jsparkSession
     java.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)  # Delta asks it for settings
     return log.startTransaction()
-
-
-def _of_transaction(spark: SparkSession, log: Any, transaction: Any, operation: Any) -> DeltaWrite:
-    """A write to a table without files."""
-    metadata = json.loads(transaction.metadata().json())["metaData"]
-    folder = str(log.dataPath().toString())
-    return DeltaWrite(
-        spark=spark,
-        folder=folder,
-        schema=json.loads(metadata["schemaString"]),
-        partition_columns=tuple(metadata["partitionColumns"]),
-        features=frozenset(features_of(transaction)),
-        properties=metadata["configuration"],
-        files=(),
-        applications={},
-        _local=local_path(spark, folder),
-        _transaction=transaction,
-        _operation=operation,
-    )
 
 
 def _removal(file: Action, now: int) -> Action:

@@ -108,8 +108,8 @@ class Effects:
 
         DeltaTable.forPath = classmethod(remember)  # type: ignore[assignment, method-assign]
         self.around(DataFrameWriter, "save", lambda _, path, **__: f"write {Path(path).name}")
-        self.around(DeltaWrite, "_put", lambda write, *_: f"store {Path(write.folder).name}")
-        self.around(DeltaWrite, "_commit", lambda write, *_: f"write {Path(write.folder).name}")
+        self.around(DeltaWrite, "_put", lambda write, *_: f"store {Path(write.table.folder).name}")
+        self.around(DeltaWrite, "_commit", lambda write, *_: f"write {Path(write.table.folder).name}")
         self.around(local_append, "append_once", lambda path, *_: f"write {Path(path).name}")
         self.around(DeltaMergeBuilder, "execute", lambda _: f"merge {self._table()}")
         self.around(DeltaTable, "delete", lambda *_: f"delete {self._table()}")

@@ -30,7 +30,7 @@ from pgoutput_etl.answers.verify.key_ranges import (
 )
 from pgoutput_etl.answers.verify.report import VerifiedTable
 from pgoutput_etl.answers.verify.request import VerifyRequest
-from pgoutput_etl.answers.verify.row_text import digests_of, key_size, text_names
+from pgoutput_etl.answers.verify.row_text import digests_of, text_names
 from pgoutput_etl.answers.verify.server_answer import AskedTable, ServerAnswer
 from pgoutput_etl.answers.verify.server_digest import ServerTable
 from pgoutput_etl.config.settings import Config
@@ -135,7 +135,7 @@ class _Comparison:
     def of(cls, side: DeltaSide, other: PublishedTable, choice: ColumnChoice, changed: DataFrame | None) -> _Comparison:
         """changed: `one`, keys of the rows to compare, with those beside them; None for the whole table."""
         columns, key = choice.columns, choice.key
-        size, (least, greatest) = key_size(side.current, columns, key)
+        size, (least, greatest) = side.key_size(columns, key)
         rows_in_range = ROWS_IN_RANGE if changed is None else _ROWS_IN_PART
         ranges = plan_ranges(columns, key, size, (least, greatest), rows_in_range)
         if ranges.is_hashed:
@@ -148,7 +148,7 @@ class _Comparison:
             keys = changed.select(*(text.alias(name) for name, text in texts.items()))
             ranges = replace(ranges, only=tuple(sorted(digests_of(keys, len(columns), ranges))))
             side = side.within(columns, ranges)
-        digests = digests_of(side.texts(columns), len(columns), ranges)
+        digests = side.digests(columns, ranges)
         return cls(side, other, choice, ranges, digests, least or 0, greatest or 0)
 
     def answer(self, moment: ServerMoment) -> AskedTable | VerifiedTable:
@@ -162,7 +162,7 @@ class _Comparison:
             new = sorted({*ranges.numbers}.difference(kept.values()))
             theirs = {kept[number]: digest for number, digest in theirs.items() if number in kept}
             theirs |= self.other.digests(moment, columns, ranges, new)
-            ours = digests_of(self.side.texts(columns), len(columns), ranges)
+            ours = self.side.digests(columns, ranges)
         numbers, state = differing_ranges(ours, theirs), self.side.state
         if not numbers:
             return self._equal(sum(digest.rows for digest in theirs.values()))

@@ -7,21 +7,25 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pgoutput_etl.answers.verify.key_ranges import Ranges
-from pgoutput_etl.answers.verify.row_text import delta_texts
+from pgoutput_etl.answers.verify.key_ranges import Digest, Ranges, has_integer_key
+from pgoutput_etl.answers.verify.row_text import delta_texts, digests_of, digests_of_batches, key_size, small_texts
 from pgoutput_etl.answers.verify.sides import ComparedSide, OtherDelta
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.load.shared_table import tagged_target
-from pgoutput_etl.load.target_columns import current_rows, is_current
+from pgoutput_etl.load.small_rows import SmallTable
+from pgoutput_etl.load.target_columns import current_rows, has_two_forms, is_current
 from pgoutput_etl.schema.table_shape import table_columns
 from pgoutput_etl.spark.delta import is_delta_table
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn
+
+_SMALL_BYTES = 1 << 19  # of a table's files: more takes Python longer than Spark
 
 _APPEND = "mode append stores changes, not rows: see docs/modes.md"
 
@@ -43,17 +47,22 @@ class ColumnChoice:
 
 @dataclass(frozen=True, slots=True)
 class DeltaSide:
-    """rows: of the mode's target, with former versions."""
+    """rows: of the mode's target, with former versions. small: a table whose digests take no Spark job."""
 
     state: TableState
     rows: DataFrame
     user_types: UserTypes
+    small: SmallTable | None = None
 
     @classmethod
     def stored(cls, spark: SparkSession, state: TableState, user_types: UserTypes) -> DeltaSide:
         """As the last batch left the table."""
         columns = table_columns(state.relation, state.retired, user_types)
-        return cls(state, tagged_target(spark, state.path, columns, state.version), user_types)
+        rows = tagged_target(spark, state.path, columns, state.version)
+        is_plain = table_mode(state.mode).is_copy and not state.path.tag
+        is_plain = is_plain and not any(has_two_forms(column.type) for column in columns)
+        small = SmallTable.of(spark, state.path, state.version, columns, _SMALL_BYTES) if is_plain else None
+        return cls(state, rows, user_types, small)
 
     @property
     def current(self) -> DataFrame:
@@ -61,6 +70,23 @@ class DeltaSide:
 
     def texts(self, columns: Sequence[ComparedColumn]) -> DataFrame:
         return delta_texts(self.current, columns)
+
+    def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
+        """As digests_of."""
+        rows = None if self.small is None else self.small.rows()
+        if rows is not None:
+            return digests_of_batches(small_texts(rows, columns), len(columns), ranges)
+        return digests_of(self.texts(columns), len(columns), ranges)
+
+    def key_size(
+        self, columns: Sequence[ComparedColumn], key: Sequence[int]
+    ) -> tuple[int, tuple[int | None, int | None]]:
+        """As `row_text.key_size`."""
+        rows = self.small.rows() if self.small is not None and has_integer_key(columns, key) else None
+        if rows is None:
+            return key_size(self.current, columns, key)
+        limits = pc.min_max(rows.column(columns[key[0]].name)).as_py()
+        return rows.num_rows, (limits["min"], limits["max"])
 
     def within(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> DeltaSide:
         """Without rows of ranges that are not compared, as far as Spark can tell."""

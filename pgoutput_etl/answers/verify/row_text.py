@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import MappingProxyType
 
@@ -49,9 +49,7 @@ def delta_texts(
         *((F.col(stored) if is_ours else F.lit(None).cast(kind)).alias(name) for stored, kind, name in writer),
         *(column.alias(name) for name, column in others.items()),
     )
-    names = list(others)
-    fields = [*((name, pa.string()) for name in text_names(len(columns))), ("unknown", pa.list_(pa.int32()))]
-    schema = pa.schema([*fields, ("lsn", pa.int64()), ("ts", _TIME), ("xid", pa.int64())])
+    names, schema = list(others), _text_schema(len(columns))
     as_text = [_is_text(rows, column) for column in columns]
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -62,6 +60,11 @@ def delta_texts(
 
     fields_of_others = [selected.schema[name] for name in names]
     return selected.mapInArrow(convert, StructType([*spark_schema(schema), *fields_of_others]))
+
+
+def _text_schema(width: int) -> pa.Schema:
+    fields = [*((name, pa.string()) for name in text_names(width)), ("unknown", pa.list_(pa.int32()))]
+    return pa.schema([*fields, ("lsn", pa.int64()), ("ts", _TIME), ("xid", pa.int64())])
 
 
 def _is_text(rows: DataFrame, column: ComparedColumn) -> bool:
@@ -95,6 +98,26 @@ def texts_of_batch(
     arrays = [*(pa.array(column, pa.string()) for column in texts), pa.array(unknown, pa.list_(pa.int32()))]
     arrays += [batch.column(name).cast(schema.field(name).type) for name in ("lsn", "ts", "xid")]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def small_texts(rows: pa.Table, columns: Sequence[ComparedColumn]) -> Iterator[pa.RecordBatch]:
+    """As `delta_texts`, of rows on the driver, which have METADATA_COLUMNS. Their types have one form each."""
+    writer = dict(zip(METADATA_COLUMNS, ("lsn", "ts", "xid", "odd"), strict=True))
+    schema, as_text = _text_schema(len(columns)), [False] * len(columns)
+    for batch in rows.to_batches():
+        stored = {f"c{i}": batch.column(column.name) for i, column in enumerate(columns)}
+        stored |= {name: batch.column(stored_as) for stored_as, name in writer.items()}
+        stored["odd"] = _entries(stored["odd"])
+        yield texts_of_batch(pa.RecordBatch.from_pydict(stored), columns, as_text, schema)
+
+
+def _entries(maps: pa.Array) -> pa.Array:
+    """Each map as the list of its entries."""
+    entries = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
+    if maps.null_count == len(maps):
+        return pa.nulls(len(maps), entries)
+    rows = maps.to_pylist()
+    return pa.array([row and [{"key": key, "value": value} for key, value in row] for row in rows], entries)
 
 
 def copied_files(spark: SparkSession, option: str, path: str) -> dict[str, int]:
@@ -156,19 +179,24 @@ def text_batches(
 
 def digests_of(texts: DataFrame, width: int, ranges: Ranges) -> dict[int, Digest]:
     """Digests by compared range, without empty ranges."""
-    compared = frozenset(ranges.numbers)
 
     def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        digests: dict[int, Digest] = {}
-        for batch in batches:
-            for row in zip(*(batch.column(i).to_pylist() for i in range(width)), strict=True):
-                if (number := ranges.range_of(row)) in compared:
-                    digests.setdefault(number, Digest()).add(row)
+        digests = digests_of_batches(batches, width, ranges)
         rows = [{"range": n, "rows": d.rows, "first": d.first, "second": d.second} for n, d in digests.items()]
         yield pa.RecordBatch.from_pylist(rows, _DIGESTS)
 
     parts = texts.select(*text_names(width)).mapInArrow(digest, spark_schema(_DIGESTS))
     return merge_digests(parts.toArrow().to_pylist())
+
+
+def digests_of_batches(batches: Iterable[pa.RecordBatch], width: int, ranges: Ranges) -> dict[int, Digest]:
+    compared = frozenset(ranges.numbers)
+    digests: dict[int, Digest] = {}
+    for batch in batches:
+        for row in zip(*(batch.column(i).to_pylist() for i in range(width)), strict=True):
+            if (number := ranges.range_of(row)) in compared:
+                digests.setdefault(number, Digest()).add(row)
+    return digests
 
 
 def key_size(

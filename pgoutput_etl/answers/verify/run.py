@@ -16,7 +16,6 @@ from pgoutput_etl.answers.verify.key_ranges import differing_ranges, plan_ranges
 from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest, batch_at, refuse_commits_between
 from pgoutput_etl.answers.verify.row_diff import differences
-from pgoutput_etl.answers.verify.row_text import digests_of, key_size
 from pgoutput_etl.answers.verify.sides import CsvRows, OtherDelta, OtherTable
 from pgoutput_etl.answers.verify.tables import foreign_changes, mending_command, named_states
 from pgoutput_etl.config.chosen_tables import matching_names
@@ -150,9 +149,8 @@ class _Comparison:
 
     def _compare(self, side: DeltaSide, choice: ColumnChoice) -> VerifiedTable:
         schema, table, columns = self.state.schema, self.state.table, choice.columns
-        texts = side.texts(columns)
-        ranges = plan_ranges(columns, choice.key, *key_size(side.current, columns, choice.key))
-        ours = digests_of(texts, len(columns), ranges)
+        ranges = plan_ranges(columns, choice.key, *side.key_size(columns, choice.key))
+        ours = side.digests(columns, ranges)
         theirs = self.other.digests(columns, ranges)
         numbers = differing_ranges(ours, theirs)
         counts: dict[str, Any] = {}

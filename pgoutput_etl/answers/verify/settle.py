@@ -17,7 +17,7 @@ from pgoutput_etl.answers.verify.key_ranges import Digest, differing_ranges
 from pgoutput_etl.answers.verify.report import VerifiedTable
 from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.answers.verify.row_diff import differences, row_differences
-from pgoutput_etl.answers.verify.row_text import canonicalize, digests_of, rows_in_ranges, text_names
+from pgoutput_etl.answers.verify.row_text import canonicalize, rows_in_ranges, text_names
 from pgoutput_etl.answers.verify.server_answer import AskedTable, ServerAnswer
 from pgoutput_etl.answers.verify.tables import named_states
 from pgoutput_etl.console import Progress
@@ -174,13 +174,12 @@ class Settling:
         choice = side.chosen(_Asked(list(asked.columns)), asked.columns)
         if tuple(column.name for column in choice.columns) != asked.columns or choice.why_not is not None:
             return VerifiedTable(asked.schema, asked.table, why_not=_COLUMNS, is_undecided=True)
-        width, side = len(choice.columns), side.within(choice.columns, asked.ranges)
-        texts = side.texts(choice.columns)
-        ours = digests_of(texts, width, asked.ranges)
+        side = side.within(choice.columns, asked.ranges)
+        ours = side.digests(choice.columns, asked.ranges)
         numbers = differing_ranges(ours, asked.digests)
         with_rows = [number for number in numbers if number in asked.rows]
         others = [number for number in numbers if number not in asked.rows]
-        if others and self._may_be_equal(texts, choice, asked, others):
+        if others and self._may_be_equal(side.texts(choice.columns), choice, asked, others):
             return VerifiedTable(asked.schema, asked.table, why_not=_SPELLING, is_undecided=True)
         counts: dict[str, Any] = {}
         if with_rows:

@@ -19,8 +19,9 @@ from pgoutput_etl.ingest.binary_files import literal_paths
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import delta_table, folder_of, is_delta_table, read_table, remove_table
+from pgoutput_etl.spark.delta_files import names_of_files
 from pgoutput_etl.spark.delta_history import changes_files, commits_after, history_of, own_operations
-from pgoutput_etl.spark.delta_log import names_of_files, properties_of
+from pgoutput_etl.spark.delta_log import properties_of
 from pgoutput_etl.spark.file_index import listed_files
 from pgoutput_etl.spark.platform import is_platform_session
 from pgoutput_etl.spark.session import session_settings

@@ -8,12 +8,22 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import functions as F
 
+from pgoutput_etl.answers.verify import delta_side
+from pgoutput_etl.answers.verify.delta_side import DeltaSide
+from pgoutput_etl.answers.verify.key_ranges import plan_ranges
 from pgoutput_etl.answers.verify.report import VerifiedTable, VerifySummary
 from pgoutput_etl.answers.verify.request import VerifyRequest
+from pgoutput_etl.answers.verify.row_text import digests_of, key_size
 from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.errors import ArchiveError, ConfigError, RunError
 from pgoutput_etl.jobs.verify import COMMAND
-from pgoutput_etl.protocol.messages import ReplicaIdentity
+from pgoutput_etl.ledger.batch import applied
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.protocol.messages import ReplicaIdentity, Type
+from pgoutput_etl.schema.table_shape import table_columns
+from pgoutput_etl.types.canonical_text import ComparedColumn
+from tests.spark.load.test_driver_merge import jobs_of
 from tests.support.command_line import refusal
 from tests.support.jobs import Job, Nights
 from tests.support.small_archives import TOAST, delete, insert, table, transaction, update
@@ -23,7 +33,7 @@ RULES = (
     "tables=[{match: public.soft, mode: soft_delete}, {match: public.history, mode: history}, "
     "{match: public.append, mode: append}]"
 )
-INT8 = 20
+INT8, DATE = 20, 1082
 
 
 def verified(job: Job, request: VerifyRequest) -> VerifySummary:
@@ -86,6 +96,49 @@ def test_current_rows_of_every_mode_are_compared_with_another_table(nights: Nigh
         assert (deleted.xid, deleted.commit_lsn) == (xid, 0x200), "the transaction that deleted the row"
     again = only(verified(job, VerifyRequest(delta=mirror, tables=("public.mirror",))))
     assert again.differing == 3, "the ledger's version is compared, not the changed one"
+
+
+@pytest.mark.spark
+def test_small_tables_are_read_without_a_spark_job(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, spark, hstore = nights.job, nights.job.spark, Type(None, 16_400, "public", "hstore")
+    described = [table(("id", INT8), ("day", DATE)), table("v", oid=BAG, name="bag", key=())]
+    described.append(table("id", ("tags", hstore.oid), oid=HISTORY, name="maps"))
+    rows = [insert("1", "2026-01-01"), insert("2", "infinity"), insert("3", None), insert("a", oid=BAG)]
+    nights.night(transaction(1, 0x100, hstore, *described, *rows, insert("1", '"a"=>"b"', oid=HISTORY)))
+    nights.night(transaction(2, 0x200, update("5", TOAST), insert("a", oid=BAG)))
+    config = job.loaded()
+    ledger = DeltaLedger.of(spark, config)
+    last = applied(ledger.batches.last(), ledger.source)
+    types = DeltaArchive.of(spark, config, ledger, last).user_types
+
+    def side_of(name: str) -> tuple[DeltaSide, list[ComparedColumn]]:
+        [state] = [state for state in last.tables.values() if state.table == name]
+        columns = table_columns(state.relation, state.retired, types)
+        return DeltaSide.stored(spark, state, types), [ComparedColumn(c.name, c.type) for c in columns]
+
+    whole = {name: side_of(name) for name in ("t", "bag")}
+    before, read = jobs_of(spark), {}
+    for name, (side, columns) in whole.items():
+        key = (0,) if name == "t" else ()
+        size = side.key_size(columns, key)
+        ranges = plan_ranges(columns, key, *size, rows_in_range=1)
+        read[name] = size, ranges, side.digests(columns, ranges)
+    assert jobs_of(spark) == before
+    for name, (size, ranges, digests) in read.items():
+        side, columns = whole[name]
+        assert digests == digests_of(side.texts(columns), len(columns), ranges)
+        assert sum(digest.rows for digest in digests.values()) == {"t": 4, "bag": 2}[name]
+        if name == "t":
+            assert size == (4, (1, 5)) == key_size(side.current, columns, (0,))
+    assert side_of("maps")[0].small is None
+    monkeypatch.setattr(delta_side, "_SMALL_BYTES", 100)
+    assert side_of("bag")[0].small is None
+    monkeypatch.undo()
+    DeltaTable.forPath(spark, str(job.path("public", "bag"))).delete("v = 'a'")
+    side, columns = side_of("bag")
+    assert side.small is None, "the newest version is not the ledger's"
+    [digest] = side.digests(columns, plan_ranges(columns, (), 0, (None, None))).values()
+    assert digest.rows == 2
 
 
 def csv(folder: Path, name: str, text: str) -> str:

@@ -27,7 +27,7 @@ from pgoutput_etl.protocol.messages import ReplicaIdentity
 from pgoutput_etl.schema.layout import Layout, Readers
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.schema.table_shape import TableColumn, TableShape
-from pgoutput_etl.spark import delta_write
+from pgoutput_etl.spark import delta_files
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta_write import DeltaWrite
 from pgoutput_etl.types import column_type
@@ -49,7 +49,7 @@ def commits() -> Iterator[list[str]]:
     original = DeltaWrite.commit
 
     def commit(self: DeltaWrite, *given: Any) -> int:
-        folders.append(Path(self.folder).name)
+        folders.append(Path(self.table.folder).name)
         return original(self, *given)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -183,7 +183,7 @@ def test_small_tables_are_merged_without_a_spark_job(nights: Nights, monkeypatch
     assert [len(stored.where(f"id = '{key}'").inputFiles()) for key in ("1", "7")] == [1, 0], "by the file's statistics"
 
     with monkeypatch.context() as patch:
-        patch.setattr(delta_write, "local_path", lambda *_: None)  # as on object storage: through Hadoop
+        patch.setattr(delta_files, "local_path", lambda *_: None)  # as on object storage: through Hadoop
         nights.night(transaction(4, 400, insert("5", "d", oid=1), delete("1", None, oid=2), delete("4", None, oid=2)))
     assert nights.values("one") == [("1", "c"), ("4", "c"), ("5", "d")]
     assert [name for action in actions(job, "one") for name in action if name in ("add", "remove")] == ["add"]

@@ -9,11 +9,23 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from psycopg import sql
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.answers.verify.delta_side import DeltaSide
+from pgoutput_etl.answers.verify.row_text import delta_texts, small_texts
+from pgoutput_etl.ledger.batch import applied
+from pgoutput_etl.ledger.delta_archive import DeltaArchive
+from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load.small_rows import SmallTable, StoredColumn, kinds_of
+from pgoutput_etl.load.target_columns import has_two_forms
+from pgoutput_etl.schema.table_shape import table_columns
+from pgoutput_etl.spark.delta_files import open_files
+from pgoutput_etl.targets.write_method import SMALL_BYTES
+from pgoutput_etl.types.canonical_text import ComparedColumn
 from tests.support.jobs import Job
 from tests.support.servers.postgres import Server, Version
 from tests.support.type_cases import USER_TYPES, Case, Form, cases
@@ -31,6 +43,7 @@ NO_VALUES |= {"pg_brin_bloom_summary", "pg_brin_minmax_multi_summary"}
 class Matrix:
     """A table with a column of each type: the server's values, and the target's path."""
 
+    job: Job
     cases: list[Case]
     truth: dict[int, Row]
     path: Path
@@ -72,7 +85,7 @@ def matrix(request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory
             land_and_run(server, form, job, columns, 2)
         truth = truth_of(server, columns, form)
         built_in_types = columns_of_types(server)
-    return Matrix(columns, truth, job.path("public", "matrix"), built_in_types)
+    return Matrix(job, columns, truth, job.path("public", "matrix"), built_in_types)
 
 
 def land_and_run(server: Server, form: Form, job: Job, columns: list[Case], night: int) -> None:
@@ -174,6 +187,33 @@ def test_every_value_equals_the_servers(
     assert rows.keys() == matrix.truth.keys()
     different = list(differences(matrix.truth, rows))
     assert not different, "\n".join([f"{len(different)} values", *different[:40]])
+
+
+def test_the_driver_verifies_the_texts_that_spark_does(matrix: Matrix, spark: SparkSession) -> None:
+    config = matrix.job.loaded()
+    ledger = DeltaLedger.of(spark, config)
+    last = applied(ledger.batches.last(), ledger.source)
+    types = DeltaArchive.of(spark, config, ledger, last).user_types
+    [state] = last.tables.values()
+    side, described = DeltaSide.stored(spark, state, types), table_columns(state.relation, state.retired, types)
+    assert side.small is None, "it has columns of two forms, which are left out here"
+    columns = [ComparedColumn(column.name, column.type) for column in described if not has_two_forms(column.type)]
+    assert len(columns) > 200
+    files = open_files(spark, state.path, SMALL_BYTES)
+    assert files is not None
+    parquet, kinds = pq.read_schema(pa.BufferReader(files.read(files.files[0]))), kinds_of(described)
+    names = {
+        f["name"]: f["metadata"].get("delta.columnMapping.physicalName", f["name"]) for f in files.schema["fields"]
+    }
+    stored = {
+        name: StoredColumn(physical, kinds[name][1] if name in kinds else parquet.field(physical).type, None)
+        for name, physical in names.items()
+    }
+    rows = SmallTable(files, stored).rows()
+    assert rows is not None
+    theirs = delta_texts(side.current, columns).toArrow()
+    ours = pa.Table.from_batches(small_texts(rows, columns))
+    assert ours.sort_by("t0").equals(theirs.sort_by("t0"))
 
 
 def test_every_column_has_the_delta_type_of_its_type(matrix: Matrix, spark: SparkSession) -> None:

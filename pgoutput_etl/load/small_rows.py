@@ -1,0 +1,154 @@
+"""Reads small tables on the driver: the files of one, by Arrow.
+
+Whatever this module doesn't know about a table, a feature, or a type, leaves the table to Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType, MapType, StringType, StructType
+
+from pgoutput_etl.load.rewrite import TRACKED
+from pgoutput_etl.load.target_columns import has_two_forms
+from pgoutput_etl.places import Place
+from pgoutput_etl.schema.table_shape import TIMESTAMP, TableColumn
+from pgoutput_etl.spark.arrow_types import spark_type
+from pgoutput_etl.spark.delta_files import DeltaFiles, open_files
+from pgoutput_etl.targets.modes import METADATA_COLUMNS, UNREPRESENTABLE_COLUMN
+from pgoutput_etl.types import Storage
+
+_BATCH_ROWS, _MOST_BYTES = 512, 1 << 27  # of decoded rows
+
+_FEATURES = {
+    *("allowColumnDefaults", "appendOnly", "changeDataFeed", "checkConstraints", "checkpointProtection"),
+    *("columnMapping", "deletionVectors", "domainMetadata", "generatedColumns", "inCommitTimestamp", "invariants"),
+    *("timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"),
+}
+
+# Properties by which Delta does more with a written row than storing it; those that are "false" do not.
+_SPECIAL = ("delta.constraints.", "delta.universalFormat.", "delta.enableIcebergCompat", "delta.parquet.")
+_SPECIAL_IF_TRUE = (*TRACKED, "delta.appendOnly")
+
+_ELSEWHERE = re.compile("/|[^/]+:")  # a path that is not relative, such as a shallow clone's
+
+# A column's metadata that means nothing for its values.
+_PLAIN_METADATA = frozenset(
+    ("delta.columnMapping.id", "delta.columnMapping.physicalName", "delta.typeChanges", "comment")
+)
+
+_STAMPS = (pa.int64(), TIMESTAMP, pa.int64())
+
+_MAP = (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string()))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumn:
+    """A column of the target. stored: its name in Parquet. kind: its type. number: its field ID in Parquet."""
+
+    stored: str
+    kind: pa.DataType
+    number: str | None
+
+    @property
+    def field(self) -> pa.Field:
+        return pa.field(self.stored, self.kind, metadata=self.number and {"PARQUET:field_id": self.number})
+
+
+@dataclass(frozen=True, slots=True)
+class SmallTable:
+    """A version of a table of few bytes. columns: by name."""
+
+    files: DeltaFiles
+    columns: Mapping[str, StoredColumn]
+
+    @classmethod
+    def of(
+        cls, spark: SparkSession, place: Place, version: int, own: Sequence[TableColumn], most: int
+    ) -> SmallTable | None:
+        """None if the table is one for Spark: it has a later version, or more than `most` bytes."""
+        files = open_files(spark, place, most)
+        columns = None if files is None or files.version != version else stored_columns(files, own)
+        return None if files is None or columns is None else cls(files, columns)
+
+    def rows(self) -> pa.Table | None:
+        """By name. None if Spark must read them."""
+        try:
+            return stored_rows(self.files, self.columns)
+        except (OSError, pa.ArrowException):
+            return None
+
+
+def stored_columns(table: DeltaFiles, own: Sequence[TableColumn]) -> dict[str, StoredColumn] | None:
+    """The columns by name, of a table that has these and METADATA_COLUMNS. None if it is more than its columns and
+    their values."""
+    properties = {name: value.lower() for name, value in table.properties.items()}
+    if (
+        table.partition_columns
+        or not table.features <= _FEATURES
+        or any(name.startswith(_SPECIAL) for name in properties)
+        or any(properties.get(name) == "true" for name in _SPECIAL_IF_TRUE)
+        or any("deletionVector" in file or _ELSEWHERE.match(file["path"]) for file in table.files)
+    ):
+        return None
+    fields = table.schema["fields"]
+    if sorted(field["name"] for field in fields) != sorted([*(column.name for column in own), *METADATA_COLUMNS]):
+        return None
+    kinds, types = kinds_of(own), {field.name: field.dataType for field in StructType.fromJson(table.schema)}
+    columns: dict[str, StoredColumn] = {}
+    for field in fields:
+        expected, kind = kinds.get(field["name"], (None, None))
+        known = field.get("metadata", {})
+        if not field["nullable"] or not _PLAIN_METADATA.issuperset(known) or types[field["name"]] != expected:
+            return None
+        number = known.get("delta.columnMapping.id")
+        name = known.get("delta.columnMapping.physicalName", field["name"])
+        columns[field["name"]] = StoredColumn(name, kind, None if number is None else str(number))
+    return columns
+
+
+def kinds_of(own: Sequence[TableColumn]) -> dict[str, tuple[DataType, pa.DataType]]:
+    """By column, its types in Spark and in Parquet; without those that Arrow doesn't write as Spark does."""
+    kinds = {name: (spark_type(kind), kind) for name, kind in zip(METADATA_COLUMNS[:3], _STAMPS, strict=True)}
+    kinds[UNREPRESENTABLE_COLUMN] = _MAP
+    for column in own:
+        if column.type.storage is Storage.MAP:
+            kinds[column.name] = _MAP
+        elif not has_two_forms(column.type):
+            kinds[column.name] = (spark_type(column.type.arrow), column.type.arrow)
+    return kinds
+
+
+def stored_rows(table: DeltaFiles, columns: Mapping[str, StoredColumn]) -> pa.Table | None:
+    """The table's rows, by name. None if they are many bytes, or if a file has other columns. Raises Arrow's error for
+    other types than the table's."""
+    schema = pa.schema([pa.field(name, column.kind) for name, column in columns.items()])
+    parts = []
+    for file in table.files:
+        found = _decoded(table.read(file))
+        if found is None or not {column.stored for column in columns.values()}.issuperset(found.column_names):
+            return None
+        arrays = [
+            found.column(column.stored).cast(column.kind)
+            if column.stored in found.column_names
+            else pa.nulls(found.num_rows, column.kind)  # a column that was added later
+            for column in columns.values()
+        ]
+        parts.append(pa.table(arrays, schema=schema))
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _decoded(content: bytes) -> pa.Table | None:
+    """None for rows of many bytes: few bytes may stand for many equal values."""
+    file, batches, size = pq.ParquetFile(pa.BufferReader(content), coerce_int96_timestamp_unit="us"), [], 0
+    for batch in file.iter_batches(_BATCH_ROWS):
+        size += batch.nbytes
+        if size > _MOST_BYTES:
+            return None
+        batches.append(batch)
+    return pa.Table.from_batches(batches, file.schema_arrow)
