@@ -13,6 +13,7 @@ from operator import and_
 from typing import Any, cast
 
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -21,6 +22,8 @@ from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.platform import SuppressConditions, is_platform_session
+
+_OWN_CATALOG = "spark_catalog"
 
 _NO_TABLE = {
     "DELTA_TABLE_NOT_FOUND",
@@ -54,9 +57,25 @@ def is_in_catalog(spark: SparkSession, place: Place) -> bool:
 
 def _format(spark: SparkSession, place: Place) -> str | None:
     """None for a view."""
+    known = catalog_table(spark, place)
+    if known is not None:
+        return str(known.provider().get()) if known.provider().isDefined() else None
     try:
         return str(spark.sql(f"DESCRIBE DETAIL {place.name}").select("format").collect()[0][0])
     except AnalysisException:
+        return None
+
+
+def catalog_table(spark: SparkSession, place: Place) -> Any | None:
+    """Spark's CatalogTable, of a table or view in its own catalog. None for others, and where Spark can't tell."""
+    catalog, schema, name = place.catalog_names
+    if catalog != _OWN_CATALOG or is_connect(spark) or is_platform_session():
+        return None
+    java = cast(Any, spark)._jvm
+    try:
+        identifier = java.org.apache.spark.sql.catalyst.TableIdentifier(name, java.scala.Option.apply(schema))
+        return cast(Any, spark)._jsparkSession.sessionState().catalog().getTableMetadata(identifier)
+    except (Py4JError, AnalysisException, TypeError):  # TypeError: there is no such class
         return None
 
 

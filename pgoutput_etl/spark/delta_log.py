@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
-from pgoutput_etl.spark.delta import delta_table, read_table
+from pgoutput_etl.spark.delta import catalog_table, delta_table, read_table
 from pgoutput_etl.spark.platform import is_platform_session
 
 _T = TypeVar("_T")
@@ -170,10 +170,17 @@ def metrics_of(texts: Mapping[str, str] | None) -> dict[str, int]:
 
 def of_log(spark: SparkSession, place: Place, read: Callable[[Any], _T]) -> _T | None:
     """read: of Delta's DeltaLog."""
-    if is_connect(spark) or is_platform_session() or place.is_in_catalog:
+    if is_connect(spark) or is_platform_session():
         return None
-    session = cast(Any, spark)
     try:
-        return read(session._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session._jsparkSession, place.name))
+        log = _log(spark, place)
+        return None if log is None else read(log)
     except (Py4JError, PySparkException, TypeError):  # TypeError: there is no such class
         return None
+
+
+def _log(spark: SparkSession, place: Place) -> Any | None:
+    """None for a table of another catalog than Spark's own, which may have a say in who reads and writes it."""
+    session = cast(Any, spark)._jsparkSession
+    table = catalog_table(spark, place) if place.is_in_catalog else place.name
+    return None if table is None else cast(Any, spark)._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, table)

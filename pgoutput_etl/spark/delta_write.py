@@ -107,8 +107,11 @@ def open_write(spark: SparkSession, place: Place, most: int) -> DeltaWrite | Non
 def open_new(
     spark: SparkSession, place: Place, schema: StructType, properties: Mapping[str, str], comment: str | None
 ) -> DeltaWrite | None:
-    """Of a table that the commit creates. properties: as a writer's options. None if there is a table."""
-    return of_log(spark, place, partial(_opened_new, spark, schema, properties, comment))
+    """Of a table that the commit creates. properties: as a writer's options. None if there is a table, or if a catalog
+    must be told."""
+    return (
+        None if place.is_in_catalog else of_log(spark, place, partial(_opened_new, spark, schema, properties, comment))
+    )
 
 
 def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:

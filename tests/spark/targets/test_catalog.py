@@ -31,6 +31,7 @@ from pgoutput_etl.work.upkeep.request import STEPS, MaintainRequest
 from pgoutput_etl.work.upkeep.run import maintain
 from tests.spark.jobs.test_apply_job import ROOT, run
 from tests.spark.jobs.test_snapshot import TABLES, Row, as_csv, load, server_catalog
+from tests.spark.load.test_driver_merge import commits, jobs_of
 from tests.support.captures import CAPTURES, NEVER_SENT_VALUES, files_of, ignored_columns, truth_tables
 from tests.support.jobs import Job, Nights, held, summary_text
 from tests.support.small_archives import Change, delete, delete_full, insert, table, transaction, truncate, update
@@ -480,3 +481,24 @@ def test_two_nights_in_hive_s_metastore(spark: SparkSession, tmp_path: Path, lan
         folder = tmp_path / "warehouse" / "public.db" / truth.name  # a managed table consists of Delta's files, too
         rows = spark.read.format("delta").load(str(folder)).toArrow().to_pylist()
         assert_equals_truth(rows, truth.truth, ignored_columns("random16"), NEVER_SENT_VALUES.get(truth.full_name))
+
+
+def test_small_tables_of_sparks_own_catalog_are_merged_on_the_driver(nights: Nights) -> None:
+    job, spark = nights.job, nights.job.spark
+    one, two = table(oid=BAG, name="one"), table(oid=EVENTS, name="two")
+    rows = [insert(key, "a", oid=oid) for oid in (BAG, EVENTS) for key in ("1", "2")]
+    with commits() as folders:
+        nights.night(transaction(1, 100, one, two, *rows))
+        assert folders == [], "Spark tells the catalog about new tables"
+        taken, summaries = [], []
+        for night, oids in ((2, [BAG]), (3, [BAG, EVENTS])):
+            before = jobs_of(spark)
+            changes = [change for oid in oids for change in (update("1", "b", oid=oid), delete("2", None, oid=oid))]
+            summaries += nights.night(transaction(night, 100 * night, *changes)).tables
+            taken.append(jobs_of(spark) - before)
+    assert folders == ["one", "one", "two"]
+    assert taken[0] == taken[1], "the second table takes none"
+    assert [(own.updated, own.deleted, own.rows) for own in summaries if own.table == "two"][-1:] == [(1, 1, 1)]
+    assert [tuple(row)[:2] for row in spark.table(place(nights, "two")).collect()] == [("1", "b")]
+    maintained = maintain(spark, job.loaded(), MaintainRequest())
+    assert {own.name: own.before.files for own in maintained.tables if own.name.endswith(".two")} == {"public.two": 1}
