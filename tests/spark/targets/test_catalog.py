@@ -19,6 +19,7 @@ from pgoutput_etl.answers.verify.run import verify
 from pgoutput_etl.errors import RunError
 from pgoutput_etl.ledger.as_of import tables_at
 from pgoutput_etl.ledger.ledger import DeltaLedger
+from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.places import Place
 from pgoutput_etl.protocol.messages import ReplicaIdentity
@@ -490,7 +491,8 @@ def test_small_tables_of_sparks_own_catalog_are_merged_on_the_driver(nights: Nig
     with commits() as folders:
         nights.night(transaction(1, 100, one, two, *rows))
         assert folders == [], "Spark tells the catalog about new tables"
-        taken, summaries = [], []
+        taken: list[int] = []
+        summaries: list[TableSummary] = []
         for night, oids in ((2, [BAG]), (3, [BAG, EVENTS])):
             before = jobs_of(spark)
             changes = [change for oid in oids for change in (update("1", "b", oid=oid), delete("2", None, oid=oid))]
