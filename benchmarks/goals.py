@@ -61,6 +61,12 @@ GOALS = (
     Goal("one table of three rows, with the start, s", "small", of("seconds", night="with its session"), 15),
     Goal("one table of three rows, with the start, CPU s", "small", of("cpu", night="with its session"), 20),
     Goal("the demo, with the start, s", "cold", of("seconds", command="demo"), 15),
+    *(
+        Goal(
+            f"{command} small tables, with the start, CPU s", "cold", of("cpu", command=f"{command} small tables"), most
+        )
+        for command, most in (("verify of 35", 40), ("maintain of 35", 25), ("snapshot of 21", 40))
+    ),
 )
 
 
