@@ -54,6 +54,16 @@ class LedgerReader:
         """The parts of files that batches from `since` on have read, like `LedgerFiles.index`."""
         return FileIndex.of_columns(self.columns("files", INDEX_SCHEMA.names, since))
 
+    def files(self, table: str) -> list[str]:
+        """The paths of the data files of all sources' rows. Raises RunError."""
+
+        def listed() -> list[str]:
+            url, options = self.url(table), self.root.delta_options
+            is_there = DeltaTable.is_deltatable(url, options)
+            return DeltaTable(url, storage_options=options).file_uris() if is_there else []
+
+        return self._reading(table, listed)
+
     def url(self, table: str) -> str:
         return f"{self.root.delta_url.rstrip('/')}/{table}"
 

@@ -135,6 +135,10 @@ class LedgerStore(Store):
             self._existing.add(table)
         return table in self._existing
 
+    def files(self, table: str) -> list[str] | None:
+        """The paths of a table's data files, with all sources' rows. None if only Spark can read it."""
+        return None if self._local is None else self._local.files(table)
+
     def read(self, table: str) -> DataFrame:
         return self._load(self.spark, table) if self.exists(table) else frame(self.spark, SCHEMAS[table].empty_table())
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Protocol
 
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -98,14 +100,16 @@ class DeltaUpkeep:
         return DeltaFolder(self.spark, place)
 
     def ledger_table(self, name: str) -> DeltaFolder:
-        return self.table(Place(self.ledger_path(name)))
+        return DeltaFolder(self.spark, Place(self.ledger_path(name)), partial(self.ledger.store.files, name))
 
     def ledger_path(self, name: str) -> str:
         return self.ledger.store.path(name)
 
     def obsolete_rows(self, rule: RetentionRule) -> int:
-        if rule.table != "transactions":
-            return self.ledger.store.read(rule.table).where(F.col(rule.column) < rule.before).count()
+        numbers = self.ledger.store.columns(rule.table, [rule.column]).column(rule.column)
+        rows: int = pc.sum(pc.less(numbers, rule.before)).as_py() or 0
+        if rule.table != "transactions" or not rows:
+            return rows
         ordinary = self._ordinary(rule)
         return ordinary.join(_ends_of_files(ordinary), ["batch", "file", "unit"], "left_anti").count()
 

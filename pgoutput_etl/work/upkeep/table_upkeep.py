@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -10,6 +10,7 @@ from functools import reduce
 from operator import and_
 from typing import Any, cast
 
+from py4j.java_gateway import JavaClass
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,6 +24,7 @@ from pgoutput_etl.spark.delta_files import names_of_files
 from pgoutput_etl.spark.delta_history import changes_files, commits_after, history_of, own_operations
 from pgoutput_etl.spark.delta_log import properties_of
 from pgoutput_etl.spark.file_index import listed_files
+from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import is_platform_session
 from pgoutput_etl.spark.session import session_settings
 from pgoutput_etl.work.upkeep.retention import SMALL_FILE, FileCounts, StoredFile, count_files
@@ -55,10 +57,12 @@ def _without_console(spark: SparkSession) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class DeltaFolder:
-    """A Delta table. place: a path, a name in a catalog, or a tag's rows in a table that several sources share."""
+    """A Delta table. place: a path, a name in a catalog, or a tag's rows in a table that several sources share. files:
+    the paths of its data files, if they are known without Spark."""
 
     spark: SparkSession
     place: Place
+    files: Callable[[], list[str] | None] = lambda: None
 
     @property
     def path(self) -> Place:
@@ -66,7 +70,7 @@ class DeltaFolder:
         return self.place.table
 
     def exists(self) -> bool:
-        return is_delta_table(self.spark, self.path)
+        return bool(self.files()) or is_delta_table(self.spark, self.path)
 
     def measure(self, expiry: datetime) -> FileCounts:
         """Lists the stored files and reads the newest version's files from the log, but no data. Unity Catalog doesn't
@@ -74,7 +78,9 @@ class DeltaFolder:
         if self.path.is_in_catalog and is_platform_session():
             [detail] = delta_table(self.spark, self.path).detail().select("numFiles", "sizeInBytes").collect()
             return FileCounts(detail["numFiles"], detail["sizeInBytes"], None, None, None, None)
-        current = names_of_files(self.spark, self.path)
+        current = self.files()
+        if current is None:
+            current = names_of_files(self.spark, self.path)
         if current is None:
             current = list(read_table(self.spark, self.path).inputFiles())
         return count_files(self._stored(), current, expiry)
@@ -144,27 +150,27 @@ class DeltaFolder:
 
     def commits_since_checkpoint(self) -> int | None:
         """Number of commits that a reader of the log replays; None if this Spark can't tell."""
-        log = self._log()
-        return None if log is None else int(log.unsafeVolatileSnapshot().logSegment().deltas().size())
+        if self._logs() is None:
+            return None
+        names = ObjectFolder(self.spark, f"{folder_of(self.spark, self.path)}/_delta_log").names("")
+        versions = [(int(name.split(".", 1)[0]), name) for name in names if name.split(".", 1)[0].isdigit()]
+        checkpoint = max((version for version, name in versions if ".checkpoint." in name), default=-1)
+        return sum(version > checkpoint and name.endswith(".json") for version, name in versions)
 
     def checkpoint(self) -> str | None:
         """Writes a checkpoint, so that readers need not replay the log. Returns the reason if this Spark can't."""
-        log = self._log()
-        if log is None:
+        logs = self._logs()
+        if logs is None:
             return "this Spark can't write a checkpoint on request; Delta writes one every few commits itself"
-        log.checkpoint()
+        logs.forTable(cast(Any, self.spark)._jsparkSession, folder_of(self.spark, self.path)).checkpoint()
         return None
 
-    def _log(self) -> Any | None:
+    def _logs(self) -> JavaClass | None:
         """Delta's DeltaLog; None without a JVM that has it."""
-        jvm = None if is_connect(self.spark) else cast(Any, self.spark)._jvm
-        try:
-            if jvm is None:
-                return None
-            session, folder = cast(Any, self.spark)._jsparkSession, folder_of(self.spark, self.path)
-            return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, folder)
-        except (AttributeError, TypeError):
+        if is_connect(self.spark):
             return None
+        found = cast(Any, self.spark)._jvm.org.apache.spark.sql.delta.DeltaLog
+        return found if isinstance(found, JavaClass) else None
 
     def delete(self, condition: Column) -> None:
         """Deletes by a MERGE with one row, the only way in a Connect session. condition: refers to columns `t.…`."""
