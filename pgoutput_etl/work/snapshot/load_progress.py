@@ -53,9 +53,10 @@ class LoadProgress:
         self.done += size
 
     def report(self, rows: int) -> None:
-        """rows: that were read last."""
+        """rows: that were read last, about so many; 0 if unknown."""
         seconds = time.monotonic() - self.read_since
-        self._report(f"read {rows:,} rows in {seconds:.1f} s, {rows / seconds:,.0f} per second", 0)
+        rate = f"read about {rows:,} rows in {seconds:.1f} s, {rows / seconds:,.0f} per second"
+        self._report(rate if rows else f"read in {seconds:.1f} s", 0)
 
     def _report(self, text: str, beside: float) -> None:
         """beside: bytes that were read, beside those of tables that are done."""

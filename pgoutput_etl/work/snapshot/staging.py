@@ -13,7 +13,6 @@ from pathlib import Path
 from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from pgoutput_etl.config.chosen_tables import matching_names
 from pgoutput_etl.config.settings import Config
@@ -29,11 +28,9 @@ from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
 from pgoutput_etl.masking.mask_tuples import MaskedVersion
 from pgoutput_etl.masking.policy import masking_policy
-from pgoutput_etl.places import Place
 from pgoutput_etl.postgres.catalog import Catalog, read_catalog
 from pgoutput_etl.postgres.copy_format import copy_errors
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, Type
-from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import Since, TableState
 from pgoutput_etl.timestamps import microseconds_of
@@ -160,7 +157,7 @@ class Staging:
                 size = source.size(group)
                 with loading.reading(", ".join(r.full_name for r in group), size.rows, size.bytes):
                     self._write(path, source.blocks(copies))
-                loading.report(self._staged_rows(path, group))
+                loading.report(size.rows)
 
         unread = self._stage_all(groups, repair if request.repair else load)
         unread |= source.rewritten([relation.oid for relation in relations if relation.oid not in unread])
@@ -168,11 +165,6 @@ class Staging:
         described = (relations, catalog.types, catalog.known, repairs if request.repair else None, catalog.partitions)
         order = SnapshotOrder(moment.lsn, source.time, path, *described)
         return self._staged(order, skipped, unread)
-
-    def _staged_rows(self, path: str, relations: Iterable[Relation]) -> int:
-        own = F.col("relation").isin({relation.oid for relation in relations})
-        [found] = read_table(self.spark, Place(path)).where(own).agg(F.sum("rows").alias("rows")).collect()
-        return found["rows"] or 0
 
     def _stage_all(
         self, groups: Iterable[Sequence[Relation]], stage: Callable[[Sequence[Relation]], None]

@@ -143,6 +143,8 @@ def test_every_job_runs_through_a_connect_server_or_is_refused(
         assert "|  9|" in run("show", job.path("public", "t"), needs=())
         assert "public.bag" in run("inspect", "--spark", landing, needs=())
         run("init", landing, needs=())
+        run("validate")
+        run("demo", "--out", tmp_path / "demo", needs=())
         erasure = {"requested_by": "x", "reference": "1", "tables": [{"table": "public.t", "keys": [{"id": 1}]}]}
         (tmp_path / "erasure.yaml").write_text(json.dumps(erasure))
         refuse("forget", "--request", tmp_path / "erasure.yaml", "--execute")
