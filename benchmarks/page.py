@@ -104,6 +104,13 @@ def _late(part: Part) -> str:
     return f"{by_kind}\n{table(('requests of a night', 'tables', *places), rows[1])}"
 
 
+def _cold(part: Part) -> str:
+    return table(
+        ("command, with its start", "CPU seconds", "seconds"),
+        [(f["command"], f["cpu"], f["seconds"]) for f in part["found"]],
+    )
+
+
 def _work(part: Part) -> str:
     """Warm nights; executors' seconds are of Java and Python."""
     rows = []
@@ -215,6 +222,7 @@ _TABLES: dict[str, Callable[[Part], str]] = {
     "job": _job,
     "baselines": _baselines,
     "small": _small,
+    "cold": _cold,
     "late": _late,
     "terabyte": _terabyte,
     "merge": _merge,
