@@ -319,13 +319,15 @@ def spark_command(
     extra: tuple[click.Option, ...] = (),
     sources: SourceUse[Q] | None = None,
     is_published: Callable[[Q], bool] = lambda _: False,
+    is_light: Callable[[Config, Q], bool] = lambda _config, _request: False,
 ) -> Command:
     """The command of a job that runs in a Spark session. imported: imports the job's work and returns it. is_published:
-    True for a request whose run the configured metrics, lineage, and notifications are about."""
+    True for a request whose run the configured metrics, lineage, and notifications are about. is_light: True if there
+    is little work."""
 
     def work(request: Q, config: Config, output: OutputOptions) -> PrintedReport:
         def run() -> PrintedReport:
-            with session(name, config) as spark:
+            with session(name, config, is_light(config, request)) as spark:
                 return imported()(spark, config, request, ProgressPrinter(output.quiet))
 
         return _published(name, config, run) if is_published(request) else run()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
 from pgoutput_etl.jobs.each_source import SourceUse
+from pgoutput_etl.work.files.light_work import has_few_rows
 from pgoutput_etl.work.upkeep.request import MaintainRequest
 
 EXAMPLE = "./spark-submit.sh jobs/maintain.py --config conf/local.yaml --keep-days 30 --execute"
@@ -30,5 +31,6 @@ COMMAND = spark_command(
     MaintainRequest,
     _job,
     sources=EACH_SOURCE,
+    is_light=lambda config, _: has_few_rows(config),
     is_published=lambda request: request.execute,
 )

@@ -11,10 +11,14 @@ affected.
 
 from __future__ import annotations
 
+from pgoutput_etl.config.settings import Config
+from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.jobs.command import PrintedReport, SparkJob, spark_command
 from pgoutput_etl.jobs.parser import printing
 from pgoutput_etl.postgres.catalog import QUERY
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
+
+_FEW_BYTES = 1 << 25  # of a database; an empty one has a quarter of it
 
 EXAMPLE = (
     "PGUSER=etl PGPASSWORD=… ./spark-submit.sh jobs/snapshot.py --config conf/local.yaml --tables 'public.*' "
@@ -40,6 +44,17 @@ def _job() -> SparkJob[SnapshotRequest]:
     )
 
 
+def _is_light(_: Config, request: SnapshotRequest) -> bool:
+    if request.server is None:
+        return False
+    from pgoutput_etl.postgres.live_server import database_bytes
+
+    try:
+        return database_bytes(request.url) <= _FEW_BYTES
+    except PgoutputEtlError:
+        return False  # the job says so
+
+
 COMMAND = spark_command(
     "snapshot",
     __doc__,
@@ -48,4 +63,5 @@ COMMAND = spark_command(
     _job,
     (CATALOG_QUERY,),
     is_published=lambda request: not request.checks_only,
+    is_light=_is_light,
 )

@@ -14,6 +14,7 @@ from pgoutput_etl.answers.verify.request import VerifyRequest
 from pgoutput_etl.config.settings import Config
 from pgoutput_etl.jobs.command import SparkJob, printed, spark_command
 from pgoutput_etl.jobs.each_source import SourceUse
+from pgoutput_etl.work.files.light_work import has_few_rows
 
 EXAMPLE = (
     "PGPASSWORD=… ./spark-submit.sh jobs/verify.py --config conf/local.yaml --server postgresql://etl@db:5432/shop"
@@ -41,5 +42,6 @@ COMMAND = spark_command(
     VerifyRequest,
     _job,
     sources=EACH_SOURCE,
+    is_light=lambda config, _: has_few_rows(config),
     is_published=lambda request: request.of_server and not request.begin,
 )

@@ -20,7 +20,7 @@ from pgoutput_etl.console import Progress
 from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.errors import PgoutputEtlError, RunError, TableError, coded, own_lines
 from pgoutput_etl.lsn import parse_lsn
-from pgoutput_etl.postgres.queries import POSITION, SESSION, literal
+from pgoutput_etl.postgres.queries import DATABASE_BYTES, POSITION, SESSION, literal
 from pgoutput_etl.postgres.sql_states import has_no_values, is_of_one_table
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -84,6 +84,12 @@ def ask_server(url: str, query: str) -> list[dict[str, Any]]:
     with server_errors(), _connection(url) as connection:
         connection.execute(SESSION.encode())
         return _rows(connection, query)
+
+
+def database_bytes(url: str) -> int:
+    """Of the whole database on the server's storage. Raises RunError."""
+    [row] = ask_server(url, DATABASE_BYTES)
+    return int(row["bytes"])
 
 
 def _rows(connection: Connection, query: str) -> list[dict[str, Any]]:

@@ -55,6 +55,8 @@ POSITION = (
     "AS lsn, current_setting('server_version_num')::int AS version"
 )
 
+DATABASE_BYTES = "SELECT pg_database_size(current_database()) AS bytes"
+
 TIME = "SELECT (extract(epoch FROM now() - timestamptz '2000-01-01 00:00:00+00') * 1000000)::bigint AS time"
 
 

@@ -1,4 +1,4 @@
-"""Recognizes a night so small that the JVM ends before its optimizing compiler and parallel collector pay off."""
+"""Recognizes work so small that the JVM ends before its optimizing compiler and parallel collector pay off."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ def is_light(config: Config) -> bool:
         begun = Path(ledger.path, "batches", "_delta_log")
         since = max((path.stat().st_mtime for path in begun.glob("*.json")), default=0.0)
         return _landed_since(landing.path, since) <= _BYTES and (not since or _stored_rows(config) <= _ROWS)
+    except (OSError, PgoutputEtlError):
+        return False
+
+
+def has_few_rows(config: Config) -> bool:
+    """True if all tables together have few rows. False if this can't be found out quickly without Spark."""
+    try:
+        ledger = place_of(config.state.root, {}, "state.root")
+        return not config.spark.get("spark.remote") and ledger.s3 is None and _stored_rows(config) <= _ROWS
     except (OSError, PgoutputEtlError):
         return False
 

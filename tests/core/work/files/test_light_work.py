@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pgoutput_etl.work.files import light_work
-from pgoutput_etl.work.files.light_work import is_light
+from pgoutput_etl.work.files.light_work import has_few_rows, is_light
 from tests.support.small_ledger import SmallLedger
 
 NIGHT = datetime(2026, 11, 1, 3, tzinfo=timezone.utc)
@@ -59,6 +59,8 @@ def test_large_tables_are_no_light_work(
     ledger.finish(1, NIGHT, 100, [table(5000)])
     ledger.finish(2, NIGHT, 200, [table(count) for count in rows])
     assert is_light(ledger.config()) is expected
+    assert has_few_rows(ledger.config()) is expected
+    assert not has_few_rows(ledger.config("state.root=abfss://lake@store/ledger"))
 
 
 @pytest.mark.parametrize(
