@@ -52,11 +52,12 @@ class LoadProgress:
             thread.join()
         self.done += size
 
-    def report(self, rows: int) -> None:
-        """rows: that were read last, about so many; 0 if unknown."""
+    def report(self, rows: int | None) -> None:
+        """rows: that were read last; None if unknown."""
         seconds = time.monotonic() - self.read_since
-        rate = f"read about {rows:,} rows in {seconds:.1f} s, {rows / seconds:,.0f} per second"
-        self._report(rate if rows else f"read in {seconds:.1f} s", 0)
+        counted = "read" if rows is None else f"read {rows:,} rows"
+        rate = "" if rows is None else f", {rows / seconds:,.0f} per second"
+        self._report(f"{counted} in {seconds:.1f} s{rate}", 0)
 
     def _report(self, text: str, beside: float) -> None:
         """beside: bytes that were read, beside those of tables that are done."""

@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
 
 from pgoutput_etl.config.chosen_tables import matching_names
 from pgoutput_etl.config.settings import Config
@@ -23,6 +24,7 @@ from pgoutput_etl.ingest.listing import reading_files
 from pgoutput_etl.ledger.archive import LedgerArchive
 from pgoutput_etl.ledger.private_folders import FOLDERS, private_folders
 from pgoutput_etl.load.holding import FAULTS, held_reason
+from pgoutput_etl.load.rewrite import awaited
 from pgoutput_etl.load.summary import TableSummary
 from pgoutput_etl.lsn import format_lsn
 from pgoutput_etl.masking.mask_rows import MaskingPolicy
@@ -31,6 +33,7 @@ from pgoutput_etl.masking.policy import masking_policy
 from pgoutput_etl.postgres.catalog import Catalog, read_catalog
 from pgoutput_etl.postgres.copy_format import copy_errors
 from pgoutput_etl.protocol.messages import Relation, RelationColumn, Type
+from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.targets.plan import Since, TableState
 from pgoutput_etl.timestamps import microseconds_of
@@ -156,8 +159,8 @@ class Staging:
                 copies = [copy for table in inserts for copy in source.copies(table)]
                 size = source.size(group)
                 with loading.reading(", ".join(r.full_name for r in group), size.rows, size.bytes):
-                    self._write(path, source.blocks(copies))
-                loading.report(size.rows)
+                    rows = self._write(path, source.blocks(copies))
+                loading.report(rows)
 
         unread = self._stage_all(groups, repair if request.repair else load)
         unread |= source.rewritten([relation.oid for relation in relations if relation.oid not in unread])
@@ -328,8 +331,14 @@ class Staging:
     def _version(self, relation: Relation, policy: MaskingPolicy | None) -> MaskedVersion | None:
         return None if policy is None else policy.of_relation(self.archive.relations.definitions.typed(relation))
 
-    def _write(self, path: str, blocks: DataFrame) -> None:
+    def _write(self, path: str, blocks: DataFrame) -> int | None:
+        """Returns the number of rows, if Spark tells."""
+        counts = None if is_connect(self.spark) else Observation()
+        if counts is not None:
+            blocks = blocks.observe(counts, F.sum("rows").alias("rows"))
         blocks.write.format("delta").mode("append").save(path)
+        found = None if counts is None else awaited(counts)
+        return None if found is None else found["rows"] or 0
 
 
 def _is_loaded(state: TableState, lsn: int) -> bool:

@@ -31,6 +31,7 @@ from pgoutput_etl.load.rebuild import Rebuild
 from pgoutput_etl.load.writer import Writer
 from pgoutput_etl.protocol.messages import PgoutputMessage
 from pgoutput_etl.spark import retries
+from pgoutput_etl.spark.delta_files import DeltaFiles
 from pgoutput_etl.spark.delta_write import DeltaWrite
 from pgoutput_etl.spark.session import is_running
 from pgoutput_etl.work.backfill.request import BackfillRequest
@@ -52,7 +53,8 @@ CALLS: tuple[tuple[type, str], ...] = (
     (DataFrameWriter, "save"),
     (DataFrameReader, "load"),
     (SparkSession, "sql"),
-    *((DeltaWrite, name) for name in ("read", "commit")),
+    (DeltaFiles, "read"),
+    (DeltaWrite, "commit"),
 )
 
 REASONS = ("Spark or Delta Lake failed: ", "Delta refuses the layout of ")
