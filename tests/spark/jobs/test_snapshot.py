@@ -21,7 +21,7 @@ from pgoutput_etl.ledger.batch import Batch
 from pgoutput_etl.ledger.ledger import DeltaLedger
 from pgoutput_etl.postgres.copy_format import tuple_of
 from pgoutput_etl.protocol.framing import COPY_SIGNATURE
-from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, ReplicaIdentity
+from pgoutput_etl.protocol.messages import PgoutputMessage, Relation, ReplicaIdentity, Truncate
 from pgoutput_etl.scan.blocks import BLOCK_SCHEMA, BlockKind
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.targets.plan import KeyRanges
@@ -121,9 +121,15 @@ class Server:
         return [insert(*row, oid=BAG)]
 
     def night(self, first: int, last: int) -> list[PgoutputMessage]:
-        """Transactions first to last, counted from 1, as a newly connected receiver lands them."""
-        begin, *rest = [message for _, messages in self.sent[first - 1 : last] for message in messages]
-        return [begin, *TABLES, *rest]
+        """Transactions first to last, counted from 1, as a newly connected receiver lands them: each table is described
+        before its first change. A server that describes two in a row means a partition and its root."""
+        unsent = {described.oid: described for described in TABLES}
+        landed: list[PgoutputMessage] = []
+        for message in (message for _, messages in self.sent[first - 1 : last] for message in messages):
+            oid = message.relation_oids[0] if isinstance(message, Truncate) else getattr(message, "relation_oid", None)
+            landed += [unsent.pop(oid)] if oid in unsent else []
+            landed.append(message)
+        return landed
 
 
 def ordered(rows: Iterable[Row]) -> list[Row]:
