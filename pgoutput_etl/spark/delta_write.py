@@ -118,8 +118,10 @@ def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
     transaction = _transaction(spark, log)
     snapshot = transaction.snapshot()
     files = known_files(spark, log, snapshot, most)
-    applications = None if files is None else snapshot.checksumOpt().get().setTransactions()
-    if files is None or applications is None or not applications.isDefined():
+    if files is None:
+        return None
+    applications = snapshot.checksumOpt().get().setTransactions()
+    if not applications.isDefined():
         return None
     transaction.readWholeTable()
     java = cast(Any, spark)._jvm

@@ -14,7 +14,7 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import delta_table, folder_of, read_table
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.session import session_settings
-from pgoutput_etl.work.upkeep.table_upkeep import DeltaFolder
+from pgoutput_etl.work.upkeep.table_upkeep import DeltaFolder, versions_of_log
 
 _AT_ONCE = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
 
@@ -75,8 +75,8 @@ def newest_version(spark: SparkSession, path: Place) -> int:
 
 def _delete_log(spark: SparkSession, path: Place) -> None:
     """Deletes the log's files of versions before the newest checkpoint."""
-    log = ObjectFolder(spark, f"{folder_of(spark, path)}/_delta_log")
-    versions = {name: int(number) for name in log.names("") if (number := name.lstrip(".").split(".", 1)[0]).isdigit()}
+    log = DeltaFolder(spark, path).log
+    versions = versions_of_log(log)
     newest = max(version for name, version in versions.items() if ".checkpoint." in name)
     for name, version in versions.items():
         if version < newest:

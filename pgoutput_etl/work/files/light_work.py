@@ -24,7 +24,7 @@ def is_light(config: Config) -> bool:
             return False
         begun = Path(ledger.path, "batches", "_delta_log")
         since = max((path.stat().st_mtime for path in begun.glob("*.json")), default=0.0)
-        return _landed_since(landing.path, since) <= _BYTES and (not since or _stored_rows(config) <= _ROWS)
+        return _landed_since(landing.path, since) <= _BYTES and (not since or has_few_rows(config))
     except (OSError, PgoutputEtlError):
         return False
 

@@ -106,7 +106,8 @@ class DeltaUpkeep:
         return self.ledger.store.path(name)
 
     def obsolete_rows(self, rule: RetentionRule) -> int:
-        numbers = self.ledger.store.columns(rule.table, [rule.column]).column(rule.column)
+        # `redriven` is the number of a later batch, so no row of a batch from `before` on is obsolete by either column.
+        numbers = self.ledger.store.columns(rule.table, [rule.column], before=rule.before).column(rule.column)
         rows: int = pc.sum(pc.less(numbers, rule.before)).as_py() or 0
         if rule.table != "transactions" or not rows:
             return rows

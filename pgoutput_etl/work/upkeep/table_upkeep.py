@@ -55,6 +55,11 @@ def _without_console(spark: SparkSession) -> Iterator[None]:
         console.setOutDirect(before)
 
 
+def versions_of_log(log: ObjectFolder) -> dict[str, int]:
+    """The version that each file of a log belongs to, by its name; a hidden file is another one's checksum."""
+    return {name: int(number) for name in log.names("") if (number := name.lstrip(".").split(".", 1)[0]).isdigit()}
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaFolder:
     """A Delta table. place: a path, a name in a catalog, or a tag's rows in a table that several sources share. files:
@@ -68,6 +73,11 @@ class DeltaFolder:
     def path(self) -> Place:
         """The place of the whole table."""
         return self.place.table
+
+    @property
+    def log(self) -> ObjectFolder:
+        """The folder of Delta's log."""
+        return ObjectFolder(self.spark, f"{folder_of(self.spark, self.path)}/_delta_log")
 
     def exists(self) -> bool:
         return bool(self.files()) or is_delta_table(self.spark, self.path)
@@ -152,10 +162,9 @@ class DeltaFolder:
         """Number of commits that a reader of the log replays; None if this Spark can't tell."""
         if self._logs() is None:
             return None
-        names = ObjectFolder(self.spark, f"{folder_of(self.spark, self.path)}/_delta_log").names("")
-        versions = [(int(name.split(".", 1)[0]), name) for name in names if name.split(".", 1)[0].isdigit()]
-        checkpoint = max((version for version, name in versions if ".checkpoint." in name), default=-1)
-        return sum(version > checkpoint and name.endswith(".json") for version, name in versions)
+        versions = versions_of_log(self.log)
+        checkpoint = max((version for name, version in versions.items() if ".checkpoint." in name), default=-1)
+        return sum(version > checkpoint and name.endswith(".json") for name, version in versions.items())
 
     def checkpoint(self) -> str | None:
         """Writes a checkpoint, so that readers need not replay the log. Returns the reason if this Spark can't."""
