@@ -52,8 +52,8 @@ def _with_sequence_and_old_key(events: DataFrame, shape: TableShape) -> DataFram
 
 
 def _as_target(events: DataFrame, shape: TableShape) -> DataFrame:
-    """A row that moved to another key is one change, an UPDATE. In a table without a key an UPDATE is two changes: the
-    old row is deleted, the new one inserted."""
+    """A row that moved to another key becomes one change, an UPDATE. In a table without a key, an UPDATE becomes two
+    changes: the old row is deleted, and the new one inserted."""
     changes = events.where(F.col("_op") != MOVED_OUT)
     values = {
         **target_values(shape),
@@ -66,7 +66,7 @@ def _as_target(events: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _unchanged(shape: TableShape) -> Column:
-    """Names of the columns whose unchanged values were not sent; NULL instead of an empty array."""
+    """The names of columns whose unchanged values were not sent; NULL instead of an empty array."""
     empty = F.array().cast("array<string>")
     found = (F.when(F.col(f"u{i}"), F.array(F.lit(shape.columns[i].name))).otherwise(empty) for i in shape.toast)
     names = F.concat(empty, *found)

@@ -69,17 +69,17 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: DataFrame) -
 def _rewrite(
     table: TableCommit, shape: TableShape, rows: DataFrame, deletes: DataFrame, delete_count: int
 ) -> WriteResult:
-    """rows: the inserted rows. deletes: `delete_count` DELETEs, settled, of rows in the target."""
+    """rows: the inserted rows. deletes: the `delete_count` settled DELETEs of rows in the target."""
     target = tagged_target(table.spark, table.place, shape.columns)
     before, inserted = target.count(), rows.count()
     gone = None
-    if has_change_feed(table.spark, table.place):  # the feed of an overwrite has all rows
+    if has_change_feed(table.spark, table.place):  # an overwrite would put all rows into the feed
         gone = deletes.select("gone").distinct().localCheckpoint()
         target = with_content_among(target, gone, shape)
     after = _with_changes(target, rows, deletes, shape)
     if gone is None:
         result = overwrite(table, after)
-        total = result.inserted  # Delta reports every row of the overwritten table
+        total = result.inserted  # Delta counts every row of the overwritten table as inserted
     else:
         result = replace_equal_rows(table, shape, gone, after)
         total = before + result.inserted - result.deleted
@@ -88,7 +88,7 @@ def _rewrite(
 
 
 def with_content_among(target: DataFrame, gone: DataFrame, shape: TableShape) -> DataFrame:
-    """The target's rows that equal one of the contents `gone`."""
+    """The target's rows whose content is in `gone`."""
     equal = rows_with_content(target, shape).join(gone, F.col("content") == F.col("gone"), "left_semi")
     return equal.select("row.*")
 
@@ -96,8 +96,8 @@ def with_content_among(target: DataFrame, gone: DataFrame, shape: TableShape) ->
 def replace_equal_rows(
     table: TableCommit, shape: TableShape, gone: DataFrame, rows: DataFrame, where: Column | None = None
 ) -> WriteResult:
-    """Deletes all rows that equal one of the contents `gone`, and inserts others, in a MERGE, whose change feed has no
-    other row. where: a condition on rows `t` to delete."""
+    """In one MERGE, deletes every row whose content is in `gone` and inserts `rows`. The change feed gets no other
+    rows. where: an additional condition on the rows `t` to delete."""
     marks = gone.select(F.lit(None).cast(StructType(rows.schema.fields)).alias("row"), "gone")
     new = rows.select(F.struct(*map(quoted, rows.columns)).alias("row"))
     source = new.withColumn("gone", F.lit(None).cast(gone.schema["gone"].dataType)).union(marks).localCheckpoint()
@@ -113,5 +113,5 @@ def replace_equal_rows(
 
 
 def _with_changes(target: DataFrame, rows: DataFrame, deletes: DataFrame, shape: TableShape) -> DataFrame:
-    # The target may have columns of the user's own.
+    # The target may have columns that users added.
     return survivors(target, deletes, shape).select("row.*").unionByName(rows, allowMissingColumns=True)

@@ -1,4 +1,4 @@
-"""Which of a bag's stored rows each DELETE takes."""
+"""Decides which stored row of a bag each DELETE removes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pgoutput_etl.changes.bag import Bag, Values, may_be_rows, value_of
 from pgoutput_etl.load.net_effect import any_of, event_content, rows_with_content
 from pgoutput_etl.schema.table_shape import NEVER, TableColumn, TableShape
 
-_MOST_ROWS = 100_000  # that a task compares one by one; where more are alike, a stale row is not found
+_MOST_ROWS = 100_000  # compared one by one in a task; among more candidates, no stale row is looked for
 
 
 def ranked(deletes: DataFrame, shape: TableShape) -> DataFrame:
-    """DELETEs of stored rows, each with the row that it takes: `gone`, its content, and `nth`, its rank among equal
-    rows, the newest first. deletes: with `_seq`."""
+    """Adds to DELETEs of stored rows the row that each removes: `gone`, its content, and `nth`, its rank among equal
+    rows, newest first. deletes: with `_seq`."""
     in_order = Window.partitionBy("gone").orderBy("_seq")
     return deletes.withColumn("gone", event_content(shape)).withColumn("nth", F.row_number().over(in_order))
 
 
 def settled(deletes: DataFrame, stored: DataFrame, shape: TableShape) -> DataFrame:
-    """DELETEs as of `ranked`; one without an equal row takes the row that it means (changes/bag.py), and has `proven`.
-    stored: the table's current rows."""
+    """Like `ranked`, but a DELETE without an equal row removes the stale row that it refers to (changes/bag.py); its
+    `proven` is an LSN, otherwise NULL. stored: the table's current rows."""
     deletes = deletes.withColumn("proven", F.lit(None).cast("long"))
     if not shape.changed_at and not _has_row(deletes, shape):
         return deletes
@@ -53,24 +53,24 @@ def settled(deletes: DataFrame, stored: DataFrame, shape: TableShape) -> DataFra
 
 
 def survivors(stored: DataFrame, deletes: DataFrame, shape: TableShape) -> DataFrame:
-    """Rows of the table, as `row`, that no DELETE takes."""
+    """The table's rows, as `row`, that no DELETE removes."""
     rows = rows_with_content(stored, shape).withColumn("rank", _rank("content", "row._pg_commit_lsn"))
     is_taken = (F.col("content") == F.col("gone")) & (F.col("rank") == F.col("nth"))
     return rows.join(deletes.select("gone", "nth"), is_taken, "left_anti").select("row")
 
 
 def _rank(content: str, lsn: str) -> Column:
-    """A row's rank among equal rows, the newest first."""
+    """A row's rank among equal rows, newest first."""
     return F.row_number().over(Window.partitionBy(content).orderBy(F.desc(lsn)))
 
 
 def may_be_stale(shape: TableShape) -> bool:
-    """True if the server may have changed values without sending them, in a way that old tuples show."""
+    """True if the server may have changed values without sending them and old tuples can reveal it."""
     return bool(shape.changed_at or may_be_rows(_live(shape)))
 
 
 def _has_row(deletes: DataFrame, shape: TableShape) -> bool:
-    """True if a DELETE has a value that may be a composite, which changes of its type make stale."""
+    """True if a DELETE has a value that may be a composite, which goes stale when its type changes."""
     may_be = may_be_rows(_live(shape))
     if not may_be:
         return False
@@ -79,7 +79,7 @@ def _has_row(deletes: DataFrame, shape: TableShape) -> bool:
 
 
 def _unchanged(content: Column, shape: TableShape) -> Column:
-    """The part of a row's content that no change of columns or types can have made stale."""
+    """The values of a row's content that no change of columns or types can have made stale."""
     live, may_be = _live(shape), may_be_rows(_live(shape))
     kept = [n for n, changed_at in enumerate(_changed_at(shape)) if changed_at == NEVER and n not in may_be]
     names = [live[n].name for n in kept]
@@ -88,18 +88,19 @@ def _unchanged(content: Column, shape: TableShape) -> Column:
 
 
 def _live(shape: TableShape) -> Sequence[TableColumn]:
-    """The columns that a content has, in its order."""
+    """The columns that make up a content, in its order."""
     return [column for column in shape.columns if not column.retired]
 
 
 def _changed_at(shape: TableShape) -> Sequence[int]:
-    """The LSN of the last change of each column that a content has."""
+    """The LSN of the last change of each column in a content."""
     changed_at = shape.changed_at or [NEVER] * len(shape.columns)
     return [lsn for column, lsn in zip(shape.columns, changed_at, strict=True) if not column.retired]
 
 
 def _found(both: DataFrame, shape: TableShape) -> DataFrame:
-    """Per DELETE that takes a row `_seq`, `_gone`, `_nth`, `_proven`. both: rows and DELETEs, which have a `_seq`."""
+    """`_seq`, `_gone`, `_nth`, and `_proven` of each DELETE that removes a row. both: stored rows, and DELETEs, whose
+    `_seq` is not NULL."""
     live, changed_at = _live(shape), _changed_at(shape)
 
     def find(group: pa.Table) -> pa.Table:
@@ -130,6 +131,6 @@ def _found(both: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _values(content: dict[str, object], names: Sequence[str]) -> Values:
-    """Values of a row's content, each with its entry in `_pg_unrepresentable`."""
+    """The values of a row's content, each with its entry in `_pg_unrepresentable`."""
     entries = {entry["key"]: entry["value"] for entry in content[f"p{len(names)}"] or ()}  # type: ignore[attr-defined]
     return tuple(value_of(content[f"p{n}"], entries, name) for n, name in enumerate(names))

@@ -1,4 +1,4 @@
-"""The keys of a batch's INSERTs into one table, from events on the driver or from blocks on executors."""
+"""The keys that a batch inserts into one table, from events on the driver or blocks on executors."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pgoutput_etl.schema.table_shape import TableShape
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 
-_BUCKET_ROWS = 1 << 21  # rows whose key hashes one task sorts
+_BUCKET_ROWS = 1 << 21  # most rows whose key hashes one task sorts
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKeys:
-    """hashes: of the keys (changes/key_facts.py); None if equal keys can't be recognized."""
+    """hashes: the keys' hashes (changes/key_facts.py); None if equal keys can't be recognized."""
 
     facts: KeyFacts
     hashes: KeyHashes | DataFrame | None
 
     def may_include(self, others: KeyHashes) -> bool:
-        """True if a key has one of these hashes, or if that is unknown."""
+        """True if a key has one of these hashes, or if the hashes are unknown."""
         if self.hashes is None:
             return True
         if isinstance(self.hashes, np.ndarray):
@@ -55,8 +55,8 @@ def keys_of_events(events: pa.RecordBatch, shape: TableShape) -> BatchKeys:
 def keys_of_blocks(
     blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, inserts: int
 ) -> BatchKeys:
-    """Makes one pass over the table's blocks, which have only INSERTs, and types only the key columns. inserts:
-    approximate number."""
+    """Makes one pass over the table's blocks, which must contain only INSERTs, and decodes only the key columns.
+    inserts: approximate count."""
     buckets = inserts // _BUCKET_ROWS + 1
 
     def hash_keys(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

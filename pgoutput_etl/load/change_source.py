@@ -1,7 +1,7 @@
-"""Reads a table's change events per schema span, from a batch's blocks or from those of the archive.
+"""Reads a table's change events per schema span, from the blocks of a batch or of the whole archive.
 
-Tables with few changes are typed on the driver; one Spark job collects the blocks of all of them. For such a table
-starting Spark tasks costs more than the work itself.
+Tables with few changes are decoded on the driver, from one Spark job that collects the blocks of all of them. For such
+a table, starting Spark tasks costs more than the work itself.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 from pgoutput_etl.transactions.statistics import CommitWindow
 from pgoutput_etl.transactions.status_lookup import StatusLookup
 
-# Most bytes of blocks that the driver types: of one table, and of all tables together.
+# Limits on the bytes of blocks that the driver decodes: per table, and for all tables together.
 DRIVER_TABLE_BYTES = 1 << 20
 
 _DRIVER_BYTES = 1 << 26
 
-# Up to this many bytes of one table's changes, a single task computes the net effect, without a shuffle.
+# Up to this many bytes of one table's changes, a single task computes the net effect without a shuffle.
 SINGLE_TASK_BYTES = 1 << 26
 
-_BUCKETS = 8  # of keys, for each task
+_BUCKETS = 8  # of keys, per task
 
 _NO_ROWS = pa.RecordBatch.from_pylist([], ROW_SCHEMA)
 
@@ -65,9 +65,9 @@ def _events_of_rows(
 
 @dataclass(slots=True)
 class ChangeBlocks:
-    """The committed changes of tables. windows: the commits that count, by relation OID. finds_keys: INSERTs' keys are
-    looked up, in jobs of their own, because a write of distinct keys is cheaper. _local: the blocks that the driver
-    types, by relation OID."""
+    """The committed changes of tables. windows: commit ranges to apply, by relation OID. finds_keys: looks up the keys
+    of INSERTs in separate jobs, because rows with distinct keys are cheaper to write. _local: the blocks that the
+    driver decodes, by relation OID."""
 
     rows: MessageRows | CommittedBlocks
     windows: Mapping[int, CommitWindow]
@@ -75,7 +75,7 @@ class ChangeBlocks:
     _local: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
 
     def prepare(self, tasks: Iterable[TableTask]) -> None:
-        """Collects the blocks that the driver types. Must run before `events` and `event_log`."""
+        """Collects the blocks that the driver decodes. Call it before `events` and `event_log`."""
         room = _DRIVER_BYTES
         for task in sorted(tasks, key=lambda task: task.changes.size or 0):
             size = task.changes.size
@@ -150,7 +150,7 @@ class ChangeBlocks:
         return EventLog(events, task.changes.size, bool(task.changes.truncates), are_plain)
 
     def typed_events(self, task: TableTask, span: SchemaSpan) -> DataFrame:
-        """Every event but truncates, typed on executors."""
+        """All events except truncates, decoded on executors."""
         shape, window = span.shape, window_of(task, span, self.windows)
         blocks = _blocks_of_table(self.rows, shape)
         serial = self._serial(task, blocks, window, shape)
@@ -159,7 +159,7 @@ class ChangeBlocks:
         return _events_of_blocks(compaction.typed_events_of, blocks, self.rows.statuses, window, shape)
 
     def _local_rows(self, task: TableTask, shape: TableShape, window: Window) -> pa.RecordBatch:
-        """The rows of a table that the driver types, including truncates."""
+        """The rows of a table whose changes the driver decodes, including truncates."""
         parts = [rows_in(block, self.rows.statuses, window, True) for block in self._local[task.oid]]
         [rows] = pa.Table.from_batches(parts, ROW_SCHEMA).combine_chunks().to_batches() or [_NO_ROWS]
         return without_exchanges(rows, shape, _keeps_changes(task)) if _may_exchange_keys(task, shape) else rows
@@ -209,7 +209,7 @@ def _events_of_blocks(
 def _net_events(
     events_of: _EventsOf, blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape
 ) -> DataFrame:
-    """As `_events_of_blocks`, in shape.net_schema(). events_of: returns no two events with the same key."""
+    """Like `_events_of_blocks`, but in shape.net_schema(). events_of: must return at most one event per key."""
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for events in events_of(iterate_blocks(batches), statuses, window, shape):
@@ -219,7 +219,7 @@ def _net_events(
 
 
 def _exchanged(blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, size: int) -> DataFrame:
-    """As `_net_events`, of many changes: each task reduces those of some keys."""
+    """Like `_net_events`, for many changes: each task reduces the events of some of the keys."""
     partitions = size // SINGLE_TASK_BYTES + 1
     buckets = partitions * _BUCKETS  # several, because Spark may put two of them into one partition
 
@@ -239,7 +239,7 @@ def window_of(task: TableTask, span: SchemaSpan, windows: Mapping[int, CommitWin
 
 
 def _as_one(batches: Iterable[pa.RecordBatch], shape: TableShape) -> pa.RecordBatch:
-    """Combines the batches into one, even if there are none: Spark rejects an Arrow table that has list columns and no
+    """Concatenates the batches, even if there are none: Spark rejects an Arrow table that has list columns and no
     batch."""
     schema = shape.event_schema()
     combined = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()

@@ -1,4 +1,4 @@
-"""Makes single Delta commits: overwrite, append, move, empty, restore; reads back what a commit did."""
+"""Makes single Delta commits (overwrite, append, move, empty, restore) and reads back what a commit did."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class TargetRows(Enum):
 class WriteResult:
     """A table after its commit. inserted, updated, deleted: row counts from Delta or from the net effect.
 
-    not_found: deletes in a bag that matched no row, because the row is older than the slot or has values that were
-    never sent. rows: the table's total, if the commit reports it. mismatches: of the changes with the rows before the
-    commit; None without any. remarks: on the table's layout.
+    not_found: DELETEs in a bag that matched no row, because the row predates the slot or has values that were never
+    sent. rows: the table's row count, if the commit reports it. mismatches: changes that contradict the rows before the
+    commit; None without any. remarks: notes about the table's layout.
     """
 
     version: int
@@ -67,7 +67,7 @@ class WriteResult:
         return WriteResult(later.version, inserted, updated, deleted, not_found, rows, mismatches, remarks)
 
     def rows_after(self, rows: int | None) -> int | None:
-        """The table's total, given its total before the commit; None if unknown."""
+        """The table's row count, given the count before the commit; None if unknown."""
         if self.rows is not None or rows is None:
             return self.rows
         return rows + self.inserted - self.deleted
@@ -78,8 +78,8 @@ def has_rows(spark: SparkSession, path: Place) -> bool:
 
 
 def check_target_exists(spark: SparkSession, path: Place, version: int = -1, application: str | None = None) -> None:
-    """Raises TableError if the table is gone. version: that the application left; another source may have created a
-    table of the same name since."""
+    """Raises TableError if the table is gone. version: the version that the application last wrote; another source may
+    have created a table of the same name since."""
     exists = (is_in_catalog if path.is_in_catalog else is_delta_table)(spark, path)
     if not exists or (path.tag and version >= 0 and _is_another_table(spark, path, version, application)):
         raise TableError(
@@ -89,10 +89,10 @@ def check_target_exists(spark: SparkSession, path: Place, version: int = -1, app
 
 
 def overwrite(table: TableCommit, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
-    """Replaces the table's rows and schema, or creates the table. What the layout leaves open stays as it is.
+    """Replaces the table's rows and schema, or creates the table. Settings that the layout doesn't mention are kept.
 
-    One commit, and others for the parts of the layout that Delta takes only from a table that exists, and for the
-    columns of a table that several sources share.
+    Usually makes one commit; some parts of a layout need further ones, because Delta accepts them only for a table that
+    exists, and so do the columns of a table that several sources share.
     """
     if table.is_tagged:
         replace_tagged(table, rows, layout)
@@ -130,8 +130,8 @@ def overwrite(table: TableCommit, rows: DataFrame, layout: Layout = NO_LAYOUT) -
 
 
 def _is_another_table(spark: SparkSession, path: Place, version: int, application: str | None) -> bool:
-    """True if a shared table is newer than the application's rows. Delta forgets old commits: that none is the
-    application's is known only together with the table's first one."""
+    """True if a shared table was created after the application's last write. Delta forgets old commits, so the
+    application's absence from the history proves this only if the history still has the table's first commit."""
     commits = _history_with(spark, path, application)
     is_known = any(application_of(commit) == application for commit in commits)
     return commits[0].version < version or (not is_known and commits[-1].version == 0)
@@ -146,7 +146,7 @@ def append(table: TableCommit, rows: DataFrame) -> WriteResult:
 
 
 def initialize(table: TableCommit, rows: DataFrame, layout: Layout = NO_LAYOUT) -> WriteResult:
-    """Overwrites the table; the result has its total, because Delta reports every row as inserted."""
+    """Overwrites the table. The result has the table's row count, because Delta reports every row as inserted."""
     result = overwrite(table, rows, layout)
     return replace(result, rows=result.inserted)
 
@@ -159,9 +159,9 @@ def move(
     commit: DeltaTransaction,
     task: TableTask | None,
 ) -> None:
-    """Copies a table's rows at `old_version` from its old path over whatever is at the new path. task: of the table,
-    if it is known."""
-    # Another table may have taken the place meanwhile.
+    """Copies a table's rows at `old_version` from its old path over whatever is at the new path. task: the table's, if
+    known."""
+    # Another table may have been put at the old path since.
     is_own = is_as_recorded(operations_since(spark, old_path, old_version))
     stored = StoredLayout.of(spark, old_path) if is_own else None
     layout = NO_LAYOUT if stored is None else _layout_of_copy(spark, old_path, path, stored, task)
@@ -182,7 +182,8 @@ def move(
 def _layout_of_copy(
     spark: SparkSession, old_path: Place, path: Place, stored: StoredLayout, task: TableTask | None
 ) -> Layout:
-    """The stored layout. With AUTO, a renamed table keeps its features, and no other table gets or loses any."""
+    """The stored layout. With `readers: auto`, a renamed table keeps its features; other tables neither gain nor lose
+    any."""
     if task is None or task.shape.layout.readers is not Readers.AUTO:
         return stored.to_copy(PROPERTIES[stored.layout.readers])
     is_renamed = task.moved_from is not None and task.moved_from[0] == old_path
@@ -195,13 +196,14 @@ def _layout_of_copy(
 
 
 def _has_written(spark: SparkSession, place: Place, since: int, ledger: str) -> bool:
-    """True if a run of the ledger has made a commit after this version."""
+    """True if a run of this ledger has made a commit after `since`."""
     commits = commits_after(spark, place, since)
     return any((application_of(commit) or "").startswith(ledger) for commit in commits)
 
 
 def empty(spark: SparkSession, path: Place, commit: DeltaTransaction) -> None:
-    """Deletes all rows at a path that a table has left, if its table still exists. Time travel still reaches them."""
+    """Deletes all rows at a path that a table has left, if a table still exists there. Time travel still reaches
+    them."""
     if not is_delta_table(spark, path):
         return
     with session_settings(spark, commit.settings()) as session:
@@ -209,9 +211,9 @@ def empty(spark: SparkSession, path: Place, commit: DeltaTransaction) -> None:
 
 
 def restore(spark: SparkSession, path: Place, version: int | None, commit: DeltaTransaction) -> None:
-    """Undoes the application's commits after a version, or empties the table if the version is None. commit: of the
-    application whose commits are undone. Other programs' commits before them stay, and other applications' rows of a
-    shared table."""
+    """Undoes the application's commits after a version, or empties the table if the version is None. commit: identifies
+    the application. Earlier commits by other programs stay, and so do the rows of other applications in a shared
+    table."""
     if not is_delta_table(spark, path):
         return
     if path.tag:
@@ -231,8 +233,8 @@ def restore(spark: SparkSession, path: Place, version: int | None, commit: Delta
 
 
 def _start_of_own(spark: SparkSession, path: Place, version: int, application: str) -> int | None:
-    """The version before the application's first commit after a version and after its last restore; None without one.
-    On a platform that marks no commits, all may be the application's."""
+    """The version before the application's first commit that follows `version` and its last restore; None if there is
+    no such commit. On a platform that can't mark commits, every commit counts as the application's."""
     later = commits_after(spark, path, version)
     if not marks_commits(spark):
         return version if later else None
@@ -242,13 +244,13 @@ def _start_of_own(spark: SparkSession, path: Place, version: int, application: s
 
 
 def written(table: TableCommit) -> WriteResult:
-    """The result of the commit."""
+    """What the commit did."""
     return write_result(table.spark, table.place, table.transaction.application)
 
 
 def write_result(spark: SparkSession, path: Place, application: str) -> WriteResult:
-    """What the last commit that changed rows did, with the table's newest version. application: of the commits that
-    count in a shared table."""
+    """What the last commit that changed rows did, with the table's newest version. application: in a shared table, only
+    its commits count."""
     if path.tag:
         commits = _own_commits(spark, path, application)
         if not commits:  # Delta has forgotten them
@@ -261,23 +263,23 @@ def write_result(spark: SparkSession, path: Place, application: str) -> WriteRes
     if last.operation == "MERGE":
         counts = [last.metrics.get(f"numTargetRows{action}", 0) for action in ("Inserted", "Updated", "Deleted")]
     else:
-        # An overwrite of a tag's rows copies others that are in the same files.
+        # An overwrite of a tag's rows also copies rows of other tags from the same files.
         counts = [last.metrics.get("numOutputRows", 0) - last.metrics.get("numCopiedRows", 0), 0, 0]
     inserted, updated, deleted = counts
     return WriteResult(newest.version, inserted, updated, deleted)
 
 
-_RECENT = 50  # commits of all sources of a shared table, among which a run's own is usually found
+_RECENT = 50  # commits by all sources of a shared table; a run's own is usually among them
 
 
 def _own_commits(spark: SparkSession, path: Place, application: str | None) -> list[DeltaCommit]:
-    """An application's commits, newest first; at least the last one, if there is any."""
+    """The application's commits, newest first: at least its last one, if it has any."""
     commits = _history_with(spark, path, application)
     return [commit for commit in commits if application_of(commit) == application]
 
 
 def _history_with(spark: SparkSession, path: Place, application: str | None) -> list[DeltaCommit]:
-    """Commits of all applications, newest first: the recent ones if one is the application's, else all."""
+    """Commits by all applications, newest first: recent ones if the application's are among them, otherwise all."""
     recent = history_of(spark, path, _RECENT)
     is_enough = len(recent) < _RECENT or any(application_of(commit) == application for commit in recent)
     return recent if is_enough else history_of(spark, path)

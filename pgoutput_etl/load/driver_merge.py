@@ -1,9 +1,9 @@
-"""Writes small tables on the driver: the files of one are read, merged with the net changes, and written by Arrow, and
-committed without a Spark job. So are the first rows of a new table.
+"""Writes small tables on the driver, without a Spark job: reads a table's files, merges the net changes, and writes and
+commits new files with Arrow. Also writes the first rows of a new table.
 
-Each table takes milliseconds of Python instead of several plans of Spark. The result is that of the MERGE: the same
-rows, the same counts in the table's history. Whatever this module doesn't know about a table, a feature, a type, or a
-value, leaves the table to Spark.
+This takes milliseconds of Python per table instead of several Spark plans. The result equals that of a MERGE: the same
+rows, and the same counts in the table's history. A table with a feature, type, or value that this module doesn't know
+is left to Spark.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from pgoutput_etl.targets.modes import METADATA_COLUMNS, UNREPRESENTABLE_COLUMN
 from pgoutput_etl.targets.write_method import SMALL_BYTES
 from pgoutput_etl.types import Storage
 
-# Properties that say which columns have statistics: then none has any.
+# Properties that choose the columns with statistics. If one is set, the files get no statistics.
 _STATISTICS = ("delta.dataSkippingNumIndexedCols", "delta.dataSkippingStatsColumns")
 
-# Spark takes dates before 1582 in other programs' files for those of another calendar, if a setting says so.
+# If a setting says so, Spark reads dates before 1582 in other programs' files in the old calendar.
 _WRITER = "org.apache.spark.version"
 
 Flags = npt.NDArray[np.bool_]
@@ -45,8 +45,8 @@ Flags = npt.NDArray[np.bool_]
 def write_on_driver(
     table: TableCommit, shape: TableShape, net: pa.RecordBatch, before: TargetRows, is_few: bool
 ) -> WriteResult | None:
-    """Writes a table's net changes (shape.net_schema(), one per key; of a bag, INSERTs) as one Delta commit. Creates
-    the table if it is missing. None, before anything is written, if the table is one for Spark. is_few: the table is
+    """Writes a table's net changes (shape.net_schema(), one per key; for a bag, INSERTs) as one Delta commit. Creates
+    the table if it is missing. Returns None, with nothing written, if Spark must write the table. is_few: the table is
     known to have few rows."""
     if table.is_tagged or not table.options or net.nbytes > SMALL_BYTES:
         return None
@@ -55,7 +55,7 @@ def write_on_driver(
             return _create(table, shape, net)
         return _merge(table, shape, net) if is_few else None
     except (OSError, pa.ArrowException):
-        return None  # a file is gone, is damaged, or can't be written: Spark says so
+        return None  # a file is missing, damaged, or can't be written: Spark will report it
 
 
 def _create(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteResult | None:
@@ -84,7 +84,7 @@ def _merge(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteR
     if transaction is None or columns is None:
         return None
     if transaction.applications.get(table.application, -1) >= table.transaction.batch:
-        return written(table)  # a run that died has written it
+        return written(table)  # by a run that died
     news = _news(net, shape, columns)
     if shape.is_bag:
         added = _Merged.added(net, columns).commit(transaction, table, columns, news)
@@ -95,7 +95,7 @@ def _merge(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteR
 
 
 def _is_odd(shape: TableShape, i: int, net: pa.RecordBatch) -> bool:
-    """True if the key column can have values that its own values don't show."""
+    """True if equal values of the key column may belong to different keys."""
     column_type = shape.columns[i].type
     return column_type.storage is not Storage.PLAIN or (
         column_type.may_be_unrepresentable and net.column("_unrep").null_count < net.num_rows
@@ -103,7 +103,7 @@ def _is_odd(shape: TableShape, i: int, net: pa.RecordBatch) -> bool:
 
 
 def _news(net: pa.RecordBatch, shape: TableShape, columns: Mapping[str, StoredColumn]) -> pa.Table:
-    """The net rows as rows of the table, also those of deleted rows."""
+    """The net rows in the table's columns, including those that delete a row."""
     values = {column.name: net.column(f"c{i}") for i, column in enumerate(shape.columns)}
     metadata = ("_lsn", "_ts", "_xid", "_unrep")
     values |= {name: net.column(column) for name, column in zip(METADATA_COLUMNS, metadata, strict=True)}
@@ -120,7 +120,7 @@ def _without_empty(entries: pa.Array) -> pa.Array:
 
 
 def _as_map(entries: pa.Array, kind: pa.DataType) -> pa.Array:
-    """entries: lists of key and value."""
+    """entries: lists of (key, value)."""
     if entries.null_count == len(entries):
         return pa.nulls(len(entries), kind)
     pairs = [None if row is None else [(entry["key"], entry["value"]) for entry in row] for row in entries.to_pylist()]
@@ -129,8 +129,8 @@ def _as_map(entries: pa.Array, kind: pa.DataType) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class _Merged:
-    """A merge of stored rows with net rows. gone: stored rows whose key a net row has. is_stored: net rows whose key a
-    stored row has."""
+    """Stored rows merged with net rows. gone: flags of the stored rows whose key a net row has. is_stored: flags of the
+    net rows whose key a stored row has."""
 
     stored: pa.Table
     net: pa.RecordBatch
@@ -140,7 +140,7 @@ class _Merged:
 
     @classmethod
     def added(cls, net: pa.RecordBatch, columns: Mapping[str, StoredColumn]) -> _Merged:
-        """Of rows that are added, whatever is stored."""
+        """Net rows to append, regardless of the stored rows."""
         nothing = pa.schema([pa.field(name, column.kind) for name, column in columns.items()]).empty_table()
         return cls(nothing, net, np.zeros(0, bool), np.zeros(net.num_rows, bool), _flags(net.column("_delete")))
 
@@ -148,7 +148,7 @@ class _Merged:
     def of(cls, stored: pa.Table, net: pa.RecordBatch, shape: TableShape) -> _Merged | None:
         codes = _codes(stored, net, shape)
         if codes is None or len(np.unique(codes[: stored.num_rows])) < stored.num_rows:
-            return None  # not by this package: a MERGE fails, or changes all of them
+            return None  # duplicate keys from another writer: a MERGE fails, or changes all of them
         of_stored, of_net = codes[: stored.num_rows], codes[stored.num_rows :]
         deletes = _flags(net.column("_delete"))
         return cls(stored, net, np.isin(of_stored, of_net), np.isin(of_net, of_stored), deletes)
@@ -160,7 +160,7 @@ class _Merged:
         kept = self.stored.filter(pa.array(~self.gone)) if self.gone.any() else None
         inserted, updated, deleted = (int(flags.sum()) for flags in self._effects())
         rows = self.stored.num_rows + inserted - deleted
-        # Without a change of a stored row, the new ones get a file of their own.
+        # If no stored row changes, the new rows get their own file.
         content = written_rows if kept is None else pa.concat_tables([kept, written_rows])
         content = content.rename_columns([columns[name].stored for name in content.column_names])
         removed = () if kept is None else transaction.table.files
@@ -181,11 +181,11 @@ class _Merged:
         return WriteResult(version, inserted, updated, deleted, rows=rows, mismatches=self._mismatches())
 
     def _effects(self) -> tuple[Flags, Flags, Flags]:
-        """Net rows that are inserted, that update a row, and that delete one."""
+        """Flags of the net rows that insert, update, and delete a row."""
         return ~self.deletes & ~self.is_stored, ~self.deletes & self.is_stored, self.deletes & self.is_stored
 
     def _mismatches(self) -> Mismatches | None:
-        """As load.mismatches.counted."""
+        """Like load.mismatches.counted."""
         chain = self.net.column("_chain")
         op = pc.struct_field(chain, "op")
         numbers = {name: _numbers(pc.struct_field(chain, name)) for name in ("lsn", "xid", "missing", "doubled")}
@@ -216,8 +216,8 @@ def _flags(values: pa.Array) -> Flags:
 
 
 def _codes(stored: pa.Table, net: pa.RecordBatch, shape: TableShape) -> Integers | None:
-    """A number per key, the same for equal keys, of stored rows and then of net rows. None if columns alone don't show
-    which keys are equal."""
+    """An integer per key, equal for equal keys: first those of stored rows, then those of net rows. None if the key
+    columns alone don't determine which keys are equal."""
     if any(shape.columns[i].type.may_be_unrepresentable for i in shape.key):
         unrepresentable = stored.column(UNREPRESENTABLE_COLUMN)
         if unrepresentable.null_count < stored.num_rows:
@@ -232,7 +232,7 @@ def _codes(stored: pa.Table, net: pa.RecordBatch, shape: TableShape) -> Integers
 
 
 def _file(rows: pa.Table, columns: Mapping[str, StoredColumn], spark_version: str) -> bytes:
-    """rows: by the columns' names in Parquet."""
+    """rows: in columns named as in Parquet."""
     schema = pa.schema([column.field for column in columns.values()], {_WRITER: spark_version})
     sink = io.BytesIO()
     pq.write_table(rows.cast(schema), sink, compression="snappy", store_schema=False)

@@ -1,6 +1,6 @@
 """Migrates a target's columns before the rows of a new schema span are merged.
 
-Changes that need only Delta's log (add, drop, rename, widen) take one commit each. A resumed run skips the ones already
+Changes that only need Delta's log (add, drop, rename, widen) take one commit each; a resumed run skips those already
 made. Any other change rewrites all rows in a single commit.
 """
 
@@ -48,14 +48,14 @@ from pgoutput_etl.targets.modes import (
 
 
 def committed_steps(spark: SparkSession, path: Place, commit: DeltaTransaction) -> dict[str, int]:
-    """The steps of the commit's batch in the table's history, written by a run that died, and their versions."""
+    """The steps of this batch that a run that died has committed, from the table's history, and their versions."""
     own = (commit.application, commit.batch)
     recorded = _recorded_metadata(spark, path)
     return {str(e["step"]): version for version, e in recorded if (e.get("application"), e.get("batch")) == own}
 
 
 def applications(spark: SparkSession, path: Place) -> set[str]:
-    """The applications (DeltaTransaction) that wrote commits in the table's history."""
+    """The applications (DeltaTransaction.application) of the commits in the table's history."""
     return {str(entry["application"]) for _, entry in _recorded_metadata(spark, path) if "application" in entry}
 
 
@@ -69,7 +69,7 @@ def _recorded_metadata(spark: SparkSession, path: Place) -> list[tuple[int, dict
 def evolve(
     spark: SparkSession, path: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode = DEFAULT_MODE
 ) -> tuple[str, ...]:
-    """Returns remarks on the table's layout. Raises TableError if existing rows would lack a key."""
+    """Returns remarks about the table's layout. Raises TableError if existing rows would lack a key."""
     needs_log_only = (
         may_need_log_only(migration)
         and _takes(spark, path, migration)
@@ -77,7 +77,7 @@ def evolve(
     )
     check_migration(lambda: read_table(spark, path), migration, mode)
     if needs_log_only:
-        # Recorded under a name of its own, because one of several statements doesn't complete the step.
+        # Recorded under another name, because one of several statements doesn't complete the step.
         with committing(spark, path, replace(commit, step=f"{commit.step}:log"), is_once=False) as table:
             return _alter(table, migration)
     with committing(spark, path, commit) as table:
@@ -110,7 +110,7 @@ def _forms(names: Iterable[str]) -> frozenset[str]:
 
 
 def _takes(spark: SparkSession, path: Place, migration: SchemaMigration) -> bool:
-    """False if Delta's log can't express a step in this table: not all tables have column mapping, one for all
+    """False if Delta's log can't express a step in this table: not every table has column mapping, a table for all
     readers gets no type widening, and a shared table keeps the columns of other sources."""
     if path.tag:
         return not removed_names(migration)
@@ -126,7 +126,7 @@ def removed_names(migration: SchemaMigration) -> list[str]:
 
 
 def has_entries(spark: SparkSession, path: Place, names: list[str], mode: Mode) -> bool:
-    """True if a metadata column of some row refers to one of these columns by name: ALTER TABLE doesn't rename that."""
+    """True if a metadata column in some row names one of these columns: ALTER TABLE doesn't rename it there."""
     if not names:
         return False
     arrays = [F.map_keys(UNREPRESENTABLE_COLUMN)]
@@ -138,7 +138,7 @@ def has_entries(spark: SparkSession, path: Place, names: list[str], mode: Mode) 
 
 
 def _alter(table: TableCommit, migration: SchemaMigration) -> tuple[str, ...]:
-    """Returns remarks on the table's layout."""
+    """Returns remarks about the table's layout."""
     spark, path = table.spark, table.place
     had_feed = has_change_feed(spark, path)
     if path.tag:
@@ -147,7 +147,7 @@ def _alter(table: TableCommit, migration: SchemaMigration) -> tuple[str, ...]:
     allow_names(spark, path, (column.name for column in migration.after))
     target = delta_table(spark, path)
     existing = {field.name: field.dataType for field in target.toDF().schema.fields}
-    # Reading resolves a relative path against Spark's working directory, ALTER TABLE against the warehouse.
+    # Readers resolve a relative path against Spark's working directory, ALTER TABLE against the warehouse.
     place = (
         path if path.is_in_catalog else Place(folder_of_log(spark, path) or target.detail().collect()[0]["location"])
     )
@@ -163,7 +163,7 @@ def _feed_ended(spark: SparkSession, path: Place, had_feed: bool) -> tuple[str, 
 
 
 def _clauses(migration: SchemaMigration, existing: Mapping[str, DataType]) -> Iterator[str]:
-    """The remaining ALTER TABLE clauses, of quoted names and Spark's type names. existing: the table's columns now."""
+    """The ALTER TABLE clauses still needed, with quoted names and Spark's type names. existing: the current columns."""
     for place, column in enumerate(migration.before):
         if place not in migration.origins and column.name in existing:
             yield f"DROP COLUMN {quoted(column.name)}"
@@ -185,7 +185,7 @@ def _clauses(migration: SchemaMigration, existing: Mapping[str, DataType]) -> It
 
 
 def migrated(target: DataFrame, migration: SchemaMigration, mode: Mode) -> DataFrame:
-    """A target's rows with the new columns."""
+    """The target's rows in the new columns."""
     metadata = [name for name in added_columns(mode) if name != UNREPRESENTABLE_COLUMN]
     before = target.select(
         *(stored_value(column).alias(f"c{i}") for i, column in enumerate(migration.before)),
@@ -198,7 +198,7 @@ def migrated(target: DataFrame, migration: SchemaMigration, mode: Mode) -> DataF
     schema = StructType([*own_fields, *(target.schema[name] for name in metadata)])
     names = schema.names
 
-    # For rows that nothing can change or delete any more: they keep what they were.
+    # Rows that no change can reach any more keep their values.
     without_key = replace(migration, key=(), initial={}, reformed={})
 
     def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -215,7 +215,7 @@ def migrated(target: DataFrame, migration: SchemaMigration, mode: Mode) -> DataF
 
 
 def _with_new_names(added: str, migration: SchemaMigration) -> Column:
-    """A metadata column in which column names are replaced by their new names, and dropped columns' names removed."""
+    """A metadata column whose column names are replaced by their new names; names of dropped columns are removed."""
     column = F.col(added)
     if added not in (OLD_KEY_COLUMN, UNCHANGED_COLUMN):
         return column

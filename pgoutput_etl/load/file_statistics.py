@@ -1,4 +1,4 @@
-"""The statistics of a data file in a Delta table's log (Delta's protocol, *Per-file Statistics*)."""
+"""The statistics of a data file, as stored in a Delta table's log (Delta's protocol, *Per-file Statistics*)."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# As Delta: of so many columns at most, and so many characters of a text.
+# Delta's defaults: the number of columns with statistics, and the number of characters kept of a text.
 INDEXED_COLUMNS = 32
 _CHARACTERS = 32
 
-_GREATEST = "\U0010ffff"  # the last character there is
+_GREATEST = "\U0010ffff"  # the last Unicode character
 
-# Instants and days that a text with a year of four digits has: from year 1 to year 9999.
+# Instants and days with a four-digit year: years 1 to 9999.
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _MICROSECONDS_OF_A_DAY = 86_400_000_000
 
 
 def statistics_of(rows: pa.Table, columns: int = INDEXED_COLUMNS) -> dict[str, Any]:
-    """The row count and, of the first columns, the number of NULLs, and the least and the greatest value where it is
-    exact in JSON. rows: by the names that the columns have in their file."""
+    """The row count and, for the first `columns` columns, the number of NULLs and the least and the greatest value,
+    where JSON can represent it exactly. rows: with the column names of the file."""
     found: dict[str, Any] = {"numRecords": rows.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     for name in rows.column_names[:columns]:
         values = rows.column(name)
@@ -32,7 +32,7 @@ def statistics_of(rows: pa.Table, columns: int = INDEXED_COLUMNS) -> dict[str, A
 
 
 def _limits(values: pa.ChunkedArray) -> tuple[Any, Any] | None:
-    """None for types and values that JSON doesn't have as Delta has them, and without values."""
+    """The least and the greatest value. None without values, or if JSON can't represent them as Delta does."""
     kind = values.type
     is_time = pa.types.is_date(kind) or pa.types.is_timestamp(kind)
     if values.null_count == len(values) or not (pa.types.is_integer(kind) or pa.types.is_string(kind) or is_time):
@@ -52,7 +52,7 @@ def _limits(values: pa.ChunkedArray) -> tuple[Any, Any] | None:
 
 
 def _at_least(text: str) -> str:
-    """The text, or a short one that is not less."""
+    """The text, or a short text that is not less."""
     short = text[:_CHARACTERS]
     while len(text) > len(short) and text[len(short)] == _GREATEST:
         short += _GREATEST
@@ -60,7 +60,7 @@ def _at_least(text: str) -> str:
 
 
 def _printed(limit: pa.Scalar) -> str:
-    """Of an instant, the milliseconds: readers take a greatest one for that of the next millisecond."""
+    """Truncates an instant to milliseconds: readers allow for the lost fraction in a maximum."""
     value = limit.as_py()
     if pa.types.is_date(limit.type):
         return str(value.isoformat())

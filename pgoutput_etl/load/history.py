@@ -1,7 +1,7 @@
 """Mode history: stores every version of a row, from the commit that wrote it to the commit that ended it.
 
-Only the state that a commit leaves is a version, not what a transaction wrote and overwrote itself. `from` is inclusive
-and `to` exclusive: the rows with `from <= lsn < to`, or without `to`, are the table as of that commit.
+Only the state that a commit leaves is a version; values that a transaction wrote and then overwrote are not. `from` is
+inclusive and `to` exclusive: the rows with `from <= lsn < to`, or without `to`, are the table as of `lsn`.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ def _new_versions(changes: DataFrame, shape: TableShape) -> DataFrame:
 def _merge(changes: DataFrame, shape: TableShape, ranges: Ranges) -> RowMerge:
     is_current = F.col("s._closes") & F.col(f"t.{VALID_TO_LSN}").isNull()
     ended = {VALID_TO_LSN: F.col("s._lsn"), VALID_TO_TS: F.col("s._ts")}
-    # A schema change within a transaction splits it into two spans. The state after the first span is no version.
+    # A schema change within a transaction splits it into two spans; the state after the first is not a version.
     is_deleted = F.col(f"t.{VALID_FROM_LSN}") == F.col("s._lsn")
     condition = is_current & same_key(shape, ranges)
     return RowMerge(changes, condition, ended, _values(shape, "s."), is_deleted, ~F.col("s._closes"))
 
 
 def _openings_and_closings(states: DataFrame, shape: TableShape) -> DataFrame:
-    """Per living state a row to insert, with the next state's commit as `_to_lsn` and `_to_ts`. Per key a row that
-    `_closes` the previously current version at the first state."""
+    """One row to insert per living state, with `_to_lsn` and `_to_ts` from the next state's commit, and one row per key
+    that `_closes` the stored current version at the key's first state."""
     in_order = Window.partitionBy(*key_names(shape)).orderBy("_lsn")
     numbered = states.withColumns(
         {"_to": F.lead(F.struct("_lsn", "_ts")).over(in_order), "_number": F.row_number().over(in_order)}
@@ -116,7 +116,7 @@ def _values(shape: TableShape, alias: str = "") -> dict[str, Column]:
 
 
 def _write_bag(table: TableCommit, shape: TableShape, events: DataFrame, stored: DataFrame | None) -> WriteResult:
-    """Rewrites the table unless all events are inserts: a MERGE can't end just one of several equal rows."""
+    """Rewrites the table unless all events are INSERTs: a MERGE can't end just one of several equal rows."""
     ordered = with_sequence(events).localCheckpoint()
     paired = _paired(ordered, shape).localCheckpoint()
     versions = selected(_versions_of_bag(paired), _values(shape))
@@ -130,7 +130,7 @@ def _write_bag(table: TableCommit, shape: TableShape, events: DataFrame, stored:
         return commit.initialize(
             table, _ended(stored, deletes, first, shape).unionByName(versions, allowMissingColumns=True)
         )
-    # The feed of an overwrite has all rows.
+    # An overwrite would put all rows into the feed.
     is_emptied = first.where(F.col("_emptied").isNotNull()).limit(1).count()
     contents = rows_with_content(current, shape).select(F.col("content").alias("gone")) if is_emptied else deletes
     gone = contents.select("gone").distinct().localCheckpoint()
@@ -140,16 +140,16 @@ def _write_bag(table: TableCommit, shape: TableShape, events: DataFrame, stored:
 
 
 def _first_truncate(ordered: DataFrame) -> DataFrame:
-    """One row with `_emptied`, NULL without a truncate."""
+    """One row: `_emptied`, the first truncate, or NULL."""
     return truncates_of(ordered).select(F.get("_truncates", 0).alias("_emptied"))
 
 
 def _paired(ordered: DataFrame, shape: TableShape) -> DataFrame:
-    """Pairs inserts with deletes. `_to`: the commit that deletes an inserted row. `_rank`: for a delete of a row that
-    the target holds, the row's rank among equal rows; the newest goes first, as in a mirror.
+    """Pairs INSERTs with DELETEs. `_to`: the commit that deletes an inserted row. `_rank`: for a DELETE of a row that
+    is in the target, the row's rank among equal rows, newest first, as in a mirror.
 
-    Inserts raise the level and deletes lower it; an insert and the next delete from its level are a pair. A truncate
-    ends all rows.
+    An INSERT raises the level and a DELETE lowers it; an INSERT and the next DELETE from its level are a pair. A
+    truncate ends all rows.
     """
     is_insert = F.col("_op") == INSERTED
     changes = ordered.where(F.col("_op") != TRUNCATED).crossJoin(F.broadcast(truncates_of(ordered)))
@@ -187,7 +187,7 @@ def _deletes(paired: DataFrame) -> DataFrame:
 
 
 def _ended(stored: DataFrame, deletes: DataFrame, first: DataFrame, shape: TableShape) -> DataFrame:
-    """The target's rows. Current ones end where they are deleted, or at the first truncate."""
+    """The target's rows; current rows end at their DELETE or at the first truncate."""
     is_current = F.col(f"row.{VALID_TO_LSN}").isNull()
     newest_first = Window.partitionBy("content", is_current).orderBy(F.desc(f"row.{VALID_FROM_LSN}"))
     rank = F.when(is_current, F.row_number().over(newest_first))
@@ -197,7 +197,7 @@ def _ended(stored: DataFrame, deletes: DataFrame, first: DataFrame, shape: Table
     to_lsn = F.coalesce(F.col("deleted._lsn"), F.col("_emptied._seq._lsn"))
     to_ts = F.coalesce(F.col("deleted._ts"), F.col("_emptied._ts"))
     ended = joined.withColumns({"to_lsn": F.when(is_current, to_lsn), "to_ts": F.when(is_current, to_ts)})
-    # A row that the same transaction wrote in an earlier span, before its columns changed, is no version.
+    # A row that the same transaction wrote before it changed the columns is not a version.
     ended = ended.where(F.col("to_lsn").isNull() | (F.col("to_lsn") > F.col(f"row.{VALID_FROM_LSN}")))
     new = {VALID_TO_LSN: F.col("to_lsn"), VALID_TO_TS: F.col("to_ts")}
     return ended.select(

@@ -1,4 +1,4 @@
-"""Tells errors about one table, which hold it, from those that end the run: of the run, Spark, the machine, storage."""
+"""Distinguishes errors about one table, which hold it, from errors of the run, Spark, the machine, or storage."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from pgoutput_etl.errors import (
 from pgoutput_etl.reasons import Reason
 from pgoutput_etl.spark.retries import CONFLICTS, was_lost
 
-# Whatever Spark, Delta Lake, and the JVM raise. Without a JVM that answers, py4j raises other errors.
+# Everything that Spark, Delta Lake, and the JVM raise. If the JVM doesn't answer, py4j raises other errors.
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
-FAULTS = (ArchiveError, TableError, *SPARK_ERRORS)  # may be about one table
+FAULTS = (ArchiveError, TableError, *SPARK_ERRORS)  # that may concern a single table
 
-# An error of a Spark worker about a file, whose path the worker doesn't know, or about rows.
+# An error of a Spark worker about rows, or about a file whose path the worker doesn't know.
 _ROW_ERRORS = "|".join(("ArchiveError", "RowError", *RowError.classes))
 _TABLE_ERRORS = {kind.__name__: kind for kind in (TableError, ServerTableError)}
 _WORKER_ERROR = re.compile(
     rf"(?:(?P<row>{_ROW_ERRORS}): file (?P<file>-?\d+), |(?P<table>{'|'.join(_TABLE_ERRORS)}): )(?P<reason>.*)"
 )
 
-# Classes and conditions that other tables meet, too: of the JVM, the network, a Connect server, and a run that is being
+# Error classes and conditions that affect all tables: of the JVM, the network, a Connect server, or a run that is being
 # stopped.
 _OF_ALL_TABLES = re.compile(
     r"OutOfMemoryError|CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND|CANCELL?ED|\bInterrupted|ClosedByInterrupt|"
@@ -60,10 +60,10 @@ def table_fault(error: Exception, path_of: Callable[[int], str]) -> Reason | Non
 
 
 def spark_fault(error: Exception, is_running: Callable[[], bool]) -> TableError | None:
-    """Why Spark or Delta Lake can't work on a table, without the error's text, which may have values; None if the error
-    ends the run. is_running: False once Spark has ended.
+    """Why Spark or Delta Lake can't process a table, without the error's text, which may contain values; None if the
+    error ends the run. is_running: False once Spark has ended.
 
-    This package's own errors from a worker end the run, too: those about the table are known to `table_fault`.
+    Other errors that this package raises in a worker also end the run; `table_fault` knows those about a table.
     """
     if not isinstance(error, SPARK_ERRORS) or own_lines(error) or was_lost(error):
         return None
@@ -80,12 +80,12 @@ def spark_fault(error: Exception, is_running: Callable[[], bool]) -> TableError 
 
 
 def held_reason(error: Exception, step: str, path_of: Callable[[int], str], is_running: Callable[[], bool]) -> Reason:
-    """Why an error of FAULTS holds the table that the step is about. Raises an error that ends the run."""
+    """Why an error in FAULTS holds the table that the step is about. Raises the error if it ends the run."""
     reason = table_fault(error, path_of)
     if reason is not None:
         return reason
     fault = spark_fault(error, is_running)
     if fault is None:
         raise error
-    logging.getLogger(__name__).warning("%s failed", step, exc_info=error)  # with its text if --debug is given
+    logging.getLogger(__name__).warning("%s failed", step, exc_info=error)  # logs the text with --debug
     return fault.reason

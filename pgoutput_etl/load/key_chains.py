@@ -1,4 +1,4 @@
-"""Chains of a key's changes (changes/key_chains.py), folded by Spark."""
+"""Chains of a key's changes (changes/key_chains.py), computed by Spark."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pgoutput_etl.schema.table_shape import CHAIN_NUMBERS, TableShape
 
 
 def chain_of_key(shape: TableShape) -> Column:
-    """An aggregate over the events of a key: its chain. events: with `_seq`. Its values raise TableError as
+    """An aggregate that computes the chain of a key's events. events: with `_seq`. Evaluating it raises TableError, as
     changes/key_chains.py does."""
     event = F.struct("_seq", "_op", "_lsn", "_xid", "_chain")
     return _folded(F.array_sort(F.collect_list(event)), shape)
 
 
 def _folded(events: Column, shape: TableShape) -> Column:
-    """The chain of a key's events in order. `last`, `last_lsn`, `last_xid`: operation, commit LSN and xid of the last
-    event."""
+    """The chain of a key's events, in order. While folding, `last`, `last_lsn`, and `last_xid` are the operation,
+    commit LSN, and xid of the last event."""
     none, zero = F.lit(None).cast("long"), F.lit(0).cast("long")
     unknown = ("bad_lsn", "bad_xid", "last_lsn", "last_xid", "lsn", "xid")
     fields = {"missing": zero, "doubled": zero, **dict.fromkeys(unknown, none)}
@@ -59,7 +59,7 @@ def _with_event(shape: TableShape, chain: Column, event: Column) -> Column:
 
 
 def _raise_not_unique(shape: TableShape, lsn: Column, xid: Column) -> Column:
-    """Spark has no error classes for others: a line in the form of a worker's traceback says whose error it is."""
+    """raise_error has no custom error classes, so a line in the form of a worker's traceback names TableError."""
     before, between, after = not_unique(shape, "\0", "\0").split("\0")
     whose = f"\n{TableError.__module__}.{TableError.__name__}: {before}"
     return F.raise_error(F.concat(F.lit(whose), xid.cast("string"), F.lit(between), lsn_text(lsn), F.lit(after + "\n")))

@@ -1,6 +1,6 @@
 """Transactions whose rows exchange keys (changes/key_exchanges.py), found and replaced by Spark.
 
-To find them, one pass hashes keys and rows, and types nothing. The rows of such a transaction are replaced in one task.
+One pass hashes keys and rows to find them, without decoding. The rows of such a transaction are replaced in one task.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 _FOUND = pa.schema([KEY_USES.field("transaction")])
 
-# With offsets of 64 bits: the tuples of a transaction may be larger than 2 GiB.
+# With 64-bit offsets: the tuples of a transaction may exceed 2 GiB.
 _WIDE = pa.schema([f.with_type(pa.large_binary()) if f.type == pa.binary() else f for f in ROW_SCHEMA])
 
 
 def serial_rows(
     blocks: DataFrame, statuses: StatusLookup, window: Window, shape: TableShape, keeps_changes: bool
 ) -> DataFrame | None:
-    """The message rows (ROW_SCHEMA) of a table's blocks without exchanges, including truncates; None if there are none.
-    keeps_changes: as in `exchanging`."""
+    """The message rows (ROW_SCHEMA) of a table's blocks with exchanges replaced, including truncates; None if there are
+    no exchanges. keeps_changes: as in `exchanging`."""
 
     def use(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for block in iterate_blocks(batches):

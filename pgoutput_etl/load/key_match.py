@@ -1,4 +1,4 @@
-"""Matches a target's rows with a batch's keys: the join condition, and a check that no row has any of the keys."""
+"""Matches a target's rows with a batch's keys: the join condition, and a check that the keys are all new."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from pgoutput_etl.spark.arrow_types import spark_type
 from pgoutput_etl.spark.delta import files_left
 from pgoutput_etl.types import ColumnType
 
-# Concurrent transactions commit rising keys in any order, so a batch's first keys lie among the previous batch's last
-# ones. The check reads at most this many files, and keys in them.
+# Concurrent transactions commit rising keys in any order, so a batch's first keys fall among the previous batch's last
+# ones. The check reads at most this many files and keys.
 _NEAR_FILES = 4
 
 _NEAR_KEYS = 10_000
 
-# The ranges of so many keys are split, which takes a Spark job, at gaps between so many parts of the whole range.
+# With this many keys, a Spark job splits their range at gaps, into at most this many parts.
 _MANY_KEYS, _PARTS = 10_000, 1_000
 
 
 def same_key(shape: TableShape, ranges: Ranges) -> Column:
-    """Joins target rows `t` with net rows `s`. ranges: of the net rows' keys, by which Delta skips files."""
+    """Joins target rows `t` with net rows `s`. ranges: of the net rows' keys; Delta uses them to skip files."""
     pairs = zip(target_key_parts(shape, "t."), net_key_parts(shape, "s."), strict=True)
-    # A unique key in PostgreSQL has no NULL, and Spark joins best by plain equality.
+    # A unique key in PostgreSQL has no NULLs, and Spark joins faster on plain equality.
     may_be_null = not shape.has_unique_key or any(shape.columns[i].type.may_be_unrepresentable for i in shape.key)
     condition = all_of(stored.eqNullSafe(key) if may_be_null else stored == key for stored, key in pairs)
     for stored, is_within in _within(shape, ranges, "t."):
@@ -53,8 +53,7 @@ def same_key(shape: TableShape, ranges: Ranges) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class NetFacts:
-    """The number of net rows, the number of those that delete a row, the ranges of their keys, and the values of other
-    aggregates."""
+    """The number of net rows and of those that delete a row, their key ranges, and the values of further aggregates."""
 
     rows: int
     deletes: int
@@ -63,7 +62,7 @@ class NetFacts:
 
 
 def net_facts(net: DataFrame, shape: TableShape, others: Mapping[str, Column] | None = None) -> NetFacts:
-    """net: computed rows of net_effect.net_rows. others: aggregates over them, by name."""
+    """net: materialized rows from net_effect.net_rows. others: further aggregates over them, by name."""
     columns = [column.alias(f"other_{name}") for name, column in (others or {}).items()]
     row = _aggregated(net, shape, F.coalesce(F.count_if("_delete"), F.lit(0)).alias("deletes"), *columns)
     values = {name: row[f"other_{name}"] for name in others or {}}
@@ -71,7 +70,7 @@ def net_facts(net: DataFrame, shape: TableShape, others: Mapping[str, Column] | 
 
 
 def key_ranges(net: DataFrame, shape: TableShape) -> Ranges:
-    """The ranges of the key columns by which Delta can skip files."""
+    """Ranges of the key columns that let Delta skip files."""
     return _ranges(net, _aggregated(net, shape), shape) if ranged(shape) else {}
 
 
@@ -84,7 +83,7 @@ def _aggregated(net: DataFrame, shape: TableShape, *others: Column) -> dict[str,
     ]
     odd = [F.count_if(F.col(f"c{i}").isNotNull() & _number(i, shape).isNull()).alias(f"odd{i}") for i in ranged(shape)]
     aggregated = net.agg(F.count("*").alias("rows"), *others, *limits, *odd)
-    rows: list[dict[str, Any]] = aggregated.toArrow().to_pylist()  # collect() changes times' zone
+    rows: list[dict[str, Any]] = aggregated.toArrow().to_pylist()  # collect() converts times to another zone
     return rows[0]
 
 
@@ -100,10 +99,10 @@ def _ranges(net: DataFrame, row: dict[str, Any], shape: TableShape) -> Ranges:
 
 
 def _split(net: DataFrame, i: int, shape: TableShape, least: Any, greatest: Any) -> tuple[Interval, ...]:
-    """The ranges of many keys, from the least and the greatest one in each part of the whole range. least, greatest: of
-    `_number`."""
+    """Ranges that cover many keys: the least and the greatest key in each part of the whole range. least, greatest:
+    values of `_number`."""
     number, size = _number(i, shape), float(greatest - least)
-    is_exact = size < 2**63  # a difference of two BIGINTs may not be one
+    is_exact = size < 2**63  # a difference of two BIGINTs may overflow
     above = (number - F.lit(least) if is_exact else number.cast("double") - F.lit(float(least))).cast("double")
     limits = (f(value) for value in (F.col(f"c{i}"), above) for f in (F.min, F.max))
     names = ("least", "greatest", "start", "end")
@@ -114,7 +113,7 @@ def _split(net: DataFrame, i: int, shape: TableShape, least: Any, greatest: Any)
 
 
 def _number(i: int, shape: TableShape) -> Column:
-    """The key column as a number, in the order of its values; NULL for a text that is no uuid."""
+    """The key column as a number that sorts like its values; NULL for a text that isn't a uuid."""
     column, arrow = F.col(f"c{i}"), shape.columns[i].type.arrow
     if pa.types.is_date(arrow):
         return F.unix_date(column)
@@ -129,12 +128,12 @@ def _number(i: int, shape: TableShape) -> Column:
 def keys_are_absent(
     spark: SparkSession, path: Place, shape: TableShape, keys: BatchKeys, rows: int | None = None
 ) -> bool:
-    """True if no row of the target can have one of the batch's keys, according to the files' statistics and, where few
-    files remain, their keys. rows: target row count, or None if unknown."""
+    """True if no row of the target can have one of the batch's keys, judging by file statistics and, if few files
+    remain, by the keys in them. rows: target row count, or None if unknown."""
     if not keys.facts.are_known or not keys.facts.rows:
         return not keys.facts.rows
     if not keys.facts.ranges and (rows is None or rows > _NEAR_KEYS):
-        return False  # without ranges all of the target's keys would have to be read
+        return False  # without ranges, all of the target's keys would have to be read
     target = tagged_target(spark, path, shape.columns)
     near = rows_within(target, shape, keys.facts.ranges)
     files = files_left(target, near)
@@ -170,7 +169,8 @@ def _within(shape: TableShape, ranges: Ranges, alias: str = "") -> Iterator[tupl
 
 
 def _literal(value: Any, column_type: ColumnType) -> Column:
-    """A cast text for dates and times, because Spark converts Python's dates through a calendar that skips ten days in
+    """Dates and times are casts of text, because Spark converts Python's dates through a calendar that skips ten days
+    in
     1582. Spark folds the cast into a constant before Delta prunes files."""
     if isinstance(value, int | str):
         return F.lit(value)

@@ -1,7 +1,7 @@
-"""Gives a Delta table its configured layout, and keeps what a table has when its rows are overwritten.
+"""Gives a Delta table its configured layout, and preserves the rest of the layout when its rows are overwritten.
 
-Delta keeps properties and the table's comment when rows are overwritten, but loses its clustering, and, if the schema
-may change, its partitions and the comments of its columns.
+An overwrite keeps properties and the table's comment but drops the clustering and, if the schema may change, partitions
+and column comments.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from pgoutput_etl.spark.session import temporarily
 
 _FEED_OFF = f"SET TBLPROPERTIES ('{CHANGE_FEED}' = 'false')"
 
-_COMMENT = "comment"  # as a property, it is the table's comment
+_COMMENT = "comment"  # this property is the table's comment
 
-# Of a statement or a write that can't be carried out. Others are about what happened meanwhile.
+# Raised if a statement or write is impossible. Other errors are about concurrent commits.
 REFUSALS = (AnalysisException, IllegalArgumentException, UnsupportedOperationException)
 
 _FEATURE = "clustering"
 
-_TAG = "pgoutput_etl.tag"  # in a column's metadata
+_TAG = "pgoutput_etl.tag"  # a key in a column's metadata
 
 _DROP_FEATURE = "DROP FEATURE"
 
-# Properties that Delta sets itself, for one table.
+# Properties that Delta manages per table; a copy doesn't take them.
 _OF_ONE_TABLE = (
     *("delta.columnMapping.", "delta.feature.", "delta.rowTracking.", "delta.inCommitTimestampEnablement"),
     "delta.requireCheckpointProtectionBeforeVersion",
@@ -75,8 +75,9 @@ _OF_ONE_TABLE = (
 
 @dataclass(frozen=True, slots=True)
 class StoredLayout:
-    """The layout that a table has. place: for SQL, which resolves relative paths otherwise than readers do. schema: of
-    the whole table. comments: by column. was_clustered: the table has Delta's feature, which can't be removed."""
+    """A table's current layout. place: an absolute one for SQL, which resolves relative paths differently than readers
+    do. schema: of the whole table. comments: by column. was_clustered: has Delta's clustering feature, which can't be
+    removed."""
 
     place: Place
     layout: Layout
@@ -103,9 +104,10 @@ class StoredLayout:
         return self.layout.properties.get(COLUMN_MAPPING, "none") != "none"
 
     def after_overwrite(self, wanted: Layout) -> Layout:
-        """The layout when all rows are overwritten. What is not configured stays as it is.
+        """The layout for an overwrite of all rows. Settings that are not configured stay as they are.
 
-        A catalog never partitions a table that was clustered (DELTA_CLUSTERING_REPLACE_TABLE_WITH_PARTITIONED_TABLE).
+        A catalog can't partition a table that was ever clustered
+        (DELTA_CLUSTERING_REPLACE_TABLE_WITH_PARTITIONED_TABLE).
         """
         if wanted.partition_by and not (self.place.is_in_catalog and self.was_clustered):
             return wanted
@@ -114,7 +116,7 @@ class StoredLayout:
         return replace(wanted, partition_by=self.layout.partition_by, cluster_by=self.layout.cluster_by)
 
     def to_copy(self, of_new_tables: Mapping[str, str]) -> Layout:
-        """The layout of a copy in another place. of_new_tables: properties that are not this table's own."""
+        """The layout for a copy in another place. of_new_tables: properties that the copy gets as a new table."""
         properties = {
             name: value
             for name, value in self.layout.properties.items()
@@ -124,8 +126,9 @@ class StoredLayout:
 
 
 def possible(layout: Layout, schema: StructType, partitions: Iterable[str] = ()) -> Layout:
-    """The layout without partitions, clustering or statistics by columns that the rows lack, or have in an unfit type,
-    and without a change feed beside the feed's own columns. partitions: that the table has and keeps."""
+    """The layout without partitions, clustering, or statistics on columns that are missing or have an unsuitable type,
+    and without a change feed if a column has a name that the feed reserves. partitions: those that the table has and
+    keeps."""
     types = {field.name: field.dataType for field in schema}
     fits_partitions = all(_may_partition(types.get(name)) for name in layout.partition_by)
     fits_clusters = all(_has_statistics(types.get(name)) for name in layout.cluster_by)
@@ -151,12 +154,12 @@ def _has_statistics(data_type: DataType | None) -> bool:
 
 
 def tag_column(name: str) -> StructField:
-    """A column that says whose a row is, in a table that several sources share."""
+    """A column whose values mark the source of each row, in a table that several sources share."""
     return StructField(name, StringType(), metadata={_TAG: True})
 
 
 def tag_columns(schema: StructType) -> tuple[str, ...]:
-    """schema: of a whole table. Empty unless several sources share it."""
+    """The tag's columns; empty unless several sources share the table. schema: of the whole table."""
     return tuple(field.name for field in schema if field.metadata.get(_TAG))
 
 
@@ -169,7 +172,7 @@ def has_column_mapping(spark: SparkSession, place: Place) -> bool:
 
 
 def property_of(spark: SparkSession, place: Place, name: str) -> str:
-    """Empty if the table doesn't have the property."""
+    """The property's value, or "" if it is not set."""
     return _properties(spark, place).get(name, "")
 
 
@@ -179,13 +182,13 @@ def _properties(spark: SparkSession, place: Place) -> Mapping[str, str]:
 
 
 def _not_for_all(properties: Mapping[str, str]) -> list[str]:
-    """The table's features that not all readers know."""
+    """The table's features that some readers don't support."""
     return [name for name in NOT_FOR_ALL if f"delta.feature.{name}" in properties]
 
 
 def allow_names(spark: SparkSession, place: Place, names: Iterable[str]) -> None:
-    """Gives the table column mapping if Delta wouldn't take one of the names otherwise, and takes away its change feed
-    if the feed reserves one."""
+    """Enables column mapping if Delta would reject one of the names otherwise, and disables the change feed if it
+    reserves one of them."""
     names = list(names)
     if any(map(needs_column_mapping, names)) and not has_column_mapping(spark, place):
         _alter_beside(spark, place, f"SET TBLPROPERTIES ('{COLUMN_MAPPING}' = 'name')")
@@ -196,8 +199,9 @@ def allow_names(spark: SparkSession, place: Place, names: Iterable[str]) -> None
 def allow_overwrite(
     spark: SparkSession, place: Place, stored: StoredLayout, wanted: Layout, schema: StructType
 ) -> bool:
-    """Takes from the table what keeps Delta from replacing its rows and columns: statistics for columns that the rows
-    lack, and the change feed, if columns go. stored: before `allow_names`. Returns whether the feed is to come back."""
+    """Removes what keeps Delta from replacing the table's rows and columns: statistics on columns that the new rows
+    lack, and the change feed if columns are removed. stored: read before `allow_names`. Returns True if the feed must
+    be enabled again."""
     listed = with_indexed(stored.layout.properties, _with_statistics(schema, wanted.partition_by))
     if listed != stored.layout.properties:
         left = ",".join((indexed(listed) or {}).values())
@@ -212,13 +216,13 @@ def allow_overwrite(
 
 
 def _typed_names(schema: StructType) -> set[tuple[str, str]]:
-    """Delta takes a column of another type for another column."""
+    """Names with types: to Delta, a column whose type changed is another column."""
     return {(field.name, field.dataType.simpleString()) for field in schema}
 
 
 def _alter_beside(spark: SparkSession, place: Place, clause: str) -> None:
-    """The commit has no metadata: with those of the write that follows, a run that finishes this one would take the
-    write for done."""
+    """Commits without user metadata: with the metadata of the write that follows, a run that finishes this one would
+    conclude that the write was done."""
     with temporarily(spark, {"spark.databricks.delta.commitInfo.userMetadata": ""}):
         alter(spark, StoredLayout.of(spark, place).place, clause)
 
@@ -229,7 +233,7 @@ def has_change_feed(spark: SparkSession, place: Place) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LayoutChanges:
-    """statements: clauses of ALTER TABLE. changes: in words. remarks: on what only a rebuild changes."""
+    """statements: clauses of ALTER TABLE. changes: the same in words. remarks: changes that only a rebuild can make."""
 
     statements: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
@@ -239,7 +243,7 @@ class LayoutChanges:
 def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
     statements, changes, remarks = [], [], []
     has = stored.layout
-    # Delta changes names' case.
+    # Delta changes the case of property names.
     stored_values = {name.lower(): value for name, value in {CHANGE_FEED: "false", **has.properties}.items()}
     properties = {name: value for name, value in wanted.properties.items() if stored_values.get(name.lower()) != value}
     if wanted.comment is not None and wanted.comment != (has.comment or ""):
@@ -255,7 +259,7 @@ def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
         changes.append(f"{_COMMENT} of {_listed(tuple(comments))}")
     left = _not_for_all(has.properties) if wanted.readers is Readers.ALL else []
     if "columnMapping" in left and (odd := [name for name in stored.schema.names if needs_column_mapping(name)]):
-        left.remove("columnMapping")  # a source that shares the table brings such a column
+        left.remove("columnMapping")  # a source that shares the table adds such a column
         remarks.append(
             f"not for all readers: the name of column {odd[0]!r} has a character that only column mapping allows"
         )
@@ -263,7 +267,7 @@ def layout_changes(stored: StoredLayout, wanted: Layout) -> LayoutChanges:
         for name in left:
             drop = f"{_DROP_FEATURE} {name}"
             if name == "columnMapping" and has.cluster_by:
-                # Delta would keep the clustering by names that the columns lose, and fail from then on.
+                # Delta would keep clustering by the columns' old names, and every later write would fail.
                 statements += ["CLUSTER BY NONE", drop, _cluster_by(has.cluster_by)]
             else:
                 statements.append(drop)
@@ -289,9 +293,9 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def lay_out(spark: SparkSession, place: Place, wanted: Layout) -> LayoutChanges:
-    """Makes a commit for each statement that is needed. Raises TableError if Delta refuses one.
+    """Makes one commit per statement that is needed. Raises TableError if Delta refuses one.
 
-    A table that was moved out of a shared one lacks the tag's columns.
+    A table that was moved out of a shared table doesn't have the tag's columns.
     """
     stored = StoredLayout.of(spark, place)
     changes = layout_changes(stored, possible(wanted, stored.schema, stored.layout.partition_by))
@@ -301,7 +305,7 @@ def lay_out(spark: SparkSession, place: Place, wanted: Layout) -> LayoutChanges:
 
 
 def planned_layout(spark: SparkSession, place: Place, wanted: Layout) -> tuple[str, ...]:
-    """What a batch would change, in words; also what only a rebuild changes."""
+    """The changes that a batch would make, in words, and those that only a rebuild can make."""
     if is_delta_table(spark, place):
         changes = layout_changes(StoredLayout.of(spark, place), wanted)
         return (*changes.changes, *changes.remarks)
@@ -310,14 +314,14 @@ def planned_layout(spark: SparkSession, place: Place, wanted: Layout) -> tuple[s
 
 
 def alter(spark: SparkSession, place: Place, clause: str) -> None:
-    """clause: of quoted names and literals; SQL, because DeltaTable's API has no ALTER TABLE."""
+    """clause: of quoted names and literals. This is SQL because DeltaTable's API has no ALTER TABLE."""
     try:
         spark.sql(f"ALTER TABLE {place.identifier} {clause}")
     except CONFLICTS:
         raise
     except REFUSALS as error:
         raise refused(place, error) from None
-    except Py4JJavaError as error:  # as of DROP FEATURE
+    except Py4JJavaError as error:  # from DROP FEATURE
         if not clause.startswith(_DROP_FEATURE):
             raise
         raise TableError(
@@ -327,7 +331,7 @@ def alter(spark: SparkSession, place: Place, clause: str) -> None:
 
 
 def _condition(error: Py4JJavaError) -> str:
-    """Delta's name of the error; its text may have values."""
+    """Delta's error condition; the error's text may contain values."""
     found = re.search(r"\[([A-Z_.]+)\]", str(error.java_exception))
     return found.group(1) if found else type(error).__name__
 
@@ -340,7 +344,7 @@ def refused(place: Place, error: PySparkException) -> TableError:
 
 
 def keeping_comments(rows: DataFrame, comments: Mapping[str, str]) -> DataFrame:
-    """The rows with the comments of these columns."""
+    """The rows, with comments on these columns."""
     if not comments:
         return rows
 

@@ -1,4 +1,4 @@
-"""The modes that process each event of a table's log. A mirror, which takes their net effect, is in merge.py."""
+"""The modes that process every event of a table. A mirror, which only needs their net effect, is in mirror.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A MERGE as a value: Delta carries it out, or it is computed while a table is read."""
+"""A MERGE as a value: executed by Delta, or evaluated as a DataFrame while a table is read."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ KEPT, INSERTED, UPDATED, DELETED = "kept", "inserted", "updated", "deleted"
 
 @dataclass(frozen=True, slots=True)
 class RowMerge:
-    """Changes rows `t` of a target by rows `s` of the source.
+    """Changes rows `t` of a target using rows `s` of a source.
 
-    condition: that two rows match; each row matches at most one. updated, inserted: values by the target's columns.
-    is_deleted: of a row that matches, None if none is deleted. is_inserted: of a source's row that matches none.
+    condition: joins rows; each row matches at most one. updated, inserted: values by the target's columns. is_deleted:
+    condition on a matched pair, or None if nothing is deleted. is_inserted: condition on a source row without a match.
     """
 
     source: DataFrame
@@ -32,7 +32,7 @@ class RowMerge:
     is_inserted: Column
 
     def execute(self, table: TableCommit) -> None:
-        """In one Delta commit."""
+        """Executes the MERGE as one Delta commit."""
         merge = delta_table(table.spark, table.place).alias("t").merge(self.source.alias("s"), self.condition)
         if self.is_deleted is not None:
             merge = merge.whenMatchedDelete(self.is_deleted)
@@ -40,7 +40,8 @@ class RowMerge:
         merge.whenNotMatchedInsert(self.is_inserted, values=quoted_names(self.inserted)).execute()
 
     def effects(self, target: DataFrame) -> DataFrame:
-        """Pairs of rows `t` and `s`, each of which may be NULL, and what happens to them: `effect`. NULL: nothing."""
+        """Pairs of rows `t` and `s`, either of which may be NULL, with the `effect` on them; NULL if nothing
+        happens."""
         # Structs, because a column of the table may have any name.
         stored = target.select(F.struct(*map(quoted, target.columns)).alias("t"))
         pairs = stored.join(self.source.select(F.struct("*").alias("s")), self.condition, "full_outer")
@@ -49,7 +50,7 @@ class RowMerge:
         return pairs.withColumn("effect", effect.when(is_deleted, DELETED).otherwise(UPDATED))
 
     def after(self, target: DataFrame, effects: DataFrame | None = None) -> DataFrame:
-        """The target's rows after the MERGE. effects: from `effects`."""
+        """The target's rows after the MERGE. effects: the result of `effects`, if already computed."""
         effects = self.effects(target) if effects is None else effects
         effect = F.col("effect")
         missing = F.lit(None)

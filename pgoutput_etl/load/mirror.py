@@ -1,7 +1,7 @@
 """Mode mirror: writes a table's net changes as one Delta commit.
 
-Each commit carries Delta's transaction identifier (application: ledger, table and step; version: batch), so a batch
-that is run again after it died doesn't repeat its commits.
+Each commit carries Delta's transaction identifier (application: ledger, table, and step; version: batch), so a batch
+that is rerun after a crash doesn't repeat its commits.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 
 _PARTITION_BYTES = 1 << 25
 
-_ALWAYS = {"spark.databricks.delta.merge.materializeSource": "none"}  # the source is materialized here
+_ALWAYS = {"spark.databricks.delta.merge.materializeSource": "none"}  # this module does that
 
 
 def write(
@@ -64,7 +64,7 @@ def write(
     commit: DeltaTransaction,
     rows: int | None = None,
 ) -> WriteResult:
-    """events: all of the table's since its last truncate in the batch. rows: target row count, or None if unknown."""
+    """events: the table's events since its last truncate in the batch. rows: target row count, or None if unknown."""
     is_few = rows is not None and rows <= SMALL_ROWS
     is_quick = events.is_local and (is_few or before is TargetRows.NOTHING)
     sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_quick else for_size(spark, events.size)
@@ -94,15 +94,15 @@ def write(
 
 
 def _most_to_broadcast(shape: TableShape) -> int:
-    """Rows whose keys a MERGE may broadcast, for some hundred MB of the driver's memory. Spark doesn't know the size of
-    the rows, and would broadcast any number. A key that fits into a long takes less."""
+    """The number of rows whose keys a MERGE may broadcast within some hundred MB of driver memory. Spark doesn't know
+    the rows' size and would broadcast any number. A key that fits into a long needs less memory."""
     kinds = [shape.columns[i].type.arrow for i in shape.key]
     is_long = len(kinds) == 1 and not pa.types.is_decimal(kinds[0]) and pa.types.is_primitive(kinds[0])
     return 1 << 23 if is_long else 1 << 20
 
 
 def _on_driver(spark: SparkSession, net: DataFrame) -> DataFrame | None:
-    """The same rows, computed; None if there are many."""
+    """The rows, materialized on the driver; None if there are many."""
     rows = net.limit(SMALL_ROWS + 1).toArrow()
     return None if rows.num_rows > SMALL_ROWS else frame(spark, rows)
 
@@ -117,7 +117,7 @@ def _facts(
 
 
 def for_size(spark: SparkSession, size: int | None) -> dict[str, str]:
-    """Settings for a batch of `size` bytes: as many shuffle partitions as keep each partition in one task's memory."""
+    """Settings for a batch of `size` bytes: enough shuffle partitions that each fits into a task's memory."""
     partitions = max(int(spark.conf.get(_PARTITIONS, "8") or 8), (size or 0) // _PARTITION_BYTES)
     return {**_ALWAYS, _PARTITIONS: str(partitions)}
 
@@ -133,7 +133,7 @@ def _net_of(events: DataFrame, shape: TableShape, target: DataFrame | None) -> D
 
 
 def rows_after(stored: DataFrame | None, shape: TableShape, events: TableEvents) -> DataFrame:
-    """The rows of a table after these events. stored: its rows before; None if there were none."""
+    """The table's rows after the events. stored: its rows before them; None if there were none."""
     if shape.is_bag:
         return bag.rows_after(stored, shape, events.frame)
     net = as_net_rows(events.frame, shape) if events.is_net else _net_of(events.frame, shape, stored)
@@ -143,7 +143,7 @@ def rows_after(stored: DataFrame | None, shape: TableShape, events: TableEvents)
 
 
 def compared(shape: TableShape, events: TableEvents, stored: DataFrame | None) -> Mismatches | None:
-    """The mismatches of the events with the rows before them. stored: None if there were none."""
+    """The mismatches of the events with the rows before them. stored: these rows; None if there were none."""
     if shape.is_bag:
         return missing_in_bag(net_deletes(with_sequence(events.frame), shape), shape, stored)
     net = events.frame if events.is_net else net_rows(with_sequence(events.frame), shape)
@@ -151,7 +151,7 @@ def compared(shape: TableShape, events: TableEvents, stored: DataFrame | None) -
 
 
 def _overwrite(table: TableCommit, shape: TableShape, net: DataFrame, is_checked: bool) -> WriteResult:
-    """is_checked: the net rows' changes may contradict each other, or presume rows that the target doesn't have."""
+    """is_checked: the net rows' changes may contradict each other, or assume rows that the target doesn't have."""
     counts, observed = Observation(), net
     if is_checked:
         checks = counted("_chain", F.lit(False))
@@ -166,8 +166,8 @@ def _overwrite(table: TableCommit, shape: TableShape, net: DataFrame, is_checked
 
 
 def _merge(table: TableCommit, shape: TableShape, net: DataFrame, events: TableEvents, is_few: bool) -> WriteResult:
-    """Computes the net rows once, so that Delta need not materialize them, and facts about them are known. is_few: the
-    target has few rows."""
+    """Materializes the net rows once, so that Delta needn't, and collects facts about them. is_few: the target has few
+    rows."""
     ranges, settings, deletes, chains = events.ranges, {}, events.deletes, None
     if not events.is_local:
         net = net.localCheckpoint()  # Delta rejects a source that is only persisted

@@ -1,7 +1,7 @@
 """Counts the changes of a batch that contradict their table's rows (targets/mismatches.py).
 
-The contradictions among a batch's own changes are in the chains of its net rows (changes/key_chains.py). What is left
-to compare is the first change of each chain with the target's row.
+The chains of the net rows (changes/key_chains.py) contain the contradictions among the batch's own changes. What
+remains is to compare the first change of each chain with the target's row.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from pgoutput_etl.targets.mismatches import Mismatches
 
 
 def counted(chain: str, is_stored: Column) -> dict[str, Column]:
-    """Aggregates over net rows, for `counted_in`. chain: the name of their chains. is_stored: the target had a row
-    under the key."""
+    """Aggregates over net rows, for `counted_in`. chain: the name of the chain column. is_stored: true if the target
+    had a row with the key."""
     op, no, zero = F.col(f"{chain}.op"), F.lit(False), F.lit(0).cast("long")
     is_missing = F.coalesce(op.isin(*PRESUMING) & ~is_stored, no)
     is_doubled = F.coalesce((op == MOVED_IN) & is_stored, no)
@@ -52,17 +52,17 @@ def counted(chain: str, is_stored: Column) -> dict[str, Column]:
 
 
 def counted_in(values: Mapping[str, Any]) -> Mismatches | None:
-    """The result of the aggregates of `counted`."""
+    """values: results of the aggregates of `counted`."""
     if not values["missing"] + values["doubled"]:
         return None
     return Mismatches(values["missing"], values["doubled"], values["first_lsn"], values["first_xid"])
 
 
 def mismatches_with(net: DataFrame, shape: TableShape, stored: DataFrame | None) -> Mismatches | None:
-    """Compares net rows with the target's rows before them. stored: None if there were none."""
+    """Compares net rows with the target's rows before them. stored: these rows; None if there were none."""
     if stored is None:
         return _aggregated(net, counted("_chain", F.lit(False)))
-    # A chain that begins with an INSERT presumes nothing.
+    # A chain that begins with an INSERT assumes nothing.
     is_compared = (F.col("_chain.op") != INSERTED) | (F.col("_chain.missing") + F.col("_chain.doubled") > 0)
     rows = net.where(is_compared).select(F.struct("*").alias("s"))
     pairs = rows.join(stored.alias("t"), same_key(shape, {}), "left")
@@ -76,9 +76,9 @@ def _aggregated(rows: DataFrame, aggregates: Mapping[str, Column]) -> Mismatches
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """The chains of a batch's net rows. presuming, moved, others: the number of those that begin with a change of a row
-    that exists, with a move to the key, and with either this or an INSERT. own: the contradictions within chains.
-    ranges: of the keys of the others."""
+    """Facts about the chains of a batch's net rows. presuming: chains that begin with a change of an existing row.
+    moved: those that begin with a move to the key. others: those that begin with a move or an INSERT. own:
+    contradictions within chains. ranges: key ranges of `others`."""
 
     presuming: int
     moved: int
@@ -88,7 +88,7 @@ class Chains:
 
 
 def chain_facts(shape: TableShape) -> dict[str, Column]:
-    """Aggregates over computed net rows, for `chains_in`."""
+    """Aggregates over materialized net rows, for `chains_in`."""
     presumes = F.coalesce(F.col("_chain.op").isin(*PRESUMING), F.lit(False))
     counts = {"presuming": presumes, "moved": F.col("_chain.op") == MOVED_IN, "others": ~presumes}
     limits = {
@@ -101,22 +101,22 @@ def chain_facts(shape: TableShape) -> dict[str, Column]:
 
 
 def chains_in(values: Mapping[str, Any], shape: TableShape) -> Chains:
-    """values: of the aggregates of `chain_facts`."""
+    """values: results of the aggregates of `chain_facts`."""
     ranges = {i: interval(values[f"min{i}"], values[f"max{i}"]) for i in ranged(shape)}
     return Chains(values["presuming"], values["moved"], values["others"], counted_in(values), ranges)
 
 
 def chains_of(net: DataFrame, shape: TableShape) -> Chains:
-    """net: computed net rows."""
+    """net: materialized net rows."""
     facts = net.agg(*(value.alias(name) for name, value in chain_facts(shape).items()))
-    return chains_in(facts.toArrow().to_pylist()[0], shape)  # collect() changes times' zone
+    return chains_in(facts.toArrow().to_pylist()[0], shape)  # collect() converts times to another zone
 
 
 @dataclass(frozen=True, slots=True)
 class Presumptions:
-    """What the net rows of a MERGE presume about the target's rows, looked at before the MERGE.
+    """What the net rows of a MERGE assume about the target's rows. Made before the MERGE.
 
-    target: its rows at a version. is_known: the mismatches are `found`, whatever the MERGE does.
+    target: reads its rows at a version. is_known: `found` has the mismatches, whatever the MERGE does.
     """
 
     net: DataFrame
@@ -130,7 +130,7 @@ class Presumptions:
     def of(
         cls, net: DataFrame, shape: TableShape, target: Callable[[int | None], DataFrame], chains: Chains
     ) -> Presumptions:
-        """target: None for the newest version. chains: of the net rows."""
+        """target: reads its rows at a version; None is the newest. chains: of the net rows."""
         if not (chains.presuming or chains.moved):
             return cls(net, shape, target, chains, True, chains.own)
         if chains.others and _any_stored(net, shape, target(None), chains.ranges):
@@ -138,8 +138,8 @@ class Presumptions:
         return cls(net, shape, target, chains, False, None)
 
     def checked(self, result: WriteResult) -> WriteResult:
-        """The MERGE's result with its mismatches. Its metrics tell whether each presumed row was there, if no other net
-        row found a row of the target."""
+        """The MERGE's result with its mismatches. If only rows that must exist can match, the MERGE's metrics tell
+        whether all of them did."""
         if self.is_known:
             return replace(result, mismatches=self.found)
         if result.updated + result.deleted == self.chains.presuming:
@@ -148,7 +148,7 @@ class Presumptions:
 
 
 def _any_stored(net: DataFrame, shape: TableShape, stored: DataFrame, ranges: Ranges) -> bool:
-    """True if the target has a row under the key of a chain that presumes none. ranges: of these keys."""
+    """True if the target has a row under a key whose chain doesn't assume one. ranges: of these keys."""
     if ranges and files_left(stored, rows_within(stored, shape, ranges)) == 0:
         return False
     others = net.where(~F.col("_chain.op").isin(*PRESUMING)).select(F.struct("*").alias("s"))
@@ -156,8 +156,8 @@ def _any_stored(net: DataFrame, shape: TableShape, stored: DataFrame, ranges: Ra
 
 
 def mismatches_in_log(events: EventLog, shape: TableShape, current: DataFrame | None) -> Mismatches | None:
-    """Compares all events of a table, or those after the last truncate, with the target's rows. current: those that
-    PostgreSQL has, too; None if there are none."""
+    """Compares all events of a table, or those after its last truncate, with the target's rows. current: the target's
+    rows that also exist in PostgreSQL; None if there are none."""
     if events.are_plain:
         return None
     changes = with_sequence(events.frame)
@@ -178,19 +178,19 @@ def mismatches_in_log(events: EventLog, shape: TableShape, current: DataFrame | 
 
 
 def net_deletes(events: DataFrame, shape: TableShape) -> DataFrame:
-    """The DELETEs of a bag, also those of UPDATEs, of rows that the batch doesn't have. events: with `_seq`."""
+    """A bag's DELETEs, including those from UPDATEs, of rows that the batch didn't insert. events: with `_seq`."""
     return net_of_bag(events, shape).where(F.col("_op") != INSERTED)
 
 
 def missing_in_bag(deletes: DataFrame, shape: TableShape, stored: DataFrame | None) -> Mismatches | None:
-    """Compares DELETEs of rows in the target with its rows before them. deletes: of `net_deletes`. stored: None if
+    """Compares DELETEs of rows in the target with its rows before them. deletes: from `net_deletes`. stored: None if
     there were no rows."""
     found = ranked(deletes, shape)
     return missing_among(found if stored is None else settled(found, stored, shape), shape, stored)
 
 
 def missing_among(deletes: DataFrame, shape: TableShape, stored: DataFrame | None) -> Mismatches | None:
-    """Like `missing_in_bag`, of DELETEs that are settled already."""
+    """Like `missing_in_bag`, for DELETEs that are already settled."""
     missing = deletes
     if stored is not None:
         rows = rows_with_content(stored, shape).groupBy("content").agg(F.count("*").alias("copies"))
@@ -203,7 +203,7 @@ def missing_among(deletes: DataFrame, shape: TableShape, stored: DataFrame | Non
 
 
 def _leaves_wrong_rows(deletes: DataFrame, stored: DataFrame, shape: TableShape) -> bool:
-    """True if stored rows are left whose values are proven wrong by those that the DELETEs take."""
+    """True if stored rows remain whose values are proven outdated by the rows that the DELETEs remove."""
     proven = deletes.agg(F.max("proven")).collect()[0][0]
     if proven is None:
         return False

@@ -1,8 +1,8 @@
 """Reduces change events to their net effect: at most one action per row.
 
-replay/mirror.py is the reference; it applies one event after the other. One aggregation per key gives the same result,
-because an event's meaning depends only on the events of its own key. The one exception: a row that moves to another key
-brings along unchanged TOAST values from the key it left. `resolve_moves` looks those up first.
+replay/mirror.py is the reference and applies events one by one. One aggregation per key gives the same result, because
+the effect of an event depends only on the events of its own key. The one exception: a row that moves to another key
+takes along unchanged TOAST values from the key it left. `resolve_moves` looks those up first.
 
 Events have the columns of TableShape.event_schema(); `_seq` orders them by commit.
 """
@@ -41,11 +41,11 @@ from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
 class TableEvents:
     """A table's change events.
 
-    make: them as a DataFrame, once it is needed. is_net: there is one event per key, with every column, in net_schema.
-    size: approximate bytes, or None if unknown. is_local: the events are on the driver and not recomputed on each use.
-    only_inserts: no event is an UPDATE or a DELETE. deletes: an event may remove a row. keys: of the events if all are
-    INSERTs; None if unknown. ranges: of the keys, if the events are on the driver. net: the events, if they are
-    on the driver, and are net or INSERTs of a bag.
+    make: returns them as a DataFrame. is_net: there is one event per key, with every column, in net_schema. size:
+    approximate bytes, or None if unknown. is_local: the events are on the driver and not recomputed on each use.
+    only_inserts: no event is an UPDATE or DELETE. deletes: an event may remove a row. keys: the events' keys if all are
+    INSERTs; None if unknown. ranges: key ranges, if the events are on the driver. net: the events, if they are on the
+    driver and are net or INSERTs of a bag.
     """
 
     make: Callable[[], DataFrame]
@@ -64,20 +64,20 @@ class TableEvents:
 
     @property
     def are_plain(self) -> bool:
-        """True if all are INSERTs, each of another key, so that none contradicts anything."""
+        """True if all events are INSERTs of distinct keys, so that none contradicts another."""
         return self.only_inserts and self.keys is not None and self.keys.facts.are_unique
 
 
 def with_sequence(events: DataFrame) -> DataFrame:
-    """Adds `_seq`, unique per event. An UPDATE that moves a row to another key is two events, like an UPDATE of a bag:
-    the old row comes first, because both rows may be equal."""
+    """Adds `_seq`, unique per event. An UPDATE of a bag, or one that moves a row to another key, is two events; the old
+    row's comes first, because both rows may be equal."""
     step = F.when(F.col("_op").isin(MOVED_IN, INSERTED), 1).otherwise(0).alias("step")
     return events.withColumn("_seq", F.struct("_lsn", "_file", "_ordinal", step))
 
 
 def net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
     """One row per key: c0…, _lsn, _ts, _xid, _unrep, `_chain`, `_delete`, and for each TOAST column `keep0…`, true if
-    the target keeps its own value."""
+    the target keeps its value."""
     grouped = events.groupBy(*(expression.alias(f"k{n}") for n, expression in enumerate(event_key_parts(shape))))
     columns = [f"c{i}" for i in range(len(shape.columns))] + [f"u{i}" for i in shape.toast]
     last = F.max(F.struct("_seq", "_op", "_lsn", "_ts", "_xid", "_unrep", *columns)).alias("last")
@@ -100,13 +100,14 @@ def sent_value(i: int, shape: TableShape) -> Column:
 
 
 def with_sent_values(shape: TableShape, begun: Column, event: str = "") -> dict[str, Column]:
-    """An event's c0… and _unrep, with unchanged values filled in from `sent0…`, the newest `sent_value` of the key.
-    `keep0…`: still unknown. begun: `_seq` of the event that began the current row. event: alias of the event."""
+    """An event's c0… and _unrep, with unchanged values filled in from `sent0…`, the key's newest `sent_value`.
+    `keep0…`: true if still unknown. begun: `_seq` of the event that began the current row. event: alias of the
+    event."""
     columns = {f"c{i}": F.col(f"{event}c{i}") for i in range(len(shape.columns))}
     entries = []
     for i in shape.toast:
         value, unchanged = F.col(f"sent{i}"), F.col(f"{event}u{i}")
-        # A value from before the current row took this key belonged to another row.
+        # A value from before the current row took this key belongs to another row.
         carried = value.isNotNull() & (begun.isNull() | (value["_seq"] >= begun))
         columns[f"c{i}"] = F.when(unchanged & carried, value["value"]).otherwise(columns[f"c{i}"])
         columns[f"keep{i}"] = unchanged & ~carried
@@ -115,13 +116,13 @@ def with_sent_values(shape: TableShape, begun: Column, event: str = "") -> dict[
 
 
 def as_net_rows(events: DataFrame, shape: TableShape) -> DataFrame:
-    """Like net_rows, for events that already are one per key. events: of net_schema."""
+    """Like `net_rows`, for events in net_schema, which are already one per key."""
     return events.select("*", *(F.lit(False).alias(f"keep{i}") for i in shape.toast))
 
 
 def event_key_parts(shape: TableShape, column: str = "c{}", odd: str = "_unrep") -> list[Column]:
-    """The key as expressions to group and join by. They include the text of unrepresentable values: infinity is not a
-    Delta date, but it is a key."""
+    """The key as expressions to group and join by. They include the text of unrepresentable values: Delta has no date
+    `infinity`, but a key may have it."""
     parts = []
     for i in shape.key:
         parts.append(F.col(column.format(i)))
@@ -136,20 +137,20 @@ def keyed_columns(parts: Iterable[Column]) -> list[Column]:
 
 
 def has_key(shape: TableShape) -> Column:
-    """Joins events with rows whose key is in k0…."""
+    """Joins events with rows whose key is in k0… ."""
     return all_of(part.eqNullSafe(F.col(f"k{n}")) for n, part in enumerate(event_key_parts(shape)))
 
 
 def stored_keys(target: DataFrame, shape: TableShape) -> DataFrame:
-    """The keys of a target's rows, in the columns that an event has them in: c… and _unrep."""
+    """The keys of a target's rows in the columns of events: c… and _unrep."""
     names = [shape.columns[i].name for i in shape.key]
     entries = F.filter(entries_of_target(), lambda entry: entry["key"].isin(names)).alias("_unrep")
     return target.select(*(stored_value(shape.columns[i]).alias(f"c{i}") for i in shape.key), entries)
 
 
 def delete_events(keys: DataFrame, at: Mapping[str, Column], schema: StructType, shape: TableShape) -> DataFrame:
-    """A DELETE per key. keys: as of `stored_keys`. at: _lsn, _file, _ordinal, and others that order events. schema: of
-    events."""
+    """One DELETE per key. keys: from `stored_keys`. at: _lsn, _file, _ordinal, and other columns that order events.
+    schema: of events."""
     values = {
         **at,
         "_op": F.lit(DELETED),
@@ -167,16 +168,16 @@ def brings_unsent(shape: TableShape) -> Column:
 
 
 def _any(conditions: Iterable[Column]) -> Column:
-    """One expression, where `any_of` nests them: there may be one for each column."""
+    """A single expression; `any_of` would nest one per column."""
     return F.array_contains(F.array(*conditions), True)
 
 
 def resolve_moves(events: DataFrame, shape: TableShape, target: DataFrame | None) -> DataFrame:
-    """Fills in the unchanged values that moved rows brought from the key they left.
+    """Fills in the unchanged values that moved rows took along from the key they left.
 
-    The value is the newest one sent under the old key before the move. Without one, it is the value the row brought
-    when it moved to the old key; otherwise the target's. An unknown value is NULL, with a NULL text in `_unrep`.
-    target: its rows before this batch.
+    Such a value is the newest one sent under the old key before the move; failing that, the value the row brought when
+    it moved to the old key; failing that, the target's. An unknown value is NULL, with a NULL text in `_unrep`. target:
+    its rows before this batch.
     """
     if not shape.toast:
         return events
@@ -198,10 +199,10 @@ def resolve_moves(events: DataFrame, shape: TableShape, target: DataFrame | None
 
 
 def _links(events: DataFrame, shape: TableShape) -> DataFrame:
-    """For each move that leaves columns unchanged, for each TOAST column i: `known{i}`, `value{i}` and `odd{i}` if an
-    event under the old key sent the value, and `waits{i}` if the newest event with a value is itself a move that left
-    it unchanged, the one in `through`. Neither if the row is older than the batch. The values of columns that the move
-    sent mean nothing."""
+    """Links each move that leaves columns unchanged to the source of their values. For each TOAST column i: `known{i}`,
+    `value{i}`, and `odd{i}` if an event under the old key sent the value; `waits{i}` if the newest event with a value
+    is itself a move that left it unchanged, the one in `through`. Neither is true if the row predates the batch. Ignore
+    the fields of columns that the move did send."""
     keys = _old_key(shape)
     moves = events.where(brings_unsent(shape)).select(F.col("_seq").alias("move"), *keys)
     is_move = F.col("_op") == MOVED_IN
@@ -214,7 +215,7 @@ def _links(events: DataFrame, shape: TableShape) -> DataFrame:
     joined = moves.join(sources, _is_old_key(shape, "g") & (F.col("_seq") < F.col("move")), "left")
     newest = joined.groupBy("move").agg(
         *(F.first(name).alias(name) for name in keys),
-        # Every move to the old key is a source for each column: the only one to wait for is the newest.
+        # Every move to the old key is a source for each column, so only the newest one needs to be waited for.
         F.max("through").alias("through"),
         *(F.max(f"source{i}").alias(f"source{i}") for i in shape.toast),
     )
@@ -230,7 +231,7 @@ def _links(events: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _source(i: int, is_move: Column, shape: TableShape) -> Column:
-    """The value that an event has for a TOAST column: sent, or brought along by a move; NULL without either."""
+    """An event's value for a TOAST column: sent, or brought along by a move; NULL otherwise."""
     odd = entries_of(F.coalesce(F.col("_unrep"), no_entries()), shape.columns[i].name).alias("odd")
     source = F.struct("_seq", F.col(f"u{i}").alias("waits"), F.col(f"c{i}").alias("value"), odd)
     return F.when(is_move | ~F.col(f"u{i}"), source)
@@ -247,8 +248,8 @@ def _is_old_key(shape: TableShape, prefix: str) -> Column:
 
 
 def _follow(links: DataFrame, shape: TableShape) -> DataFrame:
-    """Each move that waits for another move adopts that move's values, or waits for what that one waits for. Every call
-    halves the chains."""
+    """A move that waits for another move adopts that move's values, or waits for whatever the other one waits for. Each
+    call halves the chains."""
     other = links.select(*(F.col(name).alias(f"o_{name}") for name in links.columns))
     joined = links.join(other, F.col("through") == F.col("o_move"), "left")
     columns: dict[str, Column] = {}
@@ -257,7 +258,7 @@ def _follow(links: DataFrame, shape: TableShape) -> DataFrame:
             columns[name] = F.when(F.col(f"waits{i}"), F.col(f"o_{name}")).otherwise(F.col(name))
     waits = _any(columns[f"waits{i}"] for i in shape.toast)
     columns["through"] = F.when(waits, F.col("o_through"))
-    # If a value is still unknown when nothing waits any more, the row is older than the batch, and has the first key.
+    # A value that is still unknown when nothing waits any more is from before the batch, under the row's first key.
     moved = F.col("through").isNotNull()
     columns |= {name: F.when(moved, F.col(f"o_{name}")).otherwise(F.col(name)) for name in _old_key(shape)}
     return joined.select(*(columns.get(name, F.col(name)).alias(name) for name in links.columns))
@@ -284,7 +285,7 @@ def _from_target(links: DataFrame, shape: TableShape, target: DataFrame | None) 
 
 
 def target_key_parts(shape: TableShape, alias: str = "") -> list[Column]:
-    """The counterpart of `event_key_parts` for a target's row."""
+    """Like `event_key_parts`, for a target's row."""
     parts = []
     for i in shape.key:
         parts.append(stored_value(shape.columns[i], alias))
@@ -294,15 +295,15 @@ def target_key_parts(shape: TableShape, alias: str = "") -> list[Column]:
 
 
 def net_key_parts(shape: TableShape, alias: str) -> list[Column]:
-    """The counterpart of `event_key_parts` for a net row."""
+    """Like `event_key_parts`, for a net row."""
     return event_key_parts(shape, alias + "c{}", f"{alias}_unrep")
 
 
 def net_of_bag(events: DataFrame, shape: TableShape) -> DataFrame:
-    """The events of a bag that have an effect: inserts whose rows remain, and deletes of rows in the target.
+    """The events of a bag that have an effect: INSERTs whose rows remain, and DELETEs of rows in the target.
 
-    A delete removes the newest of equal rows, or nothing if no row matches: it may concern a row that is older than the
-    slot. `_level` counts equal rows, starting at 0 for those in the target.
+    A DELETE removes the newest of equal rows, or nothing if no row matches, because its row may predate the slot.
+    `_level` counts equal rows, starting at 0 for those in the target.
     """
     is_insert = F.col("_op") == INSERTED
     in_order = Window.partitionBy("_content").orderBy("_seq")
@@ -326,19 +327,19 @@ def event_content(shape: TableShape) -> Column:
 
 
 def rows_with_content(target: DataFrame, shape: TableShape) -> DataFrame:
-    """A bag's rows as `row`, a struct whose column names can't collide with others, and `content`, which equals the
+    """A bag's rows as `row`, a struct, so that column names can't collide, with `content`, which equals the
     `event_content` of equal rows."""
     row = F.struct(*(quoted(name) for name in target.columns))
     return target.select(row.alias("row"), target_content(shape).alias("content"))
 
 
 def target_content(shape: TableShape, alias: str = "") -> Column:
-    """The counterpart of `event_content` for a target's row."""
+    """Like `event_content`, for a target's row."""
     return _content(shape, [stored_value(column, alias) for column in shape.columns], entries_of_target(alias))
 
 
 def _content(shape: TableShape, values: Iterable[Column], entries: Column) -> Column:
-    """One struct, because Spark needs minutes to plan a grouping and join by two hundred columns."""
+    """A single struct, because Spark takes minutes to plan grouping and joining by two hundred columns."""
     pairs = zip(values, shape.columns, strict=True)
     parts = [comparable(value, column.type) for value, column in pairs if not column.retired]
     retired = [column.name for column in shape.columns if column.retired]

@@ -1,4 +1,4 @@
-"""Target tables that are only read: a batch's changes are merged into DataFrames, and nothing is written."""
+"""Target tables that are only read: merges a batch's changes into DataFrames and writes nothing."""
 
 # ruff: noqa: ARG002 - the parameters are those of an interface
 
@@ -56,8 +56,8 @@ class FrameChanges:
 
 @dataclass(frozen=True, slots=True)
 class FrameTargets:
-    """Implements load.targets.WrittenTargets. stored: the tables' rows before the batch, by place; written: after it,
-    if it changes or moves them. Row counts are 0: counting would read the tables."""
+    """Implements load.targets.WrittenTargets. stored: the tables' rows before the batch, by place; written: their rows
+    after it, for tables that it changes or moves. Row counts are 0, because counting would read the tables."""
 
     stored: Mapping[Place, DataFrame]
     written: dict[Place, DataFrame] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class FrameTargets:
         return self.written[place] if place in self.written else self.stored[place]
 
     def is_running(self) -> bool:
-        return False  # nothing is written, so that an error of Spark's ends the read and holds no table
+        return False  # nothing is written, so an error from Spark ends the read and holds no table
 
     def pool(self, tables: int) -> Executor:
         return ThreadPoolExecutor(1)
@@ -83,7 +83,7 @@ class FrameTargets:
         return FrameChanges(self, ChangeBlocks(rows, rows.windows, finds_keys=False))
 
     def check_exists(self, place: Place, version: int = -1, commit: DeltaTransaction | None = None) -> None:
-        pass  # the caller has read it
+        pass  # the caller has read the table
 
     def count(self, place: Place) -> int:
         return 0

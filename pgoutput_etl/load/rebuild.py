@@ -1,4 +1,4 @@
-"""Rebuilds tables from the archive, so that no reader sees an intermediate state."""
+"""Rebuilds tables from the archive without exposing an intermediate state to readers."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pgoutput_etl.types import UserTypes
 
 
 def in_their_places(plan: TablePlan, places: Mapping[int, Place]) -> TablePlan:
-    """The plan for tables that are rebuilt where they are. places: by OID.
+    """The plan to rebuild tables where they are now. places: by OID.
 
-    If the configuration names another place by now, the next batch moves the table there. But a table goes into a
-    shared one, and out of it, at once: the columns of other sources may be why it is rebuilt.
+    If the configuration names another place by now, the next batch moves the table there. A table that enters or leaves
+    a shared table moves at once, because the columns of other sources may be the reason for the rebuild.
     """
     tasks, vacated = [], []
     for task in plan.tasks:
@@ -37,7 +37,7 @@ def in_their_places(plan: TablePlan, places: Mapping[int, Place]) -> TablePlan:
 
 
 def _in_scratch(span: SchemaSpan) -> SchemaSpan:
-    """With Delta's features from the beginning: the table that replaces the other one doesn't get them (commit.py)."""
+    """The span with Delta's features from the start: the table that gets replaced doesn't receive them (commit.py)."""
     layout = span.shape.layout
     readers = Readers.SPARK if layout.readers is Readers.AUTO else layout.readers
     return replace(span, shape=replace(span.shape, layout=replace(layout, readers=readers)))
@@ -45,10 +45,10 @@ def _in_scratch(span: SchemaSpan) -> SchemaSpan:
 
 @dataclass(slots=True)
 class Rebuild:
-    """Rebuilds tables, each of which appears in its place with one commit.
+    """Rebuilds tables; each one appears in its place with a single commit.
 
-    tables: the state of all tables, by OID. since: the states that tables start from; other tables start empty.
-    scratch: a folder for tables that need more than one commit.
+    tables: the state of all tables, by OID. since: states that tables start from; the others start empty. scratch: a
+    folder for tables that need more than one commit.
     """
 
     config: Config
@@ -60,7 +60,7 @@ class Rebuild:
     scratch: str
 
     def missing_rows(self, rows: CommittedBlocks) -> CommittedBlocks:
-        """The rows that were committed after the state each table starts from."""
+        """The rows committed after the state that each table starts from."""
         return rows.after({oid: state.last_commit_lsn for oid, state in self.since.items()})
 
     def plan(
@@ -70,8 +70,8 @@ class Rebuild:
         places: Mapping[int, Place],
         cutoffs: Mapping[int, Cutoff] | None = None,
     ) -> TablePlan:
-        """rows: the result of missing_rows. places: paths by OID; a table without a path and without rows is left
-        out."""
+        """rows: the result of `missing_rows`. places: paths by OID; a table without a path and without rows is
+        skipped."""
         relations, since, cutoffs = self.assembly.relations, self.since, cutoffs or {}
         counts = rows.counts(relations)
         included = {*counts, *(oid for oid in {*places, *since} if oid not in cutoffs)}
@@ -98,8 +98,8 @@ class Rebuild:
         return in_their_places(plan, places)
 
     def write(self, plan: TablePlan, rows: CommittedBlocks) -> tuple[list[TableResult], list[TableResult]]:
-        """The results of rebuilt tables, and of unchanged ones. A table that takes several commits is built in the
-        scratch folder first."""
+        """Returns the results of rebuilt tables, and those of unchanged tables. A table that takes several commits is
+        first built in the scratch folder."""
         tasks = [self._task(task) for task in plan.tasks]
         results = self.writer.write(TablePlan(tasks, plan.held), self.writer.targets.archived_changes(rows, tasks))
         paths = {task.oid: task.path for task in tasks}
@@ -131,17 +131,17 @@ class Rebuild:
         return replace(task, spans=spans, path=Place(f"{self.scratch}/{task.oid}"))
 
     def _replace_table(self, result: TableResult, task: TableTask) -> TableResult:
-        """Raises TableError if the columns don't fit those of sources that share the table."""
+        """Raises TableError if the columns conflict with those of sources that share the table."""
         self.progress(f"replacing {task.full_name}")
         built = result.state
         commit = self.writer.commit(task.oid, "rebuilt")
         self.writer.check_claim()
         targets = self.writer.targets
         targets.move(built.path, built.version, task.path, commit, task)
-        # Only now: a run that finishes this one moves the rows again if it has to.
+        # Only now: if this run dies before, the run that finishes it can move the rows again.
         targets.empty(built.path, self.writer.commit(task.oid, "emptied"))
         version = targets.last_result(task.path, commit).version
-        # The scratch of a rebuild that is finished may be empty again.
+        # A finished rebuild's scratch folder may be empty again.
         rows = targets.count(task.path) if self.writer.batch.resumed else result.summary.rows
         summary = replace(result.summary, path=str(task.path), version=version, rows=rows)
         return replace(result, state=replace(built, path=task.path, version=version, rows=rows), summary=summary)

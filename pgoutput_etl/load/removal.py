@@ -1,4 +1,4 @@
-"""Ends the rows that left a table with its partitions (schema/removal.py)."""
+"""Removes the rows that left a table with its partitions (schema/removal.py)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pgoutput_etl.timestamps import time_of
 
 
 def remove(spark: SparkSession, place: Place, removal: Removal, commit: DeltaTransaction, mode: Mode) -> None:
-    """One DELETE or UPDATE, and in mode history perhaps a DELETE before it."""
+    """Makes one DELETE or UPDATE; in mode history, sometimes a DELETE before it."""
     condition, ended = _condition(removal, mode), _ended(removal, mode)
     with committing(spark, place, commit) as table:
         if not ended or VALID_TO_LSN in ended:
@@ -54,7 +54,7 @@ def rows_left(rows: DataFrame, removal: Removal, mode: Mode) -> DataFrame:
 
 
 def _ended(removal: Removal, mode: Mode) -> dict[str, Column]:
-    """The values of rows that the commit ends, by the target's columns; empty if they are deleted."""
+    """Values for rows that the commit ends, by the target's columns; empty if the mode deletes them."""
     ends = table_mode(mode).ends
     if ends is None:
         return {}

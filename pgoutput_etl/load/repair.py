@@ -1,7 +1,7 @@
 """Repairs a mirror: turns a snapshot's rows into the changes that make the target equal to them.
 
-The snapshot's rows are events at its LSN, like those of an initial load. Rows that the target has already are left out,
-and rows that only the target has are deleted: within ranges of keys, or those that have a DELETE among the events.
+The snapshot's rows are events at its LSN, as in an initial load. Rows that the target already has are left out. Rows
+that only the target has are deleted, within ranges of keys or if the events have a DELETE for them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from pgoutput_etl.targets.plan import BEFORE_FILES, KeyRanges, SchemaSpan, Table
 
 @dataclass(frozen=True, slots=True)
 class RepairChanges:
-    """targets.Changes of tables that are repaired. rows: a snapshot's. ranges: the rows that it has, by OID. A table
-    without a key is overwritten."""
+    """targets.Changes for tables under repair. rows: a snapshot's. ranges: the key ranges that it covers, by OID. A
+    table without a key is overwritten."""
 
     spark: SparkSession
     rows: CommittedBlocks
@@ -71,14 +71,14 @@ class RepairChanges:
         return write
 
     def compared(self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None) -> None:
-        """The events were made from the table's rows."""
+        """None: the events were made from the table's rows."""
 
 
 def _ambiguous_keys(
     spark: SparkSession, path: Place, ranges: KeyRanges, events: DataFrame, shape: TableShape
 ) -> DataFrame:
-    """Keys that the target has more than once, or with a NULL: no MERGE can make one row of these. Their rows are
-    deleted, and then missing like any other."""
+    """Keys that occur more than once in the target, or contain a NULL: a MERGE can't turn these into one row. Their
+    rows are deleted and then inserted like any missing row."""
     keys = keyed_columns(target_key_parts(shape))
     target = _within(tagged_target(spark, path, shape.columns), ranges, events, shape)
     counted = target.select(*keys, _has_null(shape).alias("has_null")).groupBy(*(f"k{n}" for n in range(len(keys))))
@@ -111,7 +111,7 @@ def _repairing(spark: SparkSession, path: Place, ranges: KeyRanges, events: Data
     joined = events.join(stored, has_key(shape), "left")
     exists, is_delete = F.col("exists").isNotNull(), F.col("_op") == DELETED
     differs = F.when(is_delete, exists).otherwise(~exists | ~event_content(shape).eqNullSafe(F.col("content")))
-    # An update keeps the values of columns that only the target has.
+    # An update keeps the values in columns that only the target has.
     retired = {f"u{i}": exists & ~is_delete for i in shape.toast if shape.columns[i].retired}
     operation = F.when(exists & ~is_delete, F.lit(UPDATED)).otherwise(F.col("_op"))
     changed = joined.where(differs).withColumns({**retired, "_op": operation}).select(*events.columns)
@@ -119,7 +119,7 @@ def _repairing(spark: SparkSession, path: Place, ranges: KeyRanges, events: Data
 
 
 def _within(target: DataFrame, ranges: KeyRanges, events: DataFrame, shape: TableShape) -> DataFrame:
-    """The rows that are repaired: within the ranges, or, without any, those that have an event."""
+    """The rows under repair: those within the ranges or, without ranges, those that have an event."""
     if ranges is None:
         return target
     if ranges == ():
@@ -128,11 +128,11 @@ def _within(target: DataFrame, ranges: KeyRanges, events: DataFrame, shape: Tabl
         return target.alias("t").join(keys, same, "left_semi")
     column = F.col(quoted(shape.columns[shape.key[0]].name))
     within = any_of(column.between(*limits) for limits in ranges)
-    return target.where(within | column.isNull())  # the server has no NULL there
+    return target.where(within | column.isNull())  # on the server, this column has no NULLs
 
 
 def _deletes(target: DataFrame, events: DataFrame, shape: TableShape) -> DataFrame:
-    """DELETEs of the target's rows that no event has."""
+    """DELETEs of the target's rows that have no event."""
     found = events.select(*keyed_columns(event_key_parts(shape)))
     gone = stored_keys(target, shape).join(found, has_key(shape), "left_anti")
     at = {"_lsn": F.lit(0), "_file": F.lit(BEFORE_FILES), "_ordinal": F.lit(-1)}

@@ -1,4 +1,4 @@
-"""Rewrites a small table with a batch's net changes, in one commit: a MERGE takes longer, whatever the table's size."""
+"""Applies a batch's net changes to a small table by rewriting it in one commit: a MERGE of any size takes longer."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from pgoutput_etl.spark.delta import read_table, save
 from pgoutput_etl.spark.delta_log import has_bytes, newest_version, properties_of, read_log
 from pgoutput_etl.targets.write_method import SMALL_BYTES, SMALL_ROWS
 
-_PATIENCE = 60  # seconds until Spark has reported what it counted; usually milliseconds
+_PATIENCE = 60  # seconds to wait for the counts; Spark usually reports them within milliseconds
 
-# A rewrite would fill the feed with all rows, and give all of them new identifiers.
+# A rewrite would put all rows into the feed and give them new row IDs.
 TRACKED = (CHANGE_FEED, "delta.enableRowTracking")
 
-_CLUSTERED = "delta.feature.clustering"  # a table that is overwritten loses its clustering
+_CLUSTERED = "delta.feature.clustering"  # an overwrite drops the clustering
 
 
 def small_table(spark: SparkSession, path: Place, shape: TableShape, rows: int | None) -> DataFrame | None:
-    """The table's rows, if it can be rewritten without loss and in less time than a MERGE takes; else None. rows: its
-    row count, or None if unknown."""
+    """The table's rows if a rewrite would lose nothing and take less time than a MERGE, otherwise None. rows: its row
+    count, or None if unknown."""
     if rows is None or rows > SMALL_ROWS or path.tag:
         return None
-    target = read_log(spark, path)  # lists the log, before it is asked
+    target = read_log(spark, path)  # lists the log before it is asked for versions
     target = read_table(spark, path) if target is None else target
     if not has_bytes(spark, path, SMALL_BYTES) or sorted(target.columns) != sorted(updated_values(shape)):
         return None
@@ -50,8 +50,8 @@ def small_table(spark: SparkSession, path: Place, shape: TableShape, rows: int |
 
 
 def net_merge(net: DataFrame, shape: TableShape, ranges: Ranges | None = None, deletes: bool = True) -> RowMerge:
-    """net: one row per key (net_effect.net_rows). ranges: of its keys. deletes: a net row may delete a row; even if
-    none does, Delta would read every column of the target for it."""
+    """net: one row per key (net_effect.net_rows). ranges: of its keys. deletes: False if no net row deletes a row,
+    which spares Delta reading every column of the target."""
     is_deleted = F.col("s._delete")
     values = (updated_values(shape), net_values(shape, "s."))
     return RowMerge(net, same_key(shape, ranges or {}), *values, is_deleted if deletes else None, ~is_deleted)
@@ -59,7 +59,7 @@ def net_merge(net: DataFrame, shape: TableShape, ranges: Ranges | None = None, d
 
 def rewrite(table: TableCommit, target: DataFrame, shape: TableShape, net: DataFrame) -> WriteResult:
     """target: from `small_table`. net: one row per key (net_effect.net_rows). Delta reads the target in the version
-    that its transaction overwrites, whatever was committed since `target` was made."""
+    that its transaction overwrites, even if there were commits since `target` was created."""
     counts, merge = Observation(), net_merge(net, shape)
     effects = merge.effects(target)
     of_effects = (F.count_if(F.col("effect") == effect).alias(effect) for effect in (INSERTED, UPDATED, DELETED))
@@ -67,7 +67,7 @@ def rewrite(table: TableCommit, target: DataFrame, shape: TableShape, net: DataF
     of_rows = (F.count_if(F.col("effect") != DELETED).alias("rows"), *(v.alias(name) for name, v in checks.items()))
     effects = effects.observe(counts, *of_effects, *of_rows)
     rows = merge.after(target, effects)
-    # Also for a partitioned table in a session that overwrites only the partitions that it writes.
+    # Static even if the session's default overwrites only the partitions that receive rows.
     save(table.writer_of(rows).mode("overwrite").option("partitionOverwriteMode", "static"), table.place)
     found, version = awaited(counts), newest_version(table.spark, table.place)
     if found is None or version is None:
@@ -77,8 +77,8 @@ def rewrite(table: TableCommit, target: DataFrame, shape: TableShape, net: DataF
 
 
 def awaited(counts: Observation) -> dict[str, int] | None:
-    """None if nothing was counted: Delta skips the write of a run whose work another run has done meanwhile, and the
-    observation would wait for ever."""
+    """The observed counts. None if there are none: Delta skips the write if another run has already made this commit,
+    and `Observation.get` would wait forever."""
     found: SimpleQueue[dict[str, int]] = SimpleQueue()
     Thread(target=lambda: found.put(counts.get), daemon=True).start()
     try:

@@ -1,10 +1,9 @@
 """Computes the state of each row after every commit that wrote it, from all of a table's events.
 
-Only a commit's last event on a row counts, completed with values that earlier events sent for the columns it leaves
-unchanged.
+Only a commit's last event on a row counts; columns that it leaves unchanged take the values that earlier events sent.
 
-Columns of the states: k0… (the key as expressions to group by), c0…, _unrep, _lsn, _ts, _xid, and `_lives`: false if
-the commit deleted the row; then only the key is known.
+Columns of the states: k0… (the key as expressions to group by), c0…, _unrep, _lsn, _ts, _xid, and `_lives`, which is
+false if the commit deleted the row; then only the key is known.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ from pgoutput_etl.schema.table_shape import TableShape
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """All of a table's change events, including truncates. size: approximate bytes, or None if unknown. are_plain:
-    all are INSERTs, each of another key, so that none contradicts anything."""
+    """All of a table's change events, including truncates. size: approximate bytes, or None if unknown. are_plain: all
+    are INSERTs of distinct keys, so that none contradicts another."""
 
     frame: DataFrame
     size: int | None = None
@@ -68,12 +67,12 @@ def row_states(events: EventLog, shape: TableShape, living: DataFrame | None) ->
 
 
 def key_names(shape: TableShape) -> list[str]:
-    """k0…, the columns of the states' key."""
+    """k0…: the key columns of the states."""
     return [f"k{n}" for n in range(len(event_key_parts(shape)))]
 
 
 def truncates_of(events: DataFrame) -> DataFrame:
-    """One row with `_truncates`, an array of (_seq, _ts, _xid) in order. events: must have `_seq`."""
+    """One row: `_truncates`, an array of (_seq, _ts, _xid) in order. events: with `_seq`."""
     truncates = events.where(F.col("_op") == TRUNCATED)
     return truncates.agg(F.sort_array(F.collect_list(F.struct("_seq", "_ts", "_xid"))).alias("_truncates"))
 
@@ -84,7 +83,7 @@ def next_truncate() -> Column:
 
 
 def without_truncates(events: DataFrame, shape: TableShape, living: DataFrame | None) -> DataFrame:
-    """Replaces each truncate with deletes of all rows: those in the target and those written since."""
+    """Replaces each truncate with DELETEs of all rows, in the target and written since."""
     truncates = F.broadcast(truncates_of(events))
     changes = events.where(F.col("_op") != TRUNCATED)
     names = [shape.columns[i].name for i in shape.key]
@@ -101,8 +100,8 @@ def without_truncates(events: DataFrame, shape: TableShape, living: DataFrame | 
 
 
 def _filled_from_events(changes: DataFrame, shape: TableShape) -> DataFrame:
-    """Fills unchanged values from earlier events of the key. `keep3`: c3 is still unknown. `_is_old`: the row existed
-    before the key's first event."""
+    """Fills in unchanged values from earlier events of the key. `keep3`: c3 is still unknown. `_is_old`: the row
+    existed before the key's first event."""
     keyed = changes.withColumns({f"k{n}": part for n, part in enumerate(event_key_parts(shape))})
     if not shape.toast:
         return keyed
@@ -123,7 +122,8 @@ def _last_of_each_commit(changes: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _filled_from_target(states: DataFrame, shape: TableShape, living: DataFrame | None) -> DataFrame:
-    """Fills the remaining values from the target's row if that is the updated row, else marks them as unknown."""
+    """Fills in the remaining values from the target's row if it is the row that was updated; otherwise marks them
+    unknown."""
     if not shape.toast:
         return states
     joined = states.withColumn("_stored", F.lit(None).cast("int"))

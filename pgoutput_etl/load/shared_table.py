@@ -1,7 +1,7 @@
-"""Writes the rows of one tag into a table that several sources share (docs/shared-tables.md).
+"""Writes rows with one tag into a table that several sources share (docs/shared-tables.md).
 
-The sources' columns are united by name. A column that a source lacks is NULL in its rows. A column that one source
-drops stays for the others.
+The table has the union of the sources' columns, by name. A column that a source lacks is NULL in its rows. A column
+that one source drops stays for the others.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _LADDERS = ((ShortType(), IntegerType(), LongType()), (FloatType(), DoubleType()
 def tagged_target(
     spark: SparkSession, place: Place, columns: Iterable[TableColumn], version: int | None = None
 ) -> DataFrame:
-    """As `read_table`. A column that another source has widened comes in the type that this source has."""
+    """Like `read_table`. A column that another source has widened is cast to this source's type."""
     rows = read_table(spark, place, version)
     if not place.tag:
         return rows
@@ -65,7 +65,7 @@ def tagged_target(
 def own_rows(
     spark: SparkSession, place: Place, version: int | None, columns: Iterable[TableColumn], mode: Mode
 ) -> DataFrame:
-    """As `tagged_target`, without the columns of other sources, and with this source's spelling of names."""
+    """Like `tagged_target`, without other sources' columns, and with this source's spelling of names."""
     columns = tuple(columns)
     rows = tagged_target(spark, place, columns, version)
     own = {name.lower(): name for name in (*(column.name for column in columns), *added_columns(mode))}
@@ -85,8 +85,8 @@ def tagged_rows(spark: SparkSession, place: Place, rows: DataFrame) -> DataFrame
 
 
 def replace_tagged(table: TableCommit, rows: DataFrame, layout: Layout) -> None:
-    """Replaces the tag's rows, in one commit. Others before it create the table or add columns, and others after it
-    give the table its layout. Raises TableError for columns that don't fit the table's."""
+    """Replaces the tag's rows in one commit. Earlier commits create the table or add columns, and later ones give the
+    table its layout. Raises TableError for columns that conflict with the table's."""
     if not is_delta_table(table.spark, table.place):
         _create(table, rows.schema, layout)
     check_shared(table.spark, table.place)
@@ -98,7 +98,7 @@ def replace_tagged(table: TableCommit, rows: DataFrame, layout: Layout) -> None:
 
 
 def _create(table: TableCommit, columns: StructType, layout: Layout) -> None:
-    """Creates the table, empty, unless another source does so at the same time."""
+    """Creates an empty table, unless another source creates it at the same time."""
     spark, place = table.spark, table.place
     tag = tuple(place.tag)
     schema = StructType([*map(tag_column, tag), *columns])
@@ -118,7 +118,7 @@ def _create(table: TableCommit, columns: StructType, layout: Layout) -> None:
 
 
 def planned_unions(spark: SparkSession, place: Place, shape: TableShape, mode: Mode) -> list[ColumnUnion]:
-    """What `unite_columns` would change in a table that exists. Raises TableError."""
+    """The changes that `unite_columns` would make to an existing table. Raises TableError."""
     if not place.tag or not is_delta_table(spark, place):
         return []
     added = [StructField(column.name, DataType.fromDDL(column.type)) for column in columns_of_mode(mode)]
@@ -131,8 +131,8 @@ def fields_of(columns: Iterable[TableColumn]) -> StructType:
 
 
 def unite_columns(table: TableCommit, columns: StructType) -> None:
-    """Adds the columns that the table lacks, and widens those that are too narrow. Raises TableError for a column that
-    the table has in a type that doesn't fit."""
+    """Adds the columns that the table lacks, and widens those that are too narrow. Raises TableError if a column's type
+    in the table is incompatible."""
     spark, place = table.spark, table.place
     while unions := _unions(spark, place, columns):
         try:
@@ -159,7 +159,7 @@ class ColumnUnion:
 
     @property
     def clauses(self) -> list[str]:
-        """Of ALTER TABLE."""
+        """Clauses of ALTER TABLE."""
         if self.is_new:
             return [f"ADD COLUMNS ({quoted(self.name)} {self.data_type})"]
         widening = "SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')"
@@ -167,7 +167,7 @@ class ColumnUnion:
 
 
 def _unions(spark: SparkSession, place: Place, columns: StructType, may_widen: bool = False) -> list[ColumnUnion]:
-    """may_widen: also in a table for all readers. Raises TableError."""
+    """may_widen: even if the table is for all readers. Raises TableError."""
     stored = _fields(spark, place)
     unions: list[ColumnUnion] = []
     for column in columns:
@@ -187,8 +187,8 @@ def _unions(spark: SparkSession, place: Place, columns: StructType, may_widen: b
 
 
 def check_shared(spark: SparkSession, place: Place) -> None:
-    """Raises TableError if an existing table is shared by other columns than the tag's, or not shared; without a tag,
-    if it is shared."""
+    """Raises TableError if an existing table isn't shared, or is shared by other columns than the tag's; for a place
+    without a tag, if the table is shared."""
     table = place.table
     own, tag = tuple(place.tag), tag_columns(read_table(spark, table).schema)
     if own == tag:
@@ -209,7 +209,7 @@ def _fields(spark: SparkSession, place: Place) -> dict[str, StructField]:
 
 
 def _holds(stored: DataType, data_type: DataType) -> bool:
-    """True if the stored type has every value of the other type, and Delta widens the other type to it."""
+    """True if the stored type can represent every value of the other type and Delta can widen the other type to it."""
     if isinstance(stored, DecimalType) and isinstance(data_type, DecimalType):
         decimals = stored.scale - data_type.scale
         return stored.precision - data_type.precision >= decimals >= 0
@@ -220,7 +220,7 @@ def _holds(stored: DataType, data_type: DataType) -> bool:
 
 
 def restore_tagged(table: TableCommit, version: int | None) -> None:
-    """Writes the tag's rows as they were at a version; deletes them if the version is None."""
+    """Writes the tag's rows as of a version; deletes them if the version is None."""
     if version is None:
         delta_table(table.spark, table.place).delete()
     else:
@@ -228,6 +228,6 @@ def restore_tagged(table: TableCommit, version: int | None) -> None:
 
 
 def _overwrite(table: TableCommit, rows: DataFrame) -> None:
-    name = StoredLayout.of(table.spark, table.place).place.identifier  # a writer takes no relative path
+    name = StoredLayout.of(table.spark, table.place).place.identifier  # a writer rejects relative paths
     writer = tagged_rows(table.spark, table.place, rows).writeTo(name).options(**table.options)
     writer.overwrite(has_tag(table.place.tag))

@@ -1,6 +1,6 @@
-"""Reads small tables on the driver: the files of one, by Arrow.
+"""Reads the files of small tables on the driver, with Arrow.
 
-Whatever this module doesn't know about a table, a feature, or a type, leaves the table to Spark.
+A table with a feature or type that this module doesn't know is left to Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pgoutput_etl.spark.delta_files import DeltaFiles, open_files
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, UNREPRESENTABLE_COLUMN
 from pgoutput_etl.types import Storage
 
-_BATCH_ROWS, _MOST_BYTES = 512, 1 << 27  # of decoded rows
+_BATCH_ROWS, _MOST_BYTES = 512, 1 << 27  # limit on decoded rows
 
 _FEATURES = {
     *("allowColumnDefaults", "appendOnly", "changeDataFeed", "checkConstraints", "checkpointProtection"),
@@ -31,13 +31,13 @@ _FEATURES = {
     *("timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"),
 }
 
-# Properties by which Delta does more with a written row than storing it; those that are "false" do not.
+# Properties that make Delta do more with a written row than store it; those set to "false" don't count.
 _SPECIAL = ("delta.constraints.", "delta.universalFormat.", "delta.enableIcebergCompat", "delta.parquet.")
 _SPECIAL_IF_TRUE = (*TRACKED, "delta.appendOnly")
 
-_ELSEWHERE = re.compile("/|[^/]+:")  # a path that is not relative, such as a shallow clone's
+_ELSEWHERE = re.compile("/|[^/]+:")  # an absolute path, such as a shallow clone's
 
-# A column's metadata that means nothing for its values.
+# Keys of a column's metadata that don't affect its values.
 _PLAIN_METADATA = frozenset(
     ("delta.columnMapping.id", "delta.columnMapping.physicalName", "delta.typeChanges", "comment")
 )
@@ -49,7 +49,7 @@ _MAP = (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string()))
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """A column of the target. stored: its name in Parquet. kind: its type. number: its field ID in Parquet."""
+    """A column of the target. stored: its name in Parquet. kind: its Arrow type. number: its field ID in Parquet."""
 
     stored: str
     kind: pa.DataType
@@ -62,7 +62,7 @@ class StoredColumn:
 
 @dataclass(frozen=True, slots=True)
 class SmallTable:
-    """A version of a table of few bytes. columns: by name."""
+    """A version of a table that has few bytes. columns: by name."""
 
     files: DeltaFiles
     columns: Mapping[str, StoredColumn]
@@ -71,13 +71,13 @@ class SmallTable:
     def of(
         cls, spark: SparkSession, place: Place, version: int, own: Sequence[TableColumn], most: int
     ) -> SmallTable | None:
-        """None if the table is one for Spark: it has a later version, or more than `most` bytes."""
+        """None if Spark must read the table: it has a later version, or more than `most` bytes."""
         files = open_files(spark, place, most)
         columns = None if files is None or files.version != version else stored_columns(files, own)
         return None if files is None or columns is None else cls(files, columns)
 
     def rows(self) -> pa.Table | None:
-        """By name. None if Spark must read them."""
+        """The rows, in columns by name; None if Spark must read them."""
         try:
             return stored_rows(self.files, self.columns)
         except (OSError, pa.ArrowException):
@@ -85,8 +85,8 @@ class SmallTable:
 
 
 def stored_columns(table: DeltaFiles, own: Sequence[TableColumn]) -> dict[str, StoredColumn] | None:
-    """The columns by name, of a table that has these and METADATA_COLUMNS. None if it is more than its columns and
-    their values."""
+    """The table's columns by name; None unless they are exactly these and METADATA_COLUMNS, without features that this
+    module doesn't know."""
     properties = {name: value.lower() for name, value in table.properties.items()}
     if (
         table.partition_columns
@@ -113,7 +113,7 @@ def stored_columns(table: DeltaFiles, own: Sequence[TableColumn]) -> dict[str, S
 
 
 def kinds_of(own: Sequence[TableColumn]) -> dict[str, tuple[DataType, pa.DataType]]:
-    """By column, its types in Spark and in Parquet; without those that Arrow doesn't write as Spark does."""
+    """The types in Spark and in Parquet, by column; without types that Arrow doesn't write as Spark does."""
     kinds = {name: (spark_type(kind), kind) for name, kind in zip(METADATA_COLUMNS[:3], _STAMPS, strict=True)}
     kinds[UNREPRESENTABLE_COLUMN] = _MAP
     for column in own:
@@ -125,8 +125,8 @@ def kinds_of(own: Sequence[TableColumn]) -> dict[str, tuple[DataType, pa.DataTyp
 
 
 def stored_rows(table: DeltaFiles, columns: Mapping[str, StoredColumn]) -> pa.Table | None:
-    """The table's rows, by name. None if they are many bytes, or if a file has other columns. Raises Arrow's error for
-    other types than the table's."""
+    """The table's rows, in columns by name. None if they are too many bytes, or if a file has other columns. Raises
+    Arrow's error if a type differs from the table's."""
     schema = pa.schema([pa.field(name, column.kind) for name, column in columns.items()])
     parts = []
     for file in table.files:
@@ -144,7 +144,7 @@ def stored_rows(table: DeltaFiles, columns: Mapping[str, StoredColumn]) -> pa.Ta
 
 
 def _decoded(content: bytes) -> pa.Table | None:
-    """None for rows of many bytes: few bytes may stand for many equal values."""
+    """None if the rows are too large when decoded: a few bytes can encode many equal values."""
     file, batches, size = pq.ParquetFile(pa.BufferReader(content), coerce_int96_timestamp_unit="us"), [], 0
     for batch in file.iter_batches(_BATCH_ROWS):
         size += batch.nbytes

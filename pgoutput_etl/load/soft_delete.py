@@ -1,11 +1,11 @@
 """Mode soft_delete: a deleted row stays, marked as deleted, with its last values.
 
-There is one row per key: as the last commit left it, or, if that commit deleted it, as the commit before left it. A row
-that was inserted and deleted within one transaction is not stored, nor is a deleted row whose values the archive never
+There is one row per key: as the last commit left it or, if that commit deleted it, as it was before. A row that was
+inserted and deleted within one transaction is not stored, nor is a deleted row whose values the archive never
 contained.
 
-Deleted rows keep the values that they had under an earlier key. A new key may therefore be that of a living row and of
-deleted ones, or of several deleted ones. A change of a living row is never one of a deleted row.
+Deleted rows keep the values that they had under an earlier key. A new key may therefore equal that of a living row and
+of deleted rows, or of several deleted rows. A change of a living row never affects a deleted row.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _new_rows(net: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _last_states(states: DataFrame, shape: TableShape) -> DataFrame:
-    """One row per key. `_mark`: the events contain only the row's delete, not its values."""
+    """One row per key. `_mark`: the events only delete the row, and don't have its values."""
     columns = [f"c{i}" for i in range(len(shape.columns))]
     keys = key_names(shape)
     # A transaction may insert and delete a row under the key of a row that was deleted earlier.
@@ -89,9 +89,9 @@ def _last_states(states: DataFrame, shape: TableShape) -> DataFrame:
 
 
 def _revived(net: DataFrame, shape: TableShape, stored: DataFrame, ranges: Ranges) -> DataFrame:
-    """The keys k0… that only deleted rows have, and `_revived`, the commit that deleted the newest of these, which is
-    the row that becomes the new one. Several rows of one key were deleted by one commit only under an earlier key; then
-    none of them is meant."""
+    """Keys k0… that only deleted rows have, with `_revived`, the commit that deleted the newest of these rows, which
+    becomes the new row. If one commit deleted several rows of a key, they had it only as an earlier key; then none is
+    revived."""
     new = net.where(~F.col("_mark")).select(F.struct("*").alias("s"))
     same = stored.alias("t").join(new, same_key(shape, ranges), "left_semi")
     keys, is_deleted = keyed_columns(target_key_parts(shape, "t.")), F.col(f"t.{DELETED_COLUMN}").alias("is_deleted")

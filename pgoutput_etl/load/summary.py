@@ -35,6 +35,6 @@ class TableSummary:
 
 
 def unchanged_lines(tables: Iterable[TableSummary], skipped: Sequence[str]) -> list[str]:
-    """The tables that were not changed and why, then the tables that the configuration skips."""
+    """The tables that were not changed, with the reasons, then the tables that the configuration skips."""
     lines = [f"Not changed: {table.name}: {coded_reason(table.held)}" for table in tables if table.held is not None]
     return [*lines, f"Skipped, as configured: {', '.join(skipped)}"] if skipped else lines

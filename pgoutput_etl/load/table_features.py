@@ -1,6 +1,7 @@
-"""Delta's features that a table of `readers: auto` gets once it needs them. Each is one commit, without a transaction.
+"""Delta features that a table with `readers: auto` gets when it needs them. Each takes one commit, without a
+transaction.
 
-A run that repeats the batch finds a feature on, and what an earlier run said about it in the table's history.
+A run that repeats the batch finds the feature enabled, and reads the reason from the table's history.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from pgoutput_etl.targets.layout import why_column_mapping
 from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 
-ENABLED = "enabled: "  # what a commit's step begins with; the rest is the need
+ENABLED = "enabled: "  # prefix of a commit's step; the rest is the need
 
-# Rows times columns, from which on a MERGE marks rows instead of rewriting their files (docs/layout.md).
+# Rows times columns from which a MERGE marks rows deleted instead of rewriting their files (docs/layout.md).
 LARGE_VALUES = 8_000_000
 
 
@@ -64,8 +65,8 @@ class FeatureNeed:
 def lacking_features(
     spark: SparkSession, place: Place, task: TableTask, number: int, before: TargetRows
 ) -> list[FeatureNeed]:
-    """The needs of the task's span that the table at the place lacks. before: the rows in the table before the span.
-    Raises TableError."""
+    """The features that the task's span needs and the table at the place lacks. before: the rows in the table before
+    the span. Raises TableError."""
     layout = task.spans[number].shape.layout
     if layout.readers is not Readers.AUTO:
         return []
@@ -80,7 +81,7 @@ def lacking_features(
 def _needs(
     spark: SparkSession, place: Place, task: TableTask, span: SchemaSpan, before: TargetRows
 ) -> Iterator[FeatureNeed]:
-    """Of what is new: the table has what its columns needed before."""
+    """Needs of what is new in the span; the table already has what its old columns need."""
     shape, migration = span.shape, span.migration
     if migration is not None or before is TargetRows.NOTHING:
         if place.tag:
@@ -96,7 +97,7 @@ def _needs(
 
 
 def _rows_to_merge_into(task: TableTask, before: TargetRows) -> int:
-    """The table's rows, if some of them may change in a MERGE; 0 if it is not known how many."""
+    """The table's row count if a MERGE may change some of them; 0 if the count is unknown."""
     is_changed = task.changes.updates or task.changes.deletes
     if task.state is None or before is TargetRows.NOTHING or not is_changed or task.shape.is_bag:
         return 0
@@ -104,7 +105,7 @@ def _rows_to_merge_into(task: TableTask, before: TargetRows) -> int:
 
 
 def features_of_new(task: TableTask) -> list[FeatureNeed]:
-    """What a new table has from the beginning."""
+    """Features that a new table has from the start."""
     is_new = task.state is None and not task.replaces and not task.path.tag
     if not is_new or task.shape.layout.readers is not Readers.AUTO:
         return []
@@ -124,7 +125,7 @@ def _of_unions(unions: Iterable[ColumnUnion]) -> Iterator[FeatureNeed]:
 
 
 def _of_migration(spark: SparkSession, place: Place, migration: SchemaMigration, mode: Mode) -> Iterator[FeatureNeed]:
-    """Nothing if the rows are rewritten anyway."""
+    """Empty if the rows are rewritten anyway."""
     removed = removed_names(migration)
     if not may_need_log_only(migration) or (is_delta_table(spark, place) and has_entries(spark, place, removed, mode)):
         return
@@ -152,7 +153,7 @@ def enable(spark: SparkSession, place: Place, need: FeatureNeed, commit: DeltaTr
 
 
 def planned_features(spark: SparkSession, place: Place, task: TableTask, before: Sequence[TargetRows]) -> list[str]:
-    """What a batch would enable, in words. before: of each span."""
+    """The features that a batch would enable, in words. before: the rows before each span."""
     found = {need.feature: need for need in features_of_new(task)}
     for number, rows in enumerate(before):
         for need in lacking_features(spark, place, task, number, rows):

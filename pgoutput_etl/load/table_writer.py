@@ -1,4 +1,4 @@
-"""Transactions of targets, their writers, and the properties of a new table."""
+"""Transactions and writers of targets, and the properties of new tables."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
 
-# A writer's options by the session's settings
+# A writer's options, by the session setting that they replace
 _OPTIONS = {TRANSACTION_APPLICATION: "txnAppId", _TRANSACTION_VERSION: "txnVersion", USER_METADATA: "userMetadata"}
 
 # Deletion vectors let a MERGE mark rows instead of rewriting their files. Column mapping allows names that Parquet
-# rejects, and renames or drops columns without rewriting the table. Measurements favor both. A timestamp column without
-# time zone can only be added later if the table has timestampNtz from the beginning. Type widening is enabled on first
-# use (evolve.py), because the Rust reader rejects tables that have it. With AUTO, so are the other two
-# (table_features.py).
+# rejects, and lets columns be renamed or dropped without rewriting the table. Measurements favor both. A timestamp
+# column without time zone can only be added later if the table has timestampNtz from the start. Type widening is
+# enabled on first use (evolve.py), because delta-rs rejects tables that have it. With `readers: auto`, the other two
+# are, too (table_features.py).
 _FOR_ALL = {
     "delta.enableDeletionVectors": "false",
     COLUMN_MAPPING: "none",
@@ -49,7 +49,7 @@ PROPERTIES = {
 
 @dataclass(frozen=True, slots=True)
 class DeltaTransaction:
-    """Identifies a write: Delta accepts each version of an application once."""
+    """Identifies a write: Delta accepts each version of an application only once."""
 
     application: str  # the ledger and the table
     step: str
@@ -58,14 +58,14 @@ class DeltaTransaction:
 
     @property
     def owner(self) -> str:
-        """The application that brings the table up to date. Building the table elsewhere has one of its own, whose
-        name has more parts between the ledger and the table."""
+        """The application that keeps the table up to date. Building the table elsewhere uses another one, whose name
+        has more parts between the ledger and the table."""
         program, ledger, *_, table = self.application.split(":")
         return f"{program}:{ledger}:{table}"
 
     @property
     def ledger(self) -> str:
-        """What the names of all applications of the ledger begin with."""
+        """The prefix of all application names of the ledger."""
         return f"{':'.join(self.application.split(':', 2)[:2])}:"
 
     def settings(self) -> dict[str, str]:
@@ -76,15 +76,15 @@ class DeltaTransaction:
         }
 
     def user_metadata(self) -> dict[str, str]:
-        """The setting that stores this value with the commit in the table's history."""
+        """The setting whose value is stored with the commit in the table's history."""
         return {USER_METADATA: json.dumps(asdict(self))}
 
 
 @dataclass(frozen=True, slots=True)
 class TableCommit:
-    """A target, and the transaction of the next commit to it. spark: a session that gives the transaction to MERGE and
-    ALTER TABLE, which take it from nowhere else. options: the transaction as a writer's options, because a writer's
-    rows may belong to another session; without what this Spark refuses."""
+    """A target, and the transaction of the next commit to it. spark: a session whose settings have the transaction, as
+    MERGE and ALTER TABLE take it only from there. options: the transaction as writer options, because a writer's rows
+    may belong to another session; without options that this Spark rejects."""
 
     spark: SparkSession
     place: Place
@@ -106,8 +106,8 @@ class TableCommit:
 
     @contextmanager
     def preparing(self, step: str) -> Iterator[TableCommit]:
-        """Within the context, commits are recorded as a step of their own: a run that finishes this one would otherwise
-        take the write for done."""
+        """Within the context, commits are recorded as a separate step; otherwise a run that finishes this one would
+        conclude that the write was done."""
         transaction = replace(self.transaction, step=f"{self.transaction.step}:{step}")
         settings = {name: value for name, value in transaction.settings().items() if _OPTIONS[name] in self.options}
         with temporarily(self.spark, settings):
@@ -123,8 +123,8 @@ def committing(
     settings: Mapping[str, str] = NO_SETTINGS,
     is_once: bool = True,
 ) -> Iterator[TableCommit]:
-    """settings: further ones for the session. is_once: Delta refuses a second commit of the transaction; without it,
-    the transaction is only recorded in the history."""
+    """settings: additional ones for the session. is_once: makes Delta refuse a second commit of the transaction; if
+    False, the transaction is only recorded in the history."""
     own = transaction.settings() if is_once else transaction.user_metadata()
     with session_settings(spark, {**own, **settings}) as session:
         accepted = {name: value for name, value in own.items() if value_of(session, name) == value}
@@ -133,7 +133,7 @@ def committing(
 
 def properties_of_new(layout: Layout, columns: Iterable[str]) -> dict[str, str]:
     """The properties with which a table is created. columns: their names."""
-    # Delta can't create a table with column mapping and a feed by a write (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_...).
+    # A write can't create a table that has both column mapping and a feed (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_...).
     of_new = {name: value for name, value in layout.properties.items() if name != CHANGE_FEED}
     mapped = {COLUMN_MAPPING: "name"} if any(map(needs_column_mapping, columns)) else {}
     return {**PROPERTIES[layout.readers], **mapped, **of_new}

@@ -1,8 +1,8 @@
 """Expressions for a target's columns, in change events and in the Delta table.
 
-Spark can't compare, sort or group maps and variants. Events therefore carry a map as its entries in hstore's order and
-a variant as its JSON text. The conversions apply to array elements as well. The map `_pg_unrepresentable` is in events
-the array of its entries, `_unrep`.
+Spark can't compare, sort, or group maps and variants. In events, a map is therefore the array of its entries in
+hstore's order, and a variant is its JSON text, including within arrays. The map `_pg_unrepresentable` is the array
+`_unrep`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def delta_type(column_type: ColumnType) -> DataType:
 
 
 def to_target(column: Column, column_type: ColumnType) -> Column:
-    """From the event form to the target form."""
+    """Converts from the event form to the target form."""
     if column_type.storage is Storage.MAP:
         return F.map_from_entries(column)
     if column_type.storage is Storage.VARIANT:
@@ -46,7 +46,7 @@ def to_target(column: Column, column_type: ColumnType) -> Column:
 
 
 def to_event(column: Column, column_type: ColumnType) -> Column:
-    """From the target form to the event form. A variant's text is in Spark's spelling, not in the event's."""
+    """Converts from the target form to the event form. A variant's text is as Spark prints it, not as in the event."""
     if column_type.storage is Storage.MAP:
         return _ordered(F.map_entries(column))
     if column_type.storage is Storage.VARIANT:
@@ -55,7 +55,8 @@ def to_event(column: Column, column_type: ColumnType) -> Column:
 
 
 def current_rows(rows: DataFrame, mode: Mode) -> DataFrame:
-    """A target's rows that PostgreSQL's table still has. Mode append has changes, all of which are returned."""
+    """The target's rows that still exist in PostgreSQL's table. In mode append, rows are changes, and all are
+    returned."""
     return rows.where(is_current(mode))
 
 
@@ -74,7 +75,8 @@ def comparable(event: Column, column_type: ColumnType) -> Column:
     Floats compare by their text: Spark groups -0.0 with 0.0, but PostgreSQL's rows keep their sign.
     """
     if column_type.storage is Storage.VARIANT:
-        # Twice: 45e4 is a double and prints as 450000.0, which parses as a decimal and prints as 450000, a fixed point.
+        # Twice: 45e4 is a double and prints as 450000.0, which parses as a decimal and prints as 450000, and that is
+        # stable.
         return _respelled(_respelled(event))
     own_type = spark_type(column_type.arrow)  # another source may have widened the column
     if _has_floats(column_type.arrow):
@@ -126,8 +128,8 @@ def unknown_entry(name: str) -> Column:
 
 
 def with_entries(entries: Column, added: Iterable[tuple[Column, Column]]) -> Column:
-    """Entries, or NULL, and others under their conditions. One expression: Spark's stack ends at some hundred nested
-    ones, and there may be one for each column."""
+    """Entries, or NULL, plus others under their conditions. A single expression: Spark's stack overflows at some
+    hundred nested ones, and there may be one per column."""
     return F.concat(
         F.coalesce(entries, no_entries()),
         *(F.when(condition, others).otherwise(no_entries()) for condition, others in added),
@@ -144,12 +146,12 @@ def entries_of_target(alias: str = "") -> Column:
 
 
 def as_map(entries: Column) -> Column:
-    """NULL if there are no entries."""
+    """The entries as a map, or NULL if there are none."""
     return F.when(F.size(entries) > 0, F.map_from_entries(entries))
 
 
 def target_values(shape: TableShape, alias: str = "", entries: Column | None = None) -> dict[str, Column]:
-    """A whole row by the target's column names, from c0…, _unrep, _lsn, _ts and _xid. entries: in place of _unrep."""
+    """A row by the target's column names, from c0…, _unrep, _lsn, _ts, and _xid. entries: replaces _unrep."""
     values = {column.name: to_target(F.col(f"{alias}c{i}"), column.type) for i, column in enumerate(shape.columns)}
     entries = F.col(f"{alias}_unrep") if entries is None else entries
     metadata = {"_pg_commit_lsn": "_lsn", "_pg_commit_ts": "_ts", "_pg_xid": "_xid"}
@@ -158,8 +160,8 @@ def target_values(shape: TableShape, alias: str = "", entries: Column | None = N
 
 
 def net_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
-    """As target_values, for a new row from a net row (net_effect.net_rows). A value that was never sent is NULL, with a
-    NULL text in `_pg_unrepresentable`."""
+    """Like `target_values`, for a new row from a net row (net_effect.net_rows). A value that was never sent is NULL,
+    with a NULL text in `_pg_unrepresentable`."""
     toast = () if shape.is_bag else shape.toast
     if not toast:
         return target_values(shape, alias)
@@ -168,7 +170,7 @@ def net_values(shape: TableShape, alias: str = "") -> dict[str, Column]:
 
 
 def updated_values(shape: TableShape) -> dict[str, Column]:
-    """A row `t` of the target after its update by the net row `s`."""
+    """The values of a target's row `t` after its update by the net row `s`."""
     sent = target_values(shape, "s.")
     if not shape.toast:
         return sent
@@ -182,7 +184,7 @@ def updated_values(shape: TableShape) -> dict[str, Column]:
 
 
 def lsn_text(lsn: Column) -> Column:
-    """As PostgreSQL prints it: see lsn.py."""
+    """The LSN as PostgreSQL prints it: see lsn.py."""
     return F.concat(F.hex(F.shiftrightunsigned(lsn, 32)), F.lit("/"), F.hex(lsn.bitwiseAND(0xFFFFFFFF)))
 
 

@@ -1,4 +1,5 @@
-"""What writing a batch needs of the target tables, and its implementation with Delta tables in Spark."""
+"""The interface through which a batch is written to target tables, and its implementation with Delta tables in
+Spark."""
 
 from __future__ import annotations
 
@@ -49,9 +50,9 @@ from pgoutput_etl.transactions.cutoff import Cutoff, commits_before
 
 T = TypeVar("T")
 
-_READS_PER_HEAP = 4  # a reader of one row at a time needs its row group, its page, and the row
+_READS_PER_HEAP = 4  # reading one row at a time needs memory for its row group, its page, and the row
 
-# Makes one commit, from the rows in the target before it and their number, None if unknown.
+# Makes one commit, given the rows in the target before it and their number, or None if unknown.
 SpanWrite = Callable[[TargetRows, DeltaTransaction, int | None], WriteResult]
 
 
@@ -59,58 +60,58 @@ class Changes(Protocol):
     """The committed changes of the tables to write."""
 
     def prepared(self, task: TableTask, span: SchemaSpan) -> SpanWrite:
-        """Everything about the write of a schema span that changes no table."""
+        """Prepares the write of a schema span: everything that changes no table."""
 
     def compared(
         self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None
     ) -> Mismatches | None:
-        """The mismatches of the span's changes with the rows before them. version: that has these rows; None for the
-        table's newest."""
+        """The mismatches of the span's changes with the rows before them. version: the table's version with these rows;
+        None is the newest."""
 
 
 class WrittenTargets(Protocol):
-    """What writing tables needs of the targets, by place: a path, or a name in a catalog. Every commit that has a
-    DeltaTransaction is made once, however often it is called."""
+    """What the writer needs of the targets. A place is a path or a name in a catalog. Methods that take a
+    DeltaTransaction make its commit only once, no matter how often they are called."""
 
     @property
     def marks_commits(self) -> bool:
-        """False if commits can't be recognized later, by their DeltaTransaction."""
+        """False if commits can't later be recognized by their DeltaTransaction."""
 
     @property
     def memory(self) -> int | None:
-        """Bytes of Java's heap for the rows of a table, or None if that is not known, or if rows can't be measured."""
+        """Bytes of Java heap for a table's rows; None if unknown, or if rows can't be measured."""
 
     def is_running(self) -> bool:
         """False once Spark has ended."""
 
     def pool(self, tables: int) -> Executor:
-        """Threads to write so many tables at a time, or one after the other."""
+        """Threads that write this many tables at the same time or one after the other."""
 
     def archived_changes(
         self, rows: CommittedBlocks, tasks: Iterable[TableTask], commits: tuple[int, int] | None = None
     ) -> Changes:
-        """commits: the first and the last commit LSN of a range; then only changes of keys with a change in it."""
+        """commits: the first and last commit LSN of a range; limits the changes to keys that change in it."""
 
     def check_exists(self, place: Place, version: int = -1, commit: DeltaTransaction | None = None) -> None:
-        """Raises TableError if the table is gone. version: that the commit's application left in it; needed to tell
-        whether a shared table is still the same one."""
+        """Raises TableError if the table is gone. version: the one that the commit's application last wrote; needed to
+        tell whether a shared table is still the same one."""
 
     def refuse_large_rows(self, place: Place) -> None:
-        """Raises TableError if the table has a row that would end the Java process that updates it."""
+        """Raises TableError if the table has a row so large that updating it would kill the Java process."""
 
     def count(self, place: Place) -> int: ...
 
     def committed_steps(self, place: Place, commit: DeltaTransaction) -> dict[str, int]:
-        """The steps of the commit's batch in the table's history, written by a run that died, and their versions."""
+        """The steps of this batch that a run that died has committed, from the table's history, and their versions."""
 
     def last_result(self, place: Place, commit: DeltaTransaction) -> WriteResult:
-        """What the table's last commit did. commit: of the application whose commits count in a shared table."""
+        """What the table's last commit did. commit: in a shared table, only commits of its application count."""
 
     def move(
         self, old_place: Place, old_version: int, place: Place, commit: DeltaTransaction, task: TableTask | None = None
     ) -> None:
-        """Copies a table's rows at `old_version` from its old place over whatever is at the new one. task: of the
-        table; without it, rows from a shared table bring other sources' columns."""
+        """Copies a table's rows at `old_version` from its old place over whatever is at the new one. task: the table's;
+        without it, rows from a shared table include other sources' columns."""
 
     def empty(self, place: Place, commit: DeltaTransaction) -> None:
         """Deletes all rows at a place that a table has left. Time travel still reaches them."""
@@ -119,21 +120,22 @@ class WrittenTargets(Protocol):
         """Restores the table to a version, or empties it if the version is None. commit: as in `last_result`."""
 
     def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
-        """Gives an existing table what it lacks of the layout, and says what; also what only a rebuild can change.
-        Raises TableError."""
+        """Applies the missing parts of the layout to an existing table. Returns the changes in words, and those that
+        only a rebuild can make. Raises TableError."""
 
     def lacking_features(self, task: TableTask, number: int, before: TargetRows) -> list[FeatureNeed]:
-        """Delta's features that the task's span needs, and the table lacks, if its readers ask for no more than that.
-        Raises TableError."""
+        """The Delta features that the task's span needs and the table lacks, if it has `readers: auto`. Raises
+        TableError."""
 
     def enable(self, place: Place, need: FeatureNeed, commit: DeltaTransaction) -> None:
         """commit: of the batch."""
 
     def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
-        """Changes the columns. Returns remarks on the layout. Raises TableError if existing rows would lack a key."""
+        """Changes the columns. Returns remarks about the layout. Raises TableError if existing rows would lack a
+        key."""
 
     def remove(self, place: Place, removal: Removal, commit: DeltaTransaction, mode: Mode) -> WriteResult:
-        """Ends the rows that left with partitions, as the mode ends rows."""
+        """Removes the rows that left with partitions: deletes them or marks them ended, depending on the mode."""
 
 
 class Targets(WrittenTargets, Protocol):
@@ -150,13 +152,13 @@ class Targets(WrittenTargets, Protocol):
     def exists(self, place: Place) -> bool: ...
 
     def check_free(self, place: Place, is_new: bool) -> None:
-        """Raises RunError or TableError if a place has something else than such a table. is_new: the ledger has no
-        table there, so it is also checked who shares an existing one."""
+        """Raises RunError or TableError if the place has anything but a table like this one. is_new: the ledger has no
+        table there; also checks which sources share an existing table."""
 
     def has_rows(self, place: Place) -> bool: ...
 
     def applications(self, place: Place) -> set[str]:
-        """The applications (DeltaTransaction) that wrote commits in the table's history."""
+        """The applications (DeltaTransaction.application) of the commits in the table's history."""
 
 
 def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: TableShape) -> DataFrame:
@@ -168,8 +170,8 @@ def _events_of_changed_rows(commits: tuple[int, int], events: DataFrame, shape: 
 
 @dataclass(frozen=True, slots=True)
 class DeltaChanges:
-    """event_filter: selects the events that set rows of mirrored tables; without it, all changes follow the tables'
-    rows."""
+    """event_filter: selects the events from which rows of mirrored tables are set; None if all changes follow the
+    tables' rows."""
 
     spark: SparkSession
     source: ChangeBlocks
@@ -180,7 +182,7 @@ class DeltaChanges:
         if task.mode not in LOG_MODES:
             if self.event_filter is None:
                 events = self.source.events(task, span)
-            else:  # a change that a later one supersedes may be one that the filter selects
+            else:  # the filter may select a change that a later one supersedes
                 events = TableEvents(partial(self.event_filter, self.source.typed_events(task, span), span.shape))
             return partial(again, partial(merge.write, self.spark, task.path, span.shape, events))
         log = self.source.event_log(task, span)
@@ -208,7 +210,7 @@ class DeltaChanges:
 
 
 def with_memory(spark: SparkSession, span: SchemaSpan) -> SchemaSpan:
-    """The span for rows that fit into Java's memory."""
+    """The span, limited to rows that fit into Java's memory."""
     return replace(span, shape=replace(span.shape, memory=heap_of(spark)))
 
 

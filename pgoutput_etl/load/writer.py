@@ -1,4 +1,4 @@
-"""Carries out a batch's plan: writes its tables, several at a time, and reports each one's new state."""
+"""Executes a batch's plan: writes its tables, several at a time, and reports each table's new state."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from pgoutput_etl.targets.plan import (
     others_at,
 )
 
-_OF_SPANS = ("changes:", "columns:", "removed:")  # steps with the number of a schema span
+_OF_SPANS = ("changes:", "columns:", "removed:")  # prefixes of steps that end with the number of a schema span
 
-_HELD = "held: "  # the step that undoes what a batch did to a table that it holds, with the reason
+_HELD = "held: "  # prefix of the step that undoes a batch's changes to a table that it holds; the reason follows
 
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """A table after the batch. is_passed_over: the configuration skips the table. columns: of the target, without those
+    """A table after the batch. is_passed_over: the configuration skips the table. columns: the target's, without those
     of the mode, if the batch wrote it."""
 
     state: TableState
@@ -65,7 +65,7 @@ def unchanged_result(outcome: TableResult, states: Mapping[int, TableState]) -> 
 
 
 def no_claim() -> None:
-    """The claim's check of a Writer whose tables no other run writes."""
+    """The `check_claim` of a Writer whose tables no other run writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Writer:
     """Writes the tables of one batch.
 
     batch: if it is resumed, an earlier run may have written some tables. last_commit_lsn: the LSN through which tables
-    are consistent after the batch. check_claim: runs before every write; raises RunError if another run has taken over.
-    path_of: a file's path by its number, for errors. rereading: within the context, errors about files that were
+    are consistent after the batch. check_claim: called before every write; raises RunError if another run has taken
+    over. path_of: a file's path by its number, for errors. rereading: a context in which errors about files that were
     scanned before end the run.
     """
 
@@ -88,7 +88,7 @@ class Writer:
     rereading: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def write(self, plan: TablePlan, changes: Changes) -> list[TableResult]:
-        """Holds a table that fails; the others continue."""
+        """Writes all tables. One that fails is held; the others continue."""
         results = [self._held(held) for held in plan.held]
         results += [self._passed_over(skipped) for skipped in plan.passed_over]
         tasks = []
@@ -108,14 +108,14 @@ class Writer:
         return results
 
     def fault(self, error: Exception, step: str) -> Reason:
-        """Why the error holds the table that the step is about. Raises an error that ends the run."""
+        """Why the error holds the table that the step is about. Raises the error if it ends the run."""
         return held_reason(error, step, self.path_of, self.targets.is_running)
 
     def vacate(self, path: Place) -> None:
-        """If that fails, the path keeps rows that no table needs."""
+        """Empties a path that no table uses any more. If that fails, its rows stay."""
         self.check_claim()
         try:
-            # Several places may be in one Delta table, which takes each step once.
+            # Several places may be in one Delta table, which accepts each step once.
             self.targets.empty(path, self.commit("left", f"vacate {path}"))
         except FAULTS as error:
             self.fault(error, f"deleting the rows at {path}, which a table has left,")
@@ -159,8 +159,8 @@ class Writer:
 
     def _state_after(self, task: TableTask, written: WriteResult, rows: int) -> TableState:
         relation, before, cutoff = task.shape.relation, task.state, task.cutoff
-        own_lsn = -1 if before is None else before.last_commit_lsn  # a snapshot may have brought the table further
-        known = self.batch.tables.get(task.oid)  # a rebuild has no state of its own before
+        own_lsn = -1 if before is None else before.last_commit_lsn  # a snapshot may have advanced the table further
+        known = self.batch.tables.get(task.oid)  # a rebuild has no previous state of its own
         return TableState(
             oid=task.oid,
             schema=relation.namespace,
@@ -188,19 +188,19 @@ class Writer:
         )
 
     def _refuse_large_rows(self, task: TableTask, place: Place) -> None:
-        """Rows that were written with no more memory than there is now are known to fit."""
+        """Checks only if there is less memory than when the rows were written: those are known to fit."""
         memory, known = self.targets.memory, None if task.state is None else task.state.memory
         is_known = known is not None and memory is not None and known <= memory and not self.batch.resumed
         if table_mode(task.mode).has_rows and not is_known and not task.replaces:
             self.targets.refuse_large_rows(place)
 
     def _memory(self, task: TableTask) -> int | None:
-        """Of the table's new state. A run that died may have had more, and rows that are only appended to were not
-        measured."""
+        """The memory limit to record in the table's new state. A run that died may have had more, and rows of tables
+        that are only appended to were not measured."""
         return None if self.batch.resumed or not table_mode(task.mode).has_rows else self.targets.memory
 
     def _missing_reason(self, task: TableTask) -> Reason | None:
-        """The error's text if a table that was written before is gone."""
+        """The error if a table that was written before is gone."""
         try:
             if task.state is not None and task.moved_from is None:
                 self.targets.check_exists(task.path)
@@ -217,13 +217,13 @@ class Writer:
         return rows
 
     def _rows_before(self, task: TableTask) -> int | None:
-        """The previous batch's row count, unless this batch moves the table or an earlier run may have written it."""
+        """The previous batch's row count; None if this batch moves the table or an earlier run may have written it."""
         is_known = task.moved_from is None and not self.batch.resumed
         return task.state.rows if task.state is not None and is_known else None
 
     def _steps_done(self, task: TableTask) -> dict[str, int]:
-        """The steps of this batch that a run before has written, and their versions. Raises TableError if it held the
-        table."""
+        """The steps of this batch that an earlier run has committed, and their versions. Raises TableError if that run
+        held the table."""
         if task.state is not None and task.moved_from is None and task.path.tag:
             self.targets.check_exists(task.path, task.state.version, self.commit(task.oid, ""))
         if self.batch.resumed and not self.targets.marks_commits:
@@ -232,18 +232,18 @@ class Writer:
             self._refuse_large_rows(task, task.path)
         done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else {}
         held = next((step for step in done if step.startswith(_HELD)), None)
-        if held is not None:  # what it undid is in the history, too, and would not be done again
+        if held is not None:  # steps that it undid are in the history, too, and would not be done again
             reason = Reason.from_json(held.removeprefix(_HELD))
             raise TableError(reason, reason.kind)
         return done
 
     def _commit_changes(self, changes: Changes, task: TableTask) -> tuple[WriteResult, list[str]]:
-        """Makes one commit per schema span, and others before it where columns or the layout change. Returns remarks on
-        the layout, too."""
+        """Makes one commit per schema span, preceded by others where columns or the layout change. Returns remarks
+        about the layout, too."""
         done = self._steps_done(task)
         reached = max((int(step.split(":")[1]) for step in done if step.startswith(_OF_SPANS)), default=0)
         total: WriteResult | None = None
-        mismatches: Mismatches | None = None  # of changes that a run before has written
+        mismatches: Mismatches | None = None  # of changes that an earlier run has written
         remarks = [*task.remarks, *(step.removeprefix(ENABLED) for step in done if step.startswith(ENABLED))]
         for number, span in enumerate(task.spans):
             written_at, before = done.get(f"changes:{number}"), rows_before_span(task, number)
@@ -268,7 +268,7 @@ class Writer:
                     task.path, span.removal, self.commit(task.oid, f"removed:{number}"), task.mode
                 )
                 total = removed if total is None else total.plus(removed)
-            if span.shape.layout and before is TargetRows.ROWS:  # an overwrite gives the table its layout itself
+            if span.shape.layout and before is TargetRows.ROWS:  # an overwrite applies the layout itself
                 self.check_claim()
                 remarks += self.targets.lay_out(task.path, span.shape.layout, self.commit(task.oid, "layout"))
             known = self._rows_before(task)
@@ -284,7 +284,7 @@ class Writer:
         return replace(total, mismatches=added(mismatches, total.mismatches)), remarks
 
     def _refuse_mismatches(self, changes: Changes, task: TableTask, span: SchemaSpan, before: TargetRows) -> None:
-        """Raises TableError if the table's rule holds it rather than applying changes that contradict its rows."""
+        """Raises TableError if the table is configured to be held when changes contradict its rows."""
         relation = task.shape.relation
         if self.config.rule_for(relation.namespace, relation.name).on_missing_row is not OnMissingRow.HOLD:
             return
@@ -296,7 +296,7 @@ class Writer:
             )
 
     def _restore(self, task: TableTask, step: str) -> None:
-        """Restores the table's version from before the batch, unless the batch begins by overwriting the table."""
+        """Restores the table's version from before the batch, unless the batch starts by overwriting the table."""
         if task.moved_from is None and not task.replaces:
             self.check_claim()
             version = None if task.state is None else task.state.version
@@ -306,7 +306,7 @@ class Writer:
         """Undoes the spans before the one that failed, and the move: the rows are still at the old path."""
         try:
             self._undo(task, reason)
-        except FAULTS as error:  # the rebuild that frees the table overwrites what is left
+        except FAULTS as error:  # the rebuild that releases the table overwrites what is left
             self.fault(error, f"undoing changes of {task.full_name}")
         return self.held(task, reason)
 
@@ -325,7 +325,7 @@ class Writer:
         return TableResult(after, replace(_unchanged_summary(held, after), held=held.reason))
 
     def _passed_over(self, skipped: HeldTable) -> TableResult:
-        """A held table keeps its status, so that it is still held once the configuration no longer skips it."""
+        """A held table keeps its status, so it is still held once the configuration no longer skips it."""
         state = skipped.state
         after = self._left(skipped, SKIPPED if state is None or state.is_complete else state.status)
         return TableResult(after, _unchanged_summary(skipped, after), is_passed_over=True)
@@ -350,7 +350,7 @@ class Writer:
             self.targets.check_exists(state.path, state.version, commit)
             self.targets.move(state.path, state.version, held.moves_to, commit)
             version = self.targets.last_result(held.moves_to, commit).version
-        except FAULTS as error:  # a rebuild frees the table, with or without the rows
+        except FAULTS as error:  # a rebuild releases the table, with or without the rows
             self.fault(error, f"moving {state.full_name}")
             return replace(state, path=NO_PLACE, version=-1)
         return replace(state, path=held.moves_to, version=version)
@@ -362,19 +362,18 @@ class Writer:
 
 
 def rows_before_span(task: TableTask, number: int) -> TargetRows:
-    """The rows that the target may have before the span, and that stay."""
+    """The rows that the target may have before the span and that the span doesn't replace."""
     has_rows = number > 0 or (task.state is not None and task.changes.truncated_at is None)
     return TargetRows.ROWS if has_rows else TargetRows.NOTHING
 
 
 def refuse_existing_rows(targets: Targets, plan: TablePlan, tasks: Iterable[TableTask]) -> None:
-    """Raises RunError, before anything is written, if a new table's path has rows that the ledger doesn't know, or
-    something else than such a table. Holds a table of the plan if Spark can't read what is at its path. tasks: of the
-    plan."""
+    """Raises RunError, before anything is written, if a new table's path has rows that the ledger doesn't know, or is
+    not such a table. Holds a table of the plan if Spark can't read its path. tasks: the plan's."""
     for task in tasks:
         try:
             _refuse_existing_rows(targets, task)
-        except TableError as error:  # nothing is written yet: rather a run that stops than a table that is held
+        except TableError as error:  # nothing is written yet, so stop the run rather than hold the table
             raise RunError(f"{task.full_name}: {error}") from None
         except SPARK_ERRORS as error:
             fault = spark_fault(error, targets.is_running)
