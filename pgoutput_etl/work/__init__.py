@@ -1,1 +1,1 @@
-"""What a batch does: one protocol runs every kind of work, and finishes what a run that died began."""
+"""The kinds of work that a batch can do. All follow one protocol, which finishes a batch that a dead run left open."""

@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Everything that batches read and write. background: runs jobs beside the body of a context. archive_of: returns
-    the archive of the batches before a batch. repair_changes: of a snapshot's rows, and the ranges of keys in which
-    tables differ from them, by OID."""
+    """Everything that batches read and write. background: a context that runs jobs beside its body. archive_of: returns
+    the archive of the batches before a given one. repair_changes: makes changes from a snapshot's rows and, by OID, the
+    key ranges in which tables differ from them."""
 
     config: Config
     ledger: Ledger
@@ -59,8 +59,8 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """How a run is followed and stopped. enter: called with the name of each stage as it begins. lap: seconds by stage
-    since the last call. is_stopping: True once the run should end after its current batch."""
+    """Observes and stops a run. enter: called with each stage's name when it begins. lap: seconds by stage since the
+    last call. is_stopping: True if the run should end after its current batch."""
 
     progress: Progress = no_progress
     enter: Callable[[str], None] = no_progress
@@ -69,10 +69,10 @@ class Watch:
 
 
 class Prepared(ABC, Generic[T_co]):
-    """A batch whose plan is made, and nothing of it written.
+    """A batch that is planned but of which nothing is written.
 
-    batch: as the ledger records it. is_recorded: False if the ledger does not record the beginning, as a run that dies
-    leaves nothing to finish.
+    batch: as the ledger records it. is_recorded: False if the ledger doesn't record the beginning, because a run that
+    dies leaves nothing to finish.
     """
 
     __slots__ = ()
@@ -80,17 +80,17 @@ class Prepared(ABC, Generic[T_co]):
     is_recorded: ClassVar[bool] = True
 
     def begin(self, record: Callable[[], None]) -> None:
-        """Calls `record`, by which the ledger records the batch's beginning, and whatever must happen just before it or
-        may happen beside it."""
+        """Calls `record`, which records the batch's beginning in the ledger, together with anything that must happen
+        just before it or can happen at the same time."""
         record()
 
     @abstractmethod
     def write(self) -> None:
-        """Writes everything that the batch changes outside of the ledger. A later run repeats it if this one dies."""
+        """Writes all changes outside the ledger. If this run dies, a later run repeats them."""
 
     @abstractmethod
     def close(self) -> None:
-        """Writes the batch's end to the ledger, and then removes what only this batch needed."""
+        """Records the batch's end in the ledger, then removes temporary data."""
 
     @abstractmethod
     def result(self) -> T_co: ...
@@ -98,7 +98,7 @@ class Prepared(ABC, Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Nothing(Generic[T_co]):
-    """There is nothing to write, so the batch does not begin."""
+    """There is nothing to write, so the batch doesn't begin."""
 
     result: T_co
 
@@ -111,17 +111,17 @@ class Work(Protocol[T_co]):
     ) -> AbstractContextManager[Prepared[T_co] | Nothing[T_co]]:
         """Reads what the batch needs, and plans it. Changes nothing.
 
-        batch: the unfinished batch, or a new one after the last. check_claim: to be called before every write; raises
+        batch: the unfinished batch, or a new one after the last. check_claim: call it before every write; raises
         RunError if another run has taken over. Raises PgoutputEtlError if the batch can't be applied.
         """
 
 
 def run(ledger: Ledger, work: Work[T], last: Batch | None, watch: Watch, claim: Claim | None = None) -> T:
-    """Runs the batch after the last one, or finishes the last one if it is unfinished. claim: the newest one; None if
-    it must be read again.
+    """Runs the batch after the last one, or finishes the last one if it is unfinished. claim: the newest claim, or None
+    to read it from the ledger.
 
-    Raises RunError if another run is at work, or has added to the ledger since `last` was read. Raises
-    PgoutputEtlError: either nothing has changed, or the next run finishes the batch.
+    Raises RunError if another run is active or has added to the ledger since `last` was read. After a PgoutputEtlError,
+    either nothing has changed, or the next run finishes the batch.
     """
     batch = Batch.next(last)
     with (

@@ -1,1 +1,1 @@
-"""The backfill job: rebuilds tables from the archive, and redrives held ones."""
+"""The backfill job: rebuilds tables from the archive and redrives held tables."""

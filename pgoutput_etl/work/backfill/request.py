@@ -15,7 +15,7 @@ from pgoutput_etl.places import Place
 @takes_former_names
 @dataclass(frozen=True, slots=True)
 class BackfillRequest:
-    """The range is inclusive: from the archive's beginning to the last applied commit, by default."""
+    """The range is inclusive; by default, it extends from the archive's beginning to the last applied commit."""
 
     tables: Annotated[
         tuple[str, ...] | None,
@@ -43,7 +43,7 @@ class BackfillRequest:
     at: AsOf = None
 
     def check(self) -> None:
-        """Raises ConfigError for options that exclude each other."""
+        """Raises ConfigError for options that are mutually exclusive."""
         begins = self.from_lsn is not None or self.from_time is not None
         ends = self.to_lsn is not None or self.to_time is not None
         if self.from_lsn is not None and self.from_time is not None:

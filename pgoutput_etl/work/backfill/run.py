@@ -1,10 +1,10 @@
 """Rebuilds tables from the archive, repairs them within a range of commits, or builds them in another folder.
 
-The result always reflects all commits through the ledger's last consistent one (or through the requested one, in
-another folder): rows that were deleted later stay deleted, and newer changes stay.
+The result always reflects all commits through the ledger's last consistent one or, in another folder, through the
+requested one: rows that were deleted later stay deleted, and newer changes stay.
 
 In place, a backfill is a batch like any other: it is claimed, recorded before it begins, and finished by the next run
-if it dies. It reads no new files and doesn't move the LSN through which all tables are consistent.
+if this one dies. It reads no new files and doesn't move the LSN through which all tables are consistent.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def backfill_tables(world: World, request: BackfillRequest, progress: Progress) 
 def _possible(
     archive: LedgerArchive, order: BackfillOrder, request: BackfillRequest
 ) -> tuple[BackfillOrder, tuple[str, ...]]:
-    """The order without the tables that can't be built, and why they can't. Raises ConfigError if none can."""
+    """The order without tables that can't be built, and the reasons. Raises ConfigError if none can be built."""
     if order.anew:
         return order, ()
     newest = archive.last.last_commit_lsn
@@ -90,7 +90,7 @@ def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReque
         raise ConfigError(f"the range of commits is empty: {format_lsn(first)} is after {format_lsn(last)}")
     held = [oid for oid in oids if oid in archive.last.tables and archive.last.tables[oid].may_be_redriven]
     redrive = bool(held) and archive.assembly.was_damaged and request.out is None
-    if request.tables is None and not redrive:  # unreadable bytes that concern no known table cause no table to be held
+    if request.tables is None and not redrive:  # unreadable bytes that affect no known table hold no table
         has_lost_bytes = archive.assembly.was_damaged and archive.ledger.quarantine.has_lost_bytes()
         redrive = has_lost_bytes or bool(archive.prior_state.left_unread) or ignores_applied_files(archive)
     if redrive and request.tables is not None:
@@ -103,8 +103,8 @@ def _order(archive: LedgerArchive, oids: tuple[int, ...], request: BackfillReque
 
 
 def _matching_oids(archive: LedgerArchive, patterns: Sequence[str] | None) -> tuple[int, ...]:
-    """The OIDs of matching tables; for None, of all tables that may be redriven. A name stands for the last table that
-    had it."""
+    """The OIDs of matching tables; for None, of all tables that may be redriven. If several tables had a name, the last
+    one matches."""
     states = archive.last.tables
     if patterns is None:
         return tuple(sorted(oid for oid, state in states.items() if state.may_be_redriven))

@@ -37,5 +37,5 @@ def backfill_summary(archive: LedgerArchive, done: BackfillResult) -> BackfillSu
 
 
 def file_paths(files: Iterable[ReadFile]) -> set[str]:
-    """Each path once, even if its file was read in parts."""
+    """Each path once, even if the file was read in parts."""
     return {file.path for file in files}

@@ -1,4 +1,4 @@
-"""Looks for texts in the bytes of files: as they are, decompressed, and in the values of Parquet files."""
+"""Searches the bytes of files for texts: as stored, decompressed, and in the values of Parquet files."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class ByteSearch:
     texts: Mapping[str, int]
 
     def landed(self, sizes: Mapping[str, int]) -> list[Remnant]:
-        """sizes: of files, in bytes, by path. Raises ArchiveError for one that is not a plain file any more."""
+        """sizes: file sizes in bytes, by path. Raises ArchiveError if a path is no longer a plain file."""
         with reading_files(sizes):
             return self._run(counts_in_landed, sizes)
 
     def folders(self, folders: Collection[str]) -> tuple[dict[str, int], list[Remnant]]:
-        """The sizes of all files below the folders, hidden ones too, and what was found in them."""
+        """The sizes of all files below the folders, including hidden ones, and the texts found in them."""
         sizes = {path: size for folder in folders for path, size in ObjectFolder(self.spark, folder).all_files()}
         return sizes, self._run(lambda content, _, texts: counts_in_table(content, texts), sizes)
 
     def _run(
         self, counts: Callable[[bytes, str, Sequence[str]], dict[int, int]], sizes: Mapping[str, int]
     ) -> list[Remnant]:
-        """counts: as `counts_in_landed`."""
+        """counts: a function like `counts_in_landed`."""
         texts, numbers = list(self.texts), list(self.texts.values())
         if not sizes or not texts:
             return []
@@ -64,16 +64,16 @@ def _found(path: str, counts: Mapping[int, int]) -> pa.RecordBatch:
 
 
 def counts_in_landed(content: bytes, path: str, texts: Sequence[str]) -> dict[int, int]:
-    """Occurrences by the text's number."""
+    """Number of occurrences, by the text's number."""
     try:
         data = read_content(content, path).data
-    except ArchiveError:  # not as compressed as its name says
+    except ArchiveError:  # not compressed, despite its name
         data = content
     return _counts([data, *([content] if content != data else [])], texts)
 
 
 def counts_in_table(content: bytes, texts: Sequence[str]) -> dict[int, int]:
-    """As `counts_in_landed`. content: of a file of a Delta table."""
+    """Like `counts_in_landed`. content: a file of a Delta table."""
     values = list(_parquet_values(content)) if content[:4] == content[-4:] == _PARQUET else []
     return _counts([content, *values], texts)
 
@@ -84,7 +84,7 @@ def _counts(parts: Sequence[bytes], texts: Sequence[str]) -> dict[int, int]:
 
 
 def _forms(text: str) -> set[bytes]:
-    """The text, and how JSON escapes it once and twice: statistics in Delta's log are JSON within JSON."""
+    """The text, and its forms when JSON escapes it once and twice: statistics in Delta's log are JSON within JSON."""
     forms = {text}
     for _ in range(2):
         forms |= {json.dumps(form, ensure_ascii=is_ascii)[1:-1] for form in forms for is_ascii in (True, False)}
@@ -99,7 +99,7 @@ def _parquet_values(content: bytes) -> Iterator[bytes]:
 
 
 def _leaves(array: pa.Array) -> Iterator[pa.Array]:
-    """The texts and bytes in an array of any type."""
+    """The texts and byte strings in an array of any type."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         yield from _leaves(array.dictionary_decode())

@@ -1,7 +1,7 @@
 """Erases rows: finds their changes, deletes the rows, removes all older versions, and rewrites the landed files.
 
-An erasure is a batch of the ledger, like a backfill: it is claimed, and recorded before it begins. Its record has no
-values; what it needs of them until it is done is in a file of its own (pending.py). Every effect can be repeated.
+An erasure is a batch of the ledger, like a backfill: it is claimed, and recorded before it begins. Its record contains
+no values; those needed until it is done are in a separate file (pending.py). Every effect can be repeated.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from pgoutput_etl.work.kinds.unfinished import unfinished_erasure
 
 
 def erase(storage: ErasureStorage, erasure: Erasure, executes: bool, progress: Progress = no_progress) -> ForgetSummary:
-    """executes: False to change nothing, and report what would be erased. Raises PgoutputEtlError: nothing has changed,
-    or a run with the same request finishes the erasure."""
+    """executes: if False, changes nothing and reports what would be erased. After a PgoutputEtlError, either nothing
+    has changed, or a run with the same request finishes the erasure."""
     archive = storage.archive
     work = _Forget(storage, erasure, Batch.next(archive.last), progress)
     return run(archive.ledger, work, archive.last, Watch(progress)) if executes else work.preview()
 
 
 def archive_to_erase(spark: SparkSession, config: Config, may_finish: bool = False) -> DeltaArchive:
-    """Raises RunError as `last_to_erase`, and with Spark Connect."""
+    """Raises RunError like `last_to_erase`, and with Spark Connect."""
     if is_connect(spark):
         raise RunError("forget can't rewrite files over Spark Connect: run it without")
     ledger = DeltaLedger.of(spark, config)
@@ -54,8 +54,8 @@ def archive_to_erase(spark: SparkSession, config: Config, may_finish: bool = Fal
 
 
 def last_to_erase(ledger: Ledger, may_finish: bool) -> Batch:
-    """The last batch. Raises RunError if the archive can't be searched, or if a run died within an erasure, unless this
-    one may finish it."""
+    """The last batch. Raises RunError if the archive can't be searched, or if a run died within an erasure, unless
+    may_finish."""
     last = applied(ledger.batches.last(), ledger.source)
     if last.resumed and last.erasure is None:
         raise RunError(f"batch {last.number} was begun by a run that died: finish it first", next_job=("apply",))
@@ -65,7 +65,7 @@ def last_to_erase(ledger: Ledger, may_finish: bool) -> Batch:
 
 
 def searches_of(archive: LedgerArchive, tables: Iterable[TableErasure]) -> dict[int, RowSearch]:
-    """By OID. Raises ConfigError for a table or column that the archive does not have."""
+    """Searches by OID. Raises ConfigError for a table or column that the archive doesn't have."""
     names, conditions = archive.oids_by_name(), dict[int, list[Mapping[str, str | None]]]()
     for table in tables:
         if table.name not in names:
@@ -104,7 +104,7 @@ def _of_table(archive: LedgerArchive, name: str) -> Iterator[None]:
 
 
 def targets_of(storage: ErasureStorage, searches: Mapping[int, RowSearch]) -> list[ErasedTarget]:
-    """The existing targets of these tables. Raises RunError if the rows of one can't be identified."""
+    """The existing targets of these tables. Raises RunError if a target's rows can't be identified."""
     archive = storage.archive
     states = [archive.last.tables[oid] for oid in searches if oid in archive.last.tables]
     targets = []
@@ -116,7 +116,7 @@ def targets_of(storage: ErasureStorage, searches: Mapping[int, RowSearch]) -> li
 
 
 def write_other_keys(archive: LedgerArchive, erasure: Erasure, found: FoundChanges) -> OtherKeys | None:
-    """Writes the file of the request's other keys, or deletes it if there are none. Raises ConfigError."""
+    """Writes the file of other keys, or deletes it if there are none. Raises ConfigError."""
     by_name: dict[str, set[RowKey]] = {}
     for oid, keys in found.other_keys.items():
         by_name.setdefault(archive.name(oid), set()).update(keys)
@@ -125,22 +125,22 @@ def write_other_keys(archive: LedgerArchive, erasure: Erasure, found: FoundChang
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """The targets of the request's tables, and what was found of its rows."""
+    """The targets of the request's tables, and the changes found."""
 
     targets: list[ErasedTarget]
     found: FoundChanges
     snapshots: tuple[CutFile, ...] = ()
 
     def finds_any(self, copies: ErasedCopies) -> bool:
-        """copies: of what was found, in the ledger."""
+        """copies: the ledger's copies of the changes found."""
         is_in_files = bool(len(self.found.positions) or self.snapshots)
         return is_in_files or any(target.has_any() for target in self.targets) or copies.count() > 0
 
 
 @dataclass
 class _Forget(Prepared[ForgetSummary]):
-    """search: what was found; None if a run that died had come so far that nothing is to be found any more. rows: the
-    number of erased ones, by OID. copied: that of erased copies in the ledger."""
+    """search: the search results; None if a run that died had already removed what could be found. rows: number of
+    erased rows, by OID. copied: number of erased copies in the ledger."""
 
     storage: ErasureStorage
     erasure: Erasure
@@ -236,7 +236,7 @@ class _Forget(Prepared[ForgetSummary]):
         return search, self._planned(searches, search)
 
     def _kept(self) -> _Search | None:
-        """What the run that died has found. Raises RunError if that was for another request."""
+        """The search results of the run that died. Raises RunError if it had another request."""
         kept = self.storage.pending.read()
         if kept is None:
             return None
@@ -272,8 +272,8 @@ class _Forget(Prepared[ForgetSummary]):
         return DeltaTransaction(application, "erase", self.batch.number, self.batch.last_commit_lsn)
 
     def _purge(self, order: ErasureOrder) -> dict[int, TableState]:
-        """Leaves only the newest version at the places, and of the ledger's tables. Returns the new states of all
-        tables at these places, and of those with erased rows."""
+        """Removes all but the newest versions of the tables at the places and of the ledger's tables. Returns the new
+        states of all tables at these places and of those with erased rows."""
         archive, storage = self.archive, self.storage
 
         def leave_newest(path: Place) -> int:
@@ -291,7 +291,7 @@ class _Forget(Prepared[ForgetSummary]):
         versions = dict(zip(paths, pool.map(paths, str, leave_newest), strict=True))
         storage.discard_scratch()
         states = {oid: state for oid, state in archive.last.tables.items() if state.version >= 0}
-        for oid in order.oids:  # older versions of a shared table stay
+        for oid in order.oids:  # a shared table keeps its older versions
             if oid in states and states[oid].path.tag and storage.exists(states[oid].path):
                 versions[states[oid].path.table] = storage.newest_version(states[oid].path)
         return {
@@ -301,7 +301,7 @@ class _Forget(Prepared[ForgetSummary]):
         }
 
     def _after(self, state: TableState, version: int) -> TableState:
-        """A rebuild that started from a snapshot's version starts from this one."""
+        """The state after the erasure: a rebuild that would start from a snapshot's version starts from this one."""
         rows = None if state.rows is None else self.storage.count(state.path)
         return replace(state, version=version, snapshot=None if state.snapshot is None else version, rows=rows)
 

@@ -1,4 +1,5 @@
-"""Finds the changes of chosen rows, and chosen Messages, in all landed files, whatever became of their transactions."""
+"""Finds all changes of chosen rows, and chosen Messages, in the landed files, whatever the status of their
+transactions."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from pgoutput_etl.protocol.messages import Message
 from pgoutput_etl.spark.arrow_types import spark_schema
 from pgoutput_etl.transactions.logical_messages import decoded
 
-# other_keys: in JSON
+# other_keys is JSON
 _FOUND = pa.schema(
     [
         *((name, pa.int64()) for name in ("relation", "version", "file", "ordinal", "offset")),
@@ -27,7 +28,7 @@ _FOUND = pa.schema(
     ]
 )
 
-# A key of a stored row: the table's OID, and the key in JSON
+# A key of a stored row: the table's OID, and the key as JSON
 STORED_KEYS = pa.schema([("relation", pa.int64()), ("key", pa.string())])
 
 POSITIONS = pa.schema([(name, pa.int64()) for name in ("file", "ordinal", "offset")])
@@ -35,9 +36,9 @@ POSITIONS = pa.schema([(name, pa.int64()) for name in ("file", "ordinal", "offse
 
 @dataclass(frozen=True, slots=True)
 class FoundChanges:
-    """offsets: of the changes to erase, by the file's number, and whether each is in a stream segment. positions: their
-    files, ordinals, and offsets. counts: by OID. unseen: OIDs of tables with several versions of the relation, one of
-    which no other change shows. other_keys: of these rows, which no condition covers, by OID."""
+    """offsets: of the changes to erase, by the file's number; the value is True within a stream segment. positions:
+    their files, ordinals, and offsets. counts: number of changes, by OID. unseen: OIDs of tables for which the archive
+    no longer shows all versions of the relation. other_keys: keys of these rows that no condition covers, by OID."""
 
     offsets: Mapping[int, Mapping[int, bool]]
     positions: pa.Table
@@ -47,7 +48,7 @@ class FoundChanges:
 
     @property
     def messages(self) -> int:
-        """Number of Messages."""
+        """The number of Messages."""
         return len(self.positions) - sum(self.counts.values())
 
     def plus(self, messages: Iterable[Mapping[str, Any]]) -> FoundChanges:
@@ -64,8 +65,8 @@ class FoundChanges:
 def find_changes(
     archive: DeltaArchive, searches: Mapping[int, RowSearch], stored: Iterable[DataFrame] = ()
 ) -> FoundChanges:
-    """searches: by OID. stored: other keys of stored rows, in STORED_KEYS. Raises ArchiveError if a file is gone or has
-    changed."""
+    """searches: by OID. stored: other keys of stored rows, in STORED_KEYS. Raises ArchiveError if a file is missing or
+    has changed."""
     changes = archive.all_changes(searches).where(F.col("tag") != "T")
     found = _found(changes, searches).localCheckpoint()
     erased = found.where("is_chosen").toArrow()
@@ -87,7 +88,7 @@ def find_changes(
 
 
 def _unseen(found: DataFrame, erased: Counter[tuple[int, int]]) -> frozenset[int]:
-    """erased: numbers of changes by OID and version."""
+    """erased: number of changes, by OID and version."""
     rows = found.groupBy("relation", "version").count().collect()
     changes = {(row["relation"], row["version"]): row["count"] for row in rows}
     versions = Counter(oid for oid, _ in changes)
@@ -115,7 +116,7 @@ def _row(relation: int, change: FoundChange) -> dict[str, object]:
 
 
 def stored_keys(oid: int, keys: Iterable[RowKey]) -> pa.RecordBatch:
-    """In STORED_KEYS."""
+    """The keys as rows of STORED_KEYS."""
     return pa.RecordBatch.from_pylist([{"relation": oid, "key": json.dumps(key)} for key in keys], STORED_KEYS)
 
 
@@ -124,5 +125,5 @@ def _key_of(text: str) -> RowKey:
 
 
 def row_key(pairs: Iterable[Iterable[str]]) -> RowKey:
-    """The key, from lists as JSON has them."""
+    """The key from nested lists, as in JSON."""
     return tuple((name, text) for name, text in pairs)

@@ -1,6 +1,6 @@
 """Rewrites landed files without the changes of erased rows, and records them in the ledger as the same files.
 
-The plan has no values, so that a run that died can be finished from the ledger alone.
+The plan contains no values, so an interrupted run can be finished from the ledger alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pgoutput_etl.work.erasure.stored_files import StoredFiles
 
 @dataclass(frozen=True, slots=True)
 class NewPart:
-    """A part of a rewritten content, as the ledger records it: see FilePart."""
+    """The part of a file after its rewrite, as recorded in the ledger: see FilePart."""
 
     file: int
     offset: int
@@ -33,8 +33,8 @@ class NewPart:
 
 @dataclass(frozen=True, slots=True)
 class FileErasure:
-    """before, after: SHA-256 of the file as it is stored; size, new_size: its bytes. offsets: of the frames to erase,
-    in the decompressed content before, and whether each is in a stream segment."""
+    """before, after: SHA-256 of the stored file; size, new_size: its bytes. offsets: of the frames to erase, in the old
+    decompressed content; True within a stream segment."""
 
     path: str
     framing: str
@@ -46,14 +46,14 @@ class FileErasure:
     parts: tuple[NewPart, ...] = ()
 
     def erased(self, stored: bytes, content: bytes) -> tuple[bytes, Erased]:
-        """The new file and its content, from the old file. content: its bytes, decompressed."""
+        """The new stored file and its content. content: the old stored file, decompressed."""
         done = erase(content, Framing(self.framing), dict(self.offsets))
         return compress_like(stored, self.path, done.data), done
 
 
 def plan_files(stored: StoredFiles, offsets: Mapping[int, Mapping[int, bool]]) -> list[FileErasure]:
-    """The landed files with changes to erase. offsets: by the number of a part. Raises ArchiveError for one that has
-    not been read as it is now, or that a receiver may still write."""
+    """The landed files with changes to erase. offsets: by the number of a part. Raises ArchiveError for a file that has
+    changed since it was read, or that a receiver may still write."""
     archive = stored.archive
     known = archive.prior_state
     of_content: dict[int, dict[int, bool]] = {}
@@ -79,14 +79,14 @@ def plan_files(stored: StoredFiles, offsets: Mapping[int, Mapping[int, bool]]) -
 
 
 def is_content_of(part: FilePart, content: bytes) -> bool:
-    """True if a file that was touched, or repaired and redriven, has the content that was applied."""
+    """True if the file, after it was touched or repaired and redriven, has the content that was applied."""
     return part.consumed == len(content) and part.prefix_hash == Hashes(content).of(part.consumed)
 
 
 def _planned(
     path: str, stored: bytes, content: bytes, parts: Mapping[int, FilePart], offsets: Mapping[int, bool]
 ) -> list[FileErasure]:
-    """Nothing for a copy of the content's beginning that has none of the changes. parts: of the content."""
+    """Empty for a copy of the content's beginning without any of the changes. parts: those of the content."""
     own = {number: part for number, part in parts.items() if part.consumed <= len(content)}
     if max(own.values(), key=lambda part: part.consumed).unfinished:
         raise ArchiveError(
@@ -120,9 +120,9 @@ _SETTLED = 60  # seconds without an append
 
 
 def rewrite(stored: StoredFiles, files: Iterable[FileErasure]) -> None:
-    """Rewrites the files that have not been, and records all of them. What was appended since the erasure began stays,
-    and is left to the next run of jobs/apply.py. Raises ArchiveError for a file with other content, or to which a
-    receiver appends just now."""
+    """Rewrites the files that are not yet rewritten, and records all of them. Bytes that were appended since the
+    erasure began stay, for the next run of `apply`. Raises ArchiveError for a file with other content or with appends
+    just now."""
     archive, files = stored.archive, list(files)
     modified = {file.path: file.modified / 1e6 for file in archive.landing.listing().files()}
     for file in files:
@@ -146,7 +146,7 @@ def digest(data: bytes) -> str:
 
 
 def _record(stored: StoredFiles, files: Collection[FileErasure]) -> None:
-    """Updates the ledger's `files`."""
+    """Updates the ledger's `files` table."""
     if not files:
         return
     archive = stored.archive

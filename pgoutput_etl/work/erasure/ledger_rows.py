@@ -1,7 +1,7 @@
 """Erases the ledger's copies of changes and Messages.
 
-When the archive is assembled again (`Batch.since`), its messages get other positions. Rows of `open_transactions` and
-`quarantine` from before that serve no job any more, so they are erased without a comparison.
+Reassembling the archive (`Batch.since`) gives its messages new positions. No job uses the rows of `open_transactions`
+and `quarantine` from before that any more, so they are erased without a comparison.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ COPIED = ("open_transactions", "messages", "quarantine")
 
 @dataclass(frozen=True, slots=True)
 class LedgerCopies:
-    """since: the batch that last assembled the archive. positions: file and ordinal of each change. messages: those to
-    erase."""
+    """since: the batch that last assembled the archive. positions: file and ordinal of each change. messages: the
+    Messages to erase."""
 
     ledger: DeltaLedger
     since: int
@@ -32,7 +32,7 @@ class LedgerCopies:
     messages: tuple[MessageErasure, ...]
 
     def count(self) -> int:
-        """Number of rows with copies."""
+        """The number of rows with copies."""
         return sum(self._rows(table).count() for table in COPIED)
 
     def erase(self) -> int:
@@ -76,7 +76,7 @@ class LedgerCopies:
 
     @property
     def _has_bytes(self) -> Column:
-        """Of any change in a file with an erased one: the landed file has the others, too."""
+        """Any change of a file with an erased change; the landed file still has the others."""
         files = pc.unique(self.positions.column("file")).to_pylist()
         return F.col("bytes").isNotNull() & (self._is_outdated | F.col("file").isin(*files))
 

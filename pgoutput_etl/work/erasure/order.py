@@ -1,4 +1,4 @@
-"""What the ledger keeps of an erasure, in its batch: who asked, which tables, and the files. It has no value."""
+"""The record of an erasure in the ledger's batch: who asked, which tables, and which files. It contains no values."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pgoutput_etl.work.erasure.snapshot_files import CutFile
 
 @dataclass(frozen=True, slots=True)
 class ErasureOrder:
-    """by, reference: as in request.Erasure. oids: of the tables with erased rows. places: whose older versions are
-    removed, because they ever had one of the tables. snapshots: files that snapshots were loaded from."""
+    """by, reference: as in request.Erasure. oids: tables with erased rows. places: places that ever had one of these
+    tables, whose older versions are removed. snapshots: files from which snapshots were loaded."""
 
     by: str
     reference: str

@@ -1,6 +1,6 @@
-"""The file with the keys that chosen rows have, and that the request does not name.
+"""The file with keys of chosen rows that the request doesn't name.
 
-It is beside the request, which has the same person's keys, and is for the same reader alone.
+It is next to the request file, which has the same person's keys, and equally private.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HEAD = "# Keys of rows to erase, which the request does not name: add these to 
 
 @dataclass(frozen=True, slots=True)
 class OtherKeysFile:
-    """The file of a request."""
+    """The file that belongs to a request."""
 
     path: Path
 
@@ -32,7 +32,7 @@ class OtherKeysFile:
         return cls(path.with_name(f"{path.stem}.other-keys.yaml"))
 
     def write(self, keys: Mapping[str, Collection[RowKey]]) -> OtherKeys | None:
-        """keys: by the table's name; without any, the file is deleted. Raises ConfigError."""
+        """keys: by the table's name; if there are none, the file is deleted. Raises ConfigError."""
         tables = [
             {"table": name, "keys": [{column: _escaped(text) for column, text in key} for key in sorted(own)]}
             for name, own in sorted(keys.items())
@@ -50,7 +50,7 @@ class OtherKeysFile:
         return OtherKeys(str(self.path), tuple((name, len(own)) for name, own in sorted(keys.items())))
 
     def delete_if_named(self, request: Iterable[TableErasure]) -> None:
-        """Deletes the file if the request names all keys in it, so that an earlier erasure left nothing over. Raises
+        """Deletes the file if the request names all keys in it, so that nothing remains from an earlier erasure. Raises
         ConfigError."""
         if self.exists():
             named = {(table.name, frozenset(condition)) for table in request for condition in table.conditions}
@@ -63,5 +63,5 @@ class OtherKeysFile:
 
 
 def _escaped(text: str) -> str:
-    """A literal ${, which would be a variable in the request."""
+    """Escapes a literal ${, which would be a variable in the request."""
     return text.replace("${", "$${")

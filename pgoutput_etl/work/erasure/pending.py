@@ -1,6 +1,6 @@
-"""What an erasure has found, kept in a file until it is done: the first effects remove what could be found again.
+"""Stores the search results of an erasure in a file until it is done: its first steps remove what could be found again.
 
-It has the values of keys and conditions. The archive has them, too, as long as the file exists.
+The file contains values of keys and conditions. While it exists, the archive contains them, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class PendingErasure:
 
 
 class PendingFolder(Protocol):
-    """As ObjectFolder."""
+    """The methods of ObjectFolder that are used here."""
 
     def put(self, name: str, content: str, may_exist: bool) -> None: ...
 
@@ -39,7 +39,7 @@ class PendingFolder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PendingErasures:
-    """The file of a source."""
+    """The file of one source."""
 
     folder: PendingFolder
 
@@ -58,7 +58,7 @@ class PendingErasures:
         self.folder.put(_NAME, json.dumps(content), may_exist=True)
 
     def read(self) -> PendingErasure | None:
-        """None if the run had come so far that nothing is to be found any more."""
+        """None if the run had already removed what could be found."""
         text = self.folder.read(_NAME)
         if text is None:
             return None

@@ -1,4 +1,4 @@
-"""Looks for what an erasure should have removed: in messages and rows, in all bytes, and by replaying the archive."""
+"""Checks that an erasure is complete: searches messages, rows, and all bytes, and replays the archive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ from pgoutput_etl.work.erasure.storage import ErasedTarget, SparkStorage
 
 
 def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progress) -> ProofSummary:
-    """Changes nothing, but writes the file of other keys if rows that it finds have some. Raises PgoutputEtlError."""
+    """Changes nothing, except that it writes the file of other keys if it finds rows that have some. Raises
+    PgoutputEtlError."""
     archive = archive_to_erase(spark, config)
     searches = searches_of(archive, erasure.tables)
     targets = targets_of(SparkStorage(archive), searches)
@@ -67,7 +68,7 @@ def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progr
 
 
 def _left_over(erasure: Erasure, found: OtherKeys | None) -> Iterator[str]:
-    """found: by the proof itself."""
+    """found: the keys that the proof itself found."""
     file = OtherKeysFile.of(erasure.file)
     if found is None and file.exists():
         yield (
@@ -77,7 +78,7 @@ def _left_over(erasure: Erasure, found: OtherKeys | None) -> Iterator[str]:
 
 
 def _spelled(texts: Iterable[str], searches: Iterable[RowSearch]) -> dict[str, int]:
-    """The request's texts, and how PostgreSQL prints them, each with its number in the request."""
+    """The request's texts, as given and as PostgreSQL prints them, each with its number in the request."""
     numbers = {text: number for number, text in enumerate(texts, 1)}
     for search in searches:
         for text, printed in search.spellings():
@@ -101,7 +102,7 @@ def _decoded(
 
 
 def _folders(archive: DeltaArchive, oids: Iterable[int]) -> list[str]:
-    """The ledger, and all places of the tables that are not below it."""
+    """The ledger's folder, and all places of the tables that are not below it."""
     places = {place.table for place in archive.ledger.batches.places({*oids})}
     folders = [
         folder_of(archive.spark, place) for place in sorted(places, key=str) if is_delta_table(archive.spark, place)
@@ -111,7 +112,7 @@ def _folders(archive: DeltaArchive, oids: Iterable[int]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """Compares targets with the rows that the archive gives."""
+    """Compares targets with the rows that result from the archive."""
 
     archive: DeltaArchive
     states: Sequence[TableState]
@@ -131,7 +132,7 @@ class _Comparison:
         return table_columns(state.relation, state.retired, self.archive.user_types)
 
     def _differences(self, state: TableState, stored: DataFrame, replayed: DataFrame | None) -> int:
-        if replayed is None:  # without a committed change
+        if replayed is None:  # no committed changes
             return stored.count()
         texts = [self._texts(state, rows) for rows in (stored, replayed)]
         return texts[0].exceptAll(texts[1]).count() + texts[1].exceptAll(texts[0]).count()

@@ -1,5 +1,5 @@
-"""Removes everything of a Delta table but its newest version: older versions with their files, deletion vectors, change
-feed, and the statistics and file names in the log."""
+"""Removes all but the newest version of a Delta table: files of older versions, deletion vectors, the change feed, and
+the statistics and file names in the log."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _AT_ONCE = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
 
 _AT_ONCE_IN_WORDS = "interval 0 hours"
 
-# What the names of files with rows, changes, and deletion vectors begin with
+# Prefixes of files with rows, changes, and deletion vectors
 _OF_VERSIONS = ("part-", "cdc-", "deletion_vector_")
 
-# How long a checkpoint names files that were removed
+# How long a checkpoint still names removed files
 _KEEPS_NAMES = "delta.deletedFileRetentionDuration"
 
 
@@ -38,10 +38,10 @@ def refuse_what_stays(spark: SparkSession, places: Iterable[Place]) -> None:
 
 
 def purge(spark: SparkSession, place: Place) -> int:
-    """Returns the version that is left. Nobody else may write to the table meanwhile: files of a commit that is not
-    finished are removed as well.
+    """Returns the remaining version. Nobody else may write to the table meanwhile, because the files of unfinished
+    commits are removed, too.
 
-    The last commits only set a property, so the entries that are left in the log have no statistics of removed rows.
+    The last commits only set a property, so the remaining log entries have no statistics of removed rows.
     """
     table = DeltaFolder(spark, place)
     before = delta_table(spark, table.path).detail().select("properties").collect()[0][0].get(_KEEPS_NAMES)
@@ -52,7 +52,7 @@ def purge(spark: SparkSession, place: Place) -> int:
         table.vacuum(0)
         table.checkpoint()
         _delete_log(session, table.path)
-        if before in (None, _AT_ONCE_IN_WORDS):  # that of a run that died
+        if before in (None, _AT_ONCE_IN_WORDS):  # left by a run that died
             alter(session, table.path, f"UNSET TBLPROPERTIES ('{_KEEPS_NAMES}')")
         else:
             alter(session, table.path, f"SET TBLPROPERTIES ('{_KEEPS_NAMES}' = {text_literal(before)})")
@@ -60,8 +60,8 @@ def purge(spark: SparkSession, place: Place) -> int:
 
 
 def older_files(spark: SparkSession, place: Place) -> int:
-    """Number of files of older versions. VACUUM leaves those that were removed, or written, by a clock that is ahead of
-    this machine's."""
+    """The number of files of older versions. VACUUM leaves files that were removed or written by a clock that is ahead
+    of this machine's."""
     table = DeltaFolder(spark, place).path
     used = {name.rpartition("/")[2] for name in read_table(spark, table).inputFiles()}
     folder = folder_of(spark, table)
@@ -74,7 +74,7 @@ def newest_version(spark: SparkSession, path: Place) -> int:
 
 
 def _delete_log(spark: SparkSession, path: Place) -> None:
-    """Deletes the log's files of versions before the newest checkpoint."""
+    """Deletes the log files of versions before the newest checkpoint."""
     log = DeltaFolder(spark, path).log
     versions = versions_of_log(log)
     newest = max(version for name, version in versions.items() if ".checkpoint." in name)

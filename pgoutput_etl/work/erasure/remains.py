@@ -1,4 +1,4 @@
-"""What an erasure can't reach."""
+"""Data that an erasure can't reach."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.work.erasure.landing import is_content_of
 from pgoutput_etl.work.erasure.stored_files import SparkFiles
 
-_SHOWN = 5  # files
+_SHOWN = 5  # files to list
 
 
 def remains(archive: DeltaArchive, oids: Collection[int], rewritten: Collection[str] = ()) -> Iterator[str]:
-    """oids: of the tables with erased rows. rewritten: paths of landed files."""
+    """oids: tables with erased rows. rewritten: paths of landed files."""
     for place in sorted((place for place in archive.ledger.batches.places(oids) if place.tag), key=str):
         yield (
             f"older versions of {place.table}, which several sources share: run VACUUM there while no source runs, "
@@ -48,7 +48,7 @@ def _was_only_touched(archive: DeltaArchive, path: str) -> bool:
     _, part = known
     try:
         return is_content_of(part, decompress(SparkFiles(archive).read(path, archive.config.source.landing), path))
-    except ArchiveError:  # it can't be decompressed any more
+    except ArchiveError:  # can no longer be decompressed
         return False
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ForgottenTable:
-    """name: schema.table. changes: in landed files, of all transactions. rows: in the target. None if a run that died
-    has erased them."""
+    """name: schema.table. changes: number in landed files, of all transactions. rows: number in the target. None if a
+    run that died has already erased them."""
 
     name: str
     changes: int | None
@@ -24,7 +24,7 @@ class ForgottenTable:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenFile:
-    """before, after: SHA-256 of the file as it is stored."""
+    """before, after: SHA-256 of the stored file."""
 
     path: str
     before: str
@@ -33,7 +33,7 @@ class RewrittenFile:
 
 @dataclass(frozen=True, slots=True)
 class OtherKeys:
-    """Keys of chosen rows that the request does not name. file: has them. counts: by the table's name."""
+    """Keys of chosen rows that the request doesn't name. file: where they are. counts: by the table's name."""
 
     file: str
     counts: tuple[tuple[str, int], ...]
@@ -46,10 +46,11 @@ class OtherKeys:
 @dataclass(frozen=True, slots=True)
 class ForgetSummary:
     """executed: False if nothing was changed. batch: its number in the ledger; 0 if nothing was changed. messages:
-    logical decoding Messages. copies: the ledger's rows with a copy of a change. left: what the job can't erase.
-    unseen: names of tables of whose columns the archive no longer shows every form. newest: the newest landed file, if
-    it is among the files: a receiver may still have it open. snapshot_rows: in snapshots' files. other_keys: None if
-    the request names all of them, or if a run that died had come so far that they are no longer known."""
+    number of logical decoding Messages. copies: number of ledger rows with a copy of a change. left: what the job can't
+    erase. unseen: names of tables for which the archive no longer shows every form of their columns. newest: the newest
+    landed file, if it is rewritten: a receiver may still have it open. snapshot_rows: number in snapshot files.
+    other_keys: None if the request names all keys, or if a run that died had come so far that they are no longer
+    known."""
 
     source: str
     reference: str
@@ -79,7 +80,8 @@ class ForgetSummary:
 
 @dataclass(frozen=True, slots=True)
 class Remnant:
-    """Something that should have been erased. place: a file, or a table. what: of the request, without its value."""
+    """Something that should have been erased. place: a file or a table. what: the part of the request, without its
+    value."""
 
     place: str
     what: str
@@ -88,8 +90,8 @@ class Remnant:
 
 @dataclass(frozen=True, slots=True)
 class ProvenTable:
-    """differences: rows that only the target or only the replayed archive has; None if the archive starts from the
-    target itself, because its rows came from a snapshot."""
+    """differences: number of rows that only the target or only the replayed archive has; None if the replay starts from
+    the target itself, because its rows came from a snapshot."""
 
     name: str
     differences: int | None
@@ -97,8 +99,8 @@ class ProvenTable:
 
 @dataclass(frozen=True, slots=True)
 class ProofSummary:
-    """files, size: what was searched, in bytes as stored. texts: number of texts that were looked for. other_keys: of
-    the rows that were found."""
+    """files, size: number of files searched, and their stored bytes. texts: number of texts searched for. other_keys:
+    keys of the rows found."""
 
     source: str
     reference: str
@@ -120,7 +122,7 @@ class ProofSummary:
 
 
 def print_forget(summary: ForgetSummary | ProofSummary, console: Console | None = None) -> None:
-    """console: standard output if None."""
+    """console: None for standard output."""
     if isinstance(summary, ProofSummary):
         _print_proof(summary, console)
         return

@@ -1,4 +1,4 @@
-"""The options of the forget job, and what to erase, as a YAML file says it."""
+"""The options of the forget job, and the YAML file that says what to erase."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from pgoutput_etl.options import FILE, Option
 from pgoutput_etl.protocol.messages import Message
 from pgoutput_etl.work.snapshot.request import RowFormat
 
-_LEAST_TEXT = 4  # characters; shorter texts are in almost every file
+_LEAST_TEXT = 4  # characters; almost every file contains shorter texts
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetRequest:
-    """request: see `read_erasure`. prove: also compares the tables with the archive."""
+    """request: path of a file, see `read_erasure`. prove: also compares the tables with the archive."""
 
     request: Annotated[str, Option("what to erase, as YAML: see docs/forget.md", FILE)]
     execute: Annotated[
@@ -41,7 +41,7 @@ class ForgetRequest:
     prove: Annotated[bool, Option("look for what should be gone, in all bytes")] = False
 
     def check(self) -> None:
-        """Raises ConfigError."""
+        """Raises ConfigError for invalid values."""
         if self.execute and self.prove:
             raise ConfigError("--prove: expected without --execute: run it afterwards")
         read_erasure(self.request)
@@ -49,8 +49,8 @@ class ForgetRequest:
 
 @dataclass(frozen=True, slots=True)
 class TableErasure:
-    """name: schema.table. conditions: a version of a row is erased if all columns of one have these texts. A key is a
-    condition, too."""
+    """name: schema.table. conditions: texts by column; a version of a row is erased if it matches all columns of one
+    condition. A key is a condition, too."""
 
     name: str
     conditions: tuple[tuple[tuple[str, str], ...], ...]
@@ -58,7 +58,7 @@ class TableErasure:
 
 @dataclass(frozen=True, slots=True)
 class MessageErasure:
-    """Logical decoding Messages. prefix: None for any; contains: a text that the content has."""
+    """Logical decoding Messages to erase. prefix: None for any; contains: a text within the content."""
 
     prefix: str | None
     contains: str
@@ -69,8 +69,8 @@ class MessageErasure:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotErasure:
-    """Files that a snapshot of a table was loaded from. table: schema.table. path, columns: as in SnapshotRequest. lsn:
-    the snapshot's; None for the only one."""
+    """Files from which a snapshot of a table was loaded. table: schema.table. path, columns: as in SnapshotRequest.
+    lsn: the snapshot's; None if there is only one."""
 
     table: str
     path: str
@@ -81,9 +81,8 @@ class SnapshotErasure:
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """by: who asked. reference: of the request, such as a ticket: it identifies the request, so that a run that died is
-    finished with the same one. search: texts that --prove looks for in all bytes, besides those of the conditions.
-    file: the request's."""
+    """by: who asked. reference: identifies the request, such as a ticket; a run that died is finished with the same
+    reference. search: additional texts that --prove searches for in all bytes. file: the request's path."""
 
     by: str
     reference: str
@@ -98,7 +97,7 @@ class Erasure:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts to look for in bytes. Texts of keys and conditions that are too short for that are left out."""
+        """The texts to search bytes for, without texts of keys and conditions that are too short for that."""
         values = (text for table in self.tables for condition in table.conditions for _, text in condition)
         texts = [*values, *(message.contains for message in self.messages)]
         return tuple(dict.fromkeys([*self.search, *filter(is_searched, texts)]))
@@ -109,7 +108,7 @@ def is_searched(text: str) -> bool:
 
 
 def read_erasure(path: str) -> Erasure:
-    """Raises ConfigError, which names no value."""
+    """Raises ConfigError, whose text contains no value."""
     found: _File = checked(_File, read_document(path))
     tables = tuple(table.erasure for table in found.tables)
     messages = tuple(MessageErasure(message.prefix, message.contains) for message in found.messages)
@@ -118,7 +117,7 @@ def read_erasure(path: str) -> Erasure:
 
 
 def read_tables(path: str) -> tuple[TableErasure, ...]:
-    """A file with tables alone. Raises ConfigError, which names no value."""
+    """Reads a file that only has tables. Raises ConfigError, whose text contains no value."""
     return tuple(table.erasure for table in checked(_Tables, read_document(path)).tables)
 
 
@@ -130,7 +129,7 @@ def _condition(value: object) -> Mapping[str, object]:
 
 
 def _value(value: object) -> str:
-    """PostgreSQL's text."""
+    """The value's text in PostgreSQL."""
     return setting(value)[0] if isinstance(value, bool) else setting(value)
 
 

@@ -1,4 +1,4 @@
-"""The values of stored rows, as a search compares them."""
+"""The values of stored rows, in the form that a search compares."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pgoutput_etl.changes.row_search import ColumnId, RowImage, Text
 from pgoutput_etl.types import ColumnType
 from pgoutput_etl.types.canonical_text import canonical_texts
 
-Columns = tuple[tuple[ColumnId, ColumnType], ...]  # with the types that their texts have
+Columns = tuple[tuple[ColumnId, ColumnType], ...]  # with the types that the texts have
 
 
 def row_images(texts: Iterable[Sequence[Text]], columns: Columns) -> Iterator[RowImage]:

@@ -1,6 +1,6 @@
-"""Erases rows from the files that snapshots were loaded from, which the request names.
+"""Erases rows from the snapshot files that the request names.
 
-Like a landed file, each is planned before anything changes: the plan has the places of the rows, and no value.
+Each file is planned before anything changes, as landed files are: the plan has the positions of rows, and no values.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Span = tuple[int, int, Sequence[Any]]  # where a row begins and ends, and its fi
 
 @dataclass(frozen=True, slots=True)
 class CutFile:
-    """before, after: SHA-256 of the file as it is stored. rows: where they begin and end in the decompressed file."""
+    """before, after: SHA-256 of the stored file. rows: where they begin and end in the decompressed file."""
 
     path: str
     before: str
@@ -55,7 +55,7 @@ class CutFile:
     rows: tuple[tuple[int, int], ...]
 
     def cut(self, files: StoredFiles) -> None:
-        """Rewrites the file unless that is done. Raises ArchiveError for other content."""
+        """Rewrites the file unless that is done already. Raises ArchiveError if its content has changed."""
         stored = files.read(self.path)
         if digest(stored) == self.before:
             files.write(self.path, _without(stored, decompress(stored, self.path), self.path, self.rows))
@@ -65,7 +65,7 @@ class CutFile:
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """spans: the rows of a file's content, with fields as `columns` says."""
+    """spans: splits a file's content into rows, with fields in the order of `columns`."""
 
     spans: Callable[[bytes, str], Iterator[Span]]
     columns: Columns
@@ -89,7 +89,7 @@ class _Format:
 
 @dataclass(frozen=True)
 class SnapshotFiles:
-    """The files of a table."""
+    """The files of one table."""
 
     archive: DeltaArchive
     search: RowSearch
@@ -98,8 +98,8 @@ class SnapshotFiles:
 
     @classmethod
     def of(cls, archive: DeltaArchive, searches: Mapping[int, RowSearch], wanted: SnapshotErasure) -> SnapshotFiles:
-        """Raises ConfigError if there are no such files, their columns are not those of the table, or nobody knows
-        which table of this name they are of."""
+        """Raises ConfigError if there are no such files, if their columns differ from the table's, or if several tables
+        had this name and it is unknown which one the files belong to."""
         own = {oid: searches[oid] for oid in archive.oids_by_name()[wanted.table]}
         oid = _loaded_table(archive, own, wanted)
         names, sizes, spans = _opened(archive.spark, wanted, own[oid])
@@ -112,7 +112,7 @@ class SnapshotFiles:
         raise ConfigError(f"snapshots: {wanted.path} has other columns than {wanted.table} in the archive")
 
     def other_keys(self) -> DataFrame:
-        """Of the rows that meet a condition, in STORED_KEYS."""
+        """Other keys of the rows that meet a condition, as STORED_KEYS."""
         search, own_format, oid = self.search, self.format, self.search.versions.oid
 
         def identify(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
@@ -143,7 +143,7 @@ class SnapshotFiles:
 
 
 def _loaded_table(archive: DeltaArchive, oids: Iterable[int], wanted: SnapshotErasure) -> int:
-    """The OID of the table that was loaded from the files."""
+    """The OID of the table that was loaded from these files."""
     known = [(oid, lsn) for oid in sorted(oids) for lsn in sorted(archive.ledger.batches.snapshots_of(oid))]
     fitting = {oid for oid, lsn in known if wanted.lsn in (None, lsn)}
     if len(fitting) != 1:
@@ -157,7 +157,7 @@ def _loaded_table(archive: DeltaArchive, oids: Iterable[int], wanted: SnapshotEr
 def _opened(
     spark: SparkSession, wanted: SnapshotErasure, search: RowSearch
 ) -> tuple[Sequence[str], Mapping[str, int], Callable[[bytes, str], Iterator[Span]]]:
-    """The names of the columns, the files' sizes by path, and how their rows are read."""
+    """The column names, the files' sizes by path, and the function that reads their rows."""
     path = wanted.path
     match wanted.format:
         case RowFormat.CSV:
@@ -180,7 +180,7 @@ def _after_header(content: bytes, path: str) -> Iterator[Span]:
 
 
 def _without(stored: bytes, content: bytes, path: str, rows: Iterable[tuple[int, int]]) -> bytes:
-    """The new file. stored, content: the old one as it is, and decompressed."""
+    """The new file. stored, content: the old one as stored, and decompressed."""
     parts, position = [], 0
     for begin, end in rows:
         parts.append(content[position:begin])

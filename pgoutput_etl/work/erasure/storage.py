@@ -1,4 +1,5 @@
-"""What an erasure searches and changes beside landed files, and its implementation with Spark and Delta tables."""
+"""Everything besides landed files that an erasure searches and changes: the interface, and its implementation with
+Spark and Delta tables."""
 
 from __future__ import annotations
 
@@ -44,14 +45,14 @@ class ErasedTarget(Protocol):
     def state(self) -> TableState: ...
 
     def other_keys(self) -> Any:
-        """For ErasureStorage.find_changes."""
+        """Other keys of these rows, for ErasureStorage.find_changes."""
 
     def count(self) -> int: ...
 
     def has_any(self) -> bool: ...
 
     def delete(self, commit: DeltaTransaction) -> int:
-        """Returns the number of deleted rows. Makes one Delta commit, or none."""
+        """Returns the number of deleted rows. Makes at most one Delta commit."""
 
 
 class ErasedCopies(Protocol):
@@ -74,11 +75,11 @@ class ErasureStorage(Protocol):
     def pending(self) -> PendingErasures: ...
 
     def others_claimed(self, progress: Progress) -> AbstractContextManager[None]:
-        """Claims the next batch of every other source with this ledger: their runs write to the ledger's tables, from
-        which files are removed at once."""
+        """Claims the next batch of every other source in this ledger: their runs write to the ledger's tables, from
+        which files are about to be removed."""
 
     def find_changes(self, searches: Mapping[int, RowSearch], stored: Iterable[Any]) -> FoundChanges:
-        """searches: by OID. stored: other keys of targets. Raises ArchiveError if a file is gone or has changed."""
+        """searches: by OID. stored: other keys of targets. Raises ArchiveError if a file is missing or has changed."""
 
     def find_messages(self, is_chosen: Callable[[Message], bool]) -> list[dict[str, Any]]:
         """The rows of logical decoding Messages."""
@@ -91,31 +92,31 @@ class ErasureStorage(Protocol):
         """Raises TableError if the rows can't be identified."""
 
     def copies(self, since: int, positions: pa.Table, messages: tuple[MessageErasure, ...]) -> ErasedCopies:
-        """As LedgerCopies."""
+        """See LedgerCopies."""
 
     def ledger_tables(self) -> list[Place]:
-        """Those that may have copies."""
+        """The ledger's tables that may contain copies."""
 
     def refuse_what_stays(self, places: Iterable[Place]) -> None:
         """Raises RunError if a table's older versions can't be removed."""
 
     def purge(self, place: Place, commit: DeltaTransaction) -> int:
-        """Removes everything of a table but its newest version, whose number it returns."""
+        """Removes all but the newest version of a table, and returns its number."""
 
     def older_files(self, place: Place) -> int:
-        """Number of files of older versions, which `purge` left because of their time."""
+        """The number of files of older versions that `purge` left because of their timestamps."""
 
     def newest_version(self, place: Place) -> int: ...
 
     def count(self, place: Place) -> int: ...
 
     def discard_scratch(self) -> None:
-        """Deletes what rebuilds that died have left, and the rows that verify keeps until it is settled."""
+        """Deletes leftovers of rebuilds that died, and the rows that verify keeps until they are settled."""
 
     def pool(self, verb: str, progress: Progress) -> TablePool: ...
 
     def remains(self, oids: Collection[int], rewritten: Sequence[str]) -> Iterable[str]:
-        """What can't be erased. oids: of the tables with erased rows. rewritten: paths of landed files."""
+        """Data that can't be erased. oids: tables with erased rows. rewritten: paths of landed files."""
 
 
 @dataclass(frozen=True, slots=True)

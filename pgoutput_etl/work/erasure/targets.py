@@ -1,4 +1,4 @@
-"""Finds and deletes erased rows in targets, whatever their mode."""
+"""Finds and deletes erased rows in targets of any mode."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from pgoutput_etl.work.erasure.row_images import Columns, row_images
 
 @dataclass(frozen=True)
 class TargetSearch:
-    """A target's rows, and the search for those to erase. ids: of the columns whose values can be compared, by name.
-    hashed: the salts of hashed ones."""
+    """Searches a target for the rows to erase. ids: of columns whose values can be compared, by name. hashed: the salts
+    of hashed columns."""
 
     spark: SparkSession
     state: TableState
@@ -67,7 +67,7 @@ class TargetSearch:
         return cls(archive.spark, state, search, shape, ids, hashed)
 
     def other_keys(self) -> DataFrame:
-        """Of the rows that meet a condition, in STORED_KEYS, without hashed values."""
+        """Other keys of the rows that meet a condition, as STORED_KEYS, without hashed values."""
         search, wanted, hashed, oid = self.search, self._wanted, self.hashed, self.state.oid
         texts, images_of = self._texts(self._rows()), self._images()
 
@@ -92,14 +92,14 @@ class TargetSearch:
         return texts.mapInArrow(keep, texts.schema).select("row.*")
 
     def count(self) -> int:
-        """Number of rows to erase."""
+        """The number of rows to erase."""
         return self.erased().count()
 
     def has_any(self) -> bool:
         return bool(self.erased().limit(1).count())
 
     def delete(self, commit: DeltaTransaction) -> int:
-        """Deletes the rows to erase, and returns their number. Makes one Delta commit, or none."""
+        """Deletes the rows to erase and returns their number. Makes at most one Delta commit."""
         with session_settings(self.spark, commit.user_metadata()) as session:
             parts = self._identifying("")
             keys = self.erased().select(*(part.alias(f"k{n}") for n, part in enumerate(parts)))
@@ -112,7 +112,7 @@ class TargetSearch:
             return count
 
     def _identifying(self, alias: str) -> list[Column]:
-        """Equal for a row and its equals alone."""
+        """Expressions that are equal only for equal rows."""
         mode = table_mode(self.state.mode)
         own = [F.col(alias + name) for name in mode.identity]
         if not mode.has_rows:
@@ -130,7 +130,7 @@ class TargetSearch:
         return delta_texts(rows, columns, {**others, "old_key": old_key})
 
     def _images(self) -> Callable[[pa.RecordBatch], Iterator[list[RowImage]]]:
-        """The images of each row of `_texts`: its values, and its old key if an UPDATE in mode append changed it."""
+        """The images of each row of `_texts`: its values and, for an UPDATE of the key in mode append, its old key."""
         columns, ids, types = self._columns, self.ids, self._types
 
         def images_of(batch: pa.RecordBatch) -> Iterator[list[RowImage]]:
@@ -151,7 +151,7 @@ class TargetSearch:
 
     @property
     def _wanted(self) -> list[Wanted]:
-        """The conditions with masked texts, as the target has them."""
+        """The conditions, with texts masked as in the target."""
         return [
             [frozenset((i, self._masked(i, text)) for i, text in pairs) for pairs in condition]
             for condition in self.search.wanted

@@ -1,1 +1,1 @@
-"""The nightly job: brings every Delta table to the last commit in the archive."""
+"""The apply job: brings every Delta table to the last commit in the archive."""

@@ -13,8 +13,7 @@ from pgoutput_etl.work.batch import World
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """last: the interrupted batch, or the last closed one. claim: the newest claim, or None if it must be read
-    again."""
+    """last: the interrupted batch, or the last finished one. claim: the newest claim, or None to read it again."""
 
     last: Batch | None
     claim: Claim | None
@@ -26,7 +25,7 @@ class Backlog:
         return self.last if self.last is not None and self.last.resumed else None
 
     def after(self, last: Batch) -> Backlog:
-        """The same files, after a batch was closed."""
+        """The same backlog after a batch was closed."""
         return replace(self, last=last, claim=None)
 
 

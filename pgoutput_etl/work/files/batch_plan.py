@@ -1,4 +1,4 @@
-"""A batch's plan: everything decided and nothing written. `apply` carries it out, `plan` prints it."""
+"""A batch's plan: everything is decided and nothing is written. `apply` executes it; `plan` prints it."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class BatchPlan:
 
 
 def plan_batch(world: World, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
-    """Assembles the batch's files and plans its tables. A file without which all commits are in order is set aside,
-    with its tables held from there on, if it is the only one: the plan's batch and files then differ from the given
-    ones.
+    """Assembles the batch's files and plans its tables. If leaving out one file puts all commits in order, and no other
+    file would do, that file is set aside and its tables are held from there on; the plan's batch and files then differ
+    from the given ones.
 
-    assembly: the ledger's state before the batch; it is advanced. Raises ArchiveError or RunError if the batch cannot
+    assembly: the ledger's state before the batch, which is advanced. Raises ArchiveError or RunError if the batch can't
     be applied.
     """
     try:
@@ -79,7 +79,7 @@ def plan_batch(world: World, batch: Batch, files: FileBatch, assembly: Assembly)
     except CommitOrderError as error:
         scans, salvages = files.scan_output.scans, world.config.on_error is OnError.QUARANTINE and not batch.resumed
         number = misplaced_file(scans, batch.last_commit_lsn, error.lsns) if salvages else None
-        if number is None or files.parts[number].offset:  # the part of a file with content that was applied
+        if number is None or files.parts[number].offset:  # this part continues a file that was applied
             raise _naming_both(world, batch, scans, error) from None
     controls = files.scan_output.controls.get(number, ())
     files = files.without(number, MISPLACED, relations_in(scans[number], controls))
@@ -88,7 +88,7 @@ def plan_batch(world: World, batch: Batch, files: FileBatch, assembly: Assembly)
 
 
 def with_creations(world: World, batch: Batch, states: Sequence[TableState]) -> Sequence[TableState]:
-    """The states after the batch, with the creation of new tables as far as a snapshot's catalog proves it."""
+    """The states after the batch. Adds the creation of new tables where a snapshot's catalog proves it."""
     if not any(may_lack_rows(state) for state in states if state.oid not in batch.tables):
         return states
     known = world.ledger.batches.known_tables()
@@ -96,7 +96,7 @@ def with_creations(world: World, batch: Batch, states: Sequence[TableState]) -> 
 
 
 def _naming_both(world: World, batch: Batch, scans: Mapping[int, FileScan], error: CommitOrderError) -> SequenceError:
-    """The error with the file whose commits are ahead: nothing shows which of the two is wrong."""
+    """Adds to the error the file whose commits are ahead: either of the two may be wrong."""
     behind = min(error.lsns)
     ahead = file_ahead(scans, batch.last_commit_lsn, behind)
     if ahead is None:
@@ -112,7 +112,7 @@ def _naming_both(world: World, batch: Batch, scans: Mapping[int, FileScan], erro
 
 
 def _plan_in_order(world: World, batch: Batch, files: FileBatch, assembly: Assembly) -> BatchPlan:
-    """Like plan_batch, with all files. Raises CommitOrderError, too."""
+    """Like `plan_batch`, for files in order. Also raises CommitOrderError."""
     config, ledger = world.config, world.ledger
     path_of = partial(ledger.files.path_of, batch)
     configured(assembly, config)
@@ -141,7 +141,7 @@ def _plan_in_order(world: World, batch: Batch, files: FileBatch, assembly: Assem
 
 
 def _is_masked_alike(policy: MaskingPolicy | None, assembly: Assembly, oid: int, masks: Mapping[str, str]) -> bool:
-    """True if waiting changes of a relation were stored under the masks that the configuration asks for now."""
+    """True if waiting changes of a relation were stored with the masks that are configured now."""
     if oid not in assembly.relations.oids():
         return not masks  # without a Relation message, changes are stored either empty or unmasked
     versions, _ = assembly.relations.unmasked(oid)

@@ -16,8 +16,8 @@ _ROWS = 1_000_000  # in all tables; a MERGE may read all of them
 
 
 def is_light(config: Config) -> bool:
-    """True if few bytes landed since the last batch, and all tables together have few rows. False if this can't be
-    found out quickly without Spark: only local storage is checked."""
+    """True if few bytes landed since the last batch and all tables together have few rows. False if checking this
+    without Spark isn't quick: only local storage is checked."""
     try:
         ledger, landing = place_of(config.state.root, {}, "state.root"), place_of(config.source.landing, {}, "landing")
         if config.spark.get("spark.remote") or ledger.s3 is not None or landing.s3 is not None:
@@ -30,7 +30,7 @@ def is_light(config: Config) -> bool:
 
 
 def has_few_rows(config: Config) -> bool:
-    """True if all tables together have few rows. False if this can't be found out quickly without Spark."""
+    """True if all tables together have few rows. False if checking this without Spark isn't quick."""
     try:
         ledger = place_of(config.state.root, {}, "state.root")
         return not config.spark.get("spark.remote") and ledger.s3 is None and _stored_rows(config) <= _ROWS
@@ -39,7 +39,7 @@ def has_few_rows(config: Config) -> bool:
 
 
 def _landed_since(folder: str, time: float) -> int:
-    """Bytes of the files that changed after a time, in seconds since 1970. Raises OSError, including for a glob."""
+    """Bytes of files modified after `time`, in seconds since 1970. Raises OSError, including for a glob."""
     return sum(entry.st_size for entry in _files(folder) if entry.st_mtime >= time)
 
 

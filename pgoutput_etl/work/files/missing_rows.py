@@ -17,9 +17,8 @@ from pgoutput_etl.work.snapshot.run import snapshot
 
 
 def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -> SnapshotSummary | None:
-    """Takes a snapshot of the tables that may lack rows. Returns None if no table does, or if `source.snapshot` is
-    not `auto`. A snapshot that fails is only reported: the run still applies the archive, and the next run tries
-    again."""
+    """Takes a snapshot of the tables that may lack rows. Returns None if no table does, or if `source.snapshot` is not
+    `auto`. A failed snapshot is only reported: the run still applies the archive, and the next run tries again."""
     if config.source.snapshot is not Snapshots.AUTO:
         return None
     last = DeltaLedger.of(spark, config).batches.last()
@@ -38,8 +37,8 @@ def load_missing_rows(spark: SparkSession, config: Config, progress: Progress) -
 
 
 def _may_be_loaded(state: TableState, config: Config) -> bool:
-    """False if a snapshot would do more harm than good: it would lose the history that other modes keep, or apply
-    column changes that somebody has to accept. Also False for a table whose name another table has now."""
+    """False if a snapshot would do harm: lose the history that other modes keep, or apply column changes that somebody
+    must accept. Also False for a table whose name now belongs to another table."""
     rule = config.rule_for(state.schema, state.table)
     is_plain = table_mode(state.mode).is_copy and rule.on_schema_change.follows_all and not rule.skip
     return is_plain and state.is_complete and may_lack_rows(state) and not state.is_displaced

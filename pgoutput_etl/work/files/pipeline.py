@@ -1,4 +1,4 @@
-"""The nightly job: scan -> assemble -> plan -> load -> close. `jobs/plan` stops before load."""
+"""The apply job: scan -> assemble -> plan -> load -> close. `jobs/plan` stops before load."""
 
 from __future__ import annotations
 
@@ -34,26 +34,25 @@ from pgoutput_etl.work.files.report import RunSummary
 from pgoutput_etl.work.files.summary import batch_metrics, nothing_new, summarize, with_refused
 from pgoutput_etl.work.kinds.unfinished import unfinished_work
 
-_ATTEMPTS = 5  # as long as files are renamed or machines are lost
+_ATTEMPTS = 5  # while files are renamed or machines are lost
 
 
 def apply(spark: SparkSession, config: Config, progress: Progress = no_progress) -> list[RunSummary]:
-    """Brings every table to the archive's last commit; one summary per batch.
+    """Brings every table to the archive's last commit. Returns one summary per batch.
 
-    A batch that an earlier run left unfinished is finished first, with the files it had. New files make one batch, or
-    several if they commit more than merge.max_transactions. Raises PgoutputEtlError: closed batches stay closed, and
-    the next run finishes an open one.
+    A batch that an earlier run left unfinished is finished first, with its files. New files make one batch, or several
+    if they commit more than merge.max_transactions. After a PgoutputEtlError, closed batches stay closed, and the next
+    run finishes an open one.
     """
     stages = StageTimer()
     return apply_run(World.of(spark, config), Watch(progress, stages.start, stages.lap))
 
 
 def apply_run(world: World, watch: Watch, leaves_to_others: bool = False) -> list[RunSummary]:
-    """Like `apply`. If files have changed since they were listed or scanned, or a machine was lost along with the rows
-    that it had scanned, starts again with the remaining work: the files that are new now, or the rest of the unfinished
-    batch.
+    """Like `apply`. If files have changed since they were listed or scanned, or a machine was lost with the rows that
+    it had scanned, starts over with the remaining work: files that are new now, or the rest of the unfinished batch.
 
-    leaves_to_others: another run that starts between two batches is not an error, and the rest is left to it.
+    leaves_to_others: if another run starts between two batches, leaves the rest to it instead of raising an error.
     """
     if jit.WHY_NOT is not None and not leaves_to_others:
         watch.progress(f"decoding without compiled code, which is many times slower: {jit.WHY_NOT}")
@@ -91,7 +90,7 @@ def apply_run(world: World, watch: Watch, leaves_to_others: bool = False) -> lis
 
 @dataclass(frozen=True, slots=True)
 class AppliedFiles:
-    """later: files left for later batches."""
+    """later: files that are left for later batches."""
 
     batch: Batch
     summary: RunSummary
@@ -105,7 +104,7 @@ def _reason_to_try_again(error: Exception) -> str | None:
 
 
 def _find_backlog(world: World, watch: Watch) -> Backlog:
-    """First completes the work of a run that died, or could not publish, after its batch was done."""
+    """First completes the work of a run that died after its batch was done, or couldn't publish."""
     backlog, ledger = find_backlog(world, watch.progress), world.ledger
     last, claim = backlog.last, backlog.claim
     if last is None or last.resumed:
@@ -129,8 +128,8 @@ def _finish_interrupted(world: World, watch: Watch, backlog: Backlog, batch: Bat
 
 
 def _apply_files(world: World, watch: Watch, backlog: Backlog, read: Callable[[], FileBatch]) -> Iterator[RunSummary]:
-    """Closes each batch before it claims the next. read: scans the first batch's files, which changes nothing and so
-    need not wait for the claim. Raises FilesChangedError."""
+    """Closes each batch before it claims the next. read: scans the first batch's files; since that changes nothing, it
+    doesn't wait for the claim. Raises FilesChangedError."""
     while True:
         batch = Batch.next(backlog.last)
         watch.progress(f"batch {batch.number}: scanning files")
@@ -157,7 +156,7 @@ def _release(reading: Future[FileBatch]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LandedFiles:
-    """Applies files. last: the batch before. reading: the scan of the files. state_before: the ledger's state before
+    """Applies files. last: the previous batch. reading: the scan of the files. state_before: the ledger's state before
     the batch."""
 
     world: World
@@ -217,7 +216,7 @@ class PreparedFiles(Prepared[AppliedFiles]):
             begun.result()
 
     def write(self) -> None:
-        """Writes every table of the plan. Meanwhile the ledger records everything that does not depend on the written
+        """Writes every table of the plan. Meanwhile, the ledger records everything that doesn't depend on the written
         tables."""
         world, plan = self.world, self.plan
         callbacks = (self.check_claim, plan.path_of, self.watch.progress, plan.files.rereading)

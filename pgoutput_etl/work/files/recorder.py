@@ -1,4 +1,4 @@
-"""Measures a run, and publishes what it did."""
+"""Measures a run and publishes its results."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class StageTimer:
     _lap: dict[str, float] = field(default_factory=dict)
 
     def start(self, stage: str | None) -> None:
-        """stage: None if the following time belongs to no stage."""
+        """stage: None if the time that follows belongs to no stage."""
         now = self.clock()
         if self._stage is not None:
             self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._since
         self._stage, self._since = stage, now
 
     def lap(self) -> dict[str, float]:
-        """Seconds by stage since the last lap, with the current stage so far."""
+        """Seconds by stage since the last lap, including the current stage so far."""
         self.start(self._stage)
         lap = {stage: seconds - self._lap.get(stage, 0.0) for stage, seconds in self.seconds.items()}
         self._lap = dict(self.seconds)
@@ -57,14 +57,14 @@ class StageTimer:
 
 @dataclass(frozen=True, slots=True)
 class ChangedTables:
-    """What another job than apply has changed. conditions: of its tables."""
+    """Tables that a job other than apply has changed. conditions: of these tables."""
 
     tables: Sequence[TableSummary] = ()
     conditions: Sequence[TableCondition] = ()
 
     @classmethod
     def of(cls, report: object) -> ChangedTables:
-        """Nothing, if the report has no rows of tables."""
+        """Empty if the report has no rows of tables."""
         if isinstance(report, BackfillSummary | SnapshotSummary):
             return cls([part.table for part in report.tables], report.conditions)
         return cls()
@@ -72,10 +72,10 @@ class ChangedTables:
 
 @dataclass(slots=True)
 class RunRecorder:
-    """Measures a run from this object's creation on, and publishes its metrics and its lineage.
+    """Measures a run from this object's creation on, and publishes its metrics and lineage.
 
-    is_look: the run is one of many looks. A look that finds nothing is not part of the lineage. job: `done` is for
-    apply, `job_done` for the others, of which a run that has to wait (exit code 75) leaves the earlier run's metrics.
+    is_look: the run is one of many polls; polls that find nothing are not part of the lineage. job: `done` is for
+    apply, `job_done` for other jobs. If one of those has to wait (exit code 75), the earlier run's metrics stay.
     """
 
     source: str
@@ -172,7 +172,7 @@ def run_metrics(
 def failure_metrics(
     source: str, error: Exception, exit_code: int, stages: Mapping[str, float], seconds: float, now: datetime
 ) -> RunMetrics:
-    """Only the error's class, as its text is for people and may be long."""
+    """Only names the error's class: its text is for people and may be long."""
     name = type(error).__name__
     return RunMetrics(source, now.isoformat(), now.timestamp(), exit_code, seconds, dict(stages), name)
 
@@ -194,7 +194,7 @@ def _changed_rows(tables: Iterable[TableMetrics]) -> dict[str, int]:
 
 
 def _tables(summaries: Iterable[TableSummary]) -> tuple[TableMetrics, ...]:
-    """One entry per name, also for a table that several batches wrote."""
+    """One entry per name, even if several batches wrote the table."""
     by_name: dict[tuple[str, str], list[TableSummary]] = {}
     for table in summaries:
         by_name.setdefault((table.schema, table.table), []).append(table)
@@ -207,7 +207,7 @@ def _tables(summaries: Iterable[TableSummary]) -> tuple[TableMetrics, ...]:
 
 
 def written_tables(summaries: Sequence[RunSummary]) -> list[WrittenTable]:
-    """One per name, also for a table that several batches wrote."""
+    """One entry per name, even if several batches wrote the table."""
     last: dict[str, tuple[TableSummary, tuple[TargetColumn, ...]]] = {}
     rows: dict[str, int] = {}
     for summary in summaries:

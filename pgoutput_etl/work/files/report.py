@@ -1,4 +1,4 @@
-"""A run's summary: exit code, JSON and text."""
+"""A run's summary: exit code, JSON, and text."""
 
 from __future__ import annotations
 
@@ -37,23 +37,22 @@ class RunSummary:
     """The result of one batch. last_commit_lsn: the commit through which all tables are consistent, except those with
     a condition and those that are ahead.
 
-    bytes: size as landed. content_bytes: decompressed size, which `accounts` divides. damages: unreadable ranges of
+    bytes: size as landed. content_bytes: decompressed size, which `accounts` breaks down. damages: unreadable ranges of
     bytes. commits_without_prepare: commits of prepared transactions whose Prepare may be in a missing file.
-    files_not_read: remarks on files that were read before or are still being written. refused_files: files with the
+    files_not_read: remarks about files that were read before or are still being written. refused_files: files with the
     reasons. refused_transactions: number of transactions from origins that the configuration refuses. logical_messages:
-    those of committed transactions ("transactional"), and those outside transactions, counted each time they arrived
-    ("others"). ignored_catalog_messages: their numbers, by reason. dropped: tables that a DROP TABLE leaves here and no
-    rule accepts. unknown_definitions: tables whose definitions in the catalog are unknown, as catalog Messages are
-    missing.
-    last_commit_time: time of the archive's last commit, in microseconds since 2000-01-01 UTC. ahead: by table, the LSN
-    of a snapshot that the archive has not reached yet. first_seen: by new table, the LSN of its first change; the table
-    lacks earlier rows, if any existed. conditions: of all tables of the source after the batch, not only of those that
-    it changed. verified_through: by table, the last LSN as of which `verify` has found it equal to the server's.
-    added_columns: new columns of existing tables; older rows lack a column's DEFAULT, if it has one.
-    rounded_floats: files whose floats seem to be rounded by the sender. swaps: by table, why others seem to be renamed
-    to it. next: the commands that resolve the conditions, quarantined or refused data, swaps, and tables that are
-    ahead. unpublished: why views and manifest show an earlier batch. columns: those of each written table, by the
-    table's name; for lineage, not for JSON.
+    number of Messages in committed transactions ("transactional"), and outside transactions, counted each time they
+    arrived ("others"). ignored_catalog_messages: their numbers, by reason. dropped: tables that were dropped on the
+    server and that no rule accepts as dropped. unknown_definitions: tables whose definitions in the catalog are
+    unknown, because catalog Messages are missing. last_commit_time: time of the archive's last commit, in microseconds
+    since 2000-01-01 UTC. ahead: by table, the LSN of a snapshot that the archive has not reached yet. first_seen: by
+    new table, the LSN of its first change; the table lacks earlier rows, if there are any. conditions: of all tables of
+    the source after the batch, not only of those that it changed. verified_through: by table, the last LSN at which
+    `verify` found it equal to the server's. added_columns: new columns of existing tables; older rows lack the column's
+    DEFAULT, if it has one. rounded_floats: files whose floats seem to be rounded by the sender. swaps: by table, why
+    other tables seem to have been renamed to it. next: commands that resolve conditions, quarantined or refused data,
+    swaps, and tables that are ahead. unpublished: why views and manifest show an earlier batch. columns: those of each
+    written table, by table name; for lineage, not for JSON.
     """
 
     source: str
@@ -100,7 +99,7 @@ class RunSummary:
 
     @property
     def excepted(self) -> dict[str, str]:
-        """By name, the tables that are not known to be consistent with the others, each with the reason in a word."""
+        """The tables that are not known to be consistent with the others, by name, each with a one-word reason."""
         return excepted_tables(self.conditions, self.ahead, self.swaps)
 
     def lag(self, now: datetime) -> float | None:
@@ -116,24 +115,24 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The batches of one run, at least one."""
+    """The batches of one run; at least one."""
 
     batches: Sequence[RunSummary]
 
     @property
     def exit_code(self) -> int:
-        """The worst of all batches. Conditions are those after the last one: a later batch may have ended others."""
+        """The worst of all batches, with the conditions after the last batch, which may have ended earlier ones."""
         *others, last = self.batches
         return max([last.exit_code, *(replace(batch, conditions=()).exit_code for batch in others)])
 
     def to_json(self) -> str:
-        """One object: the last batch's summary, and all batches."""
+        """One object: the last batch's summary plus all batches."""
         batches = [batch.values() for batch in self.batches]
         return json.dumps({"batches": batches, **batches[-1], "exit_code": self.exit_code}, indent=2)
 
 
 def print_summary(summary: RunSummary, console: Console | None = None) -> None:
-    """Prints the summary of one batch as text and a table."""
+    """Prints the summary of one batch, as text and a table."""
     heading = f"Nothing new in the landing folder of {summary.source}."
     if summary.files:
         heading = (

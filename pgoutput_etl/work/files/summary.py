@@ -99,8 +99,8 @@ def _columns(config: Config, result: TableResult) -> tuple[TargetColumn, ...]:
 def batch_metrics(
     seconds: Mapping[str, float], transactions: Mapping[str, int], results: Iterable[TableResult]
 ) -> dict[str, Any]:
-    """The figures of a batch that the ledger stores nowhere else. seconds: by stage. rows: changed rows of each changed
-    table, by OID."""
+    """The figures of a batch that the ledger doesn't store elsewhere. seconds: by stage. rows: number of changed rows
+    per changed table, by OID."""
     summaries = {result.state.oid: result.summary for result in results}
     rows = {oid: {name: getattr(table, name) for name in ROW_OPERATIONS} for oid, table in summaries.items()}
     return {
@@ -111,8 +111,8 @@ def batch_metrics(
 
 
 def nothing_new(world: World, last: Batch | None, remarks: Iterable[str]) -> RunSummary:
-    """Repeats the data that earlier runs left unread (remarks) or quarantined, because nobody may have seen their
-    summaries. Raises ConfigError if a table was written in another mode than the configuration has."""
+    """Repeats the data that earlier runs left unread (remarks) or quarantined, because nobody may have read their
+    summaries. Raises ConfigError if the configured mode of a table differs from the one that it was written in."""
     source = world.config.source.name
     if last is None:
         return RunSummary(source, 0, 0, 0, 0, files_not_read=tuple(remarks))
@@ -147,7 +147,7 @@ def _held(state: TableState) -> TableSummary:
 
 
 def found_nothing(last: RunSummary) -> RunSummary:
-    """The summary of a look that finds nothing new. last: the summary of the batch or look before it."""
+    """The summary of a poll that finds nothing new. last: the summary of the previous batch or poll."""
     kept = ("quarantined_transactions", "damages", "refused_files", "last_commit_time", "ahead", "conditions", "swaps")
     held = tuple(table for table in last.tables if table.held is not None)
     left = {name: getattr(last, name) for name in (*kept, "dropped", "next", "unpublished", "verified_through")}
@@ -175,8 +175,8 @@ def _with_next(config: Config, summary: RunSummary) -> RunSummary:
 
 
 def _commits_without_prepare(world: World, plan: BatchPlan) -> tuple[str, ...]:
-    """Commits of prepared transactions whose Prepare may be in a missing file. Before PostgreSQL 18 the Commit Prepared
-    of an empty transaction looks the same; files numbered without a gap prove that none is missing."""
+    """Commits of prepared transactions whose Prepare may be in a missing file. Before PostgreSQL 18, the Commit
+    Prepared of an empty transaction looks the same; files numbered without a gap prove that none is missing."""
     unknown, batch = plan.assembly.unknown_prepared, plan.batch
     if world.config.source.gaps is not Gaps.REFUSE or not unknown:
         return ()

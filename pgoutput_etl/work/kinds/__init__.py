@@ -1,1 +1,1 @@
-"""The kinds of work that a batch may do beside landed files, which a later run finishes if theirs dies."""
+"""The kinds of work that a batch can do besides applying landed files. If their run dies, a later run finishes it."""

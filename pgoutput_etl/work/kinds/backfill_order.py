@@ -1,4 +1,4 @@
-"""A backfill's order, as its batch's row in the ledger stores it, and its result."""
+"""A backfill's order, as stored in its batch's row in the ledger, and its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pgoutput_etl.load.writer import TableResult
 
 @dataclass(frozen=True, slots=True)
 class BackfillOrder:
-    """A request in the ledger's terms. anew: assemble the archive again and rebuild all held tables (redrive.py)."""
+    """A request in the ledger's terms. anew: reassemble the archive and rebuild all held tables (redrive.py)."""
 
     oids: tuple[int, ...]
     first_lsn: int | None
@@ -29,7 +29,7 @@ class BackfillOrder:
         return cls(**{**fields, "oids": tuple(fields["oids"])})
 
     def commits(self, last: int) -> tuple[int, int]:
-        """The first and the last LSN of the range. last: the last applied commit."""
+        """The first and last LSN of the range. last: the last applied commit."""
         return self.first_lsn or 0, last if self.last_lsn is None else self.last_lsn
 
     @property
@@ -39,9 +39,9 @@ class BackfillOrder:
 
 @dataclass(frozen=True, slots=True)
 class BackfillResult:
-    """batch: 0 for copies, and if nothing was done. lsn: the last commit. files: read for each table, by OID. skipped:
-    names of tables that the configuration skips. reasons: why a table was rebuilt whole; None for the rows of a
-    range."""
+    """batch: 0 for copies, and if nothing was done. lsn: the last commit. files: those read for each table, by OID.
+    skipped: names of tables that the configuration skips. reasons: why a table was rebuilt whole; None if only the rows
+    of a range were repaired."""
 
     batch: int
     lsn: int

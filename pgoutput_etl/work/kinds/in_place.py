@@ -30,8 +30,8 @@ from pgoutput_etl.work.kinds.rebuild import archive_rebuild
 
 @dataclass(slots=True)
 class InPlaceBackfill(Prepared[BackfillResult]):
-    """Rebuilds or repairs tables at their current paths. tasks: to repair with `rows`. plan: of the tables to rebuild
-    with `missing_rows`; reasons: why, by OID, None for repaired ones. files: read, by OID."""
+    """Rebuilds or repairs tables at their current paths. tasks: tables to repair with `rows`. plan: tables to rebuild
+    with `missing_rows`; reasons: why, by OID; None for repaired tables. files: those read, by OID."""
 
     archive: LedgerArchive
     targets: Targets
@@ -68,7 +68,8 @@ class InPlaceBackfill(Prepared[BackfillResult]):
             yield self
 
     def _rebuild_reason(self, oid: int) -> str | None:
-        """Why the state of a table requires rebuilding it whole; "" without a range, None if it can be repaired."""
+        """Why a table's state requires rebuilding it whole: "" if no range was requested; None if it can be
+        repaired."""
         state = self.batch.tables.get(oid)
         if not self.order.is_range:
             return ""
@@ -82,7 +83,7 @@ class InPlaceBackfill(Prepared[BackfillResult]):
 
     @contextmanager
     def _repairs(self) -> Iterator[None]:
-        """Reads the commits from the range's first one to the last applied one."""
+        """Reads the commits from the range's first to the last applied one."""
         if not self.order.is_range:
             yield
             return
@@ -120,7 +121,7 @@ class InPlaceBackfill(Prepared[BackfillResult]):
             yield
 
     def _task(self, oid: int, changes: TableChanges) -> TableTask | str:
-        """The task to merge, or why the table must be rebuilt whole."""
+        """The task to merge, or the reason to rebuild the table whole."""
         state, archive = self.batch.tables[oid], self.archive
         if changes.truncates:
             return "truncated since"
@@ -172,9 +173,8 @@ class InPlaceBackfill(Prepared[BackfillResult]):
         return BackfillResult(number, lsn, self.results, self.files, skipped, self.reasons)
 
     def _repaired(self, result: TableResult) -> TableResult:
-        """The result of a table in which the rows of a range were set. Its mismatches and doubts stay: rows outside of
-        the range may still be wrong, and the range's own changes were counted when they were applied for the first
-        time."""
+        """The result for a table in which the rows of a range were set. Its mismatches and doubts stay: rows outside
+        the range may still be wrong, and the range's own changes were counted when they were first applied."""
         before = self.batch.tables[result.state.oid]
         if result.state.status == HELD:
             return unchanged_result(result, self.batch.tables)
@@ -190,7 +190,7 @@ class InPlaceBackfill(Prepared[BackfillResult]):
 def _new_schema_changes(
     results: Iterable[TableResult], before: Mapping[int, TableState]
 ) -> list[tuple[TableState, CommitPosition | None, SchemaChange]]:
-    """Schema changes that held tables missed. The ledger already has those that were applied before."""
+    """Schema changes that held tables missed. The ledger already has those that were applied."""
     return [
         (result.state, position, change)
         for result in results

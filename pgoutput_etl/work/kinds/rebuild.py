@@ -15,8 +15,8 @@ from pgoutput_etl.work.kinds.backfill_order import BackfillOrder
 
 
 def later_starts(archive: LedgerArchive, order: BackfillOrder, last: int, in_place: bool) -> dict[int, str]:
-    """OID -> reason, for each table that can't be built as of the commit `last`: it starts from a later commit, because
-    its earlier rows are not in the archive."""
+    """By OID, why a table can't be built as of the commit `last`: it starts from a later commit, because its earlier
+    rows are not in the archive."""
     if in_place and order.since_version is None:
         states = {oid: archive.last.tables[oid] for oid in order.oids if oid in archive.last.tables}
         since = {oid: state for oid, state in states.items() if state.snapshot is not None}
@@ -35,7 +35,7 @@ def later_starts(archive: LedgerArchive, order: BackfillOrder, last: int, in_pla
 def archive_rebuild(
     archive: LedgerArchive, order: BackfillOrder, oids: Sequence[int], writer: Writer, scratch: str
 ) -> Iterator[tuple[Rebuild, CommittedBlocks, list[ReadFile]]]:
-    """A rebuild of these tables through the writer's last commit, the rows that it needs, and their files."""
+    """A rebuild of these tables through the writer's last commit, with the rows that it needs and their files."""
     since = archive.since(order.since_version, oids)
     commits = _missing_commits(oids, since, writer.last_commit_lsn)
     files = archive.files_with(oids, commits)

@@ -1,12 +1,12 @@
-"""Redrive: assembles the whole archive again to free tables that are held because of unreadable bytes.
+"""Redrive: reassembles the whole archive to release tables that are held because of unreadable bytes.
 
-Assembly decides which tables such bytes may concern. The redrive therefore reads all files as they are now: repaired,
-landed again, or read by a newer version of the software. It also rewrites the ledger's files, relations, types and
-transactions, which then count from this batch on (`batches.since`).
+Assembly determines which tables such bytes may concern. The redrive therefore reads all files as they are now:
+repaired, landed again, or read by a newer version of the software. It also rewrites the ledger's files, relations,
+types, and transactions, which count from this batch on (`batches.since`).
 
-Files whose bytes earlier runs left unread are read in their place in the order. If later files were read before them,
-any table may lack rows, so all tables are rebuilt. So they are if source.ignore names a file that was applied: the
-tables are rebuilt without it.
+Files that earlier runs left unread are read in their place in the order. If later files were read before them, any
+table may lack rows, so all tables are rebuilt. All tables are also rebuilt if source.ignore names a file that was
+applied, this time without it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ from pgoutput_etl.work.kinds.backfill_order import BackfillOrder, BackfillResult
 
 @dataclass(slots=True)
 class Redrive(Prepared[BackfillResult]):
-    """Rebuilds held tables and those that the ledger doesn't know yet; all tables if earlier runs left files unread."""
+    """Rebuilds held tables and tables that the ledger doesn't know yet; all tables if earlier runs left files
+    unread."""
 
     archive: LedgerArchive
     targets: Targets
@@ -101,12 +102,12 @@ class Redrive(Prepared[BackfillResult]):
             blocks.release()
 
     def _tasks(self) -> tuple[dict[str, ScanTask], dict[str, LandedFile]]:
-        """Tasks for all files in full, by path. Bytes added to the last file since the last batch are left to the
-        nightly job. A file may be missing if nothing in it could be read."""
+        """Tasks for all files in full, by path. Bytes that were added to the last file since the last batch are left
+        for `apply`. A file may be missing if nothing in it could be read."""
         prior, unread = self.archive.prior_state, self.archive.unread_roots
         numbers = {path: number for path, number in self._numbers().items() if not self._is_ignored(path)}
         optional = {path for path in (*(prior.names[root] for root in unread), *prior.unread) if path in numbers}
-        # The receiver may use the name of a file that it has renamed for the next one, so only these count as repaired.
+        # The receiver may reuse the name of a file that it renamed for the next one, so only these count as repaired.
         repairable = {*optional, *(prior.names[root] for root in self.archive.damaged_roots & prior.names.keys())}
         landed = self.archive.landed(numbers.keys() - optional, sorted(optional), repairable)
         landed = {path: file for path, file in landed.items() if not self._is_needless(file)}
@@ -122,8 +123,8 @@ class Redrive(Prepared[BackfillResult]):
         return tasks, {file.path: file for file in landed.values()}
 
     def _set_aside(self, tasks: Collection[str]) -> dict[int, FilePart]:
-        """The files that earlier runs refused, so that the next run doesn't take them for new ones, and the ignored
-        ones. tasks: the paths of the files to read."""
+        """The files that earlier runs refused, which would otherwise look new to the next run, and the ignored files.
+        tasks: the paths of the files to read."""
         latest, numbers = self.archive.prior_state.by_path, self._numbers()
         ignored = {path for path in numbers if self._is_ignored(path)}
         others = {n: part for path, (n, part) in latest.items() if path not in tasks and path not in ignored}
@@ -131,7 +132,7 @@ class Redrive(Prepared[BackfillResult]):
         return refused | {numbers[path]: set_aside(latest[path][1], IGNORED, frozenset()) for path in ignored}
 
     def _numbers(self) -> dict[str, int]:
-        """The number in the archive's order of each file that was read, or may still be, by path."""
+        """The number in the archive's order of each file that was or may be read, by path."""
         prior = self.archive.prior_state
         return {**{path: root for root, path in prior.names.items()}, **prior.unread}
 
@@ -142,13 +143,13 @@ class Redrive(Prepared[BackfillResult]):
         return is_ignored(path, self.archive.config.source.ignore)
 
     def _is_needless(self, file: LandedFile) -> bool:
-        """True if earlier runs found that no table depends on the file, which has not changed since."""
+        """True if earlier runs found that no table depends on the file and it hasn't changed since."""
         prior = self.archive.prior_state
         return is_unchanged(file, prior) and prior.by_path[file.path][1].is_needless
 
     @contextmanager
     def _naming_unread_files(self) -> Iterator[None]:
-        """An error in files that were set aside, and are still there, says how to go on without them."""
+        """Adds to an error in files that were set aside and still exist how to continue without them."""
         try:
             yield
         except ArchiveError as error:
@@ -162,8 +163,8 @@ class Redrive(Prepared[BackfillResult]):
             ) from error
 
     def _check_order(self) -> None:
-        """Raises SequenceError if a file has commits that neither follow earlier ones nor were sent before, which may
-        have been set aside for that."""
+        """Raises SequenceError if a file, perhaps one that was set aside for this, has commits that neither follow
+        earlier ones nor were sent before."""
         rows = self.rows
         if rows.assembly.needs_history:
             commits = sum(scan.messages.get("C", 0) for scan in self.scans.values())
@@ -172,7 +173,7 @@ class Redrive(Prepared[BackfillResult]):
             )
 
     def _last_part(self, parts: Mapping[int, FilePart]) -> dict[int, FilePart]:
-        """The archive's last file with its size and time from the last batch, so that the next run notices growth."""
+        """The archive's last file with its size and time as of the last batch, so that the next run notices growth."""
         prior = self.archive.prior_state
         root = None if prior.last is None else prior.roots[prior.last]
         if root is None or root not in parts:
@@ -229,8 +230,8 @@ class Redrive(Prepared[BackfillResult]):
         if statistics.last_commit is not None:
             assembly.record_commit(*statistics.last_commit)
         before = PriorState(0, {}, [])
-        # Entries that are still in quarantine are written again. A held OID has never been a table if it has no path
-        # and assembly no longer finds it.
+        # Entries that remain in quarantine are written again. A held OID without a path that assembly no longer finds
+        # has never been a table.
         current = {table.oid for table in tables}
         vanished = {oid for oid, state in held.items() if not state.path and oid not in current}
         redriven = [*vanished, *(t.oid for t in tables if t != batch.tables.get(t.oid))]
@@ -265,6 +266,6 @@ def _is_before(cutoff: Cutoff | None, state: TableState) -> bool:
 
 
 def _with_new_reason(result: TableResult, states: Mapping[int, TableState]) -> TableResult:
-    """The table's state before the batch, with the reason why it is held now."""
+    """The table's state before the batch, with the reason for which it is held now."""
     before = unchanged_result(result, states)
     return replace(before, state=replace(before.state, reason=result.state.reason))

@@ -1,10 +1,10 @@
-"""Replaces tables with a snapshot's rows as of an LSN, and applies the archive's commits from that LSN on.
+"""Replaces tables with a snapshot's rows as of an LSN, and applies the archive's commits from that LSN onward.
 
-The load code sees a snapshot as the table's first transaction: inserts only, committed at the snapshot's LSN, in a file
-before all others. Its rows are TupleData, so values convert the same way as replicated ones.
+To the load code, a snapshot is the table's first transaction: only INSERTs, committed at the snapshot's LSN, in a file
+before all others. Its rows are TupleData, so their values are converted like replicated ones.
 
-The rows are staged first, while other runs may continue. Then a batch of the ledger replaces the tables. A loaded table
-may be ahead of the archive; the nightly job skips the commits it already has (targets.plan.tables_ahead).
+The rows are staged first, while other runs may continue. Then a batch replaces the tables. A loaded table may be ahead
+of the archive; `apply` skips the commits that it already includes (targets.plan.tables_ahead).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ from pgoutput_etl.work.kinds.snapshot_order import Repair, SnapshotOrder
 @dataclass(frozen=True, slots=True)
 class SnapshotResult:
     """batch: 0 if nothing was done. lsn: the last commit. states: of the tables that now have the snapshot's rows.
-    loaded: number of the snapshot's rows, by OID; changes: with them. skipped: names
-    of tables that the configuration skips."""
+    loaded: number of the snapshot's rows, by OID; changes: including later changes. skipped: names of tables that the
+    configuration skips."""
 
     batch: int
     lsn: int
@@ -70,15 +70,15 @@ class SnapshotResult:
 
 
 def with_snapshot(history: RelationHistory, relations: Sequence[Relation]) -> RelationHistory:
-    """Adds the snapshot's relations before the archive's, so each applies to its own rows."""
+    """Adds the snapshot's relations before the archive's, so that each applies to its own rows."""
     first = [RelationEntry((BEFORE_FILES, 0), relation, None) for relation in relations]
     return RelationHistory.of([*history.entries, *first])
 
 
 @dataclass(slots=True)
 class SnapshotLoad(Prepared[SnapshotResult]):
-    """Replaces or repairs tables with staged rows. begun: the ledger has recorded the batch, so the staged rows must
-    stay. loaded: number of staged rows, by OID."""
+    """Replaces or repairs tables with staged rows. begun: the ledger has recorded the batch, so the staged rows must be
+    kept. loaded: number of staged rows, by OID."""
 
     world: World
     archive: LedgerArchive
@@ -107,7 +107,7 @@ class SnapshotLoad(Prepared[SnapshotResult]):
             yield Nothing(SnapshotResult(0, batch.last_commit_lsn, order))
             return
         since = CommitRange(order.lsn, batch.last_commit_lsn)
-        has_later = since.first <= since.last and order.repairs is None  # a table that is repaired hasn't changed since
+        has_later = since.first <= since.last and order.repairs is None  # a repaired table hasn't changed since
         files = archive.files_with(order.oids, since) if has_later else []
         with ExitStack() as stack:
             staged = archive.staged(order.staged, order.oids)
@@ -152,8 +152,8 @@ class SnapshotLoad(Prepared[SnapshotResult]):
         return SnapshotResult(number, lsn, self.order, self.results, self.done.values(), *counts, self.plan.skipped)
 
     def _at_new_paths(self, plan: TablePlan) -> list[TableTask]:
-        """The tasks whose path no table has yet. Raises RunError if another table has it: the nightly job moves that
-        one first. Only a table whose name another OID has now makes room later."""
+        """The tasks whose path no table has yet. Raises RunError if another table has it: `apply` must first move that
+        table. A table whose name now belongs to another OID makes room later."""
         tables = self.batch.tables
         own = own_places(tables, tables)
         new = []
@@ -185,7 +185,7 @@ class SnapshotLoad(Prepared[SnapshotResult]):
         self.results = [*written, *equal]
 
     def _equal(self, oid: int) -> TableResult:
-        """The result of a table without a difference."""
+        """The result for a table without differences."""
         state = self.batch.tables[oid]
         reached = max(state.last_commit_lsn, self.order.through)
         state = replace(state, last_commit_lsn=reached, mismatches=None, doubts=())
@@ -222,14 +222,14 @@ class SnapshotLoad(Prepared[SnapshotResult]):
         return plan
 
     def _repair_plan(self, counts: Mapping[int, TableChanges], repairs: Mapping[int, Repair]) -> TablePlan:
-        """Of the tables with a difference."""
+        """The plan for the tables with differences."""
         archive, batch, history, start = self.archive, self.batch, self._history(), (self.order.lsn, BEFORE_FILES, 0)
         changes = {}
         for relation in self.order.relations:
             if relation.oid in counts or repairs[relation.oid].ranges != ():
                 empty = TableChanges(relation.oid, runs=(RelationSpan(start, relation),), last_row=start)
                 changes[relation.oid] = counts.get(relation.oid, empty)
-        # What was found against the rows before the repair is mended.
+        # The repair resolves everything that was found against the rows before it.
         mended = {oid: replace(batch.tables[oid], mismatches=None, doubts=()) for oid in changes}
         states = {oid: state if repairs[oid].is_whole else batch.tables[oid] for oid, state in mended.items()}
         return make_plan(archive.config, history, changes, states, self._user_types(), named=batch.tables)

@@ -1,4 +1,4 @@
-"""A snapshot's order, as its batch's row in the ledger stores it."""
+"""A snapshot's order, as stored in its batch's row in the ledger."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pgoutput_etl.targets.plan import KeyRanges
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Of one table. version: Delta's, of the ledger's last batch when the table was compared. ranges: of the rows that
-    differ, which are staged; if there are none, the staged rows and deletes are all that is changed. is_whole: the
-    table equals the server's afterwards."""
+    """The repair of one table. version: its Delta version in the ledger's last batch when it was compared. ranges: key
+    ranges that differ, whose rows are staged; without ranges, only the staged rows and deletes are applied. is_whole:
+    the table equals the server's afterwards."""
 
     version: int
     ranges: KeyRanges
@@ -24,8 +24,8 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedLoad:
-    """A load with later batches. tables: its patterns. since: the LSN of its first batch; those of a run that goes on
-    with it are later."""
+    """A load that has more batches to come. tables: its patterns. since: the LSN of its first batch; a run that
+    continues the load has later LSNs."""
 
     tables: tuple[str, ...]
     since: int
@@ -33,12 +33,12 @@ class UnfinishedLoad:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOrder:
-    """The batch's work, as its row in the ledger stores it.
+    """The batch's work, as stored in its row in the ledger.
 
     lsn: the rows include all commits before it. time: microseconds since 2000-01-01 UTC. staged: the path of the rows
-    until the batch is done. known: OIDs of all tables that the server had, if it publishes every table that is created
-    later; else None. repairs: by OID, if tables are repaired, not replaced. partitions: by the root's OID, on the
-    server. unfinished: None in the last batch of a load.
+    until the batch is done. known: OIDs of all tables on the server, if it publishes every table that is created later;
+    otherwise None. repairs: by OID, if tables are repaired rather than replaced. partitions: those on the server, by
+    the root's OID. unfinished: None in the last batch of a load.
     """
 
     lsn: int
@@ -79,12 +79,12 @@ class SnapshotOrder:
         fields = json.loads(text)["snapshot"]
         relations = tuple(relation_of(row) for row in fields["relations"])
         types = tuple(Type(None, *row) for row in fields["types"])
-        known = fields.get("known")  # older ledgers have none
+        known = fields.get("known")  # missing in older ledgers
         tables = None if known is None else frozenset(known)
         repairs = fields.get("repairs")
         if repairs is not None:
             repairs = {int(oid): Repair(at, _ranges(ranges), *rest) for oid, (at, ranges, *rest) in repairs.items()}
-        described = fields.get("partitions") or {}  # older ledgers have none, too
+        described = fields.get("partitions") or {}  # missing in older ledgers, too
         partitions = {int(root): tuple(map(relation_of, of_root)) for root, of_root in described.items()}
         load = fields.get("unfinished")
         unfinished = None if load is None else UnfinishedLoad(tuple(load["tables"]), load["since"])

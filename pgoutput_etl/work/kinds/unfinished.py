@@ -1,4 +1,4 @@
-"""The kinds of work that a batch may do beside landed files, by the key that a stored order has."""
+"""The kinds of work other than landed files, by the key in a stored order."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pgoutput_etl.work.kinds.snapshot_order import SnapshotOrder
 
 
 def unfinished_work(world: World, batch: Batch, progress: Progress) -> Work[object]:
-    """The work of a batch that a run that died has begun. Raises RunError if this run can't finish it: it erases rows,
-    which needs the request, or was begun under another configuration."""
+    """The work of a batch that a dead run began. Raises RunError if this run can't finish it: it erases rows, which
+    takes the request, or it began with another configuration."""
     order = json.loads(batch.work or "")
     return _KINDS[next(key for key in _KINDS if key in order)](world, batch, progress)
 

@@ -1,4 +1,4 @@
-"""The effect of a planned batch on one table's rows, counted by typing its changes and writing none."""
+"""A planned batch's effect on one table's rows, counted by decoding its changes without writing any."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pgoutput_etl.transactions.cutoff import commits_before
 from pgoutput_etl.work.files.batch_plan import BatchPlan
 from pgoutput_etl.work.plan.report import PlannedTable, PlannedType, StoredSize
 
-# PostgreSQL types that are text themselves: a string column for one of these needs no remark.
+# PostgreSQL types that are text: a string column for one of these needs no remark.
 _TEXT_TYPES = ("text", "varchar", "char", "bpchar", "name", "citext", '"char"')
 
 
@@ -44,7 +44,7 @@ def change_counts(changes: TableChanges) -> dict[str, int]:
 
 
 def count_effects(plan: BatchPlan, progress: Progress, task: TableTask) -> PlannedTable:
-    """A table that fails because of its own rows is reported as held."""
+    """Counts the effects on one table. A table that fails because of its own rows is reported as held."""
     relation = task.shape.relation
     progress(f"counting {relation.namespace}.{relation.name}: {counted(task.changes.total, 'change')}")
     table = PlannedTable(
@@ -86,8 +86,8 @@ def _stored_size(spark: SparkSession, task: TableTask) -> StoredSize | None:
 
 
 def _planned_layout(spark: SparkSession, task: TableTask) -> tuple[str, ...]:
-    """The layout changes and remarks; for a table that moves, for the place that its rows come from, whose layout moves
-    with them unless sources share one of the two."""
+    """The layout's changes and remarks. For a table that moves, of the place that its rows come from, whose layout
+    moves with them unless one of the two places is shared."""
     place = task.path if task.moved_from is None else task.moved_from[0]
     place = task.path if place.tag else place
     layout = task.shape.layout
@@ -99,7 +99,7 @@ def _planned_layout(spark: SparkSession, task: TableTask) -> tuple[str, ...]:
 def _count_span(
     plan: BatchPlan, task: TableTask, span: SchemaSpan, has_rows: bool
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Rows by effect, and by column the changes with a value that the column cannot hold."""
+    """Row counts by effect and, by column, the number of changes with a value that the column can't hold."""
     span = with_memory(plan.rows.spark, span)
     shape, source = span.shape, ChangeBlocks(plan.rows, commits_before(plan.targets.cutoffs))
     events = with_sequence(source.typed_events(task, span))
@@ -114,7 +114,7 @@ def _count_span(
 
 
 def _count_key_effects(events: DataFrame, shape: TableShape, has_rows: bool, odd: list[str]) -> dict[str, Any]:
-    """Compares the first and the last event of each key. A key whose first event is an insert did not exist before."""
+    """Compares the first and the last event of each key. A key whose first event is an INSERT did not exist before."""
     step = F.struct("_seq", "_op")
     keys = (part.alias(f"k{n}") for n, part in enumerate(event_key_parts(shape)))
     sums = [F.sum(name).alias(name) for name in odd]
@@ -125,7 +125,7 @@ def _count_key_effects(events: DataFrame, shape: TableShape, has_rows: bool, odd
 
 
 def _count_bag_effects(events: DataFrame, shape: TableShape, has_rows: bool, odd: list[str]) -> dict[str, Any]:
-    """Counts inserts that stay, and deletes of rows that existed before the batch."""
+    """Counts INSERTs that stay and DELETEs of rows that existed before the batch."""
     is_insert = F.col("_op") == INSERTED
     effects = net_of_bag(events.drop(*odd), shape)
     counts = _sums(effects, (is_insert, F.lit(False), ~is_insert & F.lit(has_rows)), [])

@@ -30,7 +30,7 @@ class PlannedFile:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTransaction:
-    """A transaction that would wait for its end. kind: ordinary, streamed or prepared."""
+    """A transaction whose end would still be missing. kind: ordinary, streamed, or prepared."""
 
     xid: int | None
     kind: str
@@ -39,8 +39,9 @@ class PlannedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class PlannedType:
-    """A column that the target stores as another type. why: `text` (PostgreSQL's text, in a STRING) or
-    `unrepresentable` (the Delta type can't hold some values). found: the batch's changes with such a value."""
+    """A column that the target stores with another type. why: `text` (PostgreSQL's text, in a STRING) or
+    `unrepresentable` (the Delta type can't hold some values). found: number of the batch's changes with such a
+    value."""
 
     column: str
     type: str
@@ -51,7 +52,7 @@ class PlannedType:
 
 @dataclass(frozen=True, slots=True)
 class StoredSize:
-    """A table's rows (None if unknown), files, and bytes before the batch: a MERGE reads no more than that."""
+    """A table's rows (None if unknown), files, and bytes before the batch: the most that a MERGE could read."""
 
     rows: int | None
     files: int
@@ -63,8 +64,8 @@ class PlannedTable:
     """rows_in: committed changes by message type. inserted, updated, deleted: the net effect on rows. stored: None for
     a new table.
 
-    is_exact: the net effect depends only on the archive. Otherwise it assumes that the table has the rows that are
-    updated and deleted, and none that are inserted. held: why the table would not be changed.
+    is_exact: the net effect depends only on the archive. Otherwise it assumes that the table has all rows that are
+    updated or deleted, and none that are inserted. held: why the table would not be changed.
     """
 
     schema: str
@@ -90,7 +91,7 @@ class PlannedTable:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCommand:
-    """A command that has changed a table's definition, as a catalog Message shows it."""
+    """A command that changed a table's definition, known from a catalog Message."""
 
     commit_lsn: str
     command: str
@@ -103,8 +104,8 @@ class PlannedCommand:
 class PlanSummary:
     """The next batch. batch: its number, or the last batch's if nothing is new. resumes: an earlier run began it and
     died. conditions: of all tables after the batch, without those that it would hold. vacated: paths that would be
-    emptied. later_files: files of the same run's further batches. later_batches: the number of these batches; None if
-    only scanning the files would show it. next: the commands to run now. commands: in commit order."""
+    emptied. later_files: files of further batches of the same run. later_batches: their number; None if only scanning
+    the files would tell. next: the commands to run now. commands: in commit order."""
 
     source: str
     batch: int
@@ -138,7 +139,7 @@ class PlanSummary:
 
     @property
     def excepted(self) -> dict[str, str]:
-        """By name, the tables that would not be consistent with the others, each with the reason in a word."""
+        """The tables that would not be consistent with the others, by name, each with a one-word reason."""
         held = {table.name: "held" for table in self.tables if table.held is not None}
         return {**excepted_tables(self.conditions), **held}
 
@@ -235,7 +236,7 @@ def _unrepresentable(column: PlannedType) -> str:
 
 
 def _quarantine_lines(plan: PlanSummary) -> list[str]:
-    """Lines about quarantined data: of this batch or, if it has no files, of earlier runs."""
+    """Lines about quarantined data of this batch or, if it has no files, of earlier runs."""
     quarantine, applied = ("Would be in", "Would not be") if plan.files else ("In", "Not")
     lines = [f"{quarantine} quarantine: {line}" for line in plan.damages]
     if plan.transactions.get("quarantined"):

@@ -1,4 +1,4 @@
-"""The dry run: builds the plan that `apply` would carry out, and prints it. Writes nothing: no claim, no ledger row, no
+"""The dry run: builds the plan that `apply` would execute, and prints it. Writes nothing: no claim, no ledger row, no
 table."""
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from pgoutput_etl.work.plan.report import PlannedCommand, PlannedFile, PlannedTa
 
 
 def plan(spark: SparkSession, config: Config, progress: Progress = no_progress) -> PlanSummary:
-    """The next batch as `apply` would apply it now. Raises PgoutputEtlError where apply would stop before it writes.
+    """The next batch, as `apply` would apply it now. Raises PgoutputEtlError where apply would stop before it writes.
 
-    Types every row, as apply does: only that shows which tables would be held because of their rows.
+    Decodes every row, as apply does, because only that reveals which tables would be held because of their rows.
     """
     world = World.of(spark, config)
     backlog = find_backlog(world, progress)
@@ -84,8 +84,8 @@ def _plan_next(world: World, backlog: Backlog, progress: Progress) -> PlanSummar
 
 
 def _next(config: Config, plan: PlanSummary, known: Sequence[TableCondition]) -> tuple[NextCommand, ...]:
-    """The next commands. Problems that the ledger has are resolved as after a run; problems that this batch would add
-    are better resolved before it. known: the tables' conditions in the ledger."""
+    """The next commands. Problems that the ledger already has are resolved as after a run; problems that this batch
+    would add are better resolved before it. known: the tables' conditions in the ledger."""
     held = {table.name: table.held for table in plan.tables if table.held is not None}
     held_before = [condition.name for condition in known if condition.state is ConditionKind.HELD]
     old = Findings({name: reason for name, reason in held.items() if name in held_before}, conditions=known)
@@ -110,7 +110,7 @@ def _plan_interrupted(world: World, backlog: Backlog, batch: Batch, progress: Pr
     later = tuple(file.path for file in files.values())
     batches = None if world.config.merge.max_transactions is not None and len(later) > 1 else min(len(later), 1)
     if batch.work is not None:
-        unfinished_work(world, batch, progress)  # raises the error that apply would stop with
+        unfinished_work(world, batch, progress)  # raises the error that would stop apply
         summary = _nothing_new(world, batch)
         remarks = ("apply first finishes the backfill of a run that died: plan again then",)
         summary = replace(summary, resumes=True, remarks=remarks)
@@ -185,7 +185,7 @@ def _explain(world: World, plan: BatchPlan, progress: Progress) -> PlanSummary:
 
 
 def _commands(batch: Batch, assembly: Assembly) -> list[PlannedCommand]:
-    """Without those of transactions that were sent before."""
+    """The commands, without those of transactions that were sent before."""
     types, newest = UserTypes.of(assembly.types.values(), {}), batch.last_commit_lsn + 1
     commands = []
     for entry, changes in changed_definitions(assembly.relations.definitions.added, types):
@@ -197,8 +197,8 @@ def _commands(batch: Batch, assembly: Assembly) -> list[PlannedCommand]:
 
 
 def _conditions(world: World, plan: BatchPlan, held: Collection[int]) -> tuple[TableCondition, ...]:
-    """Of the tables that the batch would not hold. Nobody knows yet which of its changes will meet no row. held: OIDs
-    of tasks whose table it would hold."""
+    """The conditions of the tables that the batch would not hold. It isn't known yet which of its changes will meet no
+    row. held: OIDs of the tables that it would hold."""
     batch, lsn = plan.batch, plan.assembly.last_commit_lsn
     left = {*held, *(table.oid for table in plan.tables.held)}
     written = [_written(task, lsn) for task in plan.tables.tasks]

@@ -20,8 +20,8 @@ from pgoutput_etl.targets.plan import TableState, TableTask
 
 @dataclass(frozen=True, slots=True)
 class ChangedKeys:
-    """keys: `one`, texts of the key, or of a whole row without a key, by OID. whole: OIDs of tables that have changed
-    in a way that can't be followed row by row."""
+    """keys: by OID, the column `one`: texts of the key or, without a key, of the whole row. whole: OIDs of tables that
+    have changed in ways that can't be traced row by row."""
 
     keys: Mapping[int, DataFrame]
     whole: Collection[int]
@@ -30,7 +30,7 @@ class ChangedKeys:
     def after(
         cls, spark: SparkSession, archive: LedgerArchive, states: Sequence[TableState], progress: Progress
     ) -> ChangedKeys:
-        """states: the tables, each before the changes after its last commit."""
+        """states: the tables, each before the changes that follow its last commit."""
         ends = {state.oid: state.last_commit_lsn for state in states}
         first, through = min(ends.values(), default=0), archive.last.last_commit_lsn
         if not ends or first >= through:
@@ -45,24 +45,25 @@ class ChangedKeys:
 
 
 def _changes_rows_only(task: TableTask) -> bool:
-    """True if the batch leaves the table's other rows as they are."""
+    """True if the batch leaves the table's other rows unchanged."""
     return why_not_followed(task) is None and all(span.migration is None for span in task.spans)
 
 
 def changed_since_verified(
     archive: DeltaArchive, states: Sequence[TableState], progress: Progress
 ) -> dict[int, DataFrame | None]:
-    """By OID of a table that was found equal to the server's: keys of the rows that have changed since, None without
-    any. A table that was also written in another way than row by row has no entry. states: the tables now."""
+    """By OID, for tables that were once found equal to the server's: the keys of rows that have changed since, or None
+    if there are none. Tables that were also written in other ways than row by row are left out. states: the tables
+    now."""
     bases, now = archive.ledger.verified_states(), {state.oid: state for state in states}
     same = [base for oid, base in bases.items() if oid in now and _form(base) == _form(now[oid])]
     changed = ChangedKeys.after(archive.spark, archive, same, progress)
-    # A new version without changed rows: the batch has changed the rows that it found.
+    # A new version without changed rows means that the batch changed the rows that it found.
     rewritten = {base.oid for base in same if base.version != now[base.oid].version} - changed.keys.keys()
     whole = rewritten.union(changed.whole)
     return {base.oid: changed.keys.get(base.oid) for base in same if base.oid not in whole}
 
 
 def _form(state: TableState) -> tuple[object, ...]:
-    """All that a batch changes together with rows that no change names."""
+    """Everything about a table whose change also changes rows that no event names."""
     return state.path, state.relation, state.key, state.types, state.mode, state.masks, state.complete_since

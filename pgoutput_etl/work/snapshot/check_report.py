@@ -19,7 +19,7 @@ from pgoutput_etl.work.snapshot.steps import DEFAULT_NAME, Commands, LoadStep
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """steps: the commands that remain, in order."""
+    """steps: the remaining commands, in order."""
 
     source: str
     checks: tuple[Check, ...]

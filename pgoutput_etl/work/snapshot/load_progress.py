@@ -1,4 +1,4 @@
-"""Reports how far the load of a server's tables is."""
+"""Reports the progress of loading a server's tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EVERY = 30.0  # seconds
 
 @dataclass(slots=True)
 class LoadProgress:
-    """total: bytes of all tables on the server. ask: runs a query there while others read."""
+    """total: bytes of all tables on the server. ask: runs a query on the server while others read."""
 
     total: int
     ask: Callable[[str], Sequence[dict[str, Any]]]
@@ -28,7 +28,7 @@ class LoadProgress:
 
     @contextmanager
     def reading(self, what: str, rows: int, size: int) -> Iterator[None]:
-        """Within the context, tables are read by COPY. rows: about so many, 0 if unknown. size: their bytes."""
+        """Within the context, COPY reads tables. rows: approximate number, 0 if unknown. size: their bytes."""
         self.progress(f"reading {what}: {f'about {rows:,} rows, ' if rows else ''}{_megabytes(size)}")
         self.read_since = time.monotonic()
         copied, is_read = dict[tuple[int, str], int](), Event()
@@ -53,14 +53,14 @@ class LoadProgress:
         self.done += size
 
     def report(self, rows: int | None) -> None:
-        """rows: that were read last; None if unknown."""
+        """rows: number read last; None if unknown."""
         seconds = time.monotonic() - self.read_since
         counted = "read" if rows is None else f"read {rows:,} rows"
         rate = "" if rows is None else f", {rows / seconds:,.0f} per second"
         self._report(f"{counted} in {seconds:.1f} s{rate}", 0)
 
     def _report(self, text: str, beside: float) -> None:
-        """beside: bytes that were read, beside those of tables that are done."""
+        """beside: bytes read so far in addition to finished tables."""
         done, seconds = self.done + beside, time.monotonic() - self.began
         left = f", about {duration((self.total - done) * seconds / done)} left" if done else ""
         of_all = f"{_megabytes(done)} of {_megabytes(self.total)}, {_megabytes(done / seconds)} per second"

@@ -43,7 +43,7 @@ def why_not_repaired(spark: SparkSession, state: TableState | None) -> str | Non
 
 @dataclass(frozen=True, slots=True)
 class TableComparison:
-    """connections: that may ask for one table's digests."""
+    """connections: number that may query one table's digests at the same time."""
 
     spark: SparkSession
     moment: ServerMoment
@@ -58,8 +58,8 @@ class TableComparison:
         return state
 
     def repair(self, table: CatalogTable, state: TableState) -> Repair:
-        """Compares digests of key ranges, each computed where the rows are. Ranges are of use if the key begins with an
-        integer; another table is read in full if any digest differs."""
+        """Compares digests of key ranges, computed on each side. Ranges require a key that begins with an integer; any
+        other table is read in full if a digest differs."""
         return Repair(state.version, self._differing(table, state))
 
     def _differing(self, table: CatalogTable, state: TableState) -> KeyRanges:
@@ -73,7 +73,7 @@ class TableComparison:
         names = [column.name for column in columns]
         key = [names.index(name) for name in state.key]
         stored = table_columns(relation, state.retired, self.user_types)
-        rows = tagged_target(self.spark, state.path, stored)  # with whatever other programs have changed
+        rows = tagged_target(self.spark, state.path, stored)  # including changes by other programs
         ranges = plan_ranges(columns, key, *key_size(rows, columns, key))
         ours = digests_of(delta_texts(rows, columns), len(columns), ranges)
         theirs = PublishedTable(table, self.connections).digests(self.moment, columns, ranges)

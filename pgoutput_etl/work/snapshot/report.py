@@ -31,9 +31,9 @@ class LoadedTable:
 @dataclass(frozen=True, slots=True)
 class SnapshotSummary:
     """snapshot_lsn: the LSN of the loaded rows. last_commit_lsn: the commit through which all other tables are
-    consistent. waits: the archive has not reached snapshot_lsn; the loaded tables are ahead of it. remarks: on the
-    server. repaired: only the rows that differed were loaded. conditions: of the loaded tables. next: the commands for
-    tables that are held or have a condition."""
+    consistent. waits: the archive hasn't reached snapshot_lsn, so the loaded tables are ahead of it. remarks: about the
+    server. repaired: only rows that differed were loaded. conditions: of the loaded tables. next: commands for tables
+    that are held or have a condition."""
 
     source: str
     batch: int

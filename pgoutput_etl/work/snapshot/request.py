@@ -15,7 +15,7 @@ from pgoutput_etl.postgres.connection import server_url
 
 
 class RowFormat(Enum):
-    """The format of files, by the option that names them."""
+    """The format of files; the option's name selects it."""
 
     CSV = "csv"
     BINARY = "copy"
@@ -29,7 +29,8 @@ _CSV, _BINARY, _DUMP = (("format", own) for own in RowFormat)
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """snapshot: without it the job exports one. files, format: the rows as of `lsn`, whose time is `time`."""
+    """snapshot: the name of an exported snapshot; by default, the job exports one. files, format: the rows as of `lsn`,
+    whose time is `time`."""
 
     tables: Annotated[tuple[str, ...], Option("schema.table, as shell patterns; !PATTERN leaves out", PATTERNS)]
     lsn: Annotated[int | None, Option("the LSN of the rows; not needed with --server alone", LSN)] = None
@@ -60,7 +61,7 @@ class SnapshotRequest:
     allows_missing: ClassVar[bool] = False
 
     def check(self) -> None:
-        """Raises ConfigError for options that are missing or exclude each other."""
+        """Raises ConfigError for options that are missing or mutually exclusive."""
         if (self.server is None) == (self.files is None):
             raise ConfigError("expected one of --server, --csv, --copy and --dump")
         if self.server is not None:
@@ -99,12 +100,12 @@ class SnapshotRequest:
 
     @property
     def url(self) -> str:
-        """The server's, for libpq."""
+        """The server's URL, for libpq."""
         return server_url(self.server or "")
 
     @property
     def exported(self) -> tuple[str, int] | None:
-        """The name and the LSN of a snapshot that somebody exported."""
+        """The name and LSN of a snapshot that was exported elsewhere."""
         return None if self.snapshot is None or self.lsn is None else (self.snapshot, self.lsn)
 
     def wants(self, name: str) -> bool:
@@ -113,6 +114,7 @@ class SnapshotRequest:
 
 
 class AutomaticRequest(SnapshotRequest):
-    """Of tables that the server may have dropped: a pattern without a table is no error."""
+    """A request for tables that may have been dropped on the server: a pattern that matches no table is not an
+    error."""
 
     allows_missing: ClassVar[bool] = True

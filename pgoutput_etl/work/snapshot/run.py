@@ -36,7 +36,7 @@ NO_BATCH = Batch("", 0, {}, False, None, {}, 0)
 def snapshot(
     spark: SparkSession, config: Config, request: SnapshotRequest, progress: Progress = no_progress
 ) -> SnapshotSummary:
-    """Raises PgoutputEtlError. Then nothing was changed, or the next run of any job finishes the batch."""
+    """After a PgoutputEtlError, either nothing was changed, or the next run of any job finishes the batch."""
     request.check()
     world = World.of(spark, config)
     finish_pending(world, progress)
@@ -59,8 +59,8 @@ def load_staged(
     progress: Progress,
     patience: float = 0,
 ) -> tuple[SnapshotResult, StagedTables]:
-    """Loads rows in a batch that were staged while other runs might continue. again: stages them again. patience:
-    seconds to wait for another run that is at work. Raises PgoutputEtlError, as `snapshot`."""
+    """Loads staged rows in a batch. Other runs may have continued while they were staged. again: stages them again.
+    patience: seconds to wait for another active run. Raises PgoutputEtlError like `snapshot`."""
     work, machine = _StagedLoad(world, archive, staged, again, progress), world.machine
     until = machine.monotonic() + patience
     try:
@@ -154,7 +154,8 @@ def _summary(
 
 
 def _is_overtaken(order: SnapshotOrder, batch: Batch) -> bool:
-    """True if a table has changed since it was compared. Rows without a difference may then be behind the snapshot."""
+    """True if a table has changed since it was compared. Rows without a difference may then be older than the
+    snapshot."""
     for oid, repair in (order.repairs or {}).items():
         state = batch.tables.get(oid)
         if state is None or state.version != repair.version:
@@ -163,14 +164,14 @@ def _is_overtaken(order: SnapshotOrder, batch: Batch) -> bool:
 
 
 def check(spark: SparkSession, config: Config, request: SnapshotRequest) -> CheckReport:
-    """Compares the server with the order of an initial load. Changes nothing. Raises PgoutputEtlError."""
+    """Checks the server for an initial load. Changes nothing. Raises PgoutputEtlError."""
     request.check()
     world = World.of(spark, config)
     return _checks(world.archive_of(world.ledger.batches.last() or NO_BATCH), request)
 
 
 def _checks(archive: LedgerArchive, request: SnapshotRequest) -> CheckReport:
-    from pgoutput_etl.postgres.live_server import ask_server  # with psycopg, which is an extra's
+    from pgoutput_etl.postgres.live_server import ask_server  # needs psycopg, from an extra
 
     [row] = ask_server(request.url, QUERY)
     return check_server(SourceServer.of(row["server"]), archive.config, request, _coverage(archive))
@@ -182,7 +183,7 @@ def _coverage(archive: LedgerArchive) -> Coverage:
 
 
 def _refuse_lost_rows(archive: LedgerArchive, request: SnapshotRequest) -> tuple[str, ...]:
-    """Returns remarks on the server. Raises ConfigError if rows and archive don't fit together."""
+    """Returns remarks about the server. Raises ConfigError if rows and archive don't fit together."""
     if request.server is None:
         apply = job_line(archive.config, "apply")
         problem = order_problem(request.lsn or 0, request.slot_lsn, None, _coverage(archive).first, apply)

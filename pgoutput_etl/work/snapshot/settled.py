@@ -1,6 +1,6 @@
-"""Repairs tables by what verify has settled: rows that differ as of a known LSN, and no others.
+"""Repairs exactly the rows that verify has settled: those that differ as of a known LSN.
 
-A row that has changed in the archive since then is left: the next verify compares it again.
+Rows that have changed in the archive since then are left; the next verify compares them again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CHANGE = pa.schema([MESSAGE_SCHEMA.field(name) for name in ("ordinal", "tag", "
 def verify(
     spark: SparkSession, config: Config, request: VerifyRequest, progress: Progress = no_progress
 ) -> VerifySummary:
-    """As answers.verify.run.verify. With `request.repair`, writes the differences that it settles. Raises
+    """Like answers.verify.run.verify. With `request.repair`, writes the differences that it settles. Raises
     PgoutputEtlError."""
     mend = SettledRepair(spark, config, progress).mend if request.repair else None
     return run.verify(spark, config, request, progress, mend, changed_since_verified)
@@ -63,7 +63,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """rows: to write. left: keys that have changed since. why_not: nothing is written."""
+    """rows: to write. left: keys that have changed since. why_not: the reason why nothing is written."""
 
     rows: int = 0
     left: int = 0
@@ -80,7 +80,7 @@ class SettledRepair:
     def mend(
         self, answer: ServerAnswer, tables: Sequence[VerifiedTable], found: Sequence[SettledTable]
     ) -> list[VerifiedTable]:
-        """The tables, with what has become of them. Raises AnotherRunError if another run is at work."""
+        """The tables, each with the outcome. Raises AnotherRunError if another run is active."""
         world = World.of(self.spark, self.config)
         last = applied(world.ledger.batches.last(), world.ledger.source)
         named = named_states(self.config, last.tables)
@@ -155,7 +155,7 @@ class SettledRepair:
         return repairs
 
     def _is_concerned(self, table: VerifiedTable, state: TableState) -> bool:
-        """True if the table differs, or if something is known against it that a comparison may end."""
+        """True if the table differs, or has a condition that a comparison may end."""
         rule = self.config.rule_for(state.schema, state.table)
         condition = condition_of(state, self.config.source.snapshot, rule)
         return table.why_not is None and (table.differing > 0 or condition is not None)
@@ -189,7 +189,7 @@ class SettledRepair:
         return _Outcome(rows.count(), changes.left)
 
     def _messages(self, changes: DataFrame, found: SettledTable, now: TableState, order: SnapshotOrder) -> DataFrame:
-        """changes: tag, I or D, and t…. In MESSAGE_SCHEMA."""
+        """The changes as rows of MESSAGE_SCHEMA. changes: columns tag (I or D) and t…."""
         positions = [found.asked.columns.index(column.name) for column in now.relation.columns]
         texts = [text_names(len(positions))[position] for position in positions]
         is_whole = not found.choice.key or now.relation.replica_identity is ReplicaIdentity.FULL
@@ -215,5 +215,5 @@ class SettledRepair:
 
 
 def _known(state: TableState | None) -> tuple[object, ...] | None:
-    """What a repair ends, if it is older than the comparison."""
+    """The conditions that a repair ends if they are older than the comparison."""
     return None if state is None else (state.mismatches, state.complete_since, state.doubts)

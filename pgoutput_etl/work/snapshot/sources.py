@@ -1,4 +1,4 @@
-"""Reads a snapshot's rows from a server or from files, as replication would send their INSERTs, in blocks."""
+"""Reads a snapshot's rows from a server or files, in blocks, in the form in which replication sends INSERTs."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from pgoutput_etl.work.snapshot.request import SnapshotRequest
 if TYPE_CHECKING:
     from pgoutput_etl.postgres.live_server import ServerMoment
 
-_SMALL = 1 << 26  # bytes of a table that is read by one connection, together with others
+_SMALL = 1 << 26  # bytes of a table that one connection reads together with others
 
-_PART = 1 << 30  # bytes of the tables that are loaded in one batch
+_PART = 1 << 30  # bytes of the tables that one batch loads
 
 _INTEGERS = (20, 21, 23)  # OIDs of int8, int2 and int4
 
-_TID_RANGE_SCANS_SINCE = 140_000  # older servers read the whole table per range of pages
+_TID_RANGE_SCANS_SINCE = 140_000  # older servers read the whole table for every range of pages
 
 _SUFFIXES = ("", ".gz", ".lz4", ".zst")
 
 _BATCH_ROWS = 4096
 
-_ROWS_OF_TASK = 33  # bits of the numbers that a task gives to rows
+_ROWS_OF_TASK = 33  # bits of the row numbers that a task assigns
 
 _REWRITTEN = (
     "rewritten (TRUNCATE, ALTER TABLE, VACUUM FULL) since the snapshot was taken, which doesn't see the new rows: load "
@@ -58,7 +58,7 @@ _REWRITTEN = (
 
 
 class RowFiles(Protocol):
-    """The rows of one or more tables in files."""
+    """Files that contain the rows of one or more tables."""
 
     def names(self, table: str) -> list[str] | None:
         """Column names of schema.table in any order, or None if the files don't contain them."""
@@ -69,8 +69,8 @@ class RowFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Inserts:
-    """The rows of a table, as if a transaction before all files had inserted them, and committed at `lsn`. time:
-    microseconds since 2000-01-01 UTC. version: masks them."""
+    """The rows of a table, as if inserted by a transaction before all files that committed at `lsn`. time: microseconds
+    since 2000-01-01 UTC. version: masks them."""
 
     relation: Relation
     lsn: int
@@ -78,7 +78,7 @@ class Inserts:
     version: MaskedVersion | None = None
 
     def messages(self, new: pa.Array, first: int) -> pa.RecordBatch:
-        """new: TupleData of the relation's columns. first: the first one's number."""
+        """new: TupleData of the relation's columns. first: number of the first row."""
         count = len(new)
         numbers = pa.array(np.arange(first, first + count))
         same = {"file": BEFORE_FILES, "tag": "I", "relation": self.relation.oid, "commit_lsn": self.lsn}
@@ -89,7 +89,7 @@ class Inserts:
 
 
 def _blocks(parts: Iterator[tuple[Inserts, pa.Array]]) -> Iterator[pa.RecordBatch]:
-    """In a task of Spark: blocks of rows. parts: TupleData."""
+    """Runs in a Spark task. Returns blocks of rows. parts: TupleData."""
 
     def messages() -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -113,7 +113,7 @@ class TableCopy:
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """On the server. rows: about so many, 0 if unknown."""
+    """Size on the server. rows: approximate number, 0 if unknown."""
 
     pages: int
     bytes: int
@@ -122,7 +122,7 @@ class TableSize:
 
 @dataclass(frozen=True)
 class SnapshotServer:
-    """moment: that its tables are read as of."""
+    """moment: the snapshot in which its tables are read."""
 
     spark: SparkSession
     moment: ServerMoment
@@ -135,31 +135,31 @@ class SnapshotServer:
 
     @cached_property
     def tables(self) -> dict[int, CatalogTable]:
-        """By OID."""
+        """The server's tables, by OID."""
         return {table.relation.oid: table for table in self.catalog.tables}
 
     @cached_property
     def _sizes(self) -> dict[int, TableSize]:
-        """By OID."""
+        """The tables' sizes, by OID."""
         rows = self.moment.ask(queries.sizes(self.tables))
         return {row["oid"]: TableSize(row["pages"] or 0, row["bytes"] or 0, row["rows"] or 0) for row in rows}
 
     def size(self, relations: Iterable[Relation]) -> TableSize:
-        """Of all together."""
+        """The total size of these tables."""
         sizes = [self._sizes[relation.oid] for relation in relations]
         return TableSize(sum(s.pages for s in sizes), sum(s.bytes for s in sizes), sum(s.rows for s in sizes))
 
     @cached_property
     def time(self) -> int:
-        """Of the request, or else the server's, in microseconds since 2000-01-01 UTC."""
+        """The request's time or, without one, the server's, in microseconds since 2000-01-01 UTC."""
         if self.request.time is not None:
             return microseconds_of(self.request.time)
         [row] = self.moment.ask(queries.TIME)
         return int(row["time"])
 
     def parts(self, relations: Sequence[Relation]) -> list[list[list[Relation]]]:
-        """Groups of tables that are loaded in one batch: at least a GiB, so that batches take little of the time. A
-        group is read together: small tables, or one of the others."""
+        """Splits tables into batches of at least a GiB, so that batches add little to the total time. Within a batch,
+        each group is read together: several small tables, or a single larger one."""
         parts, size = [list[list[Relation]]()], 0
         for relation in sorted(relations, key=lambda relation: not self._is_small(relation)):
             if size >= _PART:
@@ -176,7 +176,7 @@ class SnapshotServer:
         return self._sizes[relation.oid].bytes < _SMALL
 
     def copies(self, inserts: Inserts, ranges: KeyRanges = None, key: str = "") -> list[TableCopy]:
-        """ranges: of the column `key`."""
+        """ranges: limits on the column `key`."""
         relation, names = inserts.relation, [column.name for column in inserts.relation.columns]
         table = self.tables[relation.oid]
         if ranges is None:
@@ -189,8 +189,8 @@ class SnapshotServer:
         return [TableCopy(inserts, queries.copied_rows(*named, both)) for both in conditions]
 
     def _shares(self, table: CatalogTable) -> list[str]:
-        """The conditions that divide a table: ranges of its pages, or, where the server would read the whole table for
-        each of these, of the key's first column if that is an integer."""
+        """The conditions that divide a table: ranges of pages or, where the server would read the whole table for each
+        of these, ranges of the key's first column if it is an integer."""
         relation, count = table.relation, self.request.connections
         if count == 1 or self._is_small(relation):
             return ["true"]
@@ -204,7 +204,7 @@ class SnapshotServer:
         return queries.shares_of_integers(key.name, limits["low"], limits["high"], count)
 
     def blocks(self, copies: Sequence[TableCopy]) -> DataFrame:
-        """The rows, with BLOCK_SCHEMA, over at most so many connections as the request allows."""
+        """The rows as BLOCK_SCHEMA, read over at most as many connections as the request allows."""
         count, snapshot = min(len(copies), self.request.connections), self.moment.shared
         parts = [copies[i::count] for i in range(count)]
 
@@ -220,7 +220,7 @@ class SnapshotServer:
         return self.spark.range(0, count, 1, count).mapInArrow(read, spark_schema(BLOCK_SCHEMA))
 
     def rewritten(self, oids: Iterable[int]) -> dict[int, str]:
-        """The tables that were rewritten since the snapshot, which then sees none of their rows, by OID, each with this
+        """The tables that were rewritten since the snapshot, which therefore sees none of their rows: by OID, with the
         reason."""
         return {row["oid"]: _REWRITTEN for row in self.moment.ask(queries.rewritten(oids))}
 
@@ -244,7 +244,7 @@ class CsvFiles:
 
 @dataclass(frozen=True)
 class BinaryFiles:
-    """columns: the files' columns in order; empty for the relation's."""
+    """columns: the files' columns in order; empty if they are the relation's."""
 
     spark: SparkSession
     path: str
@@ -262,14 +262,14 @@ class BinaryFiles:
 
 @dataclass(frozen=True)
 class Dump:
-    """A folder that pg_dump -Fd wrote."""
+    """A folder written by pg_dump -Fd."""
 
     spark: SparkSession
     path: str
 
     @cached_property
     def tables(self) -> Mapping[str, DumpedTable]:
-        """By schema.table."""
+        """The dumped tables, by schema.table."""
         if "toc.dat" not in self._files:
             raise ConfigError(f"--dump: {self.path.rstrip('/')}/toc.dat does not exist")
         path, _ = self._files["toc.dat"]
@@ -278,7 +278,7 @@ class Dump:
 
     @cached_property
     def _files(self) -> dict[str, tuple[str, int]]:
-        """Path and size by file name."""
+        """Path and size, by file name."""
         listed = sizes_of(self.spark, "--dump", self.path)
         folder = min(map(dirname, listed), key=len, default="")
         return {basename(path): (path, size) for path, size in listed.items() if dirname(path) == folder}
@@ -287,7 +287,7 @@ class Dump:
         return list(self.tables[table].columns)
 
     def file(self, name: str) -> tuple[str, int]:
-        """The path and the size of the file with the rows of schema.table. Raises ConfigError."""
+        """The path and size of the file with the rows of schema.table. Raises ConfigError."""
         table = self.tables[name]
         path, size = next(
             (self._files[table.file + suffix] for suffix in _SUFFIXES if table.file + suffix in self._files), ("", 0)
@@ -322,7 +322,7 @@ def _file_blocks(
     inserts: Inserts,
     kind: bytes,
 ) -> DataFrame:
-    """sizes: of the files, by path. names: of a row's fields. kind: of the tuple's values, b"b" or b"t"."""
+    """sizes: of the files, by path. names: of a row's fields. kind: the format of the tuple's values, b"b" or b"t"."""
     limit, positions = size_limit(spark), [names.index(column.name) for column in inserts.relation.columns]
 
     def tuples(files: Iterator[tuple[str, bytes]]) -> Iterator[tuple[Inserts, pa.Array]]:

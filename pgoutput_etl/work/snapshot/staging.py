@@ -1,6 +1,6 @@
-"""Reads a snapshot's rows and stages them in a Delta table of their own, before any target is changed.
+"""Reads a snapshot's rows and stages them in a separate Delta table, before any target is changed.
 
-Any later run can continue from the staged rows, whereas a server's snapshot ends with the run that exported it.
+Any later run can continue from staged rows, whereas a server's snapshot ends with the run that exported it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from pgoutput_etl.work.snapshot.sources import BinaryFiles, CsvFiles, Dump, Inse
 
 @dataclass(frozen=True, slots=True)
 class StagedTables:
-    """order: for the staged rows. skipped: names of tables that the configuration skips. unread: those that can't be
-    read, with the reason."""
+    """order: for the staged rows. skipped: names of tables that the configuration skips. unread: tables that couldn't
+    be read, with the reason."""
 
     order: SnapshotOrder
     skipped: tuple[str, ...]
@@ -57,7 +57,7 @@ class StagedTables:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """Reads the requested rows. archive: describes tables where neither a server nor a catalog file does."""
+    """Reads the requested rows. archive: describes tables that neither a server nor a catalog file describes."""
 
     spark: SparkSession
     config: Config
@@ -66,20 +66,20 @@ class Staging:
     progress: Progress
 
     def run(self) -> StagedTables:
-        """Of a load that has one part. Raises PgoutputEtlError."""
+        """Stages a load that has a single part. Raises PgoutputEtlError."""
         with closing(self.parts()) as parts:
             return next(parts)
 
     def parts(self) -> Generator[StagedTables, None, None]:
-        """The tables that are loaded together, each part before the next one is read. All have the same LSN. A table
-        that can't be read is left out. Raises PgoutputEtlError."""
+        """Yields the tables that are loaded together, each part before the next one is read. All have the same LSN. A
+        table that can't be read is left out. Raises PgoutputEtlError."""
         if self.request.server is None:
             yield self._kept(self._stage_files)
         else:
             yield from self._stage_server()
 
     def _kept(self, stage: Callable[[str], StagedTables]) -> StagedTables:
-        """stage: reads rows to a path."""
+        """stage: reads rows and writes them to the given path."""
         state = self.config.state
         path = f"{state.root.rstrip('/')}/staged/{uuid4().hex}"
         try:
@@ -90,7 +90,7 @@ class Staging:
             raise
 
     def _stage_server(self) -> Iterator[StagedTables]:
-        from pgoutput_etl.postgres.live_server import server_moment  # with psycopg, which is an extra's
+        from pgoutput_etl.postgres.live_server import server_moment  # needs psycopg, from an extra
 
         request = self.request
         with ExitStack() as stack:
@@ -109,14 +109,15 @@ class Staging:
                 part = self._stage_part(source, loading, groups, path)
                 if groups is not parts[-1]:
                     return replace(part, order=replace(part.order, unfinished=unfinished))
-                stack.close()  # so that the server's snapshot ends before rows are written
+                stack.close()  # ends the server's snapshot before rows are written
                 return part
 
             for groups in parts:
                 yield self._kept(partial(stage, groups))
 
     def _unfinished(self, wanted: Sequence[Relation]) -> tuple[int | None, Sequence[Relation]]:
-        """The LSN of the first batch of a load that died between its batches, or None, and the tables it has left."""
+        """If a load died between its batches, the LSN of its first batch and the tables that remain; otherwise None and
+        all."""
         since = None if self.request.repair else self.archive.ledger.batches.unfinished_load(self.request.tables)
         if since is None:
             return None, wanted
@@ -172,8 +173,8 @@ class Staging:
     def _stage_all(
         self, groups: Iterable[Sequence[Relation]], stage: Callable[[Sequence[Relation]], None]
     ) -> dict[int, str]:
-        """Stages the tables of a group together; if that fails, each half. Returns the reasons why some can't be read,
-        by OID."""
+        """Stages a group's tables together; if that fails, each half separately. Returns the reasons why tables can't
+        be read, by OID."""
         unread: dict[int, str] = {}
         for group in groups:
             try:
@@ -243,7 +244,8 @@ class Staging:
     def _described(
         self, files: RowFiles, names: Sequence[str], catalog: Catalog | None
     ) -> tuple[dict[str, Relation], tuple[TableSummary, ...]]:
-        """The tables by name, and those of several that nothing describes. Raises ConfigError if all are of these."""
+        """The tables by name, and those of several that nothing describes. Raises ConfigError if nothing describes
+        any."""
         found: dict[str, Relation] = {}
         undescribed: list[TableSummary] = []
         for name in names:
@@ -260,7 +262,7 @@ class Staging:
         self, dump: Dump, names: Sequence[str], catalog: Catalog | None
     ) -> tuple[list[str], tuple[TableSummary, ...]]:
         """The names of tables to load, and the partitions whose rows the archive has under their root's name. Raises
-        ConfigError if there are no others."""
+        ConfigError if no table remains."""
         published = {table.full_name for table in catalog.tables} if catalog is not None else set(self.archive.names)
         known = {name: dump.tables[name].root or self.archive.roots.get(name) for name in names}
         roots = {name: root for name, root in known.items() if root in published}
@@ -303,7 +305,7 @@ class Staging:
         return sorted(matching_names(self.request.tables, names, where))
 
     def _relation(self, name: str, columns: list[str] | None, catalog: Catalog | None) -> Relation:
-        """The table as the server described it when the rows were taken."""
+        """The table as the server described it when its rows were read."""
         if catalog is not None:
             published = next((table.relation for table in catalog.tables if table.full_name == name), None)
             if published is None:
@@ -332,7 +334,7 @@ class Staging:
         return None if policy is None else policy.of_relation(self.archive.relations.definitions.typed(relation))
 
     def _write(self, path: str, blocks: DataFrame) -> int | None:
-        """Returns the number of rows, if Spark tells."""
+        """Returns the number of rows, if Spark reports it."""
         counts = None if is_connect(self.spark) else Observation()
         if counts is not None:
             blocks = blocks.observe(counts, F.sum("rows").alias("rows"))
@@ -342,13 +344,13 @@ class Staging:
 
 
 def _is_loaded(state: TableState, lsn: int) -> bool:
-    """True if a snapshot as of the LSN or later has loaded the table."""
+    """True if a snapshot as of this LSN or later has loaded the table."""
     since = state.complete_since
     return state.is_complete and since is not None and since.kind is Since.SNAPSHOT and since.lsn >= lsn
 
 
 def as_sent(relation: Relation) -> Relation:
-    """Without what catalog Messages add, as a server describes it."""
+    """The relation as a server sends it, without additions from catalog Messages."""
     columns = (RelationColumn(c.is_key, c.name, c.type_oid, c.type_modifier) for c in relation.columns)
     return replace(relation, columns=tuple(columns), catalog=None)
 

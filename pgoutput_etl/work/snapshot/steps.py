@@ -1,4 +1,4 @@
-"""The commands of an initial load for one server and one configuration, ready for a shell."""
+"""The commands of an initial load for one server and one configuration, ready to paste into a shell."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pgoutput_etl.postgres.queries import RECEIVER_ENVIRONMENT, identifier, lite
 from pgoutput_etl.protocol.framing import Framing
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 
-_SPECIAL = re.compile(r'["$`\\!]')  # within double quotes
+_SPECIAL = re.compile(r'["$`\\!]')  # special within double quotes
 
-DEFAULT_NAME = "etl"  # of slot and publication, as in conf/landing/setup.sql
+DEFAULT_NAME = "etl"  # name of slot and publication, as in conf/landing/setup.sql
 
-# pgoutput's protocol and other options by the server's release, the newest first
+# pgoutput's protocol version and options by server version, newest first
 _PROTOCOLS = (
     (160_000, 4, ("streaming=parallel", "messages=true")),
     (150_000, 3, ("streaming=on", "messages=true")),
@@ -29,7 +29,7 @@ _PROTOCOLS = (
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
-    """text: what the command does."""
+    """text: explains the command."""
 
     text: str
     command: str
@@ -37,7 +37,7 @@ class LoadStep:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """version: of the server, as server_version_num."""
+    """version: the server's server_version_num."""
 
     config: Config
     request: SnapshotRequest
@@ -88,5 +88,5 @@ class Commands:
 
 
 def _line(*words: str) -> str:
-    """For a shell; SQL with apostrophes stays readable."""
+    """A shell command line; SQL with apostrophes stays readable."""
     return " ".join(f'"{word}"' if "'" in word and not _SPECIAL.search(word) else shlex.quote(word) for word in words)

@@ -1,4 +1,4 @@
-"""The key of a server's catalog Messages, in a file for the environment of jobs."""
+"""The key that authenticates a server's catalog Messages, in a file that sets jobs' environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHERE n.nspname = 'pgoutput_etl' AND c.relname = 'catalog_key' AND pg_catalog.ha
 
 
 def key_file(config: str) -> Path:
-    """The file beside the configuration: shop.yaml has shop.catalog.env."""
+    """The file next to the configuration: for shop.yaml, shop.catalog.env."""
     return Path(config).with_suffix(".catalog.env")
 
 
@@ -36,7 +36,7 @@ def keep(config: str, key: str) -> Path:
 
 
 def load(config: str, environ: MutableMapping[str, str] = os.environ) -> None:
-    """Sets the variable from the file, if there is one: the environment may have another server's."""
+    """Sets the variable from the file, if it exists, because the environment may have another server's key."""
     path = key_file(config)
     if path.is_file():
         found = re.search(rf"^{VARIABLE}=([0-9a-f]{{64}})$", path.read_text(encoding="utf-8"), re.MULTILINE)

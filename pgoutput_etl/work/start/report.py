@@ -1,4 +1,4 @@
-"""What the start job did, or would do, as text and as JSON."""
+"""What the start job did or would do, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pgoutput_etl.work.snapshot.report import SnapshotSummary, print_snapshot
 
 @dataclass(frozen=True, slots=True)
 class StartStep:
-    """is_done: nothing is left to do."""
+    """is_done: nothing remains to be done."""
 
     text: str
     command: str
@@ -29,7 +29,7 @@ class StartStep:
 
 @dataclass(frozen=True, slots=True)
 class StartSummary:
-    """steps: of a rehearsal. snapshot: None if no table lacked its rows. runs: of apply."""
+    """steps: of a rehearsal. snapshot: None if no table lacked rows. runs: the batches that apply ran."""
 
     source: str
     steps: Sequence[StartStep] = ()
@@ -49,7 +49,7 @@ class StartSummary:
 
 
 def print_start(summary: StartSummary, console: Console | None = None) -> None:
-    """Prints the steps of a rehearsal, or what was loaded and applied."""
+    """Prints the steps of a rehearsal, or the tables that were loaded and applied."""
     print_parts([f"{n}. {step.line()}" for n, step in enumerate(summary.steps, 1)], console, soft_wrap=True)
     if summary.snapshot is not None:
         print_snapshot(summary.snapshot, console)

@@ -14,7 +14,7 @@ from pgoutput_etl.postgres.connection import server_url
 @takes_former_names
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """landing: None for landing/DATABASE."""
+    """landing: None means landing/DATABASE."""
 
     server: Annotated[str, Option("postgresql://HOST:PORT/DATABASE, as a superuser; PGUSER and others work, too", URL)]
     config: Annotated[str, Option("the source's YAML file; written if there is none", FILE)]
@@ -33,7 +33,7 @@ class StartRequest:
     undo: Annotated[bool, Option("drop the slot, the publication, and catalog.sql's triggers")] = False
 
     def check(self) -> None:
-        """Raises ConfigError."""
+        """Raises ConfigError for invalid values."""
         if self.server != server_url(self.server):
             raise ConfigError("--server: expected libpq's URL, as psql takes no other")
         if not self.tables:

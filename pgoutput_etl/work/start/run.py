@@ -1,7 +1,7 @@
-"""One command from a server to tables: prepares the server, writes a configuration, waits until changes land, loads
-the rows from before the slot, and applies.
+"""One command from a server to tables: prepares the server, writes a configuration, waits until changes land, loads the
+rows from before the slot, and applies.
 
-Each step looks first whether it is done, so the same command continues a start that ended early.
+Each step first checks whether it is done, so the same command continues a start that was interrupted.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from pgoutput_etl.work.start.server import StartedServer, has_publication, has_s
 def start(spark: SparkSession, request: StartRequest, progress: Progress = no_progress) -> StartSummary:
     """Brings a server's tables to Delta: prepares the server, waits for its changes, loads, and applies.
 
-    Raises PgoutputEtlError; then the same call continues, unless the message asks for something else.
+    After a PgoutputEtlError, call it again to continue, unless the error asks for something else.
     """
     request.check()
     return Start(request, progress).run(lambda _: nullcontext(spark))
@@ -56,7 +56,7 @@ class Start:
         return StartedServer(self.request, self.progress)
 
     def run(self, session: Callable[[Config], AbstractContextManager[SparkSession]]) -> StartSummary:
-        """session: one for the load, which nothing before it needs. Raises PgoutputEtlError."""
+        """session: opened for the load; nothing before it needs one. Raises PgoutputEtlError."""
         if self.request.undo:
             return self.undo()
         if self.request.dry_run:
@@ -74,7 +74,7 @@ class Start:
         return StartSummary(source_name(self._landing(facts.database)), remarks=(done, kept))
 
     def rehearse(self) -> StartSummary:
-        """The steps, without doing them. Raises ConfigError and RunError."""
+        """The steps, without executing them. Raises ConfigError and RunError."""
         facts = self.server.facts()
         self.server.check(facts)
         if Path(self.request.config).exists():
@@ -102,7 +102,7 @@ class Start:
         ]
 
     def prepare(self) -> Config:
-        """All steps before the load: needs no Spark. Raises ConfigError, RunError, and TryLaterError."""
+        """All steps before the load; needs no Spark. Raises ConfigError, RunError, and TryLaterError."""
         facts = self.server.facts()
         self.server.check(facts)
         key = self.server.prepare()
@@ -116,7 +116,7 @@ class Start:
         return config
 
     def load(self, spark: SparkSession, config: Config) -> StartSummary:
-        """Loads the tables that lack rows, and applies what has landed. Raises PgoutputEtlError."""
+        """Loads tables that lack rows and applies landed files. Raises PgoutputEtlError."""
         ledger = DeltaLedger.of(spark, config)
         if ledger.batches.last() is not None:  # a table that has appeared meanwhile may be complete
             apply(spark, config, self.progress)

@@ -1,4 +1,4 @@
-"""The server's part of a start: what is there, what is missing, and whether its changes land."""
+"""The server's side of a start: what is set up, what is missing, and whether changes land."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pgoutput_etl.work.start.server_scripts import command, run_script
 
 _POLL = 1.0  # seconds
 
-_NAMED = 5  # tables to name in an error
+_NAMED = 5  # tables to name in one error
 
-# A committed transaction, so that a server on which nobody writes has something to land
+# A committed transaction, so that an idle server has something to land
 _MARK = "SELECT pg_catalog.pg_logical_emit_message(true, 'pgoutput_etl.start', '')::text AS lsn"
 
 _NO_LIMIT = (
@@ -46,7 +46,7 @@ class StartedServer:
         return command("setup.sql", self.request.server, slot=self.request.slot, keyless=keyless)
 
     def check(self, facts: SourceServer) -> None:
-        """Raises ConfigError for what has to change before the setup."""
+        """Raises ConfigError for anything that must change before the setup."""
         if facts.is_standby:
             raise ConfigError("--server: it is a standby: name the primary")
         if facts.wal_level != "logical":
@@ -63,7 +63,7 @@ class StartedServer:
             )
 
     def prepare(self) -> str | None:
-        """Runs setup.sql. Returns the key of the server's catalog Messages, or None without them."""
+        """Runs setup.sql. Returns the key of the server's catalog Messages, or None if it doesn't send any."""
         for line in run_script(self.setup):
             self.progress(line)
         [row] = ask_server(self.request.server, catalog_key.MAY_READ)
@@ -77,7 +77,7 @@ class StartedServer:
             self.progress(line)
 
     def wait(self, receive: str) -> None:
-        """Until a receiver has confirmed what the server has now. Raises TryLaterError."""
+        """Waits until a receiver has confirmed everything that is on the server now. Raises TryLaterError."""
         [row] = ask_server(self.request.server, _MARK)
         lsn = format_lsn(parse_lsn(row["lsn"]))
         end, is_told = time.monotonic() + self.request.wait.total_seconds(), False
@@ -102,7 +102,7 @@ class StartedServer:
 
 
 def is_sent(table: SourceTable) -> bool:
-    """True if a publication for all tables has rows of it."""
+    """True if a publication for all tables includes the table's rows."""
     return table.is_logged and not table.is_root
 
 

@@ -1,4 +1,4 @@
-"""Runs the scripts of conf/landing on a server, with psql: they are the same for people and for the start job."""
+"""Runs the scripts in conf/landing on a server with psql, as a person would."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def command(name: str, server: str, **variables: str) -> tuple[str, ...]:
 
 
 def run_script(words: tuple[str, ...]) -> Iterator[str]:
-    """Yields what the script says, by line, without the key of catalog Messages. Raises ConfigError and RunError."""
+    """Yields the script's output by line, without the key of catalog Messages. Raises ConfigError and RunError."""
     try:
         done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False)
     except FileNotFoundError:

@@ -1,5 +1,4 @@
-"""The operations of maintenance on a source's tables and its ledger, and their implementation with Delta tables in
-Spark."""
+"""The maintenance operations on a source's tables and ledger, and their implementation with Delta tables in Spark."""
 
 from __future__ import annotations
 
@@ -33,31 +32,31 @@ class TableUpkeep(Protocol):
         """expiry: as in count_files."""
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
-        """The newest version that may have changed files, and the operations of the commits after the given version,
-        without those of other sources that share the table."""
+        """The newest version that may have changed files, and the operations of commits after `version`, without those
+        of other sources that share the table."""
 
     def is_unclustered(self) -> bool | None:
         """True if a clustered table has changed since its last OPTIMIZE; None if the table is not clustered."""
 
     def optimize(self, order: Sequence[str] = ()) -> bool:
-        """Compacts small files, or orders rows by the Z-order of the given columns. Changes no row. Returns False if
-        Delta has no statistics for these columns and so can't order by them."""
+        """Compacts small files, or orders rows by the Z-order of the given columns. Changes no rows. Returns False if
+        Delta has no statistics on these columns and therefore can't order by them."""
 
     def vacuum(self, hours: int) -> None:
-        """Removes files that no version of the last `hours` needs; Delta enforces its minimum."""
+        """Removes files that no version of the last `hours` hours needs; Delta enforces a minimum."""
 
     def remove(self) -> str | None:
-        """Removes the table with all of its versions. Returns the reason if this Spark can't."""
+        """Removes the table with all its versions. Returns the reason if this Spark can't."""
 
     def commits_since_checkpoint(self) -> int | None:
-        """Number of commits that a reader of the log replays; None if this Spark can't tell."""
+        """The number of commits that a reader of the log must replay; None if this Spark can't tell."""
 
     def checkpoint(self) -> str | None:
-        """Writes a checkpoint, so that readers need not replay the log. Returns the reason if this Spark can't."""
+        """Writes a checkpoint, so readers don't have to replay the log. Returns the reason if this Spark can't."""
 
 
 class Upkeep(Protocol):
-    """conflicts: errors of a commit that lost to another commit. The operation can be repeated at any time."""
+    """conflicts: errors of a commit that conflicted with another commit. Operations can be repeated at any time."""
 
     @property
     def conflicts(self) -> tuple[type[Exception], ...]: ...
@@ -76,7 +75,7 @@ class Upkeep(Protocol):
     def delete_obsolete(self, rule: RetentionRule) -> None: ...
 
     def is_shared(self) -> bool:
-        """True if other sources have rows in the ledger. This source's claim does not exclude their runs."""
+        """True if other sources have rows in the ledger. This source's claim doesn't stop their runs."""
 
     def pool(self, verb: str, progress: Progress) -> TablePool: ...
 
@@ -86,7 +85,7 @@ class Upkeep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeltaUpkeep:
-    """parallel_tables: number of tables at a time."""
+    """parallel_tables: number of tables processed at the same time."""
 
     spark: SparkSession
     ledger: DeltaLedger
@@ -142,12 +141,12 @@ class DeltaUpkeep:
 
 
 def _is_ordinary(table: str = "") -> Column:
-    """Transactions that began and ended in one file; their rows' status doesn't depend on the ledger."""
+    """Selects transactions that began and ended in one file; their rows' status doesn't depend on the ledger."""
     return F.col(f"{table}units").isNull() & (F.col(f"{table}fate") != TRIMMED)
 
 
 def _ends_of_files(transactions: DataFrame) -> DataFrame:
-    """Batch, file and unit of each file's first and last committed transactions, by LSN and by time."""
+    """Batch, file, and unit of each file's first and last committed transactions, by LSN and by time."""
     committed = transactions.where(F.col("fate") == TransactionStatus.COMMITTED.value)
     orders = F.struct("commit_lsn", "unit"), F.struct("commit_ts", "unit")
     ends = [extreme(order)["unit"] for order in orders for extreme in (F.min, F.max)]

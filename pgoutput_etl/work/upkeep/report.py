@@ -14,8 +14,8 @@ from pgoutput_etl.work.upkeep.retention import FileCounts
 @dataclass(frozen=True, slots=True)
 class MaintainedTable:
     """name: schema.table, or "ledger: table". after: None in a dry run. steps: planned or finished steps. left: reasons
-    for skipped steps. rows: ledger rows to delete, or deleted. failed: an error ended the work on this
-    table; `left` has it."""
+    for skipped steps. rows: number of ledger rows to delete, or deleted. failed: an error ended the work on this table;
+    `left` contains it."""
 
     name: str
     path: str
@@ -46,7 +46,7 @@ class MaintainSummary:
 
 
 def print_maintenance(summary: MaintainSummary, console: Console | None = None) -> None:
-    """Prints what was done, or with a rehearsal would be."""
+    """Prints what was done, or in a rehearsal what would be."""
     fields = ("files", "small", "bytes", "stored_files", "stored_bytes")
     rows = []
     for table in summary.tables:

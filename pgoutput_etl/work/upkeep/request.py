@@ -10,12 +10,12 @@ from pgoutput_etl.options import NUMBER, PATTERNS, Option, Value, words
 
 STEPS = ("retention", "displaced", "optimize", "vacuum", "checkpoint")
 
-MIN_KEEP_DAYS = 7  # Delta's own limit, which stays in force
+MIN_KEEP_DAYS = 7  # Delta's own limit, which remains in force
 
 
 @dataclass(frozen=True, slots=True)
 class MaintainRequest:
-    """ledger_keep_days: displaced tables are not removed before keep_days."""
+    """ledger_keep_days: displaced tables are also kept for at least keep_days."""
 
     tables: Annotated[tuple[str, ...], Option("targets to maintain", PATTERNS)] = ("*",)
     only: Annotated[tuple[str, ...], Option(f"some of {', '.join(STEPS)} (default: all)", Value("STEP,…", words))] = (

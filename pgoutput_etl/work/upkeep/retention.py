@@ -1,6 +1,6 @@
-"""Decides which ledger rows are obsolete and when small files are compacted, without Spark.
+"""Decides, without Spark, which ledger rows are obsolete and when small files are compacted.
 
-Ledger rows that may be deleted once the batch that made them obsolete has been done for long enough:
+Ledger rows may be deleted once the batch that made them obsolete has been finished for long enough:
 
     claims                                 of batches before the last two: a run reads its own and its neighbors' claims
     quarantine                             redriven by a later batch (`redriven`)
@@ -9,8 +9,8 @@ Ledger rows that may be deleted once the batch that made them obsolete has been 
                                            and the highest by commit LSN and by time, for backfills by time
 
 All other rows are needed: batches and files record the input and the tables' versions, and a backfill needs all
-transactions of several fragments. A row with the status TRIMMED records up to which commit transactions were deleted:
-an earlier commit can no longer be distinguished from another server's, and counts as resent.
+transactions of several fragments. A row with the status TRIMMED records the commit through which transactions were
+deleted: earlier commits can't be distinguished from another server's any more, and count as resent.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pgoutput_etl.targets.swaps import suspected_swaps
 
 SMALL_FILE = 128 << 20
 
-# Below these numbers a step costs more than it gains.
+# Below these numbers, a step costs more than it gains.
 LEAST_SMALL_FILES = 50  # for OPTIMIZE, as for Delta's auto compaction
-LEAST_COMMITS = 20  # for a checkpoint: Delta itself writes one every 10 commits, unless the table has another interval
+LEAST_COMMITS = 20  # for a checkpoint: Delta writes one every 10 commits, unless the table has another interval
 
-# Ledger tables that runs only append to: Delta allows compaction at the same time.
+# Ledger tables that runs only append to, so that Delta can compact them at the same time.
 APPENDED_TO = frozenset(
     {"batches", "files", "relations", "types", "transactions", "messages", "claims", "schema_changes", "verifications"}
 )
@@ -45,8 +45,8 @@ class RetentionRule:
 
 
 def obsolete_copies(states: Mapping[int, TableState], before: Mapping[int, TableState]) -> list[TableState]:
-    """The displaced tables that may be removed: displaced long ago and not changed since. The newest one of each name
-    stays if a suspected swap rests on it. states: now; before: long enough ago."""
+    """The displaced tables that may be removed: displaced long ago and not changed since. If a suspected swap depends
+    on the newest one of a name, it stays. states: now; before: long enough ago."""
     displaced = [
         state
         for state in states.values()
@@ -59,13 +59,13 @@ def obsolete_copies(states: Mapping[int, TableState], before: Mapping[int, Table
 
 
 def last_batch_before(batches: Iterable[tuple[int, datetime]], end: datetime) -> int:
-    """The last batch that was done before a time, or 0. batches: numbers and times at which they were done."""
+    """The last batch that was finished before `end`, or 0. batches: numbers and finish times."""
     return max((number for number, done_at in batches if done_at < end), default=0)
 
 
 def retention_rules(last: int, since: int, settled_batch: int) -> tuple[RetentionRule, ...]:
     """last: the newest finished batch; since: the batch that the ledger counts from; settled_batch: the last batch that
-    was done long enough ago."""
+    has been finished for long enough."""
     rules = [
         RetentionRule("claims", "batch", min(last - 1, settled_batch + 1)),
         RetentionRule("quarantine", "redriven", settled_batch + 1),
@@ -78,10 +78,10 @@ def retention_rules(last: int, since: int, settled_batch: int) -> tuple[Retentio
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """files, bytes: number and total size of the files of a table's newest version. small: number of these files that
-    OPTIMIZE would compact. stored_…: all files on storage except the log, including those of earlier versions. expired:
-    those that the newest version doesn't use and that are old enough for VACUUM; an earlier version may still need
-    them. None where files can't be listed."""
+    """files, bytes: number and total size of the newest version's files. small: number of these that OPTIMIZE would
+    compact. stored_…: all files on storage except the log, including those of earlier versions. expired: files that the
+    newest version doesn't use and that are old enough for VACUUM, although an earlier version may still need them. None
+    where files can't be listed."""
 
     files: int
     bytes: int
@@ -92,18 +92,18 @@ class FileCounts:
 
     @property
     def may_compact(self) -> bool:
-        """True if OPTIMIZE has enough files to compact."""
+        """True if there are enough files for OPTIMIZE."""
         return (self.files if self.small is None else self.small) >= LEAST_SMALL_FILES
 
     @property
     def may_vacuum(self) -> bool:
-        """True if VACUUM may have files to remove."""
+        """True if there may be files for VACUUM to remove."""
         return self.expired is None or self.expired > 0
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file of a Delta table, without the log."""
+    """A file of a Delta table that isn't part of the log."""
 
     path: str
     size: int
@@ -111,15 +111,15 @@ class StoredFile:
 
 
 def count_files(stored: Iterable[StoredFile], current: Iterable[str], expiry: datetime) -> FileCounts:
-    """current: paths of the newest version's files, which may be spelled differently but have unique names. expiry:
-    VACUUM removes unused files that are older."""
+    """current: paths of the newest version's files, perhaps spelled differently, but with unique names. expiry: VACUUM
+    removes unused files that are older."""
     by_name = {basename(file.path): file for file in stored}
     used = {basename(path): by_name.get(basename(path)) for path in current}
     sizes = [0 if file is None else file.size for file in used.values()]
     small = sum(size < SMALL_FILE for size in sizes)
     old = [name for name, file in by_name.items() if name not in used and file.modified < expiry]
-    # The log names no deletion vectors here. A file has at most one, so only deletion vectors beyond that number must
-    # be unused.
+    # The log doesn't name deletion vectors here. A file has at most one, so any number of deletion vectors beyond that
+    # must be unused.
     vectors = sum(name.startswith("deletion_vector_") for name in old)
     expired = len(old) - vectors + max(0, vectors - len(used))
     stored_bytes = sum(file.size for file in by_name.values())
@@ -127,5 +127,5 @@ def count_files(stored: Iterable[StoredFile], current: Iterable[str], expiry: da
 
 
 def zorder_columns(key: Sequence[str]) -> tuple[str, ...]:
-    """The key's columns, or none if Delta's Z-order can't take one of their names."""
+    """The key's columns, or none if Delta can't Z-order by one of their names."""
     return () if any("." in name or "`" in name for name in key) else tuple(key)

@@ -1,12 +1,12 @@
-"""Compacts and vacuums a source's tables and its ledger, safely next to active runs.
+"""Compacts and vacuums a source's tables and ledger, safely beside active runs.
 
-Compaction changes no row, but replaces files that a MERGE may be about to change, so one of the two would fail.
-Maintenance therefore claims targets as a run does: another run waits for its end, and maintenance leaves targets alone
-while another run is active or has died within a batch. Ledger tables that are only appended to (most of them) are
-compacted at any time.
+Compaction changes no rows, but replaces files that a MERGE may be about to change, so one of the two would fail.
+Maintenance therefore claims targets as a run does: other runs wait until it ends, and it doesn't touch targets while
+another run is active or has died within a batch. Ledger tables that are only appended to (most of them) are compacted
+at any time.
 
-The ledger records the Delta version of each table after a batch. Compaction makes a new version, and a batch without
-input records it before VACUUM removes anything, so `ledger.as_of` and the next run always use the newest version.
+The ledger records each table's Delta version after a batch. Compaction makes a new version; a batch without input
+records it before VACUUM removes anything, so `ledger.as_of` and the next run always use the newest version.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LEDGER_TABLES = tuple(SCHEMAS)
 def maintain(
     spark: SparkSession, config: Config, request: MaintainRequest, progress: Progress = no_progress
 ) -> MaintainSummary:
-    """Leaves tables and ledger consistent even if it dies halfway. Raises PgoutputEtlError."""
+    """Leaves tables and ledger consistent even if it is interrupted. Raises PgoutputEtlError."""
     request.check()
     ledger = DeltaLedger.of(spark, config)
     return maintain_tables(DeltaUpkeep(spark, ledger, config.merge.parallel_tables), ledger, request, progress)
@@ -90,9 +90,10 @@ def _why_targets_are_skipped(ledger: Ledger, last: Batch, progress: Progress) ->
 
 @dataclass(slots=True)
 class _Maintenance(Prepared[MaintainSummary]):
-    """The batch of a run, which changes no row and so begins with its end: a run that dies leaves nothing to finish.
+    """The batch of a maintenance run. It changes no rows, so only its end is recorded: a run that dies leaves nothing
+    to finish.
 
-    why_skipped: how another run is active or has died, so that only steps that are safe beside it are taken.
+    why_skipped: which other run is active or has died; then only steps that are safe beside it are taken.
     """
 
     is_recorded: ClassVar[bool] = False
@@ -118,7 +119,7 @@ class _Maintenance(Prepared[MaintainSummary]):
         yield self
 
     def write(self) -> None:
-        """Compacts tables, and removes copies."""
+        """Compacts tables and removes displaced copies."""
         chosen = [] if self.why_skipped is not None else self._chosen()
         copies = self._obsolete_copies(chosen) if "displaced" in self.request.only else []
         targets = self._targets(state for state in chosen if state not in copies)
@@ -158,7 +159,8 @@ class _Maintenance(Prepared[MaintainSummary]):
         place: Callable[[T], tuple[str, str]],
         work: Callable[[T], MaintainedTable],
     ) -> list[MaintainedTable]:
-        """A table that fails is reported; the others are maintained. place: a table's name and path."""
+        """Works on tables in parallel. A table that fails is reported; the others continue. place: a table's name and
+        path."""
 
         def maintained(table: T) -> MaintainedTable:
             try:
@@ -179,7 +181,7 @@ class _Maintenance(Prepared[MaintainSummary]):
         return [state for state in written if state.path.table in places]
 
     def _targets(self, chosen: Iterable[TableState]) -> list[list[TableState]]:
-        """By Delta table, the PostgreSQL tables whose rows it has."""
+        """Groups PostgreSQL tables by the Delta table that has their rows."""
         targets: dict[Place, list[TableState]] = {}
         for state in chosen:
             targets.setdefault(state.path.table, []).append(state)
@@ -189,7 +191,7 @@ class _Maintenance(Prepared[MaintainSummary]):
         return existing
 
     def _obsolete_copies(self, chosen: Sequence[TableState]) -> list[TableState]:
-        """Readers of earlier moments reach back keep_days, so that no moment needs these."""
+        """Displaced copies that no reader needs: as-of reads reach back keep_days."""
         if not any(state.is_displaced for state in chosen):
             return []
         days = max(self.request.keep_days, self.request.ledger_keep_days)
@@ -198,7 +200,7 @@ class _Maintenance(Prepared[MaintainSummary]):
         return [state for state in obsolete_copies(self.last.tables, before) if state in chosen]
 
     def _remove(self, state: TableState) -> MaintainedTable:
-        """Removes the folder before the ledger forgets it: a run that dies in between leaves nothing behind."""
+        """Removes the folder before the ledger entry, so a run that dies in between leaves nothing behind."""
         folder, name, nothing = self.upkeep.table(state.path), _name_of_copy(state), FileCounts(0, 0, 0, 0, 0, 0)
         before = folder.measure(self._expiry) if folder.exists() else nothing
         if not self.request.execute:
@@ -211,7 +213,7 @@ class _Maintenance(Prepared[MaintainSummary]):
         return MaintainedTable(name, str(state.path), before, nothing, steps=("remove",))
 
     def _compact_target(self, states: Sequence[TableState]) -> MaintainedTable:
-        """states: of the tables that share it, mostly one."""
+        """states: the tables that share the target; usually one."""
         state = min(states, key=lambda state: state.version)
         folder, name, path = self.upkeep.table(state.path), _name(states), str(state.path.table)
         newest, operations = folder.commits_since(state.version)
@@ -238,7 +240,7 @@ class _Maintenance(Prepared[MaintainSummary]):
                 try:
                     if not folder.optimize(order):
                         steps, left = ["optimize"], ["Delta has no statistics for its key; small files are compacted"]
-                except self.upkeep.conflicts:  # of another source, if several share it
+                except self.upkeep.conflicts:  # from another source, if the table is shared
                     steps, left = [], [_CONFLICT]
                 newest, _ = folder.commits_since(state.version)
         if self.request.execute:
@@ -271,12 +273,12 @@ class _Maintenance(Prepared[MaintainSummary]):
         if not self.request.execute:
             return
         self.check_claim()
-        if rule.table == "transactions":  # before the rows are deleted, as a run may start in between
+        if rule.table == "transactions":  # before the rows are deleted, because a run may start in between
             self.ledger.transactions.record_trimmed(self.last, self.upkeep.last_obsolete_commit(rule))
         self.upkeep.delete_obsolete(rule)
 
     def _finish(self, table: MaintainedTable) -> MaintainedTable:
-        """Vacuums and checkpoints the table, after the ledger has recorded the newest versions."""
+        """Vacuums and checkpoints the table after the ledger has recorded the newest versions."""
         if table.failed:
             return table
         folder = self.upkeep.table(Place(table.path))

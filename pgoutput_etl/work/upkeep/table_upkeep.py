@@ -1,4 +1,4 @@
-"""Measures, compacts, vacuums and checkpoints a Delta table."""
+"""Measures, compacts, vacuums, and checkpoints a Delta table."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _SIZES = {
 
 _CLUSTERING = "delta.feature.clustering"
 
-_MOST_LISTED = 500  # local files that take longer to name than a Spark job
+_MOST_LISTED = 500  # local files; listing more takes longer than a Spark job
 
-# Without this, Delta 4.1 and later ignore the given hours and use the table's own retention, a week.
+# Without this, Delta 4.1 and later ignore the given hours and use the table's own retention of a week.
 _HONOR_HOURS = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false"}
 
 
@@ -56,14 +56,14 @@ def _without_console(spark: SparkSession) -> Iterator[None]:
 
 
 def versions_of_log(log: ObjectFolder) -> dict[str, int]:
-    """The version that each file of a log belongs to, by its name; a hidden file is another one's checksum."""
+    """The version of each file in a log, by file name; a hidden file is another file's checksum."""
     return {name: int(number) for name in log.names("") if (number := name.lstrip(".").split(".", 1)[0]).isdigit()}
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaFolder:
     """A Delta table. place: a path, a name in a catalog, or a tag's rows in a table that several sources share. files:
-    the paths of its data files, if they are known without Spark."""
+    the paths of its data files, if known without Spark."""
 
     spark: SparkSession
     place: Place
@@ -83,7 +83,7 @@ class DeltaFolder:
         return bool(self.files()) or is_delta_table(self.spark, self.path)
 
     def measure(self, expiry: datetime) -> FileCounts:
-        """Lists the stored files and reads the newest version's files from the log, but no data. Unity Catalog doesn't
+        """Lists stored files and reads the newest version's files from the log, but no data. Unity Catalog doesn't
         allow listing the files of a managed table, so its counts come from the log alone. expiry: as in count_files."""
         if self.path.is_in_catalog and is_platform_session():
             [detail] = delta_table(self.spark, self.path).detail().select("numFiles", "sizeInBytes").collect()
@@ -107,8 +107,8 @@ class DeltaFolder:
             yield StoredFile(row["path"], row["length"], row["modificationTime"])
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
-        """The newest version that may have changed files, and the operations of the commits after the given version,
-        without those of other sources that share the table."""
+        """The newest version that may have changed files, and the operations of commits after `version`, without those
+        of other sources that share the table."""
         commits = commits_after(self.spark, self.path, version)
         newest = max((commit.version for commit in commits if changes_files(commit.operation)), default=version)
         return newest, own_operations(self.place, commits)
@@ -124,8 +124,8 @@ class DeltaFolder:
         return next(filter(changes_files, operations), "") != "OPTIMIZE"
 
     def optimize(self, order: Sequence[str] = ()) -> bool:
-        """Compacts small files, or orders rows by the Z-order of the given columns. Changes no row. Returns False if
-        Delta has no statistics for these columns and so can't order by them."""
+        """Compacts small files, or orders rows by the Z-order of the given columns. Changes no rows. Returns False if
+        Delta has no statistics on these columns and therefore can't order by them."""
         try:
             self._optimize(order)
         except AnalysisException:
@@ -145,7 +145,7 @@ class DeltaFolder:
             (builder.executeZOrderBy(list(order)) if order else builder.executeCompaction()).collect()
 
     def vacuum(self, hours: int) -> None:
-        """Removes files that no version of the last `hours` needs; Delta enforces its minimum."""
+        """Removes files that no version of the last `hours` hours needs; Delta enforces a minimum."""
         with session_settings(self.spark, _HONOR_HOURS) as session:
             if is_connect(session):
                 session.sql(f"VACUUM {self.path.identifier} RETAIN {hours:d} HOURS").collect()
@@ -154,12 +154,12 @@ class DeltaFolder:
                 delta_table(session, self.path).vacuum(hours)
 
     def remove(self) -> str | None:
-        """Removes the table with all of its versions. Returns the reason if this Spark can't."""
+        """Removes the table with all its versions. Returns the reason if this Spark can't."""
         is_removed = remove_table(self.spark, self.path)
         return None if is_removed else f"this Spark can't remove a folder: remove {self.path} by other means"
 
     def commits_since_checkpoint(self) -> int | None:
-        """Number of commits that a reader of the log replays; None if this Spark can't tell."""
+        """The number of commits that a reader of the log must replay; None if this Spark can't tell."""
         if self._logs() is None:
             return None
         versions = versions_of_log(self.log)
@@ -167,7 +167,7 @@ class DeltaFolder:
         return sum(version > checkpoint and name.endswith(".json") for name, version in versions.items())
 
     def checkpoint(self) -> str | None:
-        """Writes a checkpoint, so that readers need not replay the log. Returns the reason if this Spark can't."""
+        """Writes a checkpoint, so readers don't have to replay the log. Returns the reason if this Spark can't."""
         logs = self._logs()
         if logs is None:
             return "this Spark can't write a checkpoint on request; Delta writes one every few commits itself"
@@ -175,14 +175,14 @@ class DeltaFolder:
         return None
 
     def _logs(self) -> JavaClass | None:
-        """Delta's DeltaLog; None without a JVM that has it."""
+        """Delta's DeltaLog class; None without a JVM that has it."""
         if is_connect(self.spark):
             return None
         found = cast(Any, self.spark)._jvm.org.apache.spark.sql.delta.DeltaLog
         return found if isinstance(found, JavaClass) else None
 
     def delete(self, condition: Column) -> None:
-        """Deletes by a MERGE with one row, the only way in a Connect session. condition: refers to columns `t.…`."""
+        """Deletes with a one-row MERGE, the only way in a Connect session. condition: refers to columns `t.…`."""
         one = self.spark.range(1).toDF("_one").alias("s")
         delta_table(self.spark, self.path).alias("t").merge(one, condition).whenMatchedDelete().execute()
 
