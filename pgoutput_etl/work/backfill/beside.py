@@ -1,4 +1,4 @@
-"""Backfill into another folder: builds tables as of a commit, beside the targets."""
+"""Backfill into another folder: builds copies of tables as of a commit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pgoutput_etl.work.kinds.rebuild import archive_rebuild
 
 @dataclass(slots=True)
 class SideBuild:
-    """Builds tables in a folder of their own. It reads the ledger but writes nothing to it."""
+    """Builds tables in a separate folder. Reads the ledger but writes nothing to it."""
 
     archive: LedgerArchive
     targets: Targets
@@ -58,7 +58,7 @@ class SideBuild:
         return backfill_summary(archive, BackfillResult(0, through, rebuilt + unchanged, files_of, plan.skipped))
 
     def _refuse_other_table(self, path: Place, oid: int) -> None:
-        """Raises RunError if the path has a table that no earlier backfill of the same table wrote."""
+        """Raises RunError if the path has a table that isn't from an earlier backfill of the same table."""
         try:
             self.targets.check_free(path, is_new=True)
         except TableError as error:

@@ -17,7 +17,7 @@ from pgoutput_etl.targets.condition import TableCondition, condition_lines
 
 @dataclass(frozen=True, slots=True)
 class BackfilledTable:
-    """how: whole or in part, and why. files, bytes: the part of the archive that has this table's changes."""
+    """how: whole or in part, and why. files, bytes: the part of the archive that has changes of this table."""
 
     table: TableSummary
     how: str
@@ -27,10 +27,10 @@ class BackfilledTable:
 
 @dataclass(frozen=True, slots=True)
 class BackfillSummary:
-    """batch: 0 if the ledger doesn't record the backfill. last_commit_lsn: the last commit that the tables have. files:
-    number of files in the archive. not_built: one line for each table that can't be built from the archive as of this
-    commit. next: the commands for tables that are still held, or have another condition. conditions: of these tables;
-    empty for copies."""
+    """batch: 0 if the ledger doesn't record the backfill. last_commit_lsn: the last commit that the tables include.
+    files: number of files in the archive. not_built: one line per table that can't be built from the archive as of this
+    commit. next: commands for tables that are still held or have another condition. conditions: of these tables; empty
+    for copies."""
 
     source: str
     batch: int

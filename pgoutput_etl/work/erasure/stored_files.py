@@ -1,4 +1,4 @@
-"""The bytes of files to erase rows from, and their records in the ledger."""
+"""The bytes of files from which rows are erased, and the files' records in the ledger."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class StoredFiles(Protocol):
     def archive(self) -> LedgerArchive: ...
 
     def read(self, path: str, landing: str | None = None) -> bytes:
-        """landing: as in map_files. Raises ArchiveError if the file is gone, or not a plain file."""
+        """landing: as in map_files. Raises ArchiveError if the file is missing or not a plain file."""
 
     def write(self, path: str, content: bytes) -> None:
-        """Readers see the old file or the new one. Raises ArchiveError for a file with hard links."""
+        """Replaces the file atomically. Raises ArchiveError for a file with hard links."""
 
     def refuse_other_names(self, path: str) -> None:
         """Raises ArchiveError for a local file with hard links: its other names would keep the old bytes."""
 
     def record(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Updates the ledger's `files`. rows: by `file`, the new values of RECORDED."""
+        """Updates the ledger's `files` table. rows: new values of RECORDED, with `file` as the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkFiles:
-    """Files on any file system that Spark reads."""
+    """Files on any file system that Spark can read."""
 
     archive: DeltaArchive
 
@@ -64,8 +64,8 @@ class SparkFiles:
         self.refuse_other_names(path)
         local = local_path(self.archive.spark, path)
         if local is not None:
-            replace_file(Path(local), content, PUBLIC)  # with the permissions that it has
-            checksum = Path(local).with_name(f".{Path(local).name}.crc")  # Hadoop's, of the old content
+            replace_file(Path(local), content, PUBLIC)  # keeps its permissions
+            checksum = Path(local).with_name(f".{Path(local).name}.crc")  # written by Hadoop, of the old content
             checksum.unlink(missing_ok=True)
         else:
             folder, _, name = path.rpartition("/")

@@ -1,7 +1,7 @@
-"""Applies new files again and again, in one session that stays warm: `apply --follow`.
+"""Applies new files again and again, in one warm session: `apply --follow`.
 
-Each look is a run of its own: it claims each batch, and between two looks any other run may work on the source. A look
-that meets another run leaves the rest to it.
+Each poll is a separate run that claims each of its batches. Between two polls, any other run may work on the source. If
+another run is active, the poll leaves the work to it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from pgoutput_etl.work.files.summary import found_nothing
 from pgoutput_etl.work.upkeep.request import MaintainRequest
 from pgoutput_etl.work.upkeep.run import maintain
 
-MOST_TRANSACTIONS = 100_000  # the most in a batch of several files, unless the configuration has a limit
+MOST_TRANSACTIONS = 100_000  # in a batch of several files, unless a limit is configured
 
-BATCHES_PER_UPKEEP = 100  # each one adds a small file to most of the ledger's tables, and a look reads them all
+BATCHES_PER_UPKEEP = 100  # each one adds a small file to most of the ledger's tables, and every poll reads them all
 
-_LEDGER_INTERVAL = 600  # seconds between looks at the ledger while nothing lands: a run may have died in a batch
+_LEDGER_INTERVAL = 600  # seconds between reads of the ledger while nothing lands: a run may have died within a batch
 
-_NAP = 0.1  # seconds; a signal does not cut a sleep short
+_NAP = 0.1  # seconds; a signal doesn't interrupt a longer sleep
 
 
 @contextmanager
 def stop_signal(progress: Progress) -> Iterator[Callable[[], bool]]:
-    """Within the context, the first SIGTERM only makes the yielded function return True; the second one ends the
+    """Within the context, the first SIGTERM only makes the yielded function return True; the second ends the
     process."""
     received: list[int] = []
 
@@ -62,7 +62,7 @@ def stop_signal(progress: Progress) -> Iterator[Callable[[], bool]]:
 
 @dataclass(frozen=True, slots=True)
 class FollowReport:
-    """batches: applied by this process. last: the last look's summary; None before the first look."""
+    """batches: number applied by this process. last: the last poll's summary; None before the first poll."""
 
     batches: int
     last: RunSummary | None
@@ -72,7 +72,7 @@ class FollowReport:
         return 0 if self.last is None else self.last.exit_code
 
     def to_json(self) -> str:
-        """One line, the last of several: `batch_json` has one for each batch."""
+        """One line, after a line from `batch_json` for each batch."""
         last = {} if self.last is None else {"batch": self.last.batch, "lsn": format_lsn(self.last.last_commit_lsn)}
         return json.dumps({"stopped": True, "batches": self.batches, **last, "exit_code": self.exit_code})
 
@@ -85,8 +85,8 @@ class FollowReport:
 
 @dataclass(slots=True)
 class Follower:
-    """seconds: from the beginning of one look to the beginning of the next. report: called with each applied batch.
-    keep_up: compacts the ledger. load_missing: loads the rows of tables that appeared without them, if configured."""
+    """seconds: from the start of one poll to the start of the next. report: called with each applied batch. keep_up:
+    compacts the ledger. load_missing: loads the rows of tables that appeared without them, if configured."""
 
     world: World
     watch: Watch
@@ -100,7 +100,7 @@ class Follower:
     batches: int = 0
 
     def follow(self) -> FollowReport:
-        """Looks again and again until the watch stops it. Raises PgoutputEtlError, except if another run is at work."""
+        """Polls until the watch stops it. Raises PgoutputEtlError, except if another run is active."""
         while not self.watch.is_stopping():
             began = time.monotonic()
             self.look()
@@ -109,7 +109,7 @@ class Follower:
         return FollowReport(self.batches, self.last)
 
     def look(self) -> None:
-        """Applies new files once. If another run is at work on them, leaves them to it."""
+        """Polls once: applies new files, unless another run is active."""
         config = self.world.config
         with RunRecorder(config.source.name, config.metrics, config.notify, is_look=True) as recorder:
             try:
@@ -161,7 +161,7 @@ def follow(
     progress: Progress = no_progress,
 ) -> FollowReport:
     """Applies new files every `seconds` seconds, until `is_stopping`. report: called with each batch. Raises
-    PgoutputEtlError, except if another run is at work."""
+    PgoutputEtlError, except if another run is active."""
     limit = config.merge.max_transactions or MOST_TRANSACTIONS
     config = replace(config, merge=replace(config.merge, max_transactions=limit))
     watch = Watch(progress, is_stopping=is_stopping)

@@ -1,9 +1,8 @@
-"""Checks a server, a slot and an archive before an initial load, without Spark.
+"""Checks a server, a slot, and an archive before an initial load, without Spark.
 
-Rows and archive fit together if the slot existed when the rows were taken: then every commit is in one of them. A slot
-doesn't store where it began, but its beginning is at or before its confirmed LSN and at or before the archive's first
-commit. Rows as of one of these LSNs or later are therefore safe, and so are rows as of the LSN that the slot's creation
-returned.
+Rows and archive fit together if the slot existed when the rows were read: then every commit is in one of them. A slot
+doesn't store where it began, but it began at or before its confirmed LSN, and at or before the archive's first commit.
+Rows as of one of these LSNs or later are therefore safe, and so are rows as of the LSN that creating the slot returned.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from pgoutput_etl.work.snapshot.steps import DEFAULT_NAME, Commands, LoadStep
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 
-_NAMED = 5  # tables to name in a line
+_NAMED = 5  # tables to name in one line
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A line of the checklist. status: ok, note or problem. loses_rows: a load would lose rows. steps: that solve the
+    """A line of the checklist. status: ok, note, or problem. loses_rows: a load would lose rows. steps: solve the
     problem."""
 
     status: str
@@ -41,7 +40,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The LSNs of the archive's first and last applied commits; None without any."""
+    """The LSNs of the archive's first and last applied commits; None if there are none."""
 
     first: int | None
     last: int | None
@@ -50,8 +49,8 @@ class Coverage:
 def order_problem(
     lsn: int, slot_lsn: int | None, confirmed: int | None, first_commit: int | None, apply: str
 ) -> str | None:
-    """The reason why rows as of an LSN may be older than the slot, or None. slot_lsn: returned by the slot's creation;
-    confirmed: by its receiver. apply: the command that applies what has landed."""
+    """The reason why rows as of an LSN may be older than the slot, or None. slot_lsn: returned when the slot was
+    created; confirmed: by its receiver. apply: the command that applies landed files."""
     if slot_lsn is not None:
         if lsn >= slot_lsn:
             return None
@@ -77,7 +76,7 @@ def order_problem(
 
 @dataclass(frozen=True, slots=True)
 class Checklist:
-    """skips: True for a table that the configuration skips. key_of: the key of a table, empty for a bag."""
+    """skips: True for a table that the configuration skips. key_of: a table's key, empty for a bag."""
 
     server: SourceServer
     request: SnapshotRequest
@@ -101,7 +100,8 @@ class Checklist:
 
     @property
     def slots(self) -> list[ReplicationSlot]:
-        """The named slot, or every permanent pgoutput slot of the database that is not lost, or else the lost ones."""
+        """The named slot; otherwise every permanent pgoutput slot of the database that isn't lost; otherwise the lost
+        ones."""
         slots = self.server.slots
         if self.request.slot is not None:
             return [slot for slot in slots if slot.name == self.request.slot]
@@ -154,7 +154,7 @@ class Checklist:
         yield Check(PROBLEM, "user", f"{user} lacks REPLICATION, so it can't export a snapshot", (step,))
 
     def _sender_settings(self) -> Iterator[Check]:
-        """Notes, because nothing shows whether the receiver's environment overrules these settings."""
+        """Only notes, because the receiver's environment may override these settings."""
         database = self.server.database
         for role, settings in sorted(self.server.sender_settings.items()):
             for found in unsuitable_settings(settings, self.server.version, self.server.encoding):
@@ -189,7 +189,8 @@ class Checklist:
                 yield Check(OK, "publication", name)
 
     def _publication_steps(self, name: str) -> tuple[LoadStep, ...]:
-        """An existing slot can't decode, or omits, changes from before its publication existed, so it is made again."""
+        """An existing slot can't decode, or omits, changes from before its publication existed, so it is created
+        again."""
         tables = [t for t in self.wanted if t.is_logged and not t.is_partition]
         every = [t for t in self.server.tables if t.is_logged and not t.is_partition]
         content = "ALL TABLES" if tables == every else f"TABLE {', '.join(map(_sql_name, tables))}"
@@ -262,7 +263,7 @@ class Checklist:
             yield Check(NOTE, "replica identity", f"FULL, so rows are matched by all their values: {_names(full)}")
 
     def _unsent_keys(self, tables: Sequence[SourceTable]) -> Iterator[Check]:
-        """Before PostgreSQL 18, UPDATE and DELETE go on under a key with generated columns, which are not sent."""
+        """Before PostgreSQL 18, UPDATE and DELETE are allowed with a key of generated columns, which are not sent."""
         for table in (table for table in tables if table.described):
             parts = table.published_by(self.request.publications)
             sent = [set(table.columns if p["columns"] is None else p["columns"]) for p in parts]
@@ -277,7 +278,7 @@ class Checklist:
                 yield Check(PROBLEM, "replica identity", text)
 
     def _partition_identities(self, tables: Sequence[SourceTable]) -> Iterator[Check]:
-        """Through a published root, an old tuple has the columns of the partition's replica identity."""
+        """If the root is published, an old tuple has the columns of the partition's replica identity."""
         for root, *others in (table.described for table in tables if table.described):
             partitions = of_columns(others, root)
             try:
