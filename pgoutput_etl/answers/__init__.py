@@ -1,1 +1,2 @@
-"""What only reads: a source's state, its rows at a moment, how they differ from the server's, and SQL made of them."""
+"""Read-only jobs: a source's state, its rows as of a commit, their differences from the server's, and SQL to undo
+changes."""

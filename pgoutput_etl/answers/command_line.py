@@ -1,4 +1,4 @@
-"""The command lines that reports and errors tell their readers to run."""
+"""The command lines that reports and errors suggest."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _WITHOUT_CONFIG = ("inspect", "show")
 
 def job_line(config: Config, job: str, *options: str) -> str:
     """A job's command line, quoted for a shell, with this run's configuration if the job takes one. An option replaces
-    the configuration's list in source.ignore, so it has its names, too."""
-    from pgoutput_etl.landing.selection import also_ignoring  # takes a moment: not for checks of a command line
+    the configuration's source.ignore, so it repeats the names in it."""
+    from pgoutput_etl.landing.selection import also_ignoring  # slow to import: not for checks of a command line
 
     own = () if job in _WITHOUT_CONFIG else config.options
     return shlex.join((*job_words(job), *own, *(also_ignoring(option, config.source.ignore) for option in options)))
@@ -28,19 +28,19 @@ def show_line(path: str) -> str:
 
 
 def seen_from_here(path: str) -> str:
-    """The path from the working folder on, if it is below."""
+    """The path relative to the working folder, if it is below it."""
     here = f"{Path.cwd()}/"
     return f"./{path.removeprefix(here)}" if path.startswith(here) else path
 
 
 def job_words(job: str) -> tuple[str, ...]:
-    """Names a job the way this process was started: with spark-submit.sh in a clone, otherwise as an installed
+    """The words that run a job, as this process was started: with spark-submit.sh in a clone, otherwise as an installed
     command."""
     return ("./spark-submit.sh", f"jobs/{job}.py") if _is_in_clone() else ("pgoutput-etl", job)
 
 
 def example_line(example: str) -> str:
-    """An example for a clone after `make demo`, in the way this process was started."""
+    """An example for a clone after `make demo`, as this process was started."""
     if _is_in_clone():
         return example
     line = re.sub(r"(?:\./spark-submit\.sh|python) jobs/(\w+)\.py", r"pgoutput-etl \1", example)

@@ -42,7 +42,7 @@ def schema_commands_json(commands: Sequence[SchemaCommand]) -> str:
 
 
 def print_report(report: ArchiveReport, console: Console | None = None) -> None:
-    """Prints what files contain."""
+    """Prints the contents of files."""
     print_parts([*_heading(report), _files(report.files), _relations(report.relations)], console)
     print_parts([line for relation in report.relations for line in _versions(relation)], console, soft_wrap=True)
     biggest = _transactions("Biggest transactions", report.biggest)

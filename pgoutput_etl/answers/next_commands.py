@@ -1,4 +1,4 @@
-"""The commands that resolve what a run reports: held tables, quarantined bytes, refused files, tables ahead.
+"""The commands that resolve problems that a run reports: held tables, quarantined bytes, refused files, tables ahead.
 
 docs/runbook.md has the same list.
 """
@@ -29,7 +29,7 @@ ACCEPT_GAP = ("apply", "--set", "source.gaps=accept")
 
 @dataclass(frozen=True, slots=True)
 class NextCommand:
-    """reason: the state that the command resolves, and what to do first. command: quoted for a shell."""
+    """reason: the problem that the command resolves, and what to do first. command: quoted for a shell."""
 
     reason: str
     command: str
@@ -37,9 +37,9 @@ class NextCommand:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The data that a run could not apply. held: reasons by table. ahead: LSNs of snapshots by table. conditions: of
-    tables; those of held ones count only in `held`. swapped: names of tables that other tables seem to be renamed
-    to."""
+    """Data that a run could not apply. held: reasons by table. ahead: LSNs of snapshots by table. conditions: of
+    tables; those of held tables are only in `held`. swapped: names of tables to which others seem to have been
+    renamed."""
 
     held: Mapping[str, str]
     damages: Collection[str] = ()
@@ -52,7 +52,7 @@ class Findings:
 
 
 def next_commands(config: Config, findings: Findings) -> tuple[NextCommand, ...]:
-    """Each command once, in the order in which to run them."""
+    """The commands, each once, in the order in which to run them."""
     reasons: dict[str, list[str]] = {}
     server = config.source.server_url
     for reason, job in (*_steps(findings, server), *_mending_steps(findings, server)):
@@ -77,7 +77,7 @@ def next_lines(commands: Iterable[NextCommand]) -> list[str]:
 
 
 def _steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Reasons, each with a job and its options. server: its URL."""
+    """Reasons, each with a job and its options. server: a URL."""
     loaded_alone = {why: tables for kind, why in _LOADED_ALONE.items() if (tables := _held_by(findings, kind))}
     rebuilt_alone = {why: tables for kind, why in _REBUILT_ALONE.items() if (tables := _held_by(findings, kind))}
     alone = (*loaded_alone.values(), *rebuilt_alone.values())
@@ -114,7 +114,7 @@ def _held_by(findings: Findings, kind: ReasonKind) -> list[str]:
 
 
 def _mending_steps(findings: Findings, server: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """For tables that differ from the server's although they are applied."""
+    """Steps for tables that differ from the server's although all changes are applied."""
     conditions = findings.conditions
     if findings.swapped:
         yield _SWAPPED, snapshot_of(sorted(findings.swapped), server)
@@ -152,7 +152,7 @@ def _dropping(replaced: Iterable[TableCondition]) -> str:
 
 
 def snapshot_of(tables: Iterable[str], server: str) -> tuple[str, ...]:
-    """The job and its options. server: its URL, for libpq or JDBC."""
+    """The snapshot job and its options. server: a URL, for libpq or JDBC."""
     return "snapshot", "--tables", patterns_of(tables), "--server", server_url(server)
 
 
@@ -234,7 +234,7 @@ _RENAMED = (
 _WITHOUT_PREPARE = "If a file is missing, load snapshots of the tables that it changed. If none is, accept the commits:"
 
 
-# What to do about tables that are rebuilt from the archive, one by one
+# Steps for tables that are rebuilt from the archive, one by one
 _REBUILT_ALONE = {
     ReasonKind.NOT_UTF8: _NOT_UTF8,
     ReasonKind.UNDECLARED: _UNDECLARED,
@@ -242,7 +242,7 @@ _REBUILT_ALONE = {
     ReasonKind.SKIPPED: _NO_LONGER_SKIPPED,
 }
 
-# What to do about tables that a snapshot mends
+# Steps for tables that a snapshot repairs
 _LOADED_ALONE = {
     ReasonKind.ON_SERVER: _FROM_SERVER,
     ReasonKind.NEW_TYPE: _RETYPED,

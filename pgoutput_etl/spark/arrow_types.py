@@ -1,6 +1,6 @@
-"""Converts types between Arrow and Spark with Spark's own functions, alike in all Spark versions.
+"""Converts types between Arrow and Spark with Spark's own functions, the same way in all Spark versions.
 
-Without `prefer_timestamp_ntz`, Spark before 4.2 reads a timestamp without a zone as one with a zone.
+Without `prefer_timestamp_ntz`, Spark before 4.2 reads a timestamp without time zone as one with a time zone.
 """
 
 from __future__ import annotations

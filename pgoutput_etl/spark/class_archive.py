@@ -1,8 +1,8 @@
-"""Keeps the classes of Spark as this machine's JVM has parsed and verified them, so that its next start is faster.
+"""Caches Spark's classes as parsed and verified by this machine's JVM, so that the next JVM starts faster.
 
-A job's JVM starts and ends with the job, and an eighth of a small run's processor time was for loading the same classes
-again. Java calls such a file an archive for class data sharing (`java -XX:SharedArchiveFile`). It
-ignores an archive that doesn't fit its version, its jars, or its settings.
+Each job starts a JVM, and a small run spent an eighth of its processor time on loading the same classes again. Java
+calls such a file a class data sharing archive (`java -XX:SharedArchiveFile`). It ignores an archive that doesn't match
+its version, jars, or settings.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any, cast
 from pgoutput_etl.cache_folders import cache_folders
 from pgoutput_etl.console import Progress
 
-_QUIET = "-Xlog:cds=off,cds+dynamic=off,class+path=off"  # instead of lines on standard output about each jar or class
+_QUIET = "-Xlog:cds=off,cds+dynamic=off,class+path=off"  # otherwise, Java prints lines about jars and classes
 
 _UNUSED = 30 * 24 * 3600  # seconds after which another version's archive is deleted
 
-_WANTED = "pgoutput_etl.classes"  # the JVM's property with the file that it could write
+_WANTED = "pgoutput_etl.classes"  # the JVM property that names the file to write
 
 
 def class_options(spark_home: str, java_version: str, java_options: str) -> list[str]:
-    """The JVM's options to use its archive, or to be able to write one.
+    """The JVM options to use its archive, or to be able to write one.
 
-    The first start leaves an empty file, and the next one that finds it writes the archive: where each run begins with
-    an empty disk, as in a container, an archive would only cost time. java_version: all that `java -version` prints.
-    java_options: what the user has set.
+    The first start only leaves an empty file, and the next start that finds it writes the archive: where each run
+    begins with an empty disk, as in a container, writing an archive would be wasted time. java_version: the whole
+    output of `java -version`. java_options: set by the user.
     """
     if any(name in java_options for name in ("-Xshare", "SharedArchiveFile", "ArchiveClassesAtExit")):
         return []
@@ -39,7 +39,7 @@ def class_options(spark_home: str, java_version: str, java_options: str) -> list
         archive = cache_folders()[-1] / f"classes-{hashlib.sha256(key).hexdigest()[:32]}.jsa"
         archive.parent.mkdir(parents=True, exist_ok=True)
         is_first = not archive.exists()
-        archive.touch()  # is in use
+        archive.touch()  # marks it as used
         if archive.stat().st_size:
             return [_QUIET, f'-XX:SharedArchiveFile="{archive}"']
         if not is_first:
@@ -48,13 +48,13 @@ def class_options(spark_home: str, java_version: str, java_options: str) -> list
 
 
 def keep_classes(progress: Progress) -> None:
-    """Writes the archive of a JVM that was started without one: some seconds, and 150 to 200 MB. Without it, jobs only
-    start more slowly, so nothing is raised."""
+    """Writes the archive of a JVM that was started without one, which takes a few seconds and 150 to 200 MB. Raises
+    nothing, because without it jobs only start more slowly."""
     archive = _wanted()
     if archive is None or _is_written(archive):
         return
     unfinished = archive.with_name(f"{archive.name}.{secrets.token_hex(8)}")
-    with suppress(Exception):  # a full disk, a read-only home, another vendor's JVM
+    with suppress(Exception):  # such as a full disk, a read-only home, or another vendor's JVM
         progress("keeping Java's classes, from which the next job starts faster")
         _dump(str(unfinished))
         _delete_unused(archive.parent)
@@ -64,7 +64,7 @@ def keep_classes(progress: Progress) -> None:
 
 
 def _is_written(archive: Path) -> bool:
-    """True after a first source of the same process, too."""
+    """True also if an earlier source in this process wrote it."""
     with suppress(OSError):
         return archive.stat().st_size > 0
     return False
@@ -77,7 +77,7 @@ def _wanted() -> Path | None:
 
 
 def _gateway() -> Any:
-    """None without a JVM, as in a client of Spark Connect."""
+    """None without a JVM, as in a Spark Connect client."""
     try:
         from pyspark import SparkContext
     except ImportError:
@@ -86,8 +86,8 @@ def _gateway() -> Any:
 
 
 def _dump(file: str) -> None:
-    """As `jcmd PROCESS VM.cds dynamic_dump FILE` does, which a JRE lacks. The class of Java's own implementation is
-    not accessible, so the method is called by reflection. It prints a line, which nobody needs."""
+    """Does what `jcmd PROCESS VM.cds dynamic_dump FILE` does, but a JRE has no jcmd. Java's implementation class is not
+    accessible, so the method is called by reflection. It prints a line, which is suppressed."""
     gateway = _gateway()
     java, io = gateway.jvm.java.lang, gateway.jvm.java.io
 

@@ -1,4 +1,4 @@
-"""Sessions of a Spark Connect server, whose client has no JVM and can't change the server's own settings."""
+"""Sessions of a Spark Connect server. Its client has no JVM and can't change the server's own settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REMOTE = "spark.remote"
 
 _TIMEOUT = 60  # seconds
 
-# Storage settings are often secret and have no effect in a session. Spark rejects a master together with a server.
+# Storage settings are often secret, and have no effect in a session. Spark rejects a master along with a server.
 _NOT_SENT = ("spark.hadoop.", "spark.master")
 
 
@@ -37,19 +37,20 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """A DataFrame with an explicit schema: a Connect client needs it for an empty table, and Spark for timestamps
-    without a zone."""
+    """A DataFrame with an explicit schema, which a Connect client needs for an empty table, and Spark for timestamps
+    without a time zone."""
     if table.num_rows:
-        # Spark stops at an empty batch, and refuses slices of lists with NULLs, which `take` copies.
+        # Spark stops at an empty batch, and rejects slices of lists with NULLs, which `take` copies.
         batches = [b.take(pa.array(range(b.num_rows))) for b in table.to_batches() if b.num_rows]
         table = pa.Table.from_batches(batches, table.schema)
     return spark.createDataFrame(table, spark_schema(table.schema))
 
 
 def connect(url: str, app_name: str, settings: Mapping[str, str], required: Iterable[str]) -> SparkSession:
-    """A session with these settings, whose workers have this package. required: keys to warn about if not set.
+    """A session with these settings, whose workers have this package. required: keys to warn about if the server
+    doesn't accept them.
 
-    Raises ConfigError for an invalid URL or without a Connect client, RunError if no server answers.
+    Raises ConfigError for an invalid URL or if there is no Connect client, and RunError if no server answers.
     """
     _check_server(url)
     builder = SparkSession.builder.appName(app_name).config(REMOTE, url)
@@ -59,8 +60,8 @@ def connect(url: str, app_name: str, settings: Mapping[str, str], required: Iter
     with catch_warnings():
         simplefilter("ignore")  # a page of Java for each setting that can't be set
         spark = builder.getOrCreate()
-    import_module("delta.connect")  # makes Delta's conflicts arrive as Delta's exceptions
-    # A server accepts session settings only; memory, jars and storage credentials are fixed at its start.
+    import_module("delta.connect")  # turns Delta's conflicts into Delta's exceptions
+    # A server only accepts session settings; memory, jars, and storage credentials are fixed when it starts.
     current = spark.conf.getAll
     unset = sorted({key for key in required if key != REMOTE and current.get(key) != settings.get(key)})
     if unset:
@@ -71,7 +72,7 @@ def connect(url: str, app_name: str, settings: Mapping[str, str], required: Iter
 
 
 def _check_server(url: str) -> None:
-    """Spark's client itself would retry silently for ten minutes."""
+    """Fails early: Spark's client would silently retry for ten minutes."""
     try:
         import grpc
         from pyspark.sql.connect.client import DefaultChannelBuilder

@@ -1,7 +1,8 @@
-"""Commands on Delta tables, in any session. A place is a path, a table's name in a catalog, or a tag's rows in either.
+"""Commands on Delta tables, in any kind of session. A place is a path, a table's name in a catalog, or a tag's rows in
+either.
 
-`delta.tables.DeltaTable` needs a JVM in this process, or Delta's plugin in a Spark Connect server. Servers without the
-plugin have equivalents: DataFrame.mergeInto and a few SQL commands.
+`delta.tables.DeltaTable` needs a JVM in this process, or Delta's plugin in a Spark Connect server. For servers without
+the plugin there are equivalents: DataFrame.mergeInto and a few SQL commands.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _NO_TABLE = {
 
 
 def is_delta_table(spark: SparkSession, place: Place) -> bool:
-    """For a tag's rows: whether the table with them exists."""
+    """For a place with a tag: True if the shared table exists."""
     if place.is_in_catalog:
         return is_in_catalog(spark, place) and _format(spark, place) == "delta"
     if not is_connect(spark):
@@ -56,7 +57,7 @@ def is_in_catalog(spark: SparkSession, place: Place) -> bool:
 
 
 def _format(spark: SparkSession, place: Place) -> str | None:
-    """None for a view."""
+    """The table's format; None for a view."""
     known = catalog_table(spark, place)
     if known is not None:
         return str(known.provider().get()) if known.provider().isDefined() else None
@@ -67,7 +68,7 @@ def _format(spark: SparkSession, place: Place) -> str | None:
 
 
 def catalog_table(spark: SparkSession, place: Place) -> Any | None:
-    """Spark's CatalogTable, of a table or view in its own catalog. None for others, and where Spark can't tell."""
+    """Spark's CatalogTable for a table or view in Spark's own catalog. None otherwise, and where Spark can't tell."""
     catalog, schema, name = place.catalog_names
     if catalog != _OWN_CATALOG or is_connect(spark) or is_platform_session():
         return None
@@ -90,7 +91,7 @@ def _tagged(rows: DataFrame, tag: Mapping[str, str]) -> DataFrame:
 
 
 def has_tag(tag: Mapping[str, str], alias: str = "") -> Column:
-    """The condition that a row has the tag's values. alias: of the row, with a dot."""
+    """A condition: the row has the tag's values. alias: of the row, with a dot."""
     return reduce(and_, (F.col(alias + quoted(name)) == F.lit(value) for name, value in tag.items()))
 
 
@@ -104,8 +105,8 @@ def _read(spark: SparkSession, place: Place, version: int | None) -> DataFrame:
 
 
 def files_left(table: DataFrame, rows: DataFrame) -> int | None:
-    """Number of a Delta table's files that may have `rows`, a subset of its rows, by the files' statistics. Reads no
-    file. None if Spark can't tell: the table is cached, or not read by Delta."""
+    """The number of a Delta table's files that may contain `rows`, a subset of its rows, judging by file statistics.
+    Reads no file. None if Spark can't tell: the table is cached, or isn't read by Delta."""
     if is_connect(table.sparkSession):
         left = len(rows.inputFiles())
         return left if left or table.inputFiles() else None
@@ -122,21 +123,22 @@ def save(writer: Any, place: Place) -> None:
 
 
 def make_schema(spark: SparkSession, place: Place) -> None:
-    """Creates the schema of a catalog's table unless it exists: a user may lack the right to create schemas."""
+    """Creates the schema of a catalog's table unless it exists; a user may lack the right to create existing
+    schemas."""
     schema = place.catalog_schema
     if not spark.catalog.databaseExists(schema):
         spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
 
 
 def folder_of(spark: SparkSession, place: Place) -> str:
-    """The folder of the table's files."""
+    """The folder that contains the table's files."""
     if not place.is_in_catalog:
         return place.name
     return str(delta_table(spark, place).detail().select("location").collect()[0][0])
 
 
 def remove_table(spark: SparkSession, path: Place) -> bool:
-    """Deletes the folder of a table that no catalog has. Returns False where Hadoop's file system can't be called."""
+    """Deletes the folder of a table that is not in a catalog. Returns False if Hadoop's file system can't be called."""
     if is_connect(spark) or is_platform_session():
         return False
     session = cast(Any, spark)
@@ -146,7 +148,7 @@ def remove_table(spark: SparkSession, path: Place) -> bool:
 
 
 def delta_table(spark: SparkSession, place: Place) -> DeltaTable:
-    """In a Connect session, and for a tag's rows, a substitute with the methods that this package uses."""
+    """The DeltaTable; in a Connect session, and for a tag's rows, a substitute with the methods used here."""
     if is_connect(spark):
         table = cast(DeltaTable, _ConnectTable(spark, place.table))
     else:
@@ -156,7 +158,7 @@ def delta_table(spark: SparkSession, place: Place) -> DeltaTable:
 
 @dataclass(frozen=True, slots=True)
 class _TaggedRows:
-    """A tag's rows as a table of its own. Its history and its details are those of the whole table."""
+    """A tag's rows as a separate table. Its history and details are those of the whole table."""
 
     table: DeltaTable
     tag: Mapping[str, str]
@@ -187,7 +189,7 @@ class _TaggedRows:
 
 @dataclass(frozen=True, slots=True)
 class _TaggedMerge:
-    """builder: of the whole table; its condition has the tag's values."""
+    """builder: the whole table's; its condition includes the tag's values."""
 
     builder: Any
     tag: Mapping[str, str]
@@ -229,14 +231,14 @@ class _ConnectTable:
     def delete(self, condition: Column | None = None) -> None:
         if condition is None:
             self._command("DELETE FROM")
-        else:  # SQL's DELETE takes no Column
+        else:  # SQL's DELETE doesn't accept a Column
             self.merge(self.spark.range(1).toDF("_one"), condition).whenMatchedDelete().execute()
 
     def restoreToVersion(self, version: int) -> None:  # noqa: N802
         self._command("RESTORE TABLE", f"TO VERSION AS OF {version}")
 
     def update(self, condition: Column, values: Mapping[str, Column]) -> None:
-        """A MERGE with one row, because SQL's UPDATE takes no Column."""
+        """A one-row MERGE, because SQL's UPDATE doesn't accept a Column."""
         self.merge(self.spark.range(1).toDF("_one"), condition).whenMatchedUpdate(values).execute()
 
     def merge(self, source: DataFrame, condition: Column) -> _ConnectMerge:
@@ -266,7 +268,7 @@ class _ConnectMerge:
         return replace(self, clauses=[*self.clauses, (action, condition, values)])
 
     def execute(self) -> None:
-        """mergeInto takes its target by name: a view with the alias that qualifies the columns."""
+        """mergeInto takes its target by name: a view whose alias qualifies the columns."""
         name = self.table.name
         self.table.toDF().createOrReplaceTempView(name)
         try:

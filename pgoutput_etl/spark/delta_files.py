@@ -1,6 +1,6 @@
-"""The files of a small table, without a Spark job: Delta lists them in the checksum file beside the log.
+"""The files of a small table, without a Spark job: Delta lists them in the checksum file next to the log.
 
-As in delta_log.py, these classes are not part of Delta's API: without them nothing is known.
+As in delta_log.py, these classes are not part of Delta's API: if they differ, functions return None.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pgoutput_etl.spark.platform import local_path
 class DeltaFiles:
     """A version of a table.
 
-    local: the folder, if it is on this machine. schema: Delta's, as JSON. features: the names of the table's.
+    local: its folder, if it is on this machine. schema: Delta's, as JSON. features: names of the table's features.
     properties: its configuration. files: its `add` actions (Delta's protocol, *Add File and Remove File*).
     """
 
@@ -50,7 +50,7 @@ class DeltaFiles:
 
     @classmethod
     def of(cls, spark: SparkSession, log: Any, of: Any, files: tuple[Action, ...], version: int) -> DeltaFiles:
-        """log: Delta's DeltaLog. of: a snapshot of Delta's, or a transaction, with this version and these files."""
+        """log: Delta's DeltaLog. of: a Delta snapshot or transaction with this version and these files."""
         metadata = json.loads(of.metadata().json())["metaData"]
         folder = str(log.dataPath().toString())
         return cls(
@@ -75,7 +75,7 @@ class DeltaFiles:
 
 
 def open_files(spark: SparkSession, place: Place, most: int) -> DeltaFiles | None:
-    """The newest version. None unless the log's checksum files show all of its files, and that they have at most `most`
+    """The newest version. None unless the log's checksum files list all of its files, with a total of at most `most`
     bytes."""
     return of_log(spark, place, partial(_opened, spark, most))
 
@@ -97,8 +97,9 @@ def names_of_files(spark: SparkSession, place: Place) -> list[str] | None:
 
 
 def known_files(spark: SparkSession, log: Any, snapshot: Any, most: int | None = None) -> tuple[Action, ...] | None:
-    """The `add` actions of a snapshot's files, from the newest checksum file that has them, and the commits since:
-    ALTER TABLE leaves them out. None if there is none, or if they have more than `most` bytes. log: Delta's DeltaLog.
+    """The `add` actions of a snapshot's files, from the newest checksum file that has them and the commits since then;
+    checksum files after an ALTER TABLE lack them. None if no such file exists, or for more than `most` bytes. log:
+    Delta's DeltaLog.
     """
     newest = snapshot.checksumOpt()
     if most is not None and not (newest.isDefined() and newest.get().tableSizeBytes() <= most):

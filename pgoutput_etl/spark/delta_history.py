@@ -1,4 +1,4 @@
-"""Recognizes commits in a Delta table's history: whose they are, and whether they leave rows or files unchanged."""
+"""Classifies commits in a Delta table's history: who made them, and whether they changed rows or files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VACUUM = frozenset({"VACUUM START", "VACUUM END"})
 
 _LAYOUT = frozenset({"CLUSTER BY", "SET TBLPROPERTIES", "UNSET TBLPROPERTIES"})
 
-# The commits of DROP FEATURE (load/layout.py)
+# Commits made by DROP FEATURE (load/layout.py)
 _WITHOUT_FEATURE = frozenset({"DROP FEATURE", "Deletion Vector Tombstones", "Empty Commit"})
 
 _REWRITES_FILES = frozenset({"OPTIMIZE", "REORG", "REMOVE COLUMN MAPPING"})
@@ -34,24 +34,24 @@ def is_as_recorded(operations: Iterable[str]) -> bool:
 
 
 def changes_files(operation: str) -> bool:
-    """True if a commit's version may have other files than the previous one."""
+    """True if the commit may have changed the set of files."""
     return operation not in _VACUUM | _LAYOUT | _WITHOUT_FEATURE
 
 
 def operations_since(spark: SparkSession, place: Place, version: int) -> list[str]:
-    """The operations of the commits after a version, newest first; in a shared table without those of any source that
-    shares it, which change only rows with its own tag."""
+    """The operations of the commits after a version, newest first. For a shared table, without those of the sources
+    that share it, because each changes only rows with its own tag."""
     return own_operations(place, commits_after(spark, place, version))
 
 
 def is_written_by_runs(spark: SparkSession, place: Place, version: int, last: int) -> bool:
-    """True if every commit after a version, through `last`, is a run's, or leaves the rows as they are."""
+    """True if every commit after `version`, through `last`, was made by a run or leaves the rows unchanged."""
     commits = [commit for commit in commits_after(spark, place, version) if commit.version <= last]
     return len(commits) == last - version and is_as_recorded(_foreign_operations(commits))
 
 
 def own_operations(place: Place, commits: Iterable[DeltaCommit]) -> list[str]:
-    """As `operations_since`, of these commits."""
+    """Like `operations_since`, for these commits."""
     if not place.tag:
         return [commit.operation for commit in commits]
     return _foreign_operations(commits)
@@ -71,20 +71,20 @@ def commits_after(spark: SparkSession, place: Place, version: int) -> list[Delta
 
 
 def history_of(spark: SparkSession, place: Place, limit: int | None = None) -> list[DeltaCommit]:
-    """The commits that Delta still has, or the last ones, newest first."""
+    """The commits that Delta still has, newest first; only the last `limit` if given."""
     table = delta_table(spark, place)
     rows = (table.history() if limit is None else table.history(limit)).collect()
     return [DeltaCommit(row.version, row.operation, metrics_of(row.operationMetrics), row.userMetadata) for row in rows]
 
 
 def application_of(commit: DeltaCommit) -> str | None:
-    """The application (load.commit.DeltaTransaction) that made a commit; None for another program's."""
+    """The application (load.commit.DeltaTransaction) that made a commit; None for another program."""
     entry = recorded_entry(commit.user_metadata)
     return str(entry["application"]) if "application" in entry else None
 
 
 def recorded_entry(user_metadata: str | None) -> dict[str, object]:
-    """A commit's metadata; empty if it is not a JSON object, which other programs' may not be."""
+    """A commit's metadata; empty if it isn't a JSON object, as other programs' may not be."""
     try:
         entry = json.loads(user_metadata or "")
     except ValueError:

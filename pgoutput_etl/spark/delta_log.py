@@ -1,7 +1,7 @@
-"""Reads a Delta table's log through Delta's own classes in the JVM, which takes no Spark job.
+"""Reads a Delta table's log through Delta's own classes in the JVM, without a Spark job.
 
-These classes are not part of Delta's API: they may be missing or different. The functions then return None, and the
-caller asks the API.
+These classes are not part of Delta's API: they may be missing or different. Functions then return None, and callers use
+the API.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _T = TypeVar("_T")
 
 Action = dict[str, Any]
 
-MOST_COMMITS = 5  # that are read one by one
+MOST_COMMITS = 5  # to read one by one
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaCommit:
-    """metrics: Delta's, as numbers. user_metadata: what its writer said about it."""
+    """metrics: Delta's, as numbers. user_metadata: the text that its writer stored with it."""
 
     version: int
     operation: str
@@ -41,7 +41,7 @@ class DeltaCommit:
 
 
 def read_log(spark: SparkSession, place: Place) -> DataFrame | None:
-    """As `read_table`, without asking the storage first whether the folder has a table."""
+    """Like `read_table`, but doesn't ask the storage first whether the folder has a table."""
 
     def read(log: Any) -> DataFrame:
         since = cast(Any, spark)._jvm.scala.Option.apply(now)
@@ -56,23 +56,23 @@ def read_log(spark: SparkSession, place: Place) -> DataFrame | None:
 
 
 def newest_version(spark: SparkSession, place: Place) -> int | None:
-    """The version that this process read or wrote last."""
+    """The version that this process last read or wrote."""
     return of_log(spark, place, lambda log: int(log.unsafeVolatileSnapshot().version()))
 
 
 def folder_of_log(spark: SparkSession, place: Place) -> str | None:
-    """The table's folder, with its storage."""
+    """The table's folder, as a URI."""
     return of_log(spark, place, lambda log: str(log.dataPath().toString()))
 
 
 def has_bytes(spark: SparkSession, place: Place, most: int) -> bool:
-    """True if this version's data files have at most so many bytes according to its checksum file."""
+    """True if this version's data files have at most `most` bytes, according to its checksum file."""
     checksum = of_log(spark, place, lambda log: log.unsafeVolatileSnapshot().checksumOpt())  # sizeInBytes runs a job
     return checksum is not None and checksum.isDefined() and bool(checksum.get().tableSizeBytes() <= most)
 
 
 def files_and_bytes(spark: SparkSession, place: Place) -> tuple[int, int]:
-    """The number of the table's data files, and their bytes: by the checksum file, or else by Delta's API."""
+    """The number of the table's data files and their bytes, from the checksum file or else from Delta's API."""
 
     def read(log: Any) -> tuple[int, int] | None:
         checksum = updated(log).checksumOpt()
@@ -86,7 +86,7 @@ def files_and_bytes(spark: SparkSession, place: Place) -> tuple[int, int]:
 
 
 def properties_of(spark: SparkSession, place: Place) -> dict[str, str] | None:
-    """The table's properties in this version; each of its features as delta.feature.NAME."""
+    """The table's properties in this version, including its features as delta.feature.NAME."""
 
     def read(log: Any) -> dict[str, str]:
         snapshot = log.unsafeVolatileSnapshot()
@@ -105,12 +105,12 @@ def items_of(scala_map: Any) -> dict[str, str]:
 
 
 def features_of(snapshot: Any) -> list[str]:
-    """The names of the table's features in this snapshot of Delta's, or after this transaction."""
+    """The names of the table's features in a Delta snapshot, or after a transaction."""
     return [name for name in snapshot.protocol().readerAndWriterFeatureNames().mkString(",").split(",") if name]
 
 
 def newest_commit(spark: SparkSession, place: Place) -> DeltaCommit | None:
-    """The table's last commit, whoever made it."""
+    """The table's last commit, by any writer."""
 
     def read(log: Any) -> DeltaCommit | None:
         read_table(spark, place)  # lists the log
@@ -120,7 +120,7 @@ def newest_commit(spark: SparkSession, place: Place) -> DeltaCommit | None:
 
 
 def logged_after(spark: SparkSession, place: Place, version: int) -> list[DeltaCommit] | None:
-    """The table's commits after a version, newest first; None if they are many."""
+    """The table's commits after a version, newest first; None if there are many."""
 
     def read(log: Any) -> list[DeltaCommit] | None:
         newest = int(updated(log).version())
@@ -134,7 +134,7 @@ def logged_after(spark: SparkSession, place: Place, version: int) -> list[DeltaC
 
 
 def _commit_of(spark: SparkSession, log: Any, version: int) -> DeltaCommit | None:
-    """None for a commit whose writer left out what it did, which Delta's protocol allows."""
+    """None for a commit without commitInfo, which Delta's protocol allows."""
     info: Action = next((a["commitInfo"] for a in actions_of(spark, log, version) if "commitInfo" in a), {})
     if "operation" not in info:
         return None
@@ -149,7 +149,7 @@ def actions_of(spark: SparkSession, log: Any, version: int) -> list[Action]:
 
 
 def updated(log: Any) -> Any:
-    """The newest snapshot."""
+    """The newest snapshot of the log."""
     return log.update(*defaults(log, "update", 1))
 
 
@@ -158,7 +158,8 @@ def json_of(actions: Any) -> list[str]:
 
 
 def defaults(owner: Any, method: str, first: int) -> Iterator[Any]:
-    """The default values of a Scala method's parameters, from this one on: versions of Delta have more or fewer."""
+    """The default values of a Scala method's parameters, starting at `first`; their number differs between versions of
+    Delta."""
     with suppress(Py4JError):
         for number in count(first):
             yield getattr(owner, f"{method}$default${number}")()
@@ -169,7 +170,7 @@ def metrics_of(texts: Mapping[str, str] | None) -> dict[str, int]:
 
 
 def of_log(spark: SparkSession, place: Place, read: Callable[[Any], _T]) -> _T | None:
-    """read: of Delta's DeltaLog."""
+    """The result of `read` on the table's DeltaLog, or None."""
     if is_connect(spark) or is_platform_session():
         return None
     try:
@@ -180,7 +181,7 @@ def of_log(spark: SparkSession, place: Place, read: Callable[[Any], _T]) -> _T |
 
 
 def _log(spark: SparkSession, place: Place) -> Any | None:
-    """None for a table of another catalog than Spark's own, which may have a say in who reads and writes it."""
+    """None for a table in another catalog than Spark's own, which may control who reads and writes it."""
     session = cast(Any, spark)._jsparkSession
     table = catalog_table(spark, place) if place.is_in_catalog else place.name
     return None if table is None else cast(Any, spark)._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, table)

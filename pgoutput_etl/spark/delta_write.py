@@ -1,10 +1,10 @@
 """Commits files to a small Delta table through Delta's own transaction in the JVM.
 
-Writing a DataFrame takes Delta several Spark jobs, most of which compute the table's state. The checksum file beside
-the log has all of it for a small table: its files, and the transaction identifiers of its applications. Delta still
-checks the commit for conflicts and for the table's rules, writes it, its checksum and its checkpoints.
+To write a DataFrame, Delta runs several Spark jobs, most of which compute the table's state. For a small table, the
+checksum file next to the log has all of that state: its files, and the transaction identifiers of its applications.
+Delta still checks the commit for conflicts and against the table's rules, and writes it, its checksum, and checkpoints.
 
-As in delta_log.py, these classes are not part of Delta's API: without them there is no transaction.
+As in delta_log.py, these classes are not part of Delta's API: if they differ, no transaction is returned.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from pgoutput_etl.spark.delta_files import DeltaFiles, known_files
 from pgoutput_etl.spark.delta_log import Action, defaults, items_of, json_of, of_log
 from pgoutput_etl.spark.retries import CONFLICTS
 
-_SOURCE_ROWS = "operationNumSourceRows"  # Delta asks for this metric, although it names it otherwise
+_SOURCE_ROWS = "operationNumSourceRows"  # Delta requires this metric, although it uses another name elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaWrite:
-    """A transaction that has read the whole table, so that Delta refuses it if anything else is committed meanwhile.
+    """A transaction that has read the whole table, so Delta refuses it if anything else is committed meanwhile.
 
-    table: as the transaction has read it. applications: the last version of each transaction identifier.
+    table: as the transaction read it. applications: the last version of each transaction identifier.
     """
 
     table: DeltaFiles
@@ -60,9 +60,8 @@ class DeltaWrite:
     ) -> int:
         """Adds a file with this content, unless it is None, removes others, and returns the new version.
 
-        application: the transaction identifier and its version. statistics: of the file's rows, as Delta has them.
-        metrics: for the table's history. Raises Delta's errors if another commit came first. The file is then no part
-        of the table, and is deleted.
+        application: the transaction identifier and its version. statistics: of the file's rows, in Delta's form.
+        metrics: for the table's history. Raises Delta's errors if another commit came first; the file is then deleted.
         """
         now = _now()
         actions: list[Action] = [
@@ -99,16 +98,16 @@ class DeltaWrite:
 
 
 def open_write(spark: SparkSession, place: Place, most: int) -> DeltaWrite | None:
-    """None unless the log's checksum files show all of the table's files, and that they have at most `most` bytes.
-    spark: its settings give the commit's metadata."""
+    """None unless the log's checksum files list all of the table's files, with a total of at most `most` bytes. spark:
+    its settings provide the commit's metadata."""
     return of_log(spark, place, partial(_opened, spark, most))
 
 
 def open_new(
     spark: SparkSession, place: Place, schema: StructType, properties: Mapping[str, str], comment: str | None
 ) -> DeltaWrite | None:
-    """Of a table that the commit creates. properties: as a writer's options. None if there is a table, or if a catalog
-    must be told."""
+    """A transaction that creates a table. properties: like a writer's options. None if a table exists, or if a catalog
+    must register it."""
     return (
         None if place.is_in_catalog else of_log(spark, place, partial(_opened_new, spark, schema, properties, comment))
     )
@@ -159,7 +158,7 @@ def _opened_new(
 
 def _transaction(spark: SparkSession, log: Any) -> Any:
     java, session = cast(Any, spark)._jvm, cast(Any, spark)._jsparkSession
-    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)  # Delta asks it for settings
+    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)  # Delta reads its settings
     return log.startTransaction()
 
 
@@ -169,12 +168,12 @@ def _removal(file: Action, now: int) -> Action:
 
 
 def _now() -> int:
-    """In milliseconds."""
+    """Milliseconds since 1970."""
     return round(time.time() * 1000)
 
 
 def _object(owner: Any, name: str) -> Any:
-    """A Scala object."""
+    """The Scala object with this name."""
     return getattr(getattr(owner, f"{name}$"), "MODULE$")
 
 

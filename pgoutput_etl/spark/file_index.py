@@ -1,4 +1,4 @@
-"""The files that a DataFrame reads, as Spark has listed them, without a request per file.
+"""The files that a DataFrame reads, as Spark listed them, without one request per file.
 
 Spark's classes are not part of its API: they may be missing or different. The caller then uses the API.
 """
@@ -14,8 +14,8 @@ from pgoutput_etl.spark.connect import is_connect
 
 
 def listed_files(frame: DataFrame, most_local: int) -> list[tuple[str, int, int]] | None:
-    """Path, bytes, and time of modification (milliseconds since 1970) of each file, including empty ones. None if Spark
-    can't tell, or if there are more than `most_local` local files: each takes some calls to the JVM."""
+    """Path, bytes, and modification time (milliseconds since 1970) of each file, including empty ones. None if Spark
+    can't tell, or for more than `most_local` local files, because each takes several calls to the JVM."""
     if is_connect(frame.sparkSession):
         return None
     try:

@@ -1,6 +1,6 @@
 """Starts a local JVM that prints only warnings and errors, to standard error: standard output is for reports.
 
-Its output has no row's values, unless the user wants them with --debug or has an own configuration of the log.
+Its output contains no values of rows, except with --debug or a logging configuration of the user's own.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _LOG = _FOLDER / "log4j2.properties"
 _LOG_CONFIGURATION, _LOG_DETAIL = "log4j2.configurationFile", "pgoutput_etl.log"
 _LOG_LEVEL, _LOG_TEXTS = "pgoutput_etl.level", "pgoutput_etl.texts"
 
-_OPTIONS = "SPARK_SUBMIT_OPTS"  # the first of the JVM's options, so that all others take precedence
+_OPTIONS = "SPARK_SUBMIT_OPTS"  # the first of the JVM's options, so all others take precedence
 
-# In other languages, Java may write digits of another script into names of files. Without the
-# second compiler, it would reserve so little memory for compiled code that ten small tables fill it.
+# In other languages, Java may write digits of another script into file names. With only one compiler, it would reserve
+# so little memory for compiled code that ten small tables fill it.
 _LOCALE = "-Duser.language=en -Duser.country=US"
 _LIGHT = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 _CHARACTERS = "LC_ALL"
 
-# Of Spark on a machine whose name has no address.
+# For Spark on a machine whose name doesn't resolve.
 _ADDRESS = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
 
 _JAVA_SETTINGS = ("spark.driver.extraJavaOptions", "spark.driver.defaultJavaOptions")
@@ -59,12 +59,12 @@ _LOG_SUFFIXES = ("properties", "yaml", "yml", "json", "jsn", "xml")
 def start_jvm(
     settings: Mapping[str, str], is_light: bool = False, own: Mapping[str, str] = MappingProxyType({})
 ) -> None:
-    """Starts the JVM with these settings, unless one runs. Every user of the machine can read its command line, so the
-    settings in `own`, which Spark reads from its own file, are not there.
+    """Starts the JVM with these settings, unless one is running. Every user of the machine can read its command line,
+    so settings in `own`, which Spark reads from its own file, are left out.
 
     is_light: there is little work, so the JVM compiles quickly with few optimizations and collects garbage with one
-    thread. Raises RunError if there is no Java that can start, or if the JVM does not start, after it has printed the
-    reason to standard error.
+    thread. Raises RunError if there is no suitable Java, or if the JVM doesn't start, after it has printed the reason
+    to standard error.
     """
     if SparkContext._gateway is not None:
         return
@@ -77,7 +77,7 @@ def start_jvm(
 
 
 def _check_java() -> str:
-    """What Java says of itself. Raises RunError in one line, where Spark's script and Java would print pages."""
+    """The output of `java -version`. Raises a one-line RunError where Spark's script and Java would print pages."""
     home = os.environ.get("JAVA_HOME")
     java, place = (str(Path(home, "bin", "java")), f" (JAVA_HOME is {home})") if home else ("java", "")
     how = "install a JDK or JRE 17 or 21, such as Debian's openjdk-17-jre-headless, or point JAVA_HOME at one"
@@ -96,7 +96,7 @@ def _check_java() -> str:
 
 
 def _check_loopback() -> None:
-    """Raises RunError if this machine has no address of its own, through which Python and the JVM talk."""
+    """Raises RunError if this machine has no loopback address, over which Python and the JVM communicate."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()
@@ -122,9 +122,8 @@ def _java_options(settings: Mapping[str, str]) -> str:
 
 @contextmanager
 def _environment(settings: Mapping[str, str], is_light: bool, own: Mapping[str, str], version: str) -> Iterator[None]:
-    """Configures the JVM's settings, language, characters, address, and archive of classes; Spark's log, unless the
-    user's Spark has a configuration of it; and for little work, the compiler and collector, unless the user has chosen
-    a collector."""
+    """Sets the JVM's settings, language, character encoding, address, and class archive; Spark's logging, unless the
+    user's Spark configures it; and for little work, compiler and collector, unless the user has chosen a collector."""
     submit = submitting({key: value for key, value in settings.items() if own.get(key) != value})
     before = {name: os.environ.get(name) for name in (_OPTIONS, _CHARACTERS, *_ADDRESS, *submit)}
     options = [_LOCALE, before[_OPTIONS] or ""]
@@ -154,7 +153,7 @@ def _environment(settings: Mapping[str, str], is_light: bool, own: Mapping[str, 
 
 
 def _is_known() -> bool:
-    """False if this machine's name has no address. Java looks it up."""
+    """False if this machine's name, which Java looks up, has no address."""
     try:
         return bool(socket.gethostbyname(socket.gethostname()))
     except OSError:
@@ -162,13 +161,13 @@ def _is_known() -> bool:
 
 
 def _characters() -> str:
-    """The locale that decides how names of files are encoded."""
+    """The locale that determines the encoding of file names."""
     return next(filter(None, (os.environ.get(name) for name in (_CHARACTERS, "LC_CTYPE", "LANG"))), "")
 
 
 def guard_output() -> None:
-    """From here on the JVM's output has no row's values (spark/jvm_output.py), unless --debug is given or the log has
-    another configuration than this package's, whose lines the copying process doesn't know."""
+    """From here on, the JVM's output contains no values of rows (spark/jvm_output.py), except with --debug or another
+    logging configuration, whose lines the copying process can't parse."""
     system = cast(Any, SparkContext)._jvm.java.lang.System
     configuration = str(system.getProperty(_LOG_CONFIGURATION))
     if DEBUG not in os.environ and configuration.endswith(f"/pgoutput_etl/spark/{_LOG.name}"):
@@ -176,20 +175,20 @@ def guard_output() -> None:
 
 
 def private_temporary_folder() -> str:
-    """A folder that the JVM deletes when it ends, for the rows that Spark keeps on disk: everybody may read Spark's own
-    folders."""
+    """A private folder for rows that Spark keeps on disk, which the JVM deletes when it ends. Spark's own folders are
+    readable by everybody."""
     java = cast(Any, SparkContext)._jvm.java
     folder = tempfile.mkdtemp(prefix="pgoutput-etl.", dir=java.lang.System.getProperty("java.io.tmpdir"))
     java.io.File(folder).deleteOnExit()
     return folder
 
 
-_COPIERS: list[subprocess.Popen[bytes]] = []  # kept until this process ends, as a running Popen must be
+_COPIERS: list[subprocess.Popen[bytes]] = []  # referenced until this process ends, as a running Popen must be
 
 
 @contextmanager
 def _copied_output() -> Iterator[int]:
-    """A descriptor for what the JVM prints."""
+    """A file descriptor for the JVM's output."""
     read, write = os.pipe()
     options = {"--debug": DEBUG in os.environ, "--json": is_json_log()}
     command = [sys.executable, "-IS", str(_FOLDER / "jvm_output.py"), *(name for name, on in options.items() if on)]
@@ -199,7 +198,7 @@ def _copied_output() -> Iterator[int]:
         yield write
     except BaseException:
         os.close(write)
-        copier.wait()  # until everything that the JVM said is written
+        copier.wait()  # until everything that the JVM printed is written
         raise
     os.close(write)
     _COPIERS.append(copier)

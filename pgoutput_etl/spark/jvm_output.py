@@ -1,8 +1,8 @@
-"""Copies what a JVM prints to standard error: without Ivy's listing of packages, unless Ivy fails, and, from the line
-GUARD on, only lines that are known to have no row's values. Stacks of errors are only for --debug.
+"""Copies a JVM's output to standard error, without Ivy's listing of packages, unless Ivy fails. After the line GUARD,
+copies only lines that are known to contain no values of rows. Stack traces are only copied with --debug.
 
-`start_jvm` runs this file in a process of its own, which ends with the JVM. It imports nothing from the package. Before
-GUARD no row has been read; after it, Python's workers and uncaught errors may print anything.
+`start_jvm` runs this file in a separate process, which ends with the JVM. It imports nothing from the package. Before
+GUARD, no row has been read; after it, Python workers and uncaught errors may print anything.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ WITHHELD = (
     b"--debug\n"
 )
 
-# The JVM's remarks on the options that Spark and the environment give it.
+# The JVM's remarks about options from Spark and the environment.
 _REMARKS = (b"WARNING: Using incubator modules", b"NOTE: Picked up JDK_JAVA_OPTIONS", b"Picked up JAVA_TOOL_OPTIONS")
 
 _BEGIN, _DOWNLOAD, _END = b":: loading settings ::", b"downloading ", b" artifacts copied, "
 
-# The part of a line that is copied: all of the log's, whose layout in log4j2.properties has no values, and of the JVM's
-# own words; VACUUM's result; an error's class without its text.
+# The part of a line that is copied: log lines, whose layout in log4j2.properties has no values; the JVM's own warnings;
+# VACUUM's result; the class of an error, without its text.
 _KNOWN = re.compile(
     rb"\d\d:\d\d:\d\d (?:FATAL|ERROR|WARN|INFO) [\w$]+:.*"
     rb"|(?:OpenJDK|Java HotSpot)[^:]* warning: .*"
@@ -39,18 +39,18 @@ _KNOWN = re.compile(
     rb'|(?:Exception in thread "[^"]*" )?(?:[a-z]\w*\.)+[A-Z][\w$]*(?:Error|Exception)\b'
 )
 
-# A line of the log: its level, logger, and text
+# A log line: its level, logger, and text
 _LOGGED = re.compile(r"\d\d:\d\d:\d\d (FATAL|ERROR|WARN|INFO) ([\w$]+): ?(.*)")
 
-_LEVELS = {"FATAL": "CRITICAL", "WARN": "WARNING"}  # in Python; other lines are warnings
+_LEVELS = {"FATAL": "CRITICAL", "WARN": "WARNING"}  # their names in Python; other lines are warnings
 
-# A line of an error's stack
+# A line of a stack trace
 _FRAME = re.compile(rb"\s+(?:at |\.\.\. \d+ (?:more|common frames omitted))")
 
 
 def copy_without_listing(lines: Iterable[bytes], write: Callable[[bytes], object]) -> None:
-    """Lines from Ivy's first to its last are kept back, except the addresses of downloads, and written if no last one
-    follows."""
+    """Holds back the lines from Ivy's first to its last, except the addresses of downloads; writes them if the last one
+    doesn't follow."""
     listing: list[bytes] | None = None
     for line in lines:
         if listing is None and line.startswith(_BEGIN):
@@ -69,7 +69,7 @@ def copy_without_listing(lines: Iterable[bytes], write: Callable[[bytes], object
 
 
 def without_values(lines: Iterable[bytes], is_debugging: bool = False) -> Iterator[bytes]:
-    """Lines before GUARD, and the known parts of those after it. Mentions once that others were withheld."""
+    """Lines before GUARD, and the known parts of lines after it. Mentions once that others were withheld."""
     is_guarded = is_mentioned = False
     for line in lines:
         if line.strip() == GUARD.encode():
@@ -85,7 +85,7 @@ def without_values(lines: Iterable[bytes], is_debugging: bool = False) -> Iterat
 
 
 def as_json(line: bytes) -> bytes:
-    """The line as an object like those of `console.print_to_stderr`, with the time of this call in UTC."""
+    """The line as an object like those of `console.print_to_stderr`, with the current time in UTC."""
     text = line.decode("utf-8", "replace").rstrip("\r\n")
     logged = _LOGGED.fullmatch(text)
     level, logger, message = ("WARN", "", text) if logged is None else logged.groups()
@@ -99,7 +99,7 @@ def as_json(line: bytes) -> bytes:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the JVM, which may still have something to say
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the JVM, which may still print something
     printed = without_values(iter(sys.stdin.buffer.readline, b""), "--debug" in sys.argv)
     form: Callable[[bytes], bytes] = as_json if "--json" in sys.argv else bytes
     copy_without_listing(printed, lambda line: os.write(2, form(line)))

@@ -1,4 +1,4 @@
-"""Small objects in a folder on any storage that Hadoop supports. They can be put on condition that their name is
+"""Small objects in a folder on any storage that Hadoop supports. They can be put conditionally, if their name is
 free."""
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _CAPABILITY = "fs.s3a.create.conditional.enabled"
 
 _CONDITION = "fs.option.create.conditional.overwrite"
 
-# S3A's settings that make it skip looking for an object before putting it.
+# S3A settings that make it skip the check for an existing object before a put.
 _FLAGS, _CREATE_UNSEEN = "fs.s3a.performance.flags", "fs.s3a.create.performance"
 
-# Object stores, where a file exists once it is closed. Elsewhere readers see it while it is written.
+# Object stores, where a file appears when it is closed. Elsewhere, readers see it while it is written.
 _PUT_AT_ONCE = frozenset({"s3", "s3a", "s3n", "gs"})
 
 _TAKEN = ("RemoteFileChangedException", "FileAlreadyExistsException")
@@ -27,7 +27,7 @@ _CONFLICT = "ConditionalRequestConflict"  # S3: another request for the same obj
 
 @dataclass(slots=True)
 class ObjectFolder:
-    """Names are relative to the folder."""
+    """A folder. Names are relative to it."""
 
     spark: SparkSession
     folder: str
@@ -58,7 +58,7 @@ class ObjectFolder:
         return found
 
     def read(self, name: str) -> str | None:
-        """The object's text; None if it doesn't exist."""
+        """The object's text, or None if it doesn't exist."""
         try:
             with closing(self._files.open(self._path(name))) as stream:
                 return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
@@ -75,11 +75,11 @@ class ObjectFolder:
         return bool(self._files.exists(self._path(name)))
 
     def put(self, name: str, content: str | bytes, may_exist: bool) -> None:
-        """may_exist: False raises Java's error if the object is seen to exist."""
+        """may_exist: if False, raises Java's error if the object exists."""
         _write(content, self._files.create(self._path(name), may_exist))
 
     def replace(self, name: str, content: str | bytes) -> None:
-        """Readers see the old object or the new one."""
+        """Replaces the object atomically: readers see the old one or the new one."""
         if str(self._files.getUri().getScheme()) in _PUT_AT_ONCE:
             self.put(name, content, may_exist=True)
             return
@@ -95,7 +95,7 @@ class ObjectFolder:
         return bool(self._files.hasPathCapability(self._path(name), _CAPABILITY))
 
     def put_once(self, name: str, text: str) -> bool:
-        """Puts the object on condition that its name is free. Returns False if it is not."""
+        """Puts the object if its name is free; otherwise returns False."""
         for is_last in (False, False, True):
             builder = self._files.createFile(self._path(name)).create().overwrite(False).recursive()
             try:
@@ -110,7 +110,7 @@ class ObjectFolder:
         return False
 
     def puts_unseen(self) -> bool:
-        settings = self._files.getConf()  # with those of the bucket
+        settings = self._files.getConf()  # including the bucket's
         flags = str(settings.get(_FLAGS, "")).replace(" ", "").lower().split(",")
         return bool({"create", "*"}.intersection(flags)) or bool(settings.getBoolean(_CREATE_UNSEEN, False))
 
@@ -122,7 +122,7 @@ class ObjectFolder:
         self._files.delete(self._path(""), True)
 
     def keeps_versions(self) -> bool:
-        """True if the storage keeps former versions of objects, or may: only S3 can be asked."""
+        """True if the storage keeps or may keep former versions of objects; only S3 can be asked."""
         scheme = str(self._files.getUri().getScheme())
         if scheme not in ("s3", "s3a", "s3n"):
             return scheme not in ("file", "hdfs")
@@ -132,7 +132,7 @@ class ObjectFolder:
             status = client.getBucketVersioning(request.bucket(self._files.getUri().getHost()).build()).status()
         except (Py4JJavaError, Py4JError, TypeError):
             return True
-        return status is not None  # also of a bucket that no longer adds versions
+        return status is not None  # even if the bucket no longer adds versions
 
     def _path(self, name: str) -> Any:
         return self._java.org.apache.hadoop.fs.Path(f"{self.folder}/{name}".rstrip("/"))

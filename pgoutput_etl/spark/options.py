@@ -1,6 +1,6 @@
-"""Spark's options on a job's command line. They travel in pyspark's own environment variable, PYSPARK_SUBMIT_ARGS.
+"""Spark's options on a job's command line, passed on in pyspark's own environment variable, PYSPARK_SUBMIT_ARGS.
 
-Imports no pyspark: spark-submit.sh sorts its arguments before it has chosen a Python.
+Doesn't import pyspark: spark-submit.sh sorts its arguments before it has chosen a Python.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 _VARIABLE = "PYSPARK_SUBMIT_ARGS"
 
-_PROGRAM = "pyspark-shell"  # the last of the variable's words
+_PROGRAM = "pyspark-shell"  # the variable's last word
 
 _SETTING = ("--conf", "-c")
 
@@ -21,7 +21,7 @@ _FILE = "--properties-file"
 
 PACKAGES, EXCLUDES, JARS, MODULES = "spark.jars.packages", "spark.jars.excludes", "spark.jars", "spark.submit.pyFiles"
 
-# Options that take a value, and the settings that they mean (org.apache.spark.deploy.SparkSubmitArguments).
+# Options with a value, and the settings that they stand for (org.apache.spark.deploy.SparkSubmitArguments).
 _SETTING_OF = {
     "--archives": "spark.archives",
     "--deploy-mode": "spark.submit.deployMode",
@@ -52,12 +52,12 @@ _WITHOUT_SETTING = (_FILE, "--proxy-user", "--class")
 
 _COLLECTED = (PACKAGES, EXCLUDES, MODULES)  # each option adds to the list
 
-# A line of spark-defaults.conf: Java's properties, of which Spark's settings need no more than this.
+# A line of spark-defaults.conf: the subset of Java's properties format that Spark's settings need.
 _LINE = re.compile(r"\s*([^\s=:#!]+)(?:\s*[=:]\s*|\s+)(.*?)\s*")
 
 
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Spark's options, each followed by its value, and the other arguments, to which all from `--` on belong.
+    """Separates Spark's options, each followed by its value, from the other arguments, which include all from `--` on.
 
     Raises ValueError for an option without its value.
     """
@@ -79,13 +79,13 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def keep(options: Sequence[str]) -> None:
-    """Adds options to those of this process and its children."""
+    """Adds the options to those of this process and its children."""
     if options:
         os.environ[_VARIABLE] = shlex.join([*_words(), *options, _PROGRAM])
 
 
 def settings_of(options: Sequence[str]) -> dict[str, str]:
-    """The settings that `split`'s options mean."""
+    """The settings that these options, from `split`, stand for."""
     settings: dict[str, str] = {}
     for option, value in _pairs(options):
         key, text = value.partition("=")[::2] if option in _SETTING else (_SETTING_OF.get(option, ""), value)
@@ -97,22 +97,22 @@ def settings_of(options: Sequence[str]) -> dict[str, str]:
 
 
 def joined(*lists: str) -> str:
-    """Lists of Spark's, which are separated by commas, as one."""
+    """Joins comma-separated lists, as Spark uses them."""
     return ",".join(item for text in lists for item in text.split(",") if item)
 
 
 def submitted(home: str | None = None) -> dict[str, str]:
-    """The settings of this process's options and of Spark's file of defaults. home: Spark's, if it is known."""
+    """The settings from this process's options and from Spark's defaults file. home: Spark's, if known."""
     return {**of_file(home), **of_process()}
 
 
 def of_process() -> dict[str, str]:
-    """The settings of this process's options."""
+    """The settings from this process's options."""
     return settings_of(split(_words())[0])
 
 
 def of_file(home: str | None = None) -> dict[str, str]:
-    """The settings that Spark reads itself, from its file of defaults."""
+    """The settings that Spark itself reads from its defaults file."""
     options, _ = split(_words())
     folder = os.environ.get("SPARK_CONF_DIR") or (home and Path(home, "conf"))
     file = dict(_pairs(options)).get(_FILE) or (folder and Path(folder, "spark-defaults.conf"))
@@ -121,12 +121,12 @@ def of_file(home: str | None = None) -> dict[str, str]:
 
 
 def is_local(settings: Mapping[str, str]) -> bool:
-    """True if Spark's master is in this machine's JVM, as it is by default."""
+    """True if Spark's master runs in a JVM on this machine, which is the default."""
     return settings.get("spark.master", "local").startswith("local")
 
 
 def submitting(settings: Mapping[str, str]) -> dict[str, str]:
-    """The environment's variable for a JVM with these settings, which override this process's options."""
+    """The environment variable for a JVM with these settings, which override this process's options."""
     options, flags = split(_words())
     others = [word for pair in _pairs(options) if pair[0] in _WITHOUT_SETTING for word in pair]
     confs = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]

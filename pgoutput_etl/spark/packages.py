@@ -1,6 +1,6 @@
-"""The packages that Spark downloads, with the Delta Lake that it needs, and this package for its workers.
+"""The packages that Spark downloads, including the matching Delta Lake, and this package as a ZIP file for its workers.
 
-Imports no pyspark: see options.py.
+Doesn't import pyspark: see options.py.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from zipfile import ZipFile
 from pgoutput_etl.errors import ConfigError, RunError
 from pgoutput_etl.spark.options import EXCLUDES, JARS, PACKAGES, joined
 
-DELTA_VERSION = "4.4.0"  # the newest for each of the Sparks
+DELTA_VERSION = "4.4.0"  # the newest release for each supported Spark
 
 SPARKS = ("4.0", "4.1", "4.2")
 
-# Delta's dependencies that every Spark already has: Spark would send 70 MB of them to the executors.
+# Delta's dependencies that every Spark already has; Spark would send 70 MB of them to the executors.
 _IN_SPARK = (
     "com.fasterxml.jackson.core:*,com.github.luben:zstd-jni,com.google.code.findbugs:jsr305,"
     "commons-logging:commons-logging,commons-pool:commons-pool,io.airlift:aircompressor,"
@@ -33,7 +33,7 @@ _CORE = re.compile(r"spark-core_([\d.]+)-(\d+\.\d+).*\.jar")
 
 
 def delta_package(home: str) -> str:
-    """The Maven coordinates of the Delta release for the Spark in a folder. Raises ConfigError if there is none."""
+    """The Maven coordinates of the Delta release for the Spark in `home`. Raises ConfigError if there is none."""
     found = next(filter(None, map(_CORE.fullmatch, _jars(home))), None)
     if found is None:
         raise ConfigError(f"no Spark in {home}: set SPARK_HOME, or install pyspark")
@@ -46,9 +46,10 @@ def delta_package(home: str) -> str:
 
 
 def with_delta(settings: Mapping[str, str], home: str) -> dict[str, str]:
-    """The settings, with Delta among the packages unless they, the jars, or Spark's own jars have it. home: Spark's.
+    """The settings, with Delta added to the packages unless they, the jars, or Spark's own jars include it. home:
+    Spark's.
 
-    Raises ConfigError as `delta_package`."""
+    Raises ConfigError like `delta_package`."""
     present = [settings.get(PACKAGES, ""), settings.get(JARS, ""), *_jars(home)]
     if any("delta-spark" in text for text in present):
         return dict(settings)
@@ -64,8 +65,8 @@ def _jars(home: str) -> list[str]:
 
 
 def check_cache(settings: Mapping[str, str], java_options: str) -> None:
-    """Raises RunError if Ivy, which downloads the packages, can't keep them and its locks below the home folder that
-    Java finds. java_options: all that the JVM gets."""
+    """Raises RunError if Ivy, which downloads packages, can't write them and its locks below Java's home folder.
+    java_options: all options of the JVM."""
     if not settings.get(PACKAGES) or "spark.jars.ivy" in settings or "-Duser.home=" in java_options:
         return
     try:
@@ -82,7 +83,7 @@ def check_cache(settings: Mapping[str, str], java_options: str) -> None:
 
 
 def write_modules(folder: Path) -> Path:
-    """This package as a ZIP file, for Spark's Python workers, which import its functions by name."""
+    """Writes this package as a ZIP file for Spark's Python workers, which import its functions by name."""
     package, archive = Path(__file__).parents[1], folder / "pgoutput_etl.zip"
     with ZipFile(archive, "w") as modules:
         for path in sorted(package.rglob("*.py")):

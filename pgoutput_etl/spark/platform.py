@@ -1,7 +1,7 @@
 """Sessions of a platform that runs Spark itself: Databricks, on job clusters and serverless.
 
-The platform creates the session before the job and keeps it afterwards, most settings are its own, and serverless
-compute has no DataFrame.persist.
+The platform creates the session before the job and keeps it afterwards, controls most settings, and on serverless
+compute doesn't support DataFrame.persist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REFUSED = {"CONFIG_NOT_AVAILABLE", "CANNOT_MODIFY_CONFIG", "CANNOT_MODIFY_STATI
 
 _SERVERLESS = {"NOT_SUPPORTED_WITH_SERVERLESS"}
 
-# Not session settings: storage credentials, the master, jars.
+# Not session settings: storage credentials, the master, and jars.
 _NOT_SESSION = ("spark.hadoop.", "spark.master", "spark.jars")
 
 _TIME_ZONE = "spark.sql.session.timeZone"
@@ -32,13 +32,13 @@ SUBSTITUTE = "spark.sql.variable.substitute"
 
 _VARIABLE = "${" + _TIME_ZONE + "}"
 
-# Delta's transaction identifier of a session's writes, the only way to give one to MERGE.
+# The transaction identifier of a session's writes; the only way to give one to MERGE.
 TRANSACTION_APPLICATION = "spark.databricks.delta.write.txnAppId"
 
 
 @dataclass(frozen=True, slots=True)
 class SuppressConditions:
-    """A context that suppresses Spark's errors with one of these conditions."""
+    """A context manager that suppresses Spark errors with one of these conditions."""
 
     conditions: Collection[str]
 
@@ -54,8 +54,8 @@ def is_platform_session() -> bool:
 
 
 def local_path(spark: SparkSession, path: str) -> str | None:
-    """The path on this machine that Spark means, for other libraries to read and write. None if it is elsewhere, or if
-    Delta has its own way of committing there."""
+    """The path on this machine that Spark would use, for other libraries to read and write. None if it is elsewhere, or
+    if Delta commits in a special way there."""
     if is_connect(spark) or is_platform_session():
         return None
     if any(spark.conf.get(key, None) for key in ("spark.delta.logStore.file.impl", "spark.delta.logStore.class")):
@@ -63,12 +63,12 @@ def local_path(spark: SparkSession, path: str) -> str | None:
     session = cast(Any, spark)
     hadoop_path = session._jvm.org.apache.hadoop.fs.Path(path)
     files = hadoop_path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
-    # Spark's own working directory counts, and a percent sign is one: /a%20b is not /a b.
+    # Relative to Spark's own working directory; a percent sign is literal: /a%20b is not /a b.
     return str(files.makeQualified(hadoop_path).toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
 
 def local_matches(spark: SparkSession, pattern: str) -> list[str]:
-    """The local folders and files that a Hadoop glob matches."""
+    """The local folders and files that match a Hadoop glob."""
     session = cast(Any, spark)
     hadoop_path = session._jvm.org.apache.hadoop.fs.Path(pattern)
     files = hadoop_path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
@@ -106,10 +106,10 @@ def value_of(spark: SparkSession, key: str) -> str | None:
 
 
 def read_sql_as_it_stands(spark: SparkSession) -> None:
-    """Turns off a session's substitution of variables. With it, Spark replaces ${env:NAME} by the environment variable
-    also within the quotes of a column's name, and names come from the archive.
+    """Turns off variable substitution in a session's SQL. With it, Spark would replace ${env:NAME} by the environment
+    variable even within a quoted column name, and names come from the archive.
 
-    Raises ConfigError for a session that refuses, unless it substitutes nothing.
+    Raises ConfigError if the session refuses, unless it substitutes nothing.
     """
     if value_of(spark, SUBSTITUTE) == "false" or is_set(spark, SUBSTITUTE, "false"):
         return
@@ -121,8 +121,8 @@ def read_sql_as_it_stands(spark: SparkSession) -> None:
 
 
 def check_digits(spark: SparkSession) -> None:
-    """Raises ConfigError if Java's language has digits of another script: Delta would write them into the names of its
-    log's files, where no other program finds them. A platform's own Java is trusted."""
+    """Raises ConfigError if Java's locale uses digits of another script: Delta would write them into the names of its
+    log files, where other programs wouldn't find them. A platform's own Java is trusted."""
     if is_platform_session():
         return
     if is_connect(spark):
@@ -140,7 +140,7 @@ def check_digits(spark: SparkSession) -> None:
 def marks_commits(spark: SparkSession) -> bool:
     """True if the session can give its commits Delta's transaction identifier, which makes them recognizable.
 
-    Tried in a new session if possible: several threads call this while others write.
+    Tries it in a new session if possible, because several threads call this while others write.
     """
     session = spark if is_connect(spark) else spark.newSession()
     before = value_of(session, TRANSACTION_APPLICATION)
@@ -152,7 +152,8 @@ def marks_commits(spark: SparkSession) -> bool:
 
 
 def persist(frame: DataFrame, level: StorageLevel) -> DataFrame:
-    """Computes the DataFrame once until `unpersist`: persisted, or as a local checkpoint on serverless compute."""
+    """Computes the DataFrame once, until `unpersist`: persists it or, on serverless compute, makes a local
+    checkpoint."""
     with SuppressConditions(_SERVERLESS):
         return frame.persist(level)
     return frame.localCheckpoint()

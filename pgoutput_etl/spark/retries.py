@@ -1,4 +1,4 @@
-"""Repeats writes that lost to another commit to the same Delta table, or whose computed rows were lost with an
+"""Repeats writes that lost to another commit on the same Delta table, or whose computed rows were lost with an
 executor."""
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ CONFLICTS = (
     exceptions.ProtocolChangedException,
 )
 
-# Spark can't compute the rows of a local checkpoint (DataFrame.localCheckpoint) again, as they have no lineage. Delta's
-# MERGE makes one, too.
+# Spark can't recompute the rows of a local checkpoint (DataFrame.localCheckpoint), which have no lineage. Delta's MERGE
+# makes one, too.
 _LOST = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 
-# A task failed too often (spark.task.maxFailures), at last because its executor was lost.
+# A task failed too often (spark.task.maxFailures), the last time because its executor was lost.
 _LOST_EXECUTOR = "ExecutorLostFailure"
 
 _ATTEMPTS = 10
 
-# Seconds, longer after each attempt, and at random, so that two writers part.
+# In seconds: longer after each attempt, and random, so that two writers get out of step.
 _PAUSES = wait_random_exponential(multiplier=0.5, max=30)
 
 
 def was_lost(error: Exception) -> bool:
-    """True if Spark gave up a job because it lost executors."""
+    """True if Spark gave up on a job because it lost executors."""
     return _LOST_EXECUTOR in str(error)
 
 
@@ -63,9 +63,9 @@ def _error(state: RetryCallState) -> BaseException | None:
     return None if state.outcome is None else state.outcome.exception()
 
 
-# Calls a function that writes, up to ten times while other commits win or a local checkpoint has lost rows. Raises the
-# last error. The function makes its checkpoints itself, and its commits carry a transaction identifier, or make no
-# difference when they are repeated.
+# Calls a function that writes, up to ten times, while other commits win or a local checkpoint has lost rows. Raises the
+# last error. The function must make its checkpoints itself, and its commits must carry a transaction identifier or be
+# harmless when repeated.
 again = Retrying(
     retry=retry_if_exception(_may_succeed),
     stop=stop_after_attempt(_ATTEMPTS),

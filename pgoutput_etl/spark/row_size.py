@@ -1,8 +1,8 @@
-"""Finds the stored row that takes most memory, without reading rows of ordinary size.
+"""Finds the stored row that takes the most memory, without reading rows of ordinary size.
 
-The footer of a Parquet file has the bytes of each row group before compression, and of the values in arrays and maps.
-No row is larger than both, so only rows of large groups are measured: one after the other, because Spark's vectorized
-reader takes thousands at a time.
+The footer of a Parquet file records the uncompressed bytes of each row group, and those of values in arrays and maps.
+No row is larger than both, so only the rows of large groups are measured, one at a time, because Spark's vectorized
+reader reads thousands at once.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import read_table
 from pgoutput_etl.spark.session import session_settings
 
-_READERS = 8  # footers at a time: on object storage, each takes some requests
+_READERS = 8  # footers read in parallel; each takes several requests to object storage
 
-_FIXED = 8  # bytes of a value of any other type
+_FIXED = 8  # bytes per value of any other type
 
 _ONE_BY_ONE = {
     "spark.sql.parquet.enableVectorizedReader": "false",
-    "spark.sql.files.maxPartitionBytes": str(1 << 50),  # one task, so that only one row is in memory
+    "spark.sql.files.maxPartitionBytes": str(1 << 50),  # a single task, so that only one row is in memory
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroups:
-    """The large row groups of a file. size: bytes of the largest. least: the largest row has at least so many."""
+    """The large row groups of a file. size: bytes of the largest group. least: lower bound of the largest row's
+    bytes."""
 
     file: str
     size: int = 0
@@ -44,16 +45,16 @@ class RowGroups:
 
 @dataclass(frozen=True, slots=True)
 class LargeRow:
-    """size: its bytes, or at least so many. file: that stores it."""
+    """size: its bytes, or a lower bound. file: the file that stores it."""
 
     file: str
     size: int
 
 
 def large_row(spark: SparkSession, place: Place, limit: int, readable: int) -> LargeRow | None:
-    """The largest stored row, if it has more than `limit` bytes. readable: the largest row group whose rows may be
-    measured; a larger one counts as one row, because Java may have no memory to look into it. Not for Spark Connect,
-    whose client can't read footers."""
+    """The largest stored row, if it has more than `limit` bytes. readable: bytes of the largest row group whose rows
+    may be measured; a larger group counts as one row, because Java may lack the memory to read it. Not for Spark
+    Connect, whose client can't read footers."""
     with ThreadPoolExecutor(_READERS) as pool:
         files = list(cast(Any, read_table(spark, place))._jdf.inputFiles())
         groups = [found for found in pool.map(partial(_large_groups, spark, limit), files) if found.size > limit]
@@ -87,8 +88,8 @@ def _nested_columns(group: Any) -> list[int]:
 
 
 def _unencoded(column: Any) -> int:
-    """Bytes of a column's values. Equal elements of one row are stored once, so that the row group may be smaller than
-    the row. Writers before Parquet 1.15 don't record the bytes of texts."""
+    """Bytes of a column's values before encoding. Equal elements of a row are stored once, so a row group may be
+    smaller than its row. Writers before Parquet 1.15 don't record the bytes of texts."""
     statistics = column.getSizeStatistics()
     texts = None if statistics is None else statistics.getUnencodedByteArrayDataBytes().orElse(None)
     return int(column.getValueCount()) * _FIXED + int(texts or 0)

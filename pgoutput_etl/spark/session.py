@@ -1,4 +1,4 @@
-"""Starts sessions, and gives threads sessions and background jobs of their own."""
+"""Starts sessions, and provides threads with separate sessions and background jobs."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from pgoutput_etl.spark.platform import SUBSTITUTE, active_session, is_platform_
 
 T = TypeVar("T")
 
-# Required by every run; the configuration can't change it.
+# Required by every run; the configuration can't change them.
 _REQUIRED = {
-    # Timestamps are PostgreSQL's instants or wall clocks, independent of the machine's zone.
+    # Timestamps are PostgreSQL's instants or wall clock times, independent of the machine's time zone.
     "spark.sql.session.timeZone": "UTC",
-    # Other readers misread INT96, Spark's default, before 1677 and after 2262.
+    # Spark's default is INT96, which other readers misread before 1677 and after 2262.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Without it, comparisons with a literal date in October 1582 use the Julian calendar, which skips ten days.
     "spark.sql.datetime.java8API.enabled": "true",
-    # Names from the archive are part of SQL text, in which Spark would replace ${env:NAME}.
+    # SQL text contains names from the archive, in which Spark would replace ${env:NAME}.
     SUBSTITUTE: "false",
 }
 
@@ -50,31 +50,30 @@ _SESSION = {
     **_REQUIRED,
 }
 
-# Given to the JVM as it starts, too: without it, pyspark's JVM draws bars on standard error.
+# Also given to the JVM when it starts; otherwise, pyspark's JVM draws progress bars on standard error.
 _WITHOUT_BARS = {"spark.ui.showConsoleProgress": "false"}
 
 _DEFAULTS = {
     **_WITHOUT_BARS,
-    # Adaptive query execution sizes shuffles.
+    # Adaptive query execution adjusts shuffles.
     "spark.sql.shuffle.partitions": "8",
     # Delta's default of 50 partitions for reading its own log costs seconds per table.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # By default Spark looks up named files with one task each, up to ten thousand, which costs seconds.
+    # By default, Spark looks up named files with one task each, up to ten thousand, which takes seconds.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
-    # Cost of opening a file, in bytes read: lets a task read hundreds of small files instead of thirty.
+    # The cost of opening a file, in bytes read: lets a task read hundreds of small files instead of thirty.
     "spark.sql.files.openCostInBytes": "524288",
-    # Spark infers filters from each pair of a plan's columns: minutes for some hundred of them, and nothing gained.
+    # Spark infers filters from each pair of a plan's columns: minutes for some hundred columns, and nothing gained.
     "spark.sql.constraintPropagation.enabled": "false",
 }
 
 _LOCAL_FOLDER = "spark.local.dir"
 
-# Delta writes each commit's checksum under a temporary name and renames it. Spark's default way of doing this takes
-# more than twice as many requests to object storage (ADR 31).
+# Delta writes each commit's checksum under a temporary name and renames it. Spark's default implementation takes more
+# than twice as many requests to object storage (ADR 31).
 _CHECKSUM_WRITER = "spark.sql.streaming.checkpointFileManagerClass"
 
-# Settings whose values Spark hides in its UI, event log and log files: Spark's own pattern and the names that it
-# misses.
+# Settings whose values Spark hides in its UI, event log, and log files: Spark's own pattern plus names that it misses.
 _REDACTED = "(?i)secret|password|passphrase|token|(?:access|account|private)[._-]?key|fs[.]azure[.]sas"
 
 
@@ -86,12 +85,12 @@ def start_session(
     is_light: bool = False,
 ) -> SparkSession:
     """A job's session: that of the Connect server in `spark.remote`, that of the platform (Databricks), or a new local
-    one. app_name: or a configuration, with its `spark` settings, which `settings` override.
+    one. app_name: a name, or a configuration, whose `spark` settings are used; `settings` override them.
 
     A local session downloads the Delta package, except under spark-submit, which has it already. `settings` override
-    Spark's options on the command line, and these this package's defaults. Values of settings named in `secrets` appear
-    in no listing and on no command line. is_light: the session has little work. Raises RunError if Spark does not
-    start, and ConfigError for a Spark without a Delta Lake.
+    Spark's options on the command line, which override this package's defaults. Values of settings named in `secrets`
+    don't appear in any listing or on a command line. is_light: the session has little work. Raises RunError if Spark
+    doesn't start, and ConfigError if no Delta Lake exists for this Spark.
     """
     _hide_python_log()
     if isinstance(app_name, Config):
@@ -103,7 +102,7 @@ def start_session(
     if server := server_of({**own, **options, **settings}):
         return connect(server, app_name, {**_DEFAULTS, **settings, **_REQUIRED}, [*settings, *_REQUIRED])
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        from pgoutput_etl.spark.jvm import start_jvm  # not in a client of Spark Connect only
+        from pgoutput_etl.spark.jvm import start_jvm  # missing in a Spark Connect client
 
         home = _find_spark_home()
         own = own or of_file(home)  # unless SPARK_CONF_DIR or --properties-file names another file
@@ -129,7 +128,7 @@ def start_session(
 
 
 def _keeps_rows_in_tmp(settings: Mapping[str, str]) -> bool:
-    """True for a new local session for which nobody has chosen a folder."""
+    """True for a new local session for which no folder was configured."""
     from pyspark import SparkConf, SparkContext
 
     given = {**dict(SparkConf().getAll()), **settings}
@@ -138,20 +137,20 @@ def _keeps_rows_in_tmp(settings: Mapping[str, str]) -> bool:
 
 
 def _hide_python_log() -> None:
-    """Without --debug, pyspark doesn't log the texts of errors, which may contain rows' values."""
+    """Without --debug, keeps pyspark from logging the texts of errors, which may contain values of rows."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        PySparkLogger.getLogger(name).disabled = DEBUG not in os.environ  # whoever is first decides its class
+        PySparkLogger.getLogger(name).disabled = DEBUG not in os.environ  # the first caller decides its class
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stops the session, except a platform's, which others may use."""
+    """Stops the session, unless it is a platform's, which others may use."""
     if not is_platform_session():
         spark.stop()
 
 
 def is_running(spark: SparkSession) -> bool:
-    """False once Spark's Java process, or the Spark in it, has ended. A Connect server is not asked: a client whose
-    server has ended raises errors of its own."""
+    """False once Spark's Java process, or the Spark in it, has ended. A Connect server is not asked: if it has ended,
+    its client raises errors of its own."""
     try:
         return is_connect(spark) or not cast(Any, spark).sparkContext._jsc.sc().isStopped()
     except Exception:  # noqa: BLE001 # py4j raises many kinds, and pyspark has no attributes then
@@ -159,7 +158,7 @@ def is_running(spark: SparkSession) -> bool:
 
 
 def check_catalog(spark: SparkSession, catalog: str) -> None:
-    """Raises ConfigError for a catalog that doesn't exist, or that loses its tables when the job ends."""
+    """Raises ConfigError if the catalog doesn't exist, or loses its tables when the job ends."""
     name, current = catalog.partition(".")[0], spark.catalog.currentCatalog()
     try:
         spark.catalog.setCurrentCatalog(name)
@@ -178,7 +177,7 @@ def check_catalog(spark: SparkSession, catalog: str) -> None:
 
 
 def _checksum_writer(spark_version: str = pyspark.__version__) -> str:
-    """The class's full name. Spark 4.1 moved it to another package."""
+    """The class's full name, which Spark 4.1 moved to another package."""
     package = "org.apache.spark.sql.execution.streaming"
     if not spark_version.startswith("4.0."):
         package += ".checkpointing"
@@ -186,8 +185,8 @@ def _checksum_writer(spark_version: str = pyspark.__version__) -> str:
 
 
 def _set_by_user(defaults: Collection[str]) -> dict[str, str]:
-    """Settings of `--conf` and spark-defaults.conf that override this package's defaults."""
-    from pyspark import SparkConf, SparkContext  # not in a client of Spark Connect only
+    """Settings from `--conf` and spark-defaults.conf that override this package's defaults."""
+    from pyspark import SparkConf, SparkContext  # missing in a Spark Connect client
 
     SparkContext._ensure_initialized()
     user = dict(SparkConf().getAll())
@@ -195,18 +194,18 @@ def _set_by_user(defaults: Collection[str]) -> dict[str, str]:
 
 
 def _choose_python(settings: Mapping[str, str]) -> None:
-    """The workers' Python: on this machine the driver's, elsewhere that of Spark's configuration."""
+    """Sets the workers' Python: on this machine the driver's, elsewhere the one in Spark's configuration."""
     chosen = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON")
     if chosen or is_local(settings):
         os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
 
 
-# Folders that are deleted as this process ends: Spark sends their files to executors until then.
+# Folders that are deleted when this process ends: Spark sends their files to executors until then.
 _SENT: list[TemporaryDirectory[str]] = []
 
 
 def _modules(settings: Mapping[str, str]) -> dict[str, str]:
-    """This package for executors on other machines."""
+    """This package as a file for executors on other machines."""
     if is_local(settings):
         return {}
     _SENT.append(TemporaryDirectory(prefix="pgoutput-etl."))
@@ -217,7 +216,7 @@ def _modules(settings: Mapping[str, str]) -> dict[str, str]:
 def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """A separate session for one thread's writes, with settings that no other thread sees.
 
-    Spark Connect has no newSession: there the given session gets the settings, and writes must not overlap.
+    Spark Connect has no newSession: there, the given session gets the settings, and writes must not overlap.
     """
     if is_connect(spark):
         with temporarily(spark, settings):
@@ -231,7 +230,7 @@ def session_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterat
     _SPARE.setdefault(key, []).append(own)
 
 
-# Idle sessions by the session that they copy: creating one takes as long as a small query.
+# Idle sessions, by the session that they copy: creating one takes as long as a small query.
 _SPARE: dict[tuple[int, frozenset[tuple[str, str]]], list[SparkSession]] = {}
 
 # For a few rows, compiling a plan takes longer than running it, and a shuffle gains nothing.
@@ -248,7 +247,7 @@ NO_BROADCAST = {"spark.sql.autoBroadcastJoinThreshold": "-1"}
 
 def session_for_few_rows(spark: SparkSession) -> SparkSession:
     """A copy of the session that reads or writes a few rows in half the time (ADR 18). With Spark Connect, which has no
-    newSession, the given session itself."""
+    newSession, the session itself."""
     if is_connect(spark):
         return spark
     return _session_like(spark, {**_settings_of(spark), **FOR_FEW_ROWS})
@@ -270,7 +269,7 @@ def _session_like(spark: SparkSession, settings: Mapping[str, str]) -> SparkSess
 
 @contextmanager
 def temporarily(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Sets settings within the context and restores them afterwards. Skips settings that a platform refuses."""
+    """Changes settings within the context and restores them afterwards. Skips settings that a platform refuses."""
     before = {key: value_of(spark, key) for key in settings}
     before = {key: before[key] for key, value in settings.items() if is_set(spark, key, value)}
     try:
@@ -315,7 +314,7 @@ class BackgroundJobs:
 
 @contextmanager
 def background_jobs(spark: SparkSession) -> Iterator[BackgroundJobs]:
-    """Runs jobs beside the body of the context, and cancels them if the body fails."""
+    """Runs jobs in parallel to the body of the context, and cancels them if the body fails."""
     with ThreadPoolExecutor(2) as pool:
         jobs = BackgroundJobs(spark, pool, f"pgoutput_etl-{uuid4().hex}")
         try:

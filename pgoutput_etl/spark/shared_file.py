@@ -1,4 +1,4 @@
-"""One small file for other programs, on any storage, replaced atomically where the storage can do it."""
+"""A small file for other programs, on any storage, replaced atomically where the storage supports it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import is_platform_session, local_path
 
-_VOLUMES = "/Volumes/"  # on Databricks, where any process reads and writes them as files
+_VOLUMES = "/Volumes/"  # on Databricks, where any process accesses them as files
 
 
 class SharedFile(Protocol):
     def read(self) -> str | None:
-        """None if it doesn't exist."""
+        """The file's text, or None if it doesn't exist."""
 
     def replace(self, text: str) -> None: ...
 
     def delete(self) -> None:
-        """Does nothing if it doesn't exist."""
+        """Deletes the file, if it exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class ObjectFile:
 
 
 def shared_file(spark: SparkSession, folder: str, name: str, access: Access = PRIVATE) -> SharedFile | None:
-    """The file, or None for a client of Spark Connect, which can't write to the server's storage. access: of a local
-    file, and of its folder if that is new."""
+    """The file, or None for a Spark Connect client, which can't write to the server's storage. access: for a local
+    file, and for its folder if that is new."""
     volume = folder.removeprefix("dbfs:")
     if is_platform_session() and volume.startswith(_VOLUMES):
         return VolumeFile(Path(volume, name), access)

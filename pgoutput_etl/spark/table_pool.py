@@ -1,4 +1,4 @@
-"""Works on several tables at a time, and reports the progress."""
+"""Works on several tables in parallel and reports progress."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class TablePool:
-    """threads: number of tables at a time. verb: for the progress lines, such as "verifying". pool: makes that many
+    """threads: number of tables in parallel. verb: for progress lines, such as "verifying". pool: creates the
     threads."""
 
     threads: int
@@ -32,14 +32,15 @@ class TablePool:
 
     @classmethod
     def of(cls, spark: SparkSession, limit: int, verb: str, progress: Progress) -> TablePool:
-        """limit: tables at a time; one with Spark Connect.
+        """limit: number of tables in parallel; one with Spark Connect.
 
-        Threads share the session. Work that needs settings gets a session of its own from `session_settings`.
+        Threads share the session. Work that needs other settings gets a session from `session_settings`.
         """
         return cls(limit if writes_may_overlap(spark) else 1, verb, progress)
 
     def map(self, tables: Sequence[T], name: Callable[[T], str], work: Callable[[T], R]) -> list[R]:
-        """The results in the tables' order. The first error ends the work, once the tables that have begun are done."""
+        """The results in the tables' order. After the first error, tables that have begun are finished, and no others
+        begin."""
 
         def run(table: T) -> R:
             number, started = next(self._numbers), time.monotonic()

@@ -1,4 +1,4 @@
-"""Spark's Python workers, in which the functions of mapInArrow run, and their knowledge of their job."""
+"""Spark's Python workers, which run the functions of mapInArrow, and what they know about their job."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _frozen = 0  # modules
 
 
 def freeze_modules() -> None:
-    """Exempts all objects of the modules that are loaded by now from garbage collection. Spark's workers collect after
-    every task, which takes 40 ms with pandas, pyarrow, and numba loaded. To be called as a task begins."""
+    """Exempts the objects of all loaded modules from garbage collection. Spark's workers collect after every task,
+    which takes 40 ms with pandas, pyarrow, and numba loaded. Call it when a task begins."""
     global _frozen  # noqa: PLW0603 - of this process
     if len(sys.modules) != _frozen:
         gc.freeze()
@@ -29,13 +29,13 @@ _FIRST_SCAN = "pgoutput_etl-first-scan"
 
 @contextmanager
 def first_scan(spark: SparkSession) -> Iterator[None]:
-    """Within the context, the thread's Spark jobs scan files for the first time. Jobs outside that scan files do so
-    because an executor was lost with what an earlier job scanned."""
+    """Within the context, the thread's Spark jobs scan files for the first time. Outside of it, a job scans files only
+    because an executor was lost with the rows of an earlier job."""
     with tagged(spark, _FIRST_SCAN):
         yield
 
 
 def is_first_scan() -> bool:
-    """In a worker: True if its task belongs to a job within `first_scan`."""
+    """Called in a worker: True if its task belongs to a job within `first_scan`."""
     context = TaskContext.get()
     return context is not None and _FIRST_SCAN in (context.getLocalProperty("spark.job.tags") or "")

@@ -1,1 +1,1 @@
-"""Writes tables as of any commit as files that PostgreSQL loads."""
+"""Exports tables as of any commit to files that PostgreSQL can load."""

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExportedTable:
-    """folder: below the export's. rows, never_sent: numbers of rows, and of those with a value that the archive does
-    not have, which is NULL in the file. notes: on columns. why_not: why the table was not exported."""
+    """folder: relative to the export's. rows: row count. never_sent: number of rows with a value that the archive
+    doesn't have, which is NULL in the file. notes: about columns. why_not: why the table was not exported."""
 
     name: str
     folder: str = ""
@@ -29,7 +29,8 @@ class ExportedTable:
 
 @dataclass(frozen=True, slots=True)
 class ExportSummary:
-    """lsn: the last commit that the tables have. folder: has a folder per table, and the script that loads them."""
+    """lsn: the last commit that the tables include. folder: contains a folder per table, and the script that loads
+    them."""
 
     source: str
     lsn: int
@@ -45,7 +46,7 @@ class ExportSummary:
 
 
 def print_export(summary: ExportSummary, console: Console | None = None) -> None:
-    """Prints what was written, and the command that loads it."""
+    """Prints the exported tables and the command that loads them."""
     written = [table for table in summary.tables if table.why_not is None]
     rows = [(t.name, (t.rows, t.never_sent), ("; ".join(t.notes), t.folder)) for t in written]
     table = grid("table", ("rows", "never sent"), ("notes", "folder"), rows, rare=("never sent",))

@@ -22,7 +22,7 @@ class ExportFormat(Enum):
 @takes_former_names
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """at: None for the last applied commit."""
+    """at: None means the last applied commit."""
 
     tables: Annotated[tuple[str, ...], Option("tables to write, as schema.table", PATTERNS)]
     out: Annotated[str, Option("a new folder", FOLDER), Former("--into", "into")]

@@ -1,6 +1,6 @@
-"""Writes tables as of a commit as files that PostgreSQL loads, and a script for psql that loads them.
+"""Exports tables as of a commit to files that PostgreSQL can load, with a psql script that loads them.
 
-Values are PostgreSQL's texts, as verify compares them, so what a column holds comes back exactly.
+Values are PostgreSQL's texts, as verify compares them, so columns get exactly their values back.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _LINE = pa.schema([("value", pa.string())])
 def export(
     spark: SparkSession, config: Config, request: ExportRequest, progress: Progress = no_progress
 ) -> ExportSummary:
-    """Raises PgoutputEtlError; then the folder has no script."""
+    """After a PgoutputEtlError, the folder has no script."""
     archive = archive_of(spark, config)
     lsn = archive.last.last_commit_lsn if request.at is None else commit_of(archive, Moment.of(request.at))
     folder = request.out.rstrip("/")
@@ -83,7 +83,7 @@ def export(
 
 @contextmanager
 def _private(folder: str | None, own: str, access: Access) -> Iterator[None]:
-    """Nobody else may read what the context writes into `own`, below the folder, if that is a local one."""
+    """Keeps what is written to `own`, below a local folder, private within the context."""
     if folder is None:
         yield
         return
@@ -133,7 +133,7 @@ class _Table:
         return None
 
     def write(self, rows: DataFrame, folder: str) -> ExportedTable:
-        """Writes the rows in a folder of the table's own."""
+        """Writes the rows to a folder for this table."""
         texts = delta_texts(current_rows(rows, self.state.mode), self.columns)
         counts = Observation()
         is_unknown = F.count_if(F.col("unknown").isNotNull()).alias("never_sent")
@@ -157,7 +157,7 @@ class _Table:
         return ExportedTable(self.state.full_name, self.folder, counts.get["rows"], counts.get["never_sent"], notes)
 
     def _line(self) -> Callable[[Sequence[str | None]], str]:
-        """The line of a row, from its values' texts."""
+        """A function that makes a row's line from the texts of its values."""
         if self.format is ExportFormat.COPY:
             return text_line
         begin = insertion(self._name, [identifier(column.name) for column in self.columns])
@@ -168,7 +168,7 @@ class _Table:
         return insert
 
     def load(self, path: str) -> str:
-        """The script's line for a file."""
+        """The line of the script that loads a file."""
         if self.format is ExportFormat.SQL:
             return f"\\i '{path}'\n"
         return f"\\copy {self._name} ({self._column_names}) FROM '{path}'\n"

@@ -1,4 +1,4 @@
-"""The text of a configuration: YAML, with findings from the archive as comments. Names in it are quoted by PyYAML."""
+"""The text of a configuration: YAML, with findings from the archive as comments. PyYAML quotes the names in it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _FOLDERS = "# Folders are relative to the job's working directory."
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
-_VARIABLE = re.compile(r"\$\{[^}]{0,500}\}?")  # what config/yaml_file.py reads as one, unless it follows another $
+_VARIABLE = re.compile(r"\$\{[^}]{0,500}\}?")  # a variable to config/yaml_file.py, unless it follows another $
 
 
 def quoted(text: str) -> str:
-    """A YAML scalar on one line that the configuration reads as this text."""
+    """A single-line YAML scalar that the configuration reads as this text."""
     text = _VARIABLE.sub(r"$\g<0>", text)
     if _PLAIN.fullmatch(text) and yaml.safe_load(text) == text:
         return text
@@ -27,7 +27,7 @@ def quoted(text: str) -> str:
 
 
 def source_name(landing: str) -> str:
-    """A valid name for the source: that of its folder."""
+    """A valid name for the source, made from that of its folder."""
     folders = [part for part in re.split(r"[/\\]", landing) if not re.search(r"[*?\[{]", part)]
     names = (re.sub(r"[^A-Za-z0-9_.-]+", "_", folder).strip("._") for folder in reversed(folders))
     return next(filter(None, names), "source")
@@ -40,7 +40,7 @@ def configuration(landing: str, name: str, findings: ArchiveFindings) -> str:
 
 
 def server_configuration(landing: str, name: str, tables: Sequence[TableFindings], catalog_key: str | None) -> str:
-    """The YAML file's text before anything has landed. catalog_key: the name of a variable."""
+    """The YAML file's text before any file has landed. catalog_key: the name of an environment variable."""
     lines = ["  framing: auto  # detected per file"]
     lines.append("  gaps: refuse  # a missing file stops the run, where files are numbered")
     if catalog_key is not None:

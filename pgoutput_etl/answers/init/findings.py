@@ -1,4 +1,4 @@
-"""The facts of an archive that its configuration depends on."""
+"""Facts about an archive that its configuration depends on."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 from pgoutput_etl.schema.partitions import are_full, check_identities, common_identity, of_columns, own_key
 from pgoutput_etl.types import UserTypes, type_of
 
-# Types whose values are text, so that STRING is their exact type.
+# Types whose values are texts, so that STRING represents them exactly.
 _TEXT_TYPES = frozenset({"text", "varchar", "char", '"char"', "name", "citext", "xml", "uuid"})
 
 
 @dataclass(frozen=True, slots=True)
 class TableFindings:
-    """The newest description of a table. key: names of its columns, empty without one or if every column is in it
-    (is_full: REPLICA IDENTITY FULL). as_text: names and types of columns that become STRING for lack of a Delta
-    type. problem: the reason why partitions' replica identities would hold the table. common: the columns that all
-    partitions' old tuples have, of such a table."""
+    """The newest description of a table. key: names of its columns; empty without a key, or if it consists of every
+    column (is_full: REPLICA IDENTITY FULL). as_text: names and types of columns that become STRING because Delta has no
+    such type. problem: the reason why partitions' replica identities would hold the table. common: in that case, the
+    columns that the old tuples of all partitions have."""
 
     schema: str
     table: str
@@ -55,7 +55,7 @@ class ArchiveFindings:
 
 def sample(landed: Sequence[LandedFile], most_bytes: int) -> list[LandedFile]:
     """The newest and the first files, alternately, up to `most_bytes` in total, but at least one of each. Servers
-    describe tables at the beginning of a connection, and the newest files have their current columns."""
+    describe tables at the start of a connection, and the newest files show the current columns."""
     ordered = sorted(landed, key=lambda file: natural_order(file.path))
     chosen: list[LandedFile] = []
     while ordered:
@@ -67,12 +67,12 @@ def sample(landed: Sequence[LandedFile], most_bytes: int) -> list[LandedFile]:
 
 
 def archive_findings(landed: Iterable[LandedFile], inspection: Inspection) -> ArchiveFindings:
-    """landed: all files. inspection: covers some or all of them."""
+    """landed: all files. inspection: of some or all of them."""
     paths = sorted((file.path for file in landed), key=natural_order)
     assembly = inspection.assembled.assembly
     user_types = UserTypes.of(assembly.types.values(), {})
     roots = assembly.relations.roots()
-    tables = {}  # the newest of two OIDs
+    tables = {}  # the newer of two OIDs with the same name
     for relation in filter(None, map(assembly.relations.newest, sorted(assembly.relations.oids()))):
         if relation not in roots:
             partitions = of_columns((p for p, root in roots.items() if root == relation), relation)
@@ -89,7 +89,7 @@ def archive_findings(landed: Iterable[LandedFile], inspection: Inspection) -> Ar
 
 
 def described_table(relation: Relation, partitions: Sequence[Relation], user_types: UserTypes) -> TableFindings:
-    """partitions: of the table, if it is a root."""
+    """partitions: those of the table, if it is a root."""
     key, problem = own_key(relation), None
     try:
         check_identities(relation, key, partitions)

@@ -1,1 +1,1 @@
-"""Tables as of any commit."""
+"""Reads tables as of any commit."""

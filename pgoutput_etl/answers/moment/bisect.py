@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FirstCommit:
-    """A commit after which a query returns rows, and before which it returned none.
+    """A commit after which a query returns rows, but before which it returned none.
 
-    xid, time, origin: of its transaction; None as far as the ledger has no record of it any more, and origin None for a
-    local transaction. rows: of the query, and tables: those that it names, as of the commit. probes: how often the
-    query ran.
+    xid, time, origin: those of its transaction, or None if the ledger no longer has its record; origin is also None for
+    a local transaction. rows: the query's rows as of the commit. tables: the tables that it names, as of the commit.
+    probes: how often the query ran.
     """
 
     lsn: int
@@ -61,16 +61,16 @@ def bisect(
     last: int | str | None = None,
     progress: Progress = no_progress,
 ) -> FirstCommit:
-    """The first commit after which a query returns rows, found by halving: first between the ends of batches, whose
-    rows Delta has, then between the commits in one batch.
+    """Finds the first commit after which a query returns rows, by bisection: first among the ends of batches, whose
+    rows Delta has, then among the commits of one batch.
 
-    query: a SELECT in Spark's SQL, of tables as schema.table. first, last: LSNs of commits to look between, as numbers
-    or in PostgreSQL's text; by default all that have been applied. As of a commit before one of the tables or columns
-    existed, the query counts as one without rows. If rows come and go, the result is one of the commits after which
-    they came. progress: gets a line for each time the query runs.
+    query: a SELECT in Spark's SQL, with tables as schema.table. first, last: LSNs of the commits to search between, as
+    numbers or in PostgreSQL's text form; by default all applied commits. As of a commit before one of the tables or
+    columns existed, the query counts as having no rows. If rows come and go, the result is one of the commits at which
+    they appeared. progress: receives a line each time the query runs.
 
-    Raises ConfigError for a query that is none, for tables that the archive doesn't have, and without sqlglot; RunError
-    if the query returns no rows in the end, or some in the beginning.
+    Raises ConfigError for anything that is not a query, for tables that the archive doesn't have, and without sqlglot;
+    RunError if the query returns no rows at the end, or has rows at the beginning.
     """
     try:
         from pgoutput_etl.answers.moment.question import Question
@@ -92,8 +92,8 @@ def _lsn(value: int | str) -> int:
 
 @contextmanager
 def _without_log() -> Iterator[None]:
-    """Spark would log a column that does not exist yet as an error, with the whole plan."""
-    logger = PySparkLogger.getLogger("SQLQueryContextLogger")  # whoever is first decides its class
+    """Keeps Spark from logging a column that doesn't exist yet as an error, with the whole plan."""
+    logger = PySparkLogger.getLogger("SQLQueryContextLogger")  # the first caller decides its class
     before, logger.disabled = logger.disabled, True
     try:
         yield
@@ -132,7 +132,7 @@ class _Search:
         return self._result(high)
 
     def _narrowed(self, low: int, between: Sequence[int], high: int) -> tuple[int, int]:
-        """Neighbors of [low, *between, high], of which the query has rows as of the second only."""
+        """Two neighbors in [low, *between, high]; the query has rows as of the second but not as of the first."""
         place = bisect_left(between, True, key=self._has_rows)
         return between[place - 1] if place else low, between[place] if place < len(between) else high
 
@@ -141,7 +141,7 @@ class _Search:
         return [pattern_of(name) for name in self.question.views]
 
     def _has_rows(self, lsn: int, is_last: bool = False) -> bool:
-        """is_last: the tables and columns must exist."""
+        """is_last: raises an error if the tables or columns don't exist."""
         self.probes += 1
         found = self._answer(self._tables(lsn), lsn, is_last)
         answer = "rows" if found else "no rows"
@@ -172,5 +172,5 @@ class _Search:
     def _result(self, lsn: int) -> FirstCommit:
         tables = self._tables(lsn)
         with self.question.asked(tables) as rows:
-            rows = rows.localCheckpoint()  # the views are gone afterwards
+            rows = rows.localCheckpoint()  # the views are dropped afterwards
         return FirstCommit(lsn, *self.archive.transaction_at(lsn), rows, tables, self.probes)

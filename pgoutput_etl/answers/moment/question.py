@@ -1,4 +1,4 @@
-"""A query for `bisect`, whose tables sqlglot finds."""
+"""A query for `bisect`; sqlglot finds its tables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pgoutput_etl.ledger.as_of import Tables
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query whose tables are named by views. views: by "schema.table"."""
+    """A query in which views stand for tables. views: their names, by "schema.table"."""
 
     sql: str
     views: dict[str, str]
 
     @classmethod
     def of(cls, query: str) -> Question:
-        """Raises ConfigError."""
+        """Raises ConfigError if the text is not a query."""
         try:
             parsed = sqlglot.parse_one(query, dialect="spark")
         except SqlglotError as error:
@@ -41,12 +41,12 @@ class Question:
         if not views:
             raise ConfigError("query: expected tables as schema.table")
         for column in parsed.find_all(exp.Column):
-            column.set("db", None)  # public.acct.balance: the table's alias is its name
+            column.set("db", None)  # public.acct.balance: the table's name serves as its alias
         return cls(parsed.sql(dialect="spark"), views)
 
     @contextmanager
     def asked(self, tables: Tables) -> Iterator[DataFrame]:
-        """Within the context, the query's rows."""
+        """Within the context, yields the query's rows."""
         spark = next(iter(tables.values())).sparkSession
         try:
             for name, view in self.views.items():

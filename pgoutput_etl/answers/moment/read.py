@@ -1,4 +1,4 @@
-"""Reads tables as of any commit: as of the last batch before it, with the archived changes up to it merged in.
+"""Reads tables as of any commit: as of the last batch before it, merged with the archived changes up to it.
 
 Nothing is written, and only files with a commit in between are read.
 """
@@ -48,16 +48,16 @@ def read_at(
     tables: Sequence[str] = ("*",),
     progress: Progress = no_progress,
 ) -> Tables:
-    """Tables as of any commit that has been applied, by "schema.table" as they were named then.
+    """Tables as of any applied commit, by the "schema.table" that they were named then.
 
-    at: the commit as the option `--at` names it ("0/1AE7B70", "2026-11-20T03:57", "xid:8412", "before:8412"); a number
-    is an LSN, and a datetime needs a zone. Or one of lsn, as a number or PostgreSQL's text; time, for the last commit
-    at or before it; and xid. before: without this commit. tables: shell patterns of the names. `held` has the tables
-    that lack changes, with the LSN that they have; `ahead` those that a snapshot loaded later, so that their rows as of
-    this commit are not known, and that are absent.
+    at: the commit as in the option `--at` ("0/1AE7B70", "2026-11-20T03:57", "xid:8412", "before:8412"); a number is an
+    LSN, and a datetime needs a time zone. Alternatively one of lsn, a number or PostgreSQL's text form; time, for the
+    last commit at or before it; or xid. before: exclude this commit. tables: shell patterns for names. In the result,
+    `held` has the tables that lack changes, with the LSNs that they include; `ahead` has those that a snapshot loaded
+    later, whose rows as of this commit are unknown and which are therefore left out.
 
-    Raises ConfigError for a commit or table that the archive does not have, RunError for a commit that has not been
-    applied, and ArchiveError if a file that is needed is gone.
+    Raises ConfigError for a commit or table that the archive doesn't have, RunError for a commit that has not been
+    applied, and ArchiveError if a file that is needed is missing.
     """
     moment = Moment(parse_lsn(lsn) if isinstance(lsn, str) else lsn, time, xid, before)
     if at is not None:
@@ -96,14 +96,14 @@ def archive_of(spark: SparkSession, config: Config) -> DeltaArchive:
 
 @dataclass(frozen=True, slots=True)
 class TablesFound:
-    """rows: of each table, with its state. held, ahead: as in ledger.as_of.Tables, by OID."""
+    """rows: each table's rows, with its state. held, ahead: as in ledger.as_of.Tables, by OID."""
 
     rows: tuple[tuple[TableState, DataFrame], ...]
     held: Mapping[int, TableState]
     ahead: Mapping[int, TableState]
 
     def named(self, patterns: Sequence[str]) -> TablesFound:
-        """Those whose names match then, without displaced ones."""
+        """The tables whose names as of then match, without displaced ones."""
 
         def is_wanted(state: TableState) -> bool:
             return not state.is_displaced and is_chosen(state.full_name, patterns)
@@ -114,9 +114,10 @@ class TablesFound:
 
 @dataclass(frozen=True, slots=True)
 class _Base:
-    """What a moment's tables are computed from. states: of all tables after the last batch before it; own: of those
-    that may be wanted. started: those to which changes are added. starts: the commit after which changes are added, by
-    the OIDs of these and of new tables. lacking: OIDs of tables that lack changes. ahead: as in Tables, by OID."""
+    """The basis for computing tables as of a commit. states: of all tables after the last batch before it; own: of
+    those that may be wanted. started: states of the tables to which changes are added. starts: the commit after which
+    to add changes, by OID, including new tables. lacking: OIDs of tables that lack changes. ahead: as in Tables, by
+    OID."""
 
     states: Mapping[int, TableState]
     own: Mapping[int, TableState]
@@ -128,7 +129,8 @@ class _Base:
 
 @dataclass(frozen=True, slots=True)
 class MomentReader:
-    """through: changes are read up to this commit at once, and kept for later calls; 0 to read what each call needs."""
+    """through: reads changes up to this commit at once and keeps them for later calls; 0 to read what each call
+    needs."""
 
     spark: SparkSession
     archive: LedgerArchive
@@ -145,7 +147,7 @@ class MomentReader:
         return Tables(frames, lsn, held, ahead)
 
     def find(self, lsn: int, patterns: Sequence[str]) -> TablesFound:
-        """The tables that ever had a name that matches."""
+        """The tables that ever had a matching name."""
         base = self._base(lsn, patterns)
         targets = FrameTargets({state.path: self._stored(state) for state in base.own.values() if state.version >= 0})
         found = {**base.own, **self._changed(lsn, targets, base)}
@@ -168,7 +170,7 @@ class MomentReader:
         return self._committed(self._oids(patterns, states), CommitRange(lsn + 1, self.through))
 
     def replayed(self, oids: Collection[int]) -> dict[int, DataFrame]:
-        """The rows that the archive alone gives for these tables as of the last commit, by OID."""
+        """The rows of these tables as of the last commit, computed from the archive alone, by OID."""
         targets = FrameTargets({})
         base = _Base({}, {}, {}, dict.fromkeys(oids, 0), frozenset(), {})
         states = self._changed(self.archive.last.last_commit_lsn, targets, base)
@@ -188,12 +190,12 @@ class MomentReader:
         return _Base(states, own, started, starts, frozenset(lacking), ahead)
 
     def _oids(self, patterns: Sequence[str], states: Mapping[int, TableState]) -> set[int]:
-        """The tables that ever had a name that matches. Raises ConfigError for a pattern that matches none."""
+        """The tables that ever had a matching name. Raises ConfigError for a pattern without a match."""
         names = self.archive.oids_by_name(states.values())
         return {oid for name in matching_names(patterns, names, "the archive") for oid in names[name]}
 
     def _is_removed(self, state: TableState) -> bool:
-        """True for a displaced table that maintenance has removed: it had no change for longer than moments reach
+        """True for a displaced table that maintenance has removed: it had not changed for longer than as-of reads reach
         back."""
         return state.is_displaced and state.version >= 0 and not is_delta_table(self.spark, state.path)
 
@@ -209,14 +211,14 @@ class MomentReader:
         files = self.archive.files_with(oids, wanted)
         self.progress(f"reading {counted(len(files), 'file')}")
         with self.archive.reading(files, oids, wanted) as committed:
-            # Kept as long as somebody has the tables.
+            # Kept while the caller uses the tables.
             rows = replace(committed, blocks=committed.blocks.localCheckpoint())
         if self.through:
             self._kept[key] = rows
         return rows.through(commits.last)
 
     def _changed(self, lsn: int, targets: FrameTargets, base: _Base) -> dict[int, TableState]:
-        """The states of tables with changes through the commit at `lsn`, or with another name."""
+        """The states of tables that have changed, or have been renamed, through the commit at `lsn`."""
         archive, starts, started = self.archive, base.starts, base.started
         first = min(starts.values(), default=lsn) + 1
         if first > lsn:

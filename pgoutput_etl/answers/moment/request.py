@@ -1,4 +1,4 @@
-"""The option of a commit as of which tables are read."""
+"""The option that selects the commit as of which tables are read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AsOf: TypeAlias = Annotated[
     ),
 ]
 
-NamedAsOf: TypeAlias = Annotated[  # of jobs that had other names for it
+NamedAsOf: TypeAlias = Annotated[  # for jobs that used other names for it
     AsOf,
     Former("--lsn", value=LSN),
     Former("--at-xid", value=Value(XID.name, lambda text: Moment.parse(f"xid:{text}"))),
@@ -31,7 +31,7 @@ NamedAsOf: TypeAlias = Annotated[  # of jobs that had other names for it
 
 
 def only_commit(xid: int, commits: Sequence[int]) -> int:
-    """commits: of the transactions with an xid. Raises ConfigError unless there is one."""
+    """commits: of the transactions with an xid. Raises ConfigError unless there is exactly one."""
     if not commits:
         raise ConfigError(
             f"xid {xid}: the ledger has no committed transaction with it. It may be open or aborted, or maintenance "

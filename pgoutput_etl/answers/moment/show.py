@@ -1,4 +1,4 @@
-"""Rows of a table: of a Delta table, or of a source's table as of any commit."""
+"""Rows of a Delta table, or of a source's table as of any commit."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def show(
 ) -> DataFrame:
     """Rows of a table.
 
-    table: a folder or a name in a catalog, of which `version` is a Delta version, by default the newest. With config,
-    schema.table, as of the commit that `at` names as in `read_at`, by default the last applied one. where: a condition
-    in Spark's SQL. columns: by default all. progress: gets a line if the table lacks changes.
+    table: a folder or a name in a catalog, at the Delta version `version`, by default the newest. With config:
+    schema.table as of the commit `at`, as in `read_at`, by default the last applied one. where: a condition in Spark's
+    SQL. columns: by default all. progress: receives a line if the table lacks changes.
 
     Raises ConfigError.
     """
@@ -54,7 +54,7 @@ def show(
 
 
 def printed_rows(rows: DataFrame) -> DataFrame:
-    """The rows with the LSNs of metadata columns as PostgreSQL prints them."""
+    """The rows, with LSNs in metadata columns as PostgreSQL prints them."""
     lsns = {name: lsn_text(F.col(name)) for name, kind in rows.dtypes if name in LSN_COLUMNS and kind == "bigint"}
     return rows.withColumns(lsns) if lsns else rows
 
@@ -78,8 +78,8 @@ def _rows_at(spark: SparkSession, config: Config, table: str, moment: Moment | N
 def _filtered(rows: DataFrame, where: str) -> DataFrame:
     try:
         filtered = rows.where(F.expr(where))
-        filtered.schema.simpleString()  # over Spark Connect, the condition is checked now
-    except AnalysisException as error:  # its text has the condition, which may have values
+        filtered.schema.simpleString()  # over Spark Connect, this is when the condition is checked
+    except AnalysisException as error:  # its text contains the condition, which may contain values
         raise ConfigError(
             f"--where: Spark takes no such condition ({error.getCondition()}). Columns: {', '.join(rows.columns)}"
         ) from None

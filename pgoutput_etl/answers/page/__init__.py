@@ -1,1 +1,1 @@
-"""The frame of the jobs' HTML pages."""
+"""The common frame of the jobs' HTML pages."""

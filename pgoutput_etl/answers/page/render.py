@@ -1,6 +1,6 @@
-"""HTML pages from the templates beside this module: one self-contained file each, without scripts, links, or fonts.
+"""HTML pages from the templates in this folder. Each is one self-contained file, without scripts, links, or fonts.
 
-Names from an archive are escaped, and control characters in them are shown as escapes.
+Names from an archive are escaped, and their control characters are shown as escape sequences.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pgoutput_etl.identifiers import printable
 
 
 def render(template: str, **values: object) -> str:
-    """The page of TEMPLATE.html.j2."""
+    """The page made from TEMPLATE.html.j2."""
     return _environment().get_template(f"{template}.html.j2").render(values)
 
 

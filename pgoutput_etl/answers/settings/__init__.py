@@ -1,1 +1,1 @@
-"""What a configuration holds, and where each setting of a table comes from."""
+"""The contents of a configuration, and the origin of each setting of a table."""

@@ -1,4 +1,4 @@
-"""Explains the settings of one table: each value, and the line of the file that gives it."""
+"""Explains the settings of one table: each value, and the line of the file that sets it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _RULE = TypeAdapter(TableRule)
 
 @dataclass(frozen=True, slots=True)
 class ExplainedSetting:
-    """setting: the key, as columns.email. origin: the file, the line, and the rule; `default` for a key that no rule
-    gives."""
+    """setting: the key, such as columns.email. origin: the file, the line, and the rule; `default` for a key that no
+    rule sets."""
 
     setting: str
     value: Any
@@ -39,7 +39,7 @@ class ExplainedSetting:
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """target: the target's schema.table; None if the table is skipped. rules: the keys in the file of the rules that
+    """target: the target's schema.table; None if the table is skipped. rules: the keys, in the file, of the rules that
     apply, from general to specific."""
 
     table: str
@@ -60,7 +60,7 @@ class TableSettings:
 
 
 def explain(config: Config, table: str) -> TableSettings:
-    """table: schema.table, whether the archive has it or not. Raises ConfigError."""
+    """table: schema.table; the archive needn't have it. Raises ConfigError."""
     schema, dot, name = table.partition(".")
     if not (schema and dot and name):
         raise ConfigError("--explain: expected schema.table")
@@ -73,7 +73,7 @@ def explain(config: Config, table: str) -> TableSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Explanation:
-    """rules: of the table, from general to specific."""
+    """rules: those of the table, from general to specific."""
 
     config: Config
     document: Document
@@ -81,7 +81,7 @@ class _Explanation:
     rules: list[PlacedRule]
 
     def settings(self, rule: TableRule) -> Iterator[ExplainedSetting]:
-        """rule: what the table's rules say together."""
+        """rule: the combination of the table's rules."""
         values: dict[str, Any] = _RULE.dump_python(rule, mode="json", include=TableRule.key_fields().keys() - {"match"})
         for name, value in values.items():
             if isinstance(value, Mapping) and value:
@@ -94,7 +94,7 @@ class _Explanation:
         name = ".".join(keys)
         if keys == ("skip",) and not self.config.rule_book.includes(self.table):
             return ExplainedSetting(name, value, f"{self.document.place('include')} (include)")
-        for placed in () if value in (None, {}) else reversed(self.rules):  # those are never given
+        for placed in () if value in (None, {}) else reversed(self.rules):  # a rule never sets these
             path = (*placed.path, *keys)
             given = self.document.value(path)
             if given is not None:
@@ -104,7 +104,7 @@ class _Explanation:
 
 
 def _without_salt(given: object) -> object:
-    """A column's setting as the configuration keeps it."""
+    """A column's setting in the form that the configuration keeps."""
     if isinstance(given, list):
         return [_without_salt(item) for item in given]
     return {key: value for key, value in given.items() if key != SALT} if isinstance(given, Mapping) else given

@@ -1,4 +1,4 @@
-"""Checks a configuration and reports what it holds, or everything that is wrong with it."""
+"""Checks a configuration and reports its contents or all of its errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_USAGE
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationError:
-    """key: its path in the file, such as tables[0].match. line: None for an option, or the whole file. message: with
+    """key: its path in the file, such as tables[0].match. line: None for an option or for the whole file. message: with
     file and key."""
 
     key: str
@@ -38,7 +38,7 @@ class ConfiguredSource:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """sources: none if the file has errors. tables: the number of rules."""
+    """sources: empty if the file has errors. tables: the number of rules."""
 
     file: str
     sources: tuple[ConfiguredSource, ...] = ()
@@ -66,7 +66,7 @@ def validate(path: str, overrides: Sequence[str] = ()) -> Validation:
 
 
 def _error(document: Document, mistake: Mistake) -> ConfigurationError:
-    """A mistake in a section that sources share is the same in all of them."""
+    """The error for a mistake; in a section that sources share, it is the same for all of them."""
     key = document.in_file(mistake.path)
     return ConfigurationError(key, document.line(mistake.path), str(document.error(mistake)))
 
@@ -77,7 +77,7 @@ def _described(config: Config) -> ConfiguredSource:
 
 
 def print_validation(found: Validation, console: Console | None = None) -> None:
-    """Errors go to standard error, as in other jobs."""
+    """Prints the result. Errors go to standard error, as in other jobs."""
     for error in found.errors:
         mistake = ConfigError(error.message)
         mistake.code = ErrorCode.CONFIG_FILE

@@ -1,4 +1,4 @@
-"""Charts of consecutive days as SVG, drawn by matplotlib. All their figures are also text, in the page's last table."""
+"""Charts of consecutive days as SVG, drawn by matplotlib. The page's last table has all their figures as text."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Values = Sequence[float | None]
 _COLORS = ("#2a78d6", "#1baf7a", "#eda100", "#7a4fc9", "#d64a7c")
 _INK = "#808b97"  # legible on the page's light and dark cards
 
-_LABELED_DAYS = 7  # every seventh day has its date below the axis
+_LABELED_DAYS = 7  # every seventh day is labeled with its date
 
 _UNITS = (86_400, 3600, 60, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """described: for screen readers."""
+    """described: a description for screen readers."""
 
     title: str
     svg: Markup
@@ -53,8 +53,8 @@ def _scaled(count: float, units: Sequence[str]) -> str:
 def bars(
     title: str, days: Sequence[str], series: Mapping[str, Values], show: Callable[[float], str], note: str = ""
 ) -> Chart:
-    """Stacked bars. days: consecutive dates, ISO 8601. series: at most five, with a value or None for each day. show: a
-    value as text."""
+    """Stacked bars. days: consecutive dates, ISO 8601. series: at most five, with a value or None for each day. show:
+    formats a value."""
 
     def draw(axes: Axes) -> None:
         base = [0.0] * len(days)
@@ -74,7 +74,7 @@ def bars(
 
 
 def durations(title: str, days: Sequence[str], seconds: Values, note: str = "") -> Chart:
-    """A line that breaks where a day has no value. Its axis has whole seconds, minutes, hours, or days."""
+    """A line with gaps where a day has no value. Its axis has whole seconds, minutes, hours, or days."""
     highest = max((value for value in seconds if value is not None), default=0.0)
     unit = next((unit for unit in _UNITS if unit <= highest), 1)
 
@@ -88,7 +88,7 @@ def durations(title: str, days: Sequence[str], seconds: Values, note: str = "") 
 
 
 def _svg(title: str, days: Sequence[str], draw: Callable[[Axes], None], show: Callable[[float], str]) -> Markup:
-    # Text stays text; equal figures make equal files.
+    # Text remains text, and equal figures result in equal files.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": title, "font.family": "sans-serif"}):
         figure = Figure(figsize=(5.6, 1.9), layout="constrained")
         axes = figure.add_subplot()

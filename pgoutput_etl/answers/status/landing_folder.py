@@ -1,4 +1,4 @@
-"""Lists the landing folder without Spark, as Spark lists it, and finds the files that wait in it."""
+"""Lists the landing folder without Spark, but as Spark would, and finds the files that wait in it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MILLISECOND = 1000  # Hadoop's times have no microseconds
 
 
 def list_files(landing: str, spark: Mapping[str, str]) -> Listing:
-    """The files that a run would list, under the same paths. Raises ConfigError if nothing exists there, or RunError.
+    """The files that a run would list, with the same paths. Raises ConfigError if nothing exists there, or RunError.
 
-    spark: Spark's settings. Files without content are left out, as by Spark.
+    spark: Spark's settings. Empty files are left out, as Spark does.
     """
     place = place_of(landing, spark, "source.landing")
     try:
@@ -47,7 +47,8 @@ def _local_files(landing: str) -> Listing:
 
 
 def _objects(place: StorageFolder, landing: str) -> Listing:
-    """The objects below a folder, or below matches of a glob, with names that Spark reads, and with Spark's paths."""
+    """The objects below a folder, or below matches of a glob, if Spark would read them by their names; with Spark's
+    paths."""
     assert place.s3 is not None
     bucket = urlsplit(landing).netloc
     store, files = place.s3.file_system(bucket), list[LandedFile]()
@@ -65,7 +66,7 @@ def _objects(place: StorageFolder, landing: str) -> Listing:
 
 
 def _folder_of(pattern: str) -> str:
-    """The folder above the first part of a path that is a pattern."""
+    """The folder above the first path component that is a pattern."""
     parts = pattern.split("/")
     first = next((i for i, part in enumerate(parts) if any(c in part for c in "*?[")), len(parts))
     return "/".join(parts[:first])
@@ -88,7 +89,7 @@ def _matches(part: str, pattern: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
-    """The files that a run would find. refused: the reasons, one per file. unread: files left for `backfill
+    """The files that a run would find. refused: the reasons, one per file. unread: files that are left for `backfill
     --from-quarantine`."""
 
     waiting: WaitingFiles

@@ -1,4 +1,4 @@
-"""The state of a source as its ledger has it: batches, claims, open transactions and quarantine."""
+"""The state of a source according to its ledger: batches, claims, open transactions, and quarantine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SET_ASIDE = ("relation", "file", "path", "offset", "length", "lsn", "xid", "rea
 
 
 def claim_at_work(reader: LedgerReader, now: datetime, last_done: int) -> ActiveRun | None:
-    """The claim of a run that is at work, judged as another run would. last_done: the last finished batch."""
+    """The claim of an active run, judged as another run would. last_done: the last finished batch."""
     rows = [{**row, "at": utc(row["at"])} for row in reader.rows("claims", CLAIM_COLUMNS, last_done)]
     claim = newest(rows)
     if claim is None or not claim.is_alive(now):
@@ -61,25 +61,26 @@ def held_tables(conditions: Iterable[TableCondition]) -> tuple[TableOnHold, ...]
 
 
 def complete_since(last: Mapping[str, Any] | None) -> dict[str, str]:
-    """By table, the value of `Status.complete_since`. Tables that an older version wrote are left out."""
+    """The value of `Status.complete_since`, by table. Tables that an older version wrote are left out."""
     tables = [t for t in (last or {}).get("tables") or () if t.get("complete_by") and t["status"] != SKIPPED]
     since = {f"{t['schema']}.{t['table']}": f"{t['complete_by']} at {format_lsn(t['complete_lsn'])}" for t in tables}
     return dict(sorted(since.items()))
 
 
 def verified_tables(reader: LedgerReader, states: Mapping[int, TableState]) -> dict[str, str]:
-    """By table, the value of `Status.verified_through`."""
+    """The value of `Status.verified_through`, by table."""
     through = verified_through(reader.rows("verifications", ("oid", "lsn")))
     return dict(sorted((states[o].full_name, format_lsn(lsn)) for o, lsn in through.items() if o in states))
 
 
 def table_count(last: Mapping[str, Any] | None) -> int:
-    """The number of tables that the configuration does not skip."""
+    """The number of tables that the configuration doesn't skip."""
     return sum(table["status"] != SKIPPED for table in (last or {}).get("tables") or ())
 
 
 def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, since: int) -> UnfinishedTransactions:
-    """The ledger may still have rows of transactions that have ended. since: see `RecentBatches.since`."""
+    """Transactions without an end; the ledger may still have rows of others, which are excluded. since: see
+    `RecentBatches.since`."""
     state = state_of(last)
     outcomes = [] if state is None else Assembly.from_state(state, RelationHistory.of(()), {}).open_outcomes()
     fragments = {fragment for outcome in outcomes for fragment in outcome.fragments}
@@ -95,8 +96,8 @@ def open_transactions(reader: LedgerReader, last: Mapping[str, Any] | None, sinc
 
 
 def quarantine(reader: LedgerReader) -> Quarantine:
-    """Unreadable bytes and transactions. Files that were refused are not among the rows that count: they may have been
-    put right since."""
+    """Unreadable bytes and transactions. Rows of refused files are not counted, because the files may have been fixed
+    since then."""
     rows = [
         with_reason(r) for r in reader.rows("quarantine", _SET_ASIDE) if r["redriven"] is None and r["relation"] is None
     ]
@@ -108,7 +109,7 @@ def quarantine(reader: LedgerReader) -> Quarantine:
 
 
 def _covered(ranges: Iterable[Mapping[str, Any]]) -> int:
-    """The number of bytes in any of these ranges: a transaction's range contains its unreadable bytes."""
+    """The number of bytes in any of these ranges: a transaction's range includes its unreadable bytes."""
     total, end = 0, (-1, 0)
     for row in sorted(ranges, key=lambda row: (row["file"], row["offset"])):
         first, last = (row["file"], row["offset"]), (row["file"], row["offset"] + row["length"])

@@ -1,4 +1,4 @@
-"""The figures of the last nights, from the ledger's `batches` and `files`."""
+"""The daily figures of recent runs, from the ledger's `batches` and `files`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.recent_batches import commit_time, utc
 from pgoutput_etl.load.summary import ROW_OPERATIONS
 
-NIGHTS = 30  # days, the report's own included
+NIGHTS = 30  # days, including that of the report
 
 _FILE = ("batch", "status", "size", "offset", "consumed", "messages")
 
@@ -33,10 +33,10 @@ class ReadFiles:
 
 
 def file_counts(reader: LedgerReader, first_batch: int) -> dict[int, ReadFiles]:
-    """The counts by batch."""
+    """The counts, by batch."""
     counts: dict[int, ReadFiles] = defaultdict(ReadFiles)
     for row in reader.rows("files", _FILE, first_batch):
-        # An older ledger has no status: it recorded only files that were read.
+        # An older ledger has no status: it only recorded files that were read.
         if row["status"] in (None, FileStatus.READ.value):
             size = row["consumed"] - row["offset"] if row["offset"] else row["size"]
             messages = sum(count for _, count in row["messages"] or ())
@@ -45,7 +45,7 @@ def file_counts(reader: LedgerReader, first_batch: int) -> dict[int, ReadFiles]:
 
 
 def nights(batches: Iterable[Mapping[str, Any]], counts: Mapping[int, ReadFiles]) -> tuple[Night, ...]:
-    """One for each day with a finished batch. batches: rows of the ledger, in order. counts: file counts by batch."""
+    """One per day with a finished batch. batches: rows of the ledger, in order. counts: file counts by batch."""
     by_day: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for batch in batches:
         by_day[utc(batch["at"]).date().isoformat()].append(batch)
@@ -71,7 +71,7 @@ def _lag(batch: Mapping[str, Any]) -> float | None:
 
 
 def _tables(last: Mapping[str, Any], changes: list[Mapping[str, Mapping[str, int]]]) -> tuple[NightTable, ...]:
-    """The tables after a night's last batch. changes: counts by OID, of each batch that recorded them."""
+    """The tables after a day's last batch. changes: counts by OID, for each batch that recorded them."""
     tables = []
     for state in sorted(last["tables"] or (), key=lambda table: (table["schema"], table["table"])):
         own = [rows.get(str(state["oid"]), {}) for rows in changes]

@@ -31,7 +31,7 @@ def write_page(status: Status, path: str) -> None:
 
 
 def page(status: Status) -> str:
-    """HTML."""
+    """The HTML text."""
     words = verdict(status)
     counted = [("Tables", f"{status.tables:,}")]
     if status.consistency is not None:
@@ -77,7 +77,7 @@ def _days(status: Status) -> list[str]:
 
 
 def _charts(status: Status) -> list[Chart]:
-    """Days without a batch have no bar."""
+    """The charts; days without a batch have no bar."""
     days, by_day = _days(status), {night.day: night for night in status.nights}
 
     def values(figure: Callable[[Night], float | None]) -> list[float | None]:
@@ -104,7 +104,7 @@ def _seconds(value: float) -> str:
 
 
 def _tables(status: Status) -> dict[str, object]:
-    """Current rows and the changes of the last days, with the most changed tables first."""
+    """Current rows and the changes of recent days; the most changed tables come first."""
     by_name: dict[str, dict[str, NightTable]] = {}
     for night in status.nights:
         for one in night.tables:
@@ -134,7 +134,7 @@ def _table(name: str, days: Sequence[NightTable | None]) -> dict[str, object]:
 
 
 def _figures(night: Night) -> list[str]:
-    """All figures of the charts, as text."""
+    """All figures in the charts, as text."""
     counts = (night.batches, night.files, night.bytes, night.messages)
     stages = ("" if (value := night.seconds.get(stage)) is None else _seconds(value) for stage in _STAGES)
     lag = "" if night.lag_seconds is None else duration(night.lag_seconds)

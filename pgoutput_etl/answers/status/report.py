@@ -1,4 +1,4 @@
-"""The status of a source: exit code, JSON and text."""
+"""The status of a source: exit code, JSON, and text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWN_LINES = 10
 
 @dataclass(frozen=True, slots=True)
 class ActiveRun:
-    """A run at work. process: its process and host. since, renewed: ISO 8601."""
+    """An active run. process: its process and host. since, renewed: ISO 8601."""
 
     batch: int
     process: str
@@ -38,7 +38,7 @@ class ActiveRun:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedBatch:
-    """A batch that was begun and is not done. begun: ISO 8601. is_dead: no run is at work on it. erasure: the reference
+    """A batch that has begun but is not done. begun: ISO 8601. is_dead: no run is working on it. erasure: the reference
     of its request, if it erases rows."""
 
     batch: int
@@ -51,7 +51,7 @@ class UnfinishedBatch:
 
 @dataclass(frozen=True, slots=True)
 class WaitingFiles:
-    """Landed files that no finished batch has read to their end. bytes: new ones, as landed. oldest: ISO 8601."""
+    """Landed files that no finished batch has read to the end. bytes: unread ones, as landed. oldest: ISO 8601."""
 
     files: int = 0
     bytes: int = 0
@@ -70,8 +70,8 @@ class UnfinishedTransactions:
 class Quarantine:
     """Data that was set aside and not redriven since. bytes: decompressed. ranges: one line per unreadable range.
 
-    refused_files: the reasons. unread_files: files that an earlier run left unread although later files have been read
-    since. resent_bytes: unreadable bytes that the server sent again, which need no action; not part of `bytes`.
+    refused_files: the reasons. unread_files: files that an earlier run left unread although later files were read
+    since. resent_bytes: unreadable bytes that the server sent again, which need no action; not included in `bytes`.
     """
 
     bytes: int = 0
@@ -98,7 +98,8 @@ class TableOnHold:
 
 @dataclass(frozen=True, slots=True)
 class NightTable:
-    """A table after a night. rows: row count, or None if unknown. Changed rows are None if no batch recorded them."""
+    """A table after a day's batches. rows: row count, or None if unknown. Changed rows are None if no batch recorded
+    them."""
 
     schema: str
     table: str
@@ -119,7 +120,7 @@ class NightTable:
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """The batches that ended on one day, UTC. seconds: by stage; empty if no batch recorded them. lag_seconds: time
+    """The batches that ended on one day, in UTC. seconds: by stage; empty if no batch recorded them. lag_seconds: time
     from the archive's last commit to the end of the day's last batch."""
 
     day: str
@@ -138,10 +139,10 @@ class Status:
 
     last_commit_lsn: the commit through which all tables are consistent, except those with a condition and those that
     are ahead. ahead: by table, the LSN of a snapshot that the archive has not reached yet. complete_since: by table,
-    the point from which it has all rows, such as `snapshot at 0/1AE7B70`; `first change at …` means that rows from
-    before it are missing, if there were any. verified_through: by table, the last LSN as of which `verify` has found it
-    equal to the server's. swaps: by table, why others seem to be renamed to it. dropped:
-    tables that a DROP TABLE leaves. next: the commands to run, most urgent first. nights: the last ones with a batch,
+    the point from which it has all rows, such as `snapshot at 0/1AE7B70`; `first change at …` means that earlier rows
+    are missing, if there were any. verified_through: by table, the last LSN at which `verify` found it equal to the
+    server's. swaps: by table, why other tables seem to have been renamed to it. dropped: tables that remain although
+    they were dropped on the server. next: the commands to run, most urgent first. nights: recent days with a batch,
     oldest first.
     """
 
@@ -171,7 +172,7 @@ class Status:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The reasons for an exit code other than 0, a few words for each."""
+        """The reasons for an exit code other than 0, a few words each."""
         set_aside = self.quarantine
         tables = Counter(condition.state for condition in self.conditions)
         counts = (
@@ -284,7 +285,7 @@ def verdict(status: Status) -> str:
 
 
 def print_status(status: Status, console: Console | None = None) -> None:
-    """Prints the verdict, and what it rests on."""
+    """Prints the verdict and the facts that it is based on."""
     rows = [(table.name, (format_lsn(table.lsn),), (table.reason,)) for table in status.held]
     lines = [f"{status.source}: {verdict(status)}."]
     lines += [f"{title}: {text}." for title, text in facts(status)]

@@ -14,7 +14,7 @@ from pgoutput_etl.timestamps import parse_duration
 
 @dataclass(frozen=True, slots=True)
 class StatusRequest:
-    """html, dbt, schemas: files to write, and a folder."""
+    """html, dbt, schemas: paths to write to: two files and a folder."""
 
     max_age: Annotated[
         timedelta | None,

@@ -1,4 +1,4 @@
-"""Reads the ledger and the landing folder at the same time, and composes the report."""
+"""Reads the ledger and the landing folder in parallel, and assembles the report."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ def status(config: Config, request: StatusRequest, now: datetime | None = None) 
         )
     seems_dead = found.unfinished is not None and found.unfinished.is_dead
     if seems_dead and reader.last_done() != batches.number:
-        return status(config, request, now)  # a run closed the batch and released its claim meanwhile
+        return status(config, request, now)  # a run has closed the batch and released its claim meanwhile
     return replace(found, next=_next(config, found))
 
 
 def _is_stale(age: float | None, max_age: timedelta | None) -> bool:
-    """True if the age exceeds the limit. An unknown age, for lack of a commit, exceeds any limit."""
+    """True if the age exceeds the limit. If there is no commit, the age is unknown and exceeds any limit."""
     return max_age is not None and (age is None or age > max_age.total_seconds())
 
 

@@ -1,1 +1,1 @@
-"""Computes SQL that undoes transactions on the PostgreSQL server."""
+"""Generates SQL that undoes transactions on the PostgreSQL server."""

@@ -1,4 +1,4 @@
-"""The undo as an HTML page, without any row's values."""
+"""The HTML page about an undo; it contains no values of rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pgoutput_etl.lsn import format_lsn
 
 
 def page(summary: UndoSummary) -> str:
-    """HTML."""
+    """The HTML text."""
     is_whole = summary.exit_code == EXIT_DONE
     through = format_lsn(summary.last_commit_lsn)
     return render(

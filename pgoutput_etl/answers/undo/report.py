@@ -24,9 +24,9 @@ _SHOWN_XIDS = 8
 
 @dataclass(frozen=True, slots=True)
 class TableUndo:
-    """inserts, updates, deletes: changes that the script undoes. conflicts: rows that it leaves as they are; xids: of
-    the later transactions that changed these; lost: those of them with a former value that is not in the archive. kept:
-    new columns that keep what an UPDATE set."""
+    """inserts, updates, deletes: changes that the script undoes. conflicts: number of rows that it leaves unchanged;
+    xids: later transactions that changed these rows; lost: number of these rows with a former value that isn't in the
+    archive. kept: new columns, which keep what an UPDATE set."""
 
     name: str
     inserts: int
@@ -40,7 +40,7 @@ class TableUndo:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A table that the script leaves as it is."""
+    """A table that the script leaves unchanged."""
 
     name: str
     reason: str
@@ -48,8 +48,8 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class UndoSummary:
-    """commits: transactions to undo. last_commit_lsn: of the last one that was looked at for conflicts. script, page:
-    names of files in the folder. server: the source's, as libpq's URL; empty if the configuration has none."""
+    """commits: number of transactions to undo. last_commit_lsn: the last commit that was searched for conflicts.
+    script, page: file names in the folder. server: the source's, as libpq's URL; empty if it is not configured."""
 
     source: str
     folder: str
@@ -67,7 +67,7 @@ class UndoSummary:
 
     @property
     def changes(self) -> int:
-        """Number of changes that the script undoes."""
+        """The number of changes that the script undoes."""
         return sum(t.inserts + t.updates + t.deletes for t in self.tables)
 
     @property
@@ -88,7 +88,7 @@ def counts_of(table: UndoneTable) -> TableUndo:
 
 
 def print_undo(summary: UndoSummary, console: Console | None = None) -> None:
-    """Prints the counts by table, and how to run the script. console: standard output if None."""
+    """Prints the counts by table, and how to run the script. console: None for standard output."""
     rows = [(t.name, (t.inserts, t.updates, t.deletes, t.conflicts), (changed_again_by(t),)) for t in summary.tables]
     heads = ("inserts", "updates", "deletes", "conflicts")
     table = grid("table", heads, ("changed again by",), rows, rare=("conflicts",))
@@ -103,7 +103,7 @@ def print_undo(summary: UndoSummary, console: Console | None = None) -> None:
 
 
 def psql_line(summary: UndoSummary) -> str:
-    """The command that runs the script, quoted for a shell. Without a server, psql takes that of its environment."""
+    """The command that runs the script, quoted for a shell. Without a server, psql uses the one in its environment."""
     server = ("-d", summary.server) if summary.server else ()
     return shlex.join(("psql", "-X", "-q", *server, "-f", f"{summary.folder.rstrip('/')}/{summary.script}"))
 

@@ -17,7 +17,7 @@ _SQL = ".sql"
 @takes_former_names
 @dataclass(frozen=True, slots=True)
 class UndoRequest:
-    """Either one transaction, or those of a range, of an origin, or both."""
+    """One transaction, or those in a range, from an origin, or both."""
 
     out: Annotated[
         str,
@@ -34,7 +34,7 @@ class UndoRequest:
     ] = False
 
     def check(self) -> None:
-        """Raises ConfigError."""
+        """Raises ConfigError for invalid options."""
         is_range = self.from_lsn is not None or self.to_lsn is not None
         if (self.xid is None) == (not is_range and self.origin is None):
             raise ConfigError("expected --xid, or --from-lsn, --to-lsn, and --origin for several commits")
@@ -55,5 +55,5 @@ class UndoRequest:
 
     @property
     def page(self) -> str:
-        """The page's name, beside the script."""
+        """The page's name, in the script's folder."""
         return f"{self.script[1].removesuffix(_SQL)}.html"

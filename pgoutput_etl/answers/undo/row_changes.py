@@ -1,4 +1,4 @@
-"""A table's archived changes and stored rows, as PostgreSQL's texts by key."""
+"""A table's archived changes and stored rows, by key, as PostgreSQL's texts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pgoutput_etl.types.canonical_text import ComparedColumn
 
 @dataclass(frozen=True, slots=True)
 class RowChanges:
-    """columns: those that the table has now. key: positions of the key's columns, empty without a key."""
+    """columns: the table's current ones. key: positions of the key's columns; empty without a key."""
 
     task: TableTask
     columns: tuple[ComparedColumn, ...]
@@ -36,8 +36,8 @@ class RowChanges:
         return cls(task, columns, task.shape.key)
 
     def log(self, rows: CommittedBlocks) -> DataFrame:
-        """The table's changes: the columns of `_texts`, op, seq, unchanged (names of values not sent), and the
-        row's keys before and after the change, old and key, which are NULL if there was no such row."""
+        """The table's changes: the columns of `_texts`, op, seq, unchanged (names of values not sent), and the row's
+        keys before and after the change, old and key, which are NULL if no such row existed."""
         events = ChangeBlocks(rows, rows.windows, finds_keys=False)
         logs = []
         for span in self.task.spans:
@@ -53,14 +53,14 @@ class RowChanges:
         return (log if self.key else _with_whole_updates(log)).localCheckpoint()
 
     def keys(self, log: DataFrame, is_selected: Column) -> DataFrame:
-        """`one`: keys of rows with a selected change, and all that these rows had before and afterwards."""
+        """`one`: the keys of rows with a selected change, and all keys that these rows had before and after it."""
         keys, count = _keys_in(log.where(is_selected)).localCheckpoint(), -1
         while (now := keys.count()) != count:
             keys, count = keys.union(_keys_in(_with_keys(log, keys))).distinct().localCheckpoint(), now
         return keys
 
     def changes(self, log: DataFrame, keys: DataFrame, is_selected: Callable[[int], bool]) -> list[Change]:
-        """The changes of rows with these keys, in order. is_selected: by commit LSN."""
+        """The changes of rows with these keys, in order. is_selected: takes a commit LSN."""
         found = sorted(_with_keys(log, keys).toArrow().to_pylist(), key=lambda row: (row["lsn"], row["seq"]))
         changes = []
         for row in found:
@@ -71,7 +71,7 @@ class RowChanges:
         return changes
 
     def rows(self, stored: DataFrame, keys: DataFrame) -> dict[Key, Row]:
-        """The stored rows with these keys. At first only the stored keys are read as texts."""
+        """The stored rows with these keys. First converts only the stored keys to texts."""
         whole = F.struct(*map(quoted, stored.columns))
         texts = delta_texts(stored, [self.columns[i] for i in self.key], {"whole": whole})
         stored_key = F.array(*(F.col(name) for name in text_names(len(self.key))))
@@ -81,8 +81,8 @@ class RowChanges:
         return {tuple(row["key"]): self._row(row) for row in found}
 
     def _texts(self, rows: DataFrame, stored: Sequence[TableColumn], kept: Mapping[str, str]) -> DataFrame:
-        """t… and unknown of all columns, absent (positions of those that were added later), lsn, xid, and the kept
-        columns, renamed."""
+        """t… and unknown of all columns, absent (positions of those that were added later), lsn, xid, and the columns
+        in `kept`, renamed."""
         names = {column.name for column in stored if not column.retired}
         present = [i for i, column in enumerate(self.columns) if column.name in names]
         absent = [i for i in range(len(self.columns)) if i not in present]
@@ -109,7 +109,8 @@ class RowChanges:
 
 
 def _with_whole_updates(log: DataFrame) -> DataFrame:
-    """In a table without a key an UPDATE is a DELETE and an INSERT, of one message: now the INSERT has the old row."""
+    """Joins the DELETE and INSERT of an UPDATE in a table without a key: both are from one message, and the INSERT gets
+    the old row."""
     message = Window.partitionBy("lsn", F.shiftright("seq", 1))
     log = log.withColumns({end: F.max(end).over(message) for end in ("old", "key")})
     return log.where((F.col("op") != "D") | F.col("key").isNull())
@@ -120,7 +121,8 @@ def _keys_in(log: DataFrame) -> DataFrame:
 
 
 def _with_keys(log: DataFrame, keys: DataFrame) -> DataFrame:
-    """The changes of rows that had one of these keys. Two joins, because Spark compares each pair for an OR."""
+    """The changes of rows that had one of these keys. Uses two joins, because Spark would compare every pair for an
+    OR."""
     old, new = (keys.select(F.col("one").alias(f"{end}_one")) for end in ("old", "key"))
     joined = log.join(old, F.col("old").eqNullSafe(F.col("old_one")), "left")
     joined = joined.join(new, F.col("key").eqNullSafe(F.col("key_one")), "left")

@@ -1,4 +1,4 @@
-"""Computes what transactions changed, and writes SQL that restores the rows that nobody has changed since."""
+"""Computes what transactions changed, and generates SQL that restores the rows that have not changed since."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from pgoutput_etl.types.arrays import FIRST_USER_OID
 
 
 def undo(spark: SparkSession, config: Config, request: UndoRequest, progress: Progress = no_progress) -> UndoSummary:
-    """Reads the archive and the tables, and writes the script and a page about it. Raises PgoutputEtlError; then it
-    writes nothing."""
+    """Reads the archive and the tables, and writes the script and a page about it. If it raises PgoutputEtlError, it
+    has written nothing."""
     archive = archive_of(spark, config)
     folder, name = request.script
     sql, html = (shared_file(spark, folder, file, config.state.access()) for file in (name, request.page))
@@ -158,7 +158,7 @@ def _is_replaced(archive: DeltaArchive, oid: int) -> bool:
 def planned(
     archive: LedgerArchive, rows: CommittedBlocks, before: Iterable[TableState], oids: Collection[int]
 ) -> TablePlan:
-    """How the changes would be applied to the rows before them. oids: of the tables to undo."""
+    """How the changes would be applied to the rows before them. oids: tables to undo."""
     states = {state.oid: replace(state, status=APPLIED, reason=None) for state in before}
     own = {oid: state for oid, state in states.items() if oid in oids}
     counts = {oid: counted for oid, counted in rows.counts(archive.relations).items() if oid in oids}
@@ -174,7 +174,7 @@ def planned(
 
 
 def why_not_followed(task: TableTask, is_incomplete: bool = False) -> str | None:
-    """Why a table's changes can't be followed row by row, or None."""
+    """Why a table's changes can't be traced row by row, or None."""
     if is_incomplete:
         return "its rows before these transactions are not known"
     if task.changes.truncates:
@@ -207,14 +207,14 @@ def _is_variant(column_type: ColumnType) -> bool:
 
 
 def _types_of(columns: Sequence[TableColumn]) -> dict[str, str]:
-    """Names of types, by column."""
+    """Type names, by column."""
     return {column.name: column.type.name for column in columns if not column.retired}
 
 
 def _undone(
     task: TableTask, relation: Relation, rows: CommittedBlocks, selection: Selection, stored: DataFrame | None
 ) -> UndoneTable:
-    """relation: as it is now."""
+    """relation: the current one."""
     table = RowChanges.of(task)
     log = table.log(rows)
     keys = table.keys(log, selection.condition(F.col("lsn")))

@@ -1,4 +1,5 @@
-"""SQL that undoes steps on a PostgreSQL server, in one transaction that changes nothing if a row is not what it was."""
+"""SQL that undoes steps on a PostgreSQL server, in one transaction that changes nothing if any row differs from what it
+should be."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from pgoutput_etl.answers.undo.steps import Conflict, Operation, Row, Step, Text
 from pgoutput_etl.postgres.queries import SCRIPT_SETTINGS, as_text, identifier, insertion, literal, qualified
 from pgoutput_etl.types.canonical_text import ComparedColumn
 
-# Functions and operators of other schemas may fit a call better than PostgreSQL's, so the script runs without a search
-# path. Triggers and CHECK constraints may need the caller's, which the steps therefore have; their names are qualified.
+# Functions and operators in other schemas may match a call better than PostgreSQL's, so the script runs without a
+# search path. Triggers and CHECK constraints may need the caller's, so the steps set it; names in them are qualified.
 _BEGIN = r"""\set ON_ERROR_STOP on
 BEGIN;
 SELECT pg_catalog.current_setting('search_path') AS caller_path \gset
@@ -138,14 +139,14 @@ COMMIT;
 """
 
 
-# The statement that undoes an operation, as a bit of pg_trigger.tgtype: DELETE, UPDATE, INSERT.
+# The event of the statement that undoes an operation, as a bit of pg_trigger.tgtype: DELETE, UPDATE, INSERT.
 _EVENTS = {Operation.INSERT: 8, Operation.UPDATE: 16, Operation.DELETE: 4}
 
 
 @dataclass(frozen=True, slots=True)
 class UndoneTable:
-    """key: positions of the key's columns; empty in a table without a key. looked_up: the variable of psql with the
-    operator, for positions of key columns whose type is not PostgreSQL's own."""
+    """key: positions of the key's columns; empty in a table without a key. looked_up: psql variables that contain the
+    operator, for positions of key columns whose type isn't built into PostgreSQL."""
 
     schema: str
     name: str
@@ -164,7 +165,7 @@ class UndoneTable:
         return qualified(self.schema, self.name)
 
     def reverse(self, step: Step) -> str:
-        """The statement that undoes a step, and returns for each row whether it is what it was."""
+        """The statement that undoes a step; for each row, it returns whether the row is as expected."""
         before, after = step.before, step.after
         if before is None:
             assert after is not None
@@ -180,31 +181,31 @@ class UndoneTable:
         return f"{change} RETURNING {self._has(before, restored)} AS is_restored"
 
     def _known(self, row: Row) -> list[int]:
-        """Positions of known values, with the key's first."""
+        """Positions of known values; those of the key come first."""
         return [*self.key, *(i for i in range(len(self.columns)) if i not in row.unknown and i not in self.key)]
 
     def _has(self, row: Row, positions: Iterable[int]) -> str:
-        """The condition that a row has these values."""
+        """A condition: the row has these values."""
         return " AND ".join(_has(self.columns[i], row.texts[i]) for i in positions)
 
     def _is_one(self, row: Row) -> str:
-        """The condition that a row has all these values; in a table without a key, one of several such rows."""
+        """A condition: the row has all these values; in a table without a key, it is one of several such rows."""
         condition = self._has(row, self._known(row))
         if self.key:
-            # For the key's index; equal values may differ in their texts
+            # Uses the key's index; equal values may have different texts
             key = [f"{self._equals(i)} {literal(t)}" for i in self.key if (t := row.texts[i]) is not None]
             return " AND ".join([*key, condition])
         one = f"SELECT tableoid, ctid FROM {self.place} WHERE {condition} LIMIT 1"
         return f"(tableoid, ctid) OPERATOR(pg_catalog.=) ({one})"
 
     def _equals(self, position: int) -> str:
-        """The key column and its operator for equality."""
+        """The key column followed by its equality operator."""
         if position in self.looked_up:
             return f":{self.looked_up[position]}"
         return f"{identifier(self.columns[position].name)} OPERATOR(pg_catalog.=)"
 
     def lookups(self) -> Iterator[str]:
-        """Queries for the variables in looked_up."""
+        """Queries that set the variables in looked_up."""
         relation = literal(self.place)
         for position, variable in self.looked_up.items():
             column = literal(self.columns[position].name)
@@ -212,28 +213,28 @@ class UndoneTable:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """New columns that keep what an UPDATE set, as nothing says what they had."""
+        """New columns that keep what an UPDATE set, because their former value is unknown."""
         kept = frozenset[int]().union(*(step.kept for step in self.steps))
         return tuple(self.columns[i].name for i in sorted(kept))
 
 
 def _changed(before: Row, after: Row) -> list[int]:
-    """Positions of the columns to restore; at least one, so that the statement is an UPDATE."""
+    """Positions of the columns to restore; at least one, to make the statement an UPDATE."""
     known = [i for i in range(len(before.texts)) if i not in before.unknown]
     return [i for i in known if before.texts[i] != after.texts[i]] or known[:1]
 
 
 def _has(column: ComparedColumn, text: Text) -> str:
-    """Texts are compared, because equal values may differ: 1.0 and 1.00."""
+    """Compares texts, because equal values may differ: 1.0 and 1.00."""
     name = identifier(column.name)
-    if text is None:  # a composite value of NULLs IS NULL
+    if text is None:  # a composite value of NULLs IS NULL, too
         return f"{name} IS NOT DISTINCT FROM NULL"
     return f'({as_text(name)} OPERATOR(pg_catalog.=) {literal(text)} COLLATE pg_catalog."C") IS TRUE'
 
 
 def _lookup(relation: str, column: str, variable: str) -> str:
-    """Sets a variable of psql to a key column with the operator of its index, or else to its text with that of texts.
-    relation, column: literals."""
+    """Sets a psql variable to a key column and its index's equality operator or, failing that, to the column's text and
+    the operator for texts. relation, column: literals."""
     return rf"""SELECT coalesce(min(format('%I%s OPERATOR(%I.%s)', a.attname,
     CASE WHEN t.typtype <> 'p' THEN format('::%s.%I', t.typnamespace::regnamespace, t.typname) END,
     n.nspname, o.oprname)),
@@ -252,9 +253,9 @@ WHERE i.indrelid = {relation}::regclass AND a.attname = {column} AND (i.indispri
 
 
 def script(title: str, tables: Sequence[UndoneTable], disables_triggers: bool = False) -> Iterator[str]:
-    """Parts of a script for psql that undoes all steps of all tables, the last one first: each finds the rows and the
-    unique values that it left, and rows that refer to others go before them. disables_triggers: of these tables, while
-    the script runs."""
+    """Parts of a psql script that undoes all steps of all tables, in reverse order: each step then finds the rows and
+    unique values that it left, and referencing rows are removed before the rows that they refer to. disables_triggers:
+    on these tables, while the script runs."""
     named = [(step.lsn, step.sequence, table, step) for table in tables for step in table.steps]
     named.sort(key=lambda entry: entry[:2], reverse=True)
     yield "".join(f"-- {line}\n" for line in title.splitlines())
@@ -287,7 +288,7 @@ def _expected(table: UndoneTable) -> str:
 
 
 def _left_out(table: UndoneTable) -> Iterator[str]:
-    """Comments with the rows that are not restored."""
+    """Comments that list the rows that are not restored."""
     for conflict in table.conflicts:
         keys = ", ".join(map(_comment, conflict.keys))
         why = f"changed again by {', '.join(map(str, conflict.xids))}" if conflict.xids else "a value is not known"

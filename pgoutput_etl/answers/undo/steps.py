@@ -1,4 +1,4 @@
-"""What transactions did to a table's rows, step by step, and which of these rows others have changed since."""
+"""What transactions did to a table's rows, step by step, and which of these rows have changed since."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """PostgreSQL's texts of a row's values. unknown: positions of values that were never sent. absent: those of them
-    that are of columns which the table did not have yet."""
+    """A row's values, as PostgreSQL's texts. unknown: positions of values that were never sent. absent: the subset that
+    belongs to columns which the table did not have yet."""
 
     texts: tuple[Text, ...]
     unknown: frozenset[int] = frozenset()
     absent: frozenset[int] = frozenset()
 
     def filled_from(self, before: Row | None) -> Row:
-        """With the values that an UPDATE left unchanged, and did not send."""
+        """The row after an UPDATE, with values that it left unchanged and did not send taken from before."""
         if not self.unknown or before is None:
             return self
         texts = tuple(before.texts[i] if i in self.unknown else text for i, text in enumerate(self.texts))
@@ -37,10 +37,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change in the archive. sequence: orders the changes of one commit, also across tables. is_selected: by one of
-    the transactions to undo. old: the key of the row that it found; None for an INSERT. new, key: the row that it left,
-    and its key; None for a DELETE. In a table without a key, a row's texts are its key. absent: positions of columns
-    that the table did not have yet."""
+    """A change in the archive. sequence: orders the changes of one commit, also across tables. is_selected: made by a
+    transaction to undo. old: the key of the row that it changed; None for an INSERT. new, key: the resulting row and
+    its key; None for a DELETE. In a table without a key, a row's texts are its key. absent: positions of columns that
+    the table did not have yet."""
 
     lsn: int
     xid: int
@@ -77,7 +77,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Rows that can't be restored: they share keys. keys: all that they had since. xids: of later transactions that
+    """Rows that share keys and can't be restored. keys: all that they have had since. xids: later transactions that
     changed them; empty if a former value is not in the archive."""
 
     keys: tuple[Key, ...]
@@ -86,7 +86,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class TableHistory:
-    """steps: those to undo, in the order in which they were made."""
+    """steps: those to undo, in the order in which they happened."""
 
     steps: tuple[Step, ...]
     conflicts: tuple[Conflict, ...]
@@ -94,7 +94,7 @@ class TableHistory:
 
 @dataclass(slots=True)
 class _Group:
-    """Rows that are undone together, or not at all, as a key had one of them after the other."""
+    """Rows that had the same key one after the other, so they are undone together or not at all."""
 
     keys: dict[Key, None]
     steps: list[Step] = field(default_factory=list)
@@ -104,7 +104,7 @@ class _Group:
 
 def history_of(changes: Iterable[Change], rows: Mapping[Key, Row], has_key: bool) -> TableHistory:
     """changes: every change since the first selected one, of keys that a selected one touched, in order. rows: those
-    before it, by key."""
+    before the changes, by key."""
     current, groups = dict(rows), dict[Key, _Group]()
     for change in changes:
         before = _found(change, current, has_key)
@@ -151,7 +151,7 @@ def _joined(groups: dict[Key, _Group], keys: Iterable[Key]) -> _Group:
 
 
 def _is_lost(change: Change, before: Row | None, after: Row | None) -> bool:
-    """True if a value that the step replaced is not known. A new column keeps what an UPDATE set."""
+    """True if a value that the step replaced is unknown. A new column doesn't count: it keeps what an UPDATE set."""
     if change.old is None:
         return False
     if before is None:

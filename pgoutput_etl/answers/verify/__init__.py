@@ -1,1 +1,1 @@
-"""Compares Delta tables with the rows that PostgreSQL, a CSV file or another Delta table holds."""
+"""Compares Delta tables with the rows in PostgreSQL, a CSV file, or another Delta table."""

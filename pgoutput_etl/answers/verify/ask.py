@@ -1,8 +1,8 @@
-"""Asks a server that is in use for the digests of its tables, as of a moment whose LSN is known.
+"""Queries a server in use for digests of its tables, in a snapshot whose LSN is known.
 
-Delta is behind that moment. So a table that differs is not wrong yet: its digests, and the rows of ranges that differ,
-are kept, and compared again once Delta has that moment (settle.py). Ranges that differ are divided, so that few rows
-are fetched.
+Delta is behind that snapshot, so a table that differs isn't wrong yet. Its digests, and the rows of ranges that differ,
+are kept and compared again once Delta has reached the LSN (settle.py). Ranges that differ are split further, so that
+few rows are fetched.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ R = TypeVar("R")
 
 _ROWS_IN_PART = 500
 
-_MOST_PARTS = 4_096  # of the ranges of one table
+_MOST_PARTS = 4_096  # most ranges of one table
 
 _MOST_DIVISIONS = 4
 
-_MOST_ROWS = 10_000  # of one table that are kept
+_MOST_ROWS = 10_000  # rows kept per table
 
-_MOST_TEXT = 1 << 26  # characters of one table that are kept
+_MOST_TEXT = 1 << 26  # characters kept per table
 
 _ROWS_AT_ONCE = 1_000
 
@@ -71,7 +71,7 @@ _REWRITTEN = (
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A table on the server, as published. connections: that may read it."""
+    """A table on the server, as published. connections: number that may read it at the same time."""
 
     table: CatalogTable
     connections: int
@@ -90,11 +90,11 @@ class PublishedTable:
         ranges: Ranges,
         numbers: Sequence[int] | None = None,
     ) -> dict[int, Digest]:
-        """numbers: of the wanted ranges, None for all that are compared."""
+        """numbers: the ranges to read; None for all that are compared."""
         table, wanted = self._query(columns, ranges), ranges.numbers if numbers is None else numbers
         if not wanted:
             return {}
-        # Hashed ranges take a scan of the whole table, so one connection reads all of them.
+        # Hashed ranges require a scan of the whole table, so one connection reads all of them.
         count = 1 if ranges.is_hashed else min(self.connections, len(wanted))
         shares = [wanted[i::count] for i in range(count)]
         with ThreadPoolExecutor(count) as pool:
@@ -121,7 +121,7 @@ class PublishedTable:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """A table whose rows in Delta have been read. digests: of Delta's rows. least, greatest: places of these rows."""
+    """A table whose rows in Delta have been read. digests: of Delta's rows. least, greatest: their places."""
 
     side: DeltaSide
     other: PublishedTable
@@ -133,14 +133,14 @@ class _Comparison:
 
     @classmethod
     def of(cls, side: DeltaSide, other: PublishedTable, choice: ColumnChoice, changed: DataFrame | None) -> _Comparison:
-        """changed: `one`, keys of the rows to compare, with those beside them; None for the whole table."""
+        """changed: `one`, keys of the rows to compare, together with adjacent rows; None for the whole table."""
         columns, key = choice.columns, choice.key
         size, (least, greatest) = side.key_size(columns, key)
         rows_in_range = ROWS_IN_RANGE if changed is None else _ROWS_IN_PART
         ranges = plan_ranges(columns, key, size, (least, greatest), rows_in_range)
         if ranges.is_hashed:
             least, greatest = 0, (1 << HASH_BITS) - 1
-        elif greatest is not None and greatest < GREATEST:  # rows that Delta doesn't have yet are often behind it
+        elif greatest is not None and greatest < GREATEST:  # rows that Delta doesn't have yet are often beyond it
             ranges = replace(ranges, starts=(*ranges.starts, greatest + 1))
         if changed is not None and key:
             texts = {name: F.lit(None).cast("string") for name in text_names(len(columns))}
@@ -183,7 +183,7 @@ class _Comparison:
         )
 
     def _parts(self, ranges: Ranges, ours: Mapping[int, Digest], theirs: Mapping[int, Digest]) -> dict[int, int]:
-        """Into how many parts to divide which ranges."""
+        """The number of parts to split ranges into, by range."""
         sizes = {
             n: max(ours.get(n, Digest()).rows, theirs.get(n, Digest()).rows) for n in differing_ranges(ours, theirs)
         }
@@ -198,7 +198,8 @@ class _Comparison:
         return {number: count for number, count in parts.items() if count > 1}
 
     def _rows(self, moment: ServerMoment, ranges: Ranges, sizes: Mapping[int, int]) -> dict[int, list[list[Text]]]:
-        """The server's rows of as many ranges as may be kept, those with few rows first. sizes: numbers of its rows."""
+        """The server's rows of as many ranges as may be kept, smallest ranges first. sizes: numbers of its rows, by
+        range."""
         kept: dict[int, list[list[Text]]] = {}
         rows = texts = 0
         for numbers in _shares(sizes):
@@ -214,7 +215,7 @@ class _Comparison:
 
 
 def _shares(sizes: Mapping[int, int]) -> Iterator[list[int]]:
-    """Ranges whose rows are fetched at once."""
+    """Groups of ranges whose rows are fetched together."""
     share, rows = list[int](), 0
     for number in sorted(sizes, key=lambda n: (sizes[n], n)):
         if share and rows + sizes[number] > _ROWS_AT_ONCE:
@@ -228,8 +229,8 @@ def _shares(sizes: Mapping[int, int]) -> Iterator[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """states: of the chosen tables, after the last batch. changed: by OID, the keys that have changed since a table was
-    found equal, None without any; a table that has no entry is compared as a whole."""
+    """states: the chosen tables' states after the last batch. changed: by OID, the keys that have changed since a table
+    was found equal, or None without any; a table without an entry is compared as a whole."""
 
     spark: SparkSession
     config: Config
@@ -276,7 +277,8 @@ class Asking:
     def _unknown(
         self, moment: ServerMoment, tables: Sequence[CatalogTable]
     ) -> tuple[tuple[tuple[str, str], ...], list[VerifiedTable]]:
-        """The tables that have rows, and those that can't be read. tables: that Delta does not have."""
+        """Published tables that Delta doesn't have: those with rows, and those that can't be read. tables: all of
+        these."""
         missing, unread = [], []
         for table in tables:
             name = table.relation.namespace, table.relation.name
@@ -314,7 +316,8 @@ class Asking:
         return _Comparison.of(side, other, choice, changed)
 
     def _guarded(self, work: Callable[[TableState, T], R], table: tuple[TableState, T]) -> R | VerifiedTable:
-        """The work's result; that the table can't be compared if an error is about it alone."""
+        """The result of `work`; if an error concerns only this table, the table with the reason why it can't be
+        compared."""
         state, given = table
         try:
             return work(state, given)

@@ -25,15 +25,14 @@ from pgoutput_etl.targets.plan import HELD, SKIPPED, TableState
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn
 
-_SMALL_BYTES = 1 << 19  # of a table's files: more takes Python longer than Spark
+_SMALL_BYTES = 1 << 19  # of a table's files; for more, Spark is faster than Python
 
 _APPEND = "mode append stores changes, not rows: see docs/modes.md"
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnChoice:
-    """key: positions among the columns. not_compared: the reason by column. why_not: the reason why no row can be
-    compared."""
+    """key: positions among the columns. not_compared: reasons, by column. why_not: why no row can be compared."""
 
     columns: tuple[ComparedColumn, ...]
     key: tuple[int, ...]
@@ -47,7 +46,8 @@ class ColumnChoice:
 
 @dataclass(frozen=True, slots=True)
 class DeltaSide:
-    """rows: of the mode's target, with former versions. small: a table whose digests take no Spark job."""
+    """rows: of the target in its mode, including former versions. small: the table, if its digests need no Spark
+    job."""
 
     state: TableState
     rows: DataFrame
@@ -56,7 +56,7 @@ class DeltaSide:
 
     @classmethod
     def stored(cls, spark: SparkSession, state: TableState, user_types: UserTypes) -> DeltaSide:
-        """As the last batch left the table."""
+        """The table as the last batch left it."""
         columns = table_columns(state.relation, state.retired, user_types)
         rows = tagged_target(spark, state.path, columns, state.version)
         is_plain = table_mode(state.mode).is_copy and not state.path.tag
@@ -72,7 +72,7 @@ class DeltaSide:
         return delta_texts(self.current, columns)
 
     def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]:
-        """As digests_of."""
+        """Like `digests_of`."""
         rows = None if self.small is None else self.small.rows()
         if rows is not None:
             return digests_of_batches(small_texts(rows, columns), len(columns), ranges)
@@ -81,7 +81,7 @@ class DeltaSide:
     def key_size(
         self, columns: Sequence[ComparedColumn], key: Sequence[int]
     ) -> tuple[int, tuple[int | None, int | None]]:
-        """As `row_text.key_size`."""
+        """Like `row_text.key_size`."""
         rows = self.small.rows() if self.small is not None and has_integer_key(columns, key) else None
         if rows is None:
             return key_size(self.current, columns, key)
@@ -89,7 +89,7 @@ class DeltaSide:
         return rows.num_rows, (limits["min"], limits["max"])
 
     def within(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> DeltaSide:
-        """Without rows of ranges that are not compared, as far as Spark can tell."""
+        """Without rows in ranges that are not compared, as far as Spark can skip them."""
         if ranges.only is None or ranges.is_hashed:
             return self
         key = F.col(quoted(columns[ranges.columns[0]].name))
@@ -107,7 +107,7 @@ class DeltaSide:
         return delta_texts(ended, columns)
 
     def chosen(self, other: ComparedSide, only: Collection[str] | None = None) -> ColumnChoice:
-        """The columns to compare with the other side's. only: these, in their order."""
+        """The columns to compare with the other side's. only: limits them to these, in this order."""
         state = self.state
         described = table_columns(state.relation, state.retired, self.user_types)
         columns, not_compared = [], {}
@@ -117,7 +117,7 @@ class DeltaSide:
             if column.name in state.masks and not isinstance(other, OtherDelta):
                 why = f"the configuration masks it ({state.masks[column.name].partition(':')[0]})"
             if column.retired and why is not None:
-                continue  # a dropped column, which only Delta still has
+                continue  # a dropped column that only Delta still has
             if column.type.stored_as != stored:
                 why = f"stored as {stored}, but the configuration's `types` has {column.type.stored_as}"
             if why is None:
@@ -139,7 +139,7 @@ class DeltaSide:
 
 
 def why_not_read(spark: SparkSession, state: TableState) -> tuple[str | None, bool]:
-    """The reason why a table's stored rows can't be compared, or None; and True if it is held, or missing."""
+    """The reason why a table's stored rows can't be compared, or None; and True if the table is held or missing."""
     why = why_not_compared(state)
     if why is None and not is_delta_table(spark, state.path):
         return f"the table at {state.path} no longer exists", True
@@ -147,7 +147,7 @@ def why_not_read(spark: SparkSession, state: TableState) -> tuple[str | None, bo
 
 
 def why_not_compared(state: TableState) -> str | None:
-    """The reason why a table's rows are not those of a server at any time, or None."""
+    """The reason why a table's rows never correspond to those on a server, or None."""
     if state.status == HELD:
         return f"the table is held: {state.reason}"
     if state.status == SKIPPED:

@@ -1,8 +1,8 @@
-"""Ranges of keys and their digests.
+"""Ranges of keys, and their digests.
 
-A row's texts, each preceded by its length, have an MD5. A range's digest is its number of rows and the sums of both
-halves of these MD5s, so it doesn't depend on the rows' order. A PostgreSQL server computes the same digests itself
-(server_digest.py), and only rows of ranges that differ are fetched.
+Each row has an MD5, computed from its texts, each preceded by its length. A range's digest is its row count and the
+sums of both halves of these MD5s, so it doesn't depend on the rows' order. A PostgreSQL server computes the same
+digests itself (server_digest.py), and only the rows of ranges that differ are fetched.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 from pgoutput_etl.types.canonical_text import INTEGERS, ComparedColumn, Text
 
-HALF_BITS = 60  # the bits of an MD5's half that count: as many whole hexadecimal digits as a bigint holds
+HALF_BITS = 60  # bits used of each half of an MD5: as many whole hexadecimal digits as fit into a bigint
 
 _MODULUS = 1 << HALF_BITS
 
 HALF_DIGITS = HALF_BITS // 4
 
-HASH_BITS = 32  # the bits of an MD5 that are the place of a key that is not an integer
+HASH_BITS = 32  # bits of the MD5 that determine the place of a key that isn't an integer
 
 HASH_DIGITS = HASH_BITS // 4
 
@@ -33,13 +33,14 @@ LEAST, GREATEST = -(2**63), 2**63 - 1
 
 
 def encode_row(texts: Iterable[Text]) -> bytes:
-    """An encoding that is unique per row: each text after its number of characters, NULL as a hyphen."""
+    """A unique encoding of the row: each text after its number of characters; a hyphen for NULL."""
     return "".join("-" if text is None else f"{len(text)}:{text}" for text in texts).encode()
 
 
 @dataclass(slots=True)
 class Digest:
-    """A range's digest, for rows in any order. first, second: sums of the halves of the rows' MD5s, modulo 2^60."""
+    """A range's digest, independent of the rows' order. first, second: sums of the halves of the rows' MD5s, modulo
+    2^60."""
 
     rows: int = 0
     first: int = 0
@@ -63,10 +64,10 @@ def differing_ranges(ours: Mapping[int, Digest], theirs: Mapping[int, Digest]) -
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """The rule that assigns rows to ranges, the same on both sides. columns: positions of the columns that decide.
+    """Assigns rows to ranges, in the same way on both sides. columns: positions of the columns that decide.
 
-    starts: the place at which each range but the first begins: of the integer in the one column, or, if is_hashed, of
-    the first HASH_BITS of the MD5 of the columns' texts. only: the numbers of the ranges that are compared, or None for
+    starts: the place at which each range but the first begins. A place is the integer in the only column or, if
+    is_hashed, the first HASH_BITS of the MD5 of the columns' texts. only: numbers of the ranges to compare; None for
     all.
     """
 
@@ -85,12 +86,12 @@ class Ranges:
 
     @property
     def bounds(self) -> list[tuple[int, int]]:
-        """The least and the greatest place of each range."""
+        """The least and greatest place of each range."""
         return list(zip((LEAST, *self.starts), (*(start - 1 for start in self.starts), GREATEST), strict=True))
 
     def divided(self, parts: Mapping[int, int], least: int, greatest: int) -> tuple[Ranges, dict[int, int]]:
-        """With some ranges in equal parts: their numbers, by range. least, greatest: between which the places lie. Also
-        returns the new numbers of the ranges that stay as they are."""
+        """Splits ranges into equal parts: their numbers, by range. least, greatest: limits of the places. Also returns
+        the new numbers of the ranges that are not split."""
         bounds, added = self.bounds, set[int]()
         for number, count in parts.items():
             low, high = bounds[number]
@@ -103,7 +104,7 @@ class Ranges:
         return replace(self, starts=starts, only=only), same
 
     def spans(self) -> list[tuple[int, int]]:
-        """The bounds of the compared ranges, with neighbors as one."""
+        """The bounds of the compared ranges; adjacent ranges are merged."""
         spans: list[tuple[int, int]] = []
         for low, high in map(self.bounds.__getitem__, self.numbers):
             if spans and spans[-1][1] == low - 1:
@@ -112,7 +113,8 @@ class Ranges:
         return spans
 
     def range_of(self, row: Sequence[Text]) -> int:
-        """A key that is not an integer (NULL, or a malformed field of a file) is in the first range."""
+        """The number of a row's range. A key that isn't an integer (NULL, or a malformed field in a file) is in the
+        first range."""
         if not self.starts:
             return 0
         if self.is_hashed:
@@ -133,7 +135,7 @@ def plan_ranges(
     rows_in_range: int = ROWS_IN_RANGE,
 ) -> Ranges:
     """key: positions of the key's columns; empty for a bag, where all columns decide. limits: least and greatest value
-    of the key's first column, if that column holds integers."""
+    of the key's first column, if it holds integers."""
     deciding = tuple(key) or tuple(range(len(columns)))
     if has_integer_key(columns, key):
         return Ranges((key[0],), _starts(-(-rows // rows_in_range), *limits))
@@ -150,20 +152,20 @@ def has_integer_key(columns: Sequence[ComparedColumn], key: Sequence[int]) -> bo
 
 
 def _starts(count: int, least: int | None, greatest: int | None) -> tuple[int, ...]:
-    """Starts of ranges of equal width, as many as allowed."""
+    """Starts of ranges of equal width; their number is limited."""
     if least is None or greatest is None or count < 2:
         return ()
     return between(least, greatest, min(count, MAX_RANGES))
 
 
 def between(least: int, greatest: int, count: int) -> tuple[int, ...]:
-    """The starts of ranges of equal width, but the first."""
+    """The starts of ranges of equal width, except the first."""
     width = max(-(-(greatest - least + 1) // count), 1)
     return tuple(range(least + width, greatest + 1, width))
 
 
 def merge_digests(rows: Iterable[Mapping[str, Any]]) -> dict[int, Digest]:
-    """Digests by range, from rows with partial digests: range, rows, first and second."""
+    """Merges rows with partial digests (range, rows, first, second) into digests by range."""
     digests: dict[int, Digest] = {}
     for row in rows:
         part = Digest(int(row["rows"]), int(row["first"]) % _MODULUS, int(row["second"]) % _MODULUS)

@@ -1,4 +1,5 @@
-"""Verifies against a server: asks it, and settles the answers once Delta has reached that moment, or at once."""
+"""Verifies against a server in use: queries it, and settles the answers immediately or once Delta has reached their
+LSN."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ Mend = Callable[[ServerAnswer, Sequence[VerifiedTable], Sequence[SettledTable]],
 
 @dataclass(frozen=True)
 class LiveVerification:
-    """mend: repairs settled tables, and adds what has become of them. changed: for --since, the result as in Asking."""
+    """mend: repairs settled tables and records the outcome. changed: for --since, the result as in Asking."""
 
     spark: SparkSession
     config: Config
@@ -54,7 +55,7 @@ class LiveVerification:
 
     @cached_property
     def file(self) -> SharedFile:
-        """Keeps the answer."""
+        """The file that keeps the answer."""
         return answer_file(self.spark, self.config)
 
     def run(self) -> VerifySummary:
@@ -105,7 +106,7 @@ class LiveVerification:
         return Asking(self.spark, self.config, self.request, last, states, keys, types, self.progress).run()
 
     def _settled(self, answer: ServerAnswer) -> list[VerifiedTable] | None:
-        """The tables, as of the answer's moment. None if no apply has passed it, and does not within --wait."""
+        """The tables, compared as of the answer's LSN. None if no apply has passed it, nor does within --wait."""
         wait = self.request.wait
         end, shown = time.monotonic() + (0.0 if wait is None else wait.total_seconds()), -1
         while answer.is_open and (last := self._last()).last_commit_lsn < answer.lsn:
@@ -129,7 +130,7 @@ class LiveVerification:
         left: ServerAnswer | None,
         is_begun: bool = False,
     ) -> VerifySummary:
-        """left: that the next run settles."""
+        """left: the answer that the next run will settle."""
         last = self._last()
         named = named_states(self.config, last.tables)
         equal = [t for t in tables if t.is_equal and t.full_name in named]
@@ -154,6 +155,6 @@ class LiveVerification:
         )
 
     def _is_own(self, bases: Mapping[int, TableState], state: TableState) -> bool:
-        """True if only this package's runs have changed the table since it was last found equal."""
+        """True if only runs of this package have changed the table since it was last found equal."""
         base = bases.get(state.oid)
         return base is not None and is_written_by_runs(self.spark, state.path, base.version, state.version)

@@ -17,7 +17,7 @@ _KINDS = {"only_delta": "only in Delta", "only_other": "only on the other side",
 
 @dataclass(frozen=True, slots=True)
 class LastWriter:
-    """The transaction that last touched `rows` of the differing rows."""
+    """The transaction that last changed `rows` of the differing rows."""
 
     xid: int | None
     commit_lsn: int
@@ -27,7 +27,7 @@ class LastWriter:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One differing row. kind: only_delta, only_other or differs; columns: names of the differing columns.
+    """A differing row. kind: only_delta, only_other, or differs; columns: names of the differing columns.
 
     key: the texts of the key's columns, or None without --keys. delta, other: the texts of all compared columns, or
     None without --values.
@@ -46,14 +46,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedTable:
-    """rows, other_rows: row counts of both sides. columns: number of differing rows by column. unknown: values that the
-    archive never sent and that are therefore not compared. by_value: columns compared by value, not by spelling.
-    not_compared: the reason by column.
+    """rows, other_rows: row counts of both sides. columns: number of differing rows, by column. unknown: number of
+    values that the archive never sent and that are therefore not compared. by_value: columns compared by value, not by
+    spelling. not_compared: reasons, by column.
 
     why_not: the reason why the whole table was not compared. is_held: the table is held, is missing, or can't be read.
-    is_undecided: it can be compared the next time. rows_unread: in ranges that differ, of which no rows were kept.
-    ranges_skipped: by --since; `rows` has none of their rows. repair: what has become of the differences; is_repaired:
-    they are all gone.
+    is_undecided: the next run can compare it. rows_unread: number of rows in ranges that differ and whose rows were not
+    kept. ranges_skipped: by --since; `rows` excludes their rows. repair: what happened to the differences; is_repaired:
+    no differences remain.
     """
 
     schema: str
@@ -81,12 +81,12 @@ class VerifiedTable:
 
     @property
     def differing(self) -> int:
-        """Rows that differ. A range without its rows counts as one."""
+        """The number of rows that differ. A range whose rows were not kept counts as one."""
         return self.only_delta + self.only_other + self.differs + (self.rows_unread > 0)
 
     @property
     def is_different(self) -> bool:
-        """True if differences are left."""
+        """True if differences remain."""
         return self.differing > 0 and not self.is_repaired
 
     @property
@@ -104,7 +104,8 @@ class VerifiedTable:
 
 @dataclass(frozen=True, slots=True)
 class AskedMoment:
-    """lsn: the server had all transactions that committed before. at: ISO 8601. tables: in which Delta differed."""
+    """lsn: the server's snapshot had all transactions that committed before it. at: ISO 8601. tables: those in which
+    Delta differed."""
 
     lsn: int
     at: str
@@ -114,8 +115,8 @@ class AskedMoment:
 @dataclass(frozen=True, slots=True)
 class VerifySummary:
     """against: URL or path of the other side. last_commit_lsn: the commit as of which Delta was read. server_lsns: the
-    end of the server's WAL before and after the comparison. next_command: mends tables that differ. asked: what the
-    next run settles. is_decided: False if only that remains."""
+    end of the server's WAL before and after the comparison. next_command: repairs tables that differ. asked: what the
+    next run will settle. is_decided: False if only that remains."""
 
     source: str
     against: str
@@ -170,7 +171,7 @@ def _verdict(summary: VerifySummary) -> str:
 
 
 def _grid(summary: VerifySummary) -> Table:
-    """Without the columns that have nothing to say about any table."""
+    """The table to print, without columns that are empty for every table."""
     compared = [table for table in summary.tables if table.why_not is None]
     numbers = {"rows": [table.rows for table in compared], "other rows": [table.other_rows for table in compared]}
     if numbers["other rows"] == numbers["rows"]:

@@ -1,4 +1,4 @@
-"""The options of the verify job, and the checks that need no Spark."""
+"""The options of the verify job, and checks that don't need Spark."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ _TABLE = Value("SCHEMA.TABLE", lambda name: (pattern_of(name),))
 @takes_former_names
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Exactly one of server, jdbc, csv (a file, folder, or glob), and delta is the other side. jdbc: a server that
-    nobody writes to: differences may be commits that no apply has brought. at: as of which csv or delta was taken."""
+    """Exactly one of server, jdbc, csv (a file, folder, or glob), and delta is the other side. jdbc: a server without
+    writes: otherwise, commits that are not applied yet show up as differences. at: the commit as of which csv or delta
+    was taken."""
 
     tables: Annotated[
         tuple[str, ...] | None,
@@ -75,7 +76,7 @@ class VerifyRequest:
     connections: Annotated[int, Option("parallel connections", NUMBER)] = 4
 
     def check(self) -> None:
-        """Raises ConfigError for options that don't go together."""
+        """Raises ConfigError for options that can't be combined."""
         sides = (self.server, self.jdbc, self.csv, self.delta)
         if sum(side is not None for side in sides) != 1 and not (self.finish and sides == (None,) * 4):
             raise ConfigError("expected one of --server, --jdbc, --csv and --delta")
@@ -106,7 +107,7 @@ class VerifyRequest:
 
     @property
     def is_live(self) -> bool:
-        """True for a server that is in use, whose answers are compared later."""
+        """True for a server in use, whose answers are compared later."""
         return self.server is not None or self.finish
 
     @property
@@ -115,7 +116,7 @@ class VerifyRequest:
 
     @property
     def url(self) -> str:
-        """The server's, for libpq. Raises ConfigError."""
+        """The server's URL, for libpq. Raises ConfigError."""
         return server_url(self.server or self.jdbc or "")
 
 

@@ -1,6 +1,6 @@
-"""Differences between two sides' rows, as texts: joined by key, or counted per distinct row of a bag.
+"""Differences between the rows of two sides, as texts: joined by key or, for a bag, counted per distinct row.
 
-Columns of a difference: kind, n (rows), columns (names of the differing ones), lsn, ts and xid (the last writer in
+Columns of a difference: kind, n (rows), columns (names of the differing ones), lsn, ts, and xid (of the last writer in
 Delta), unknown, and both sides' texts, d… and o….
 """
 
@@ -35,7 +35,7 @@ def differences(
     theirs: DataFrame,
     request: VerifyRequest,
 ) -> dict[str, Any]:
-    """VerifiedTable's fields about the rows of these ranges. theirs: the other side's rows of them."""
+    """The fields of VerifiedTable about the rows of these ranges. theirs: the other side's rows in them."""
     columns, former = choice.columns, side.former(choice.columns)
     ours = rows_in_ranges(side.texts(columns), columns, ranges, numbers)
     ended = None if former is None else rows_in_ranges(former, columns, ranges, numbers)
@@ -56,7 +56,7 @@ def row_differences(
 ) -> DataFrame:
     """Includes rows of kind `same` if some of their values were never sent.
 
-    ended: former rows, in a mode that keeps them, with the transaction that deleted them in lsn, ts and xid.
+    ended: former rows, in a mode that keeps them, with the transaction that deleted them in lsn, ts, and xid.
     """
     if "unknown" not in theirs.columns:
         theirs = theirs.withColumn("unknown", F.lit(None).cast("array<int>"))
@@ -68,7 +68,8 @@ def row_differences(
 
 
 def _side(rows: DataFrame, letter: str, key: Sequence[int], width: int, others: Sequence[Column]) -> DataFrame:
-    """t… under the side's letter, and `copy`, which numbers a key's rows, as a faulty side may have several."""
+    """t… with the side's letter, and `copy`, which numbers the rows of a key, because a faulty side may have
+    several."""
     names = text_names(width)
     one_key = Window.partitionBy(*(f"t{i}" for i in key)).orderBy(*names)
     texts = (F.col(name).alias(f"{letter}{i}") for i, name in enumerate(names))
@@ -100,7 +101,7 @@ def _keyed_differences(
 
 
 def _with_deleting_transaction(rows: DataFrame, ended: DataFrame, key: Sequence[int]) -> DataFrame:
-    """For rows that are only on the other side: the transaction that deleted the last row of their key in Delta."""
+    """Adds, to rows that only the other side has, the transaction that deleted their key's last row in Delta."""
     by_key = ended.groupBy(*(F.col(f"t{i}").alias(f"e{i}") for i in key))
     last = by_key.agg(F.max(F.struct("lsn", "ts", "xid")).alias("ended"))
     same = all_of(F.col(f"o{i}").eqNullSafe(F.col(f"e{i}")) for i in key)
@@ -115,7 +116,8 @@ def _differs(position: int) -> Column:
 
 
 def _bag_differences(ours: DataFrame, theirs: DataFrame, width: int) -> DataFrame:
-    """Rows that one side has more copies of. A row with a value that was never sent equals no row of the other side."""
+    """Rows of which one side has more copies. A row with a value that was never sent equals no row of the other
+    side."""
     names = text_names(width)
     writer = F.max(F.struct("lsn", "ts", "xid")).alias("writer")
     delta = ours.groupBy(*names, "unknown").agg(F.count("*").alias("d_n"), writer)
@@ -134,8 +136,8 @@ def _bag_differences(ours: DataFrame, theirs: DataFrame, width: int) -> DataFram
 def summarize_differences(
     rows: DataFrame, columns: Sequence[ComparedColumn], key: Sequence[int], request: VerifyRequest
 ) -> dict[str, Any]:
-    """VerifiedTable's fields about differences. key: positions of its columns. Evaluates `rows`, from row_differences,
-    several times."""
+    """The fields of VerifiedTable about differences. key: positions of its columns. Evaluates `rows`, from
+    row_differences, several times."""
     totals = rows.groupBy("kind").agg(
         F.sum("n").alias("n"),
         F.sum(F.greatest(F.coalesce(F.size("unknown"), F.lit(0)), F.lit(0))).alias("unknown"),
@@ -166,7 +168,7 @@ def _time() -> Column:
 def _first_differences(
     differing: DataFrame, columns: Sequence[ComparedColumn], key: Sequence[int], request: VerifyRequest
 ) -> tuple[Difference, ...]:
-    """At most request.limit rows. Their keys reach the driver only with --keys, other values only with --values."""
+    """At most request.limit rows. Their keys are only collected with --keys, and other values only with --values."""
     if not request.limit:
         return ()
     shown = range(len(columns)) if request.values else key if request.keys else ()

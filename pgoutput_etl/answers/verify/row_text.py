@@ -1,6 +1,7 @@
-"""Rows as PostgreSQL's texts, on Spark: t0, t1 … for the compared columns of Delta tables and CSV files.
+"""Rows as PostgreSQL's texts, on Spark: t0, t1, … for the compared columns of Delta tables and CSV files.
 
-`unknown` lists the positions of values that were never sent to the archive, which are NULL in t…; NULL without any.
+`unknown` lists the positions of values that were never sent to the archive, which are NULL in t…; NULL if there are
+none.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def text_names(width: int) -> list[str]:
 def delta_texts(
     rows: DataFrame, columns: Sequence[ComparedColumn], others: Mapping[str, Column] = MappingProxyType({})
 ) -> DataFrame:
-    """t…, unknown, lsn, ts and xid of the last writer, and the others; only t… and the others have values if another
-    program wrote the table."""
+    """t…, unknown, lsn, ts, and xid of the last writer, and the columns in `others`; if another program wrote the
+    table, only t… and `others` have values."""
     is_ours = set(METADATA_COLUMNS) <= set(rows.columns)
     odd = entries_of_target() if is_ours else F.lit(None).cast("array<struct<key: string, value: string>>")
     writer = ("_pg_commit_lsn", "long", "lsn"), ("_pg_commit_ts", "timestamp", "ts"), ("_pg_xid", "long", "xid")
@@ -68,7 +69,7 @@ def _text_schema(width: int) -> pa.Schema:
 
 
 def _is_text(rows: DataFrame, column: ComparedColumn) -> bool:
-    """True if the column holds PostgreSQL's text where this package would store another type."""
+    """True if the column holds PostgreSQL's text although this package would store another type."""
     data_type = rows.schema[column.name].dataType
     return isinstance(data_type, StringType) and delta_type(column.type) != data_type
 
@@ -101,7 +102,7 @@ def texts_of_batch(
 
 
 def small_texts(rows: pa.Table, columns: Sequence[ComparedColumn]) -> Iterator[pa.RecordBatch]:
-    """As `delta_texts`, of rows on the driver, which have METADATA_COLUMNS. Their types have one form each."""
+    """Like `delta_texts`, for rows on the driver that have METADATA_COLUMNS. Each type must have a single text form."""
     writer = dict(zip(METADATA_COLUMNS, ("lsn", "ts", "xid", "odd"), strict=True))
     schema, as_text = _text_schema(len(columns)), [False] * len(columns)
     for batch in rows.to_batches():
@@ -112,7 +113,7 @@ def small_texts(rows: pa.Table, columns: Sequence[ComparedColumn]) -> Iterator[p
 
 
 def _entries(maps: pa.Array) -> pa.Array:
-    """Each map as the list of its entries."""
+    """Converts each map to a list of its entries."""
     entries = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
     if maps.null_count == len(maps):
         return pa.nulls(len(maps), entries)
@@ -121,10 +122,10 @@ def _entries(maps: pa.Array) -> pa.Array:
 
 
 def copied_files(spark: SparkSession, option: str, path: str) -> dict[str, int]:
-    """Output of COPY or pg_dump, one file or all files below a folder: sizes by path. option: the command-line option
-    that named the path.
+    """Output of COPY or pg_dump, in one file or all files below a folder: sizes, by path. option: the command-line
+    option that named the path.
 
-    Raises ConfigError if the path doesn't exist, or for a file that is too large or not plain.
+    Raises ConfigError if the path doesn't exist, or if a file is too large or not a plain file.
     """
     sizes, limit = sizes_of(spark, option, path), size_limit(spark)
     for file, size in sizes.items():
@@ -137,7 +138,7 @@ def copied_files(spark: SparkSession, option: str, path: str) -> dict[str, int]:
 
 
 def csv_header(spark: SparkSession, path: str) -> list[str]:
-    """The columns' names. Raises ConfigError if no file exists, headers differ, or a file is too large."""
+    """The column names. Raises ConfigError if there is no file, headers differ, or a file is too large."""
     sizes = copied_files(spark, "--csv", path)
     schema = pa.schema([("names", pa.list_(pa.string()))])
 
@@ -153,7 +154,7 @@ def csv_header(spark: SparkSession, path: str) -> list[str]:
 
 
 def csv_texts(spark: SparkSession, path: str, positions: Sequence[int]) -> DataFrame:
-    """t…: the fields at the given positions, in the given order."""
+    """t…: the fields at the given positions, in that order."""
     schema = pa.schema([(name, pa.string()) for name in text_names(len(positions))])
     max_size = size_limit(spark)
 
@@ -178,7 +179,7 @@ def text_batches(
 
 
 def digests_of(texts: DataFrame, width: int, ranges: Ranges) -> dict[int, Digest]:
-    """Digests by compared range, without empty ranges."""
+    """Digests, by compared range; empty ranges are left out."""
 
     def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         digests = digests_of_batches(batches, width, ranges)
@@ -202,7 +203,7 @@ def digests_of_batches(batches: Iterable[pa.RecordBatch], width: int, ranges: Ra
 def key_size(
     rows: DataFrame, columns: Sequence[ComparedColumn], key: Sequence[int]
 ) -> tuple[int, tuple[int | None, int | None]]:
-    """Number of rows, and the least and greatest key; 0 and None for a key that is not an integer."""
+    """The row count, and the least and greatest key; 0 and None for a key that isn't an integer."""
     if not has_integer_key(columns, key):
         return 0, (None, None)
     first = F.col(quoted(columns[key[0]].name))
@@ -213,7 +214,7 @@ def key_size(
 def rows_in_ranges(
     texts: DataFrame, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]
 ) -> DataFrame:
-    """The rows of the given ranges, with canonical_texts texts for columns that are compared by value."""
+    """The rows of the given ranges; columns that are compared by value have canonical texts."""
     wanted = frozenset(numbers)
     width = len(columns)
     schema = texts.schema

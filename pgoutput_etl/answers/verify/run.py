@@ -1,4 +1,4 @@
-"""Compares Delta tables with another side: digests of key ranges first, then the rows of ranges that differ."""
+"""Compares Delta tables with another side: first digests of key ranges, then the rows of ranges that differ."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Baseline:
-    """The states of Delta's tables at a commit."""
+    """The states of Delta's tables as of a commit."""
 
     lsn: int
     tables: Mapping[int, TableState]
@@ -55,8 +55,8 @@ def verify(
     mend: Mend | None = None,
     changed: Changed | None = None,
 ) -> VerifySummary:
-    """Compares Delta tables with a server, or one with CSV files or another Delta table. Writes nothing but what a
-    server in use was asked, until that is settled, and what `mend` writes then. changed: as for LiveVerification.
+    """Compares Delta tables with a server, or one table with CSV files or another Delta table. Writes only the answers
+    of a server in use, until they are settled, and whatever `mend` then writes. changed: as for LiveVerification.
 
     Raises PgoutputEtlError.
     """
@@ -108,7 +108,7 @@ def _with_rows(spark: SparkSession, config: Config, request: VerifyRequest, prog
 
 
 def _lsn_of(archive: DeltaArchive, moment: Moment) -> int:
-    """An LSN may be later than all commits: rows were taken then."""
+    """The moment's LSN. If given as an LSN, it may be later than all commits: that is when the rows were taken."""
     return commit_of(archive, moment) if moment.lsn is None else moment.lsn - moment.before
 
 

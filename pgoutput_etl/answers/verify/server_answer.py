@@ -1,7 +1,7 @@
-"""What a server was asked: its digests of the tables in which Delta differed then, and some of its rows.
+"""A server's answer: digests of the tables in which Delta differed at the time, and some of their rows.
 
-Kept as one JSON file below state.root until an apply has passed the LSN. It has rows' values, but none of masked
-columns.
+Kept as one JSON file below state.root until an apply has passed the LSN. It contains values of rows, but not those of
+masked columns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Rows = Mapping[int, list[list[Text]]]  # texts of the columns, by range
 
 @dataclass(frozen=True, slots=True)
 class AskedTable:
-    """columns: names. digests: the server's, by range, without empty ranges. rows: of the ranges that have them."""
+    """columns: names. digests: the server's, by range; empty ranges are left out. rows: of the ranges that were
+    fetched."""
 
     schema: str
     table: str
@@ -44,10 +45,10 @@ class AskedTable:
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """lsn: the server had all transactions that committed before. batch: the last one then. through: the LSN as of
-    which tables are known to be equal if no difference is found. at: ISO 8601. against: its URL, for the report.
-    tables: those in which Delta differed as of its last commit; decided: those that were equal, or can't be compared.
-    missing: schemas and names of published tables with rows that Delta did not have."""
+    """lsn: the server's snapshot had all transactions that committed before it. batch: the last one at the time.
+    through: the LSN at which tables are known to be equal if no difference is found. at: ISO 8601. against: its URL,
+    for the report. tables: those in which Delta differed as of its last commit; decided: those that were equal or can't
+    be compared. missing: schemas and names of published tables with rows that Delta didn't have."""
 
     lsn: int
     batch: int
@@ -72,7 +73,7 @@ class ServerAnswer:
 
     @classmethod
     def of(cls, text: str) -> ServerAnswer:
-        """Raises RunError for another version's."""
+        """Raises RunError for an answer by another version of this package."""
         fields = json.loads(text)
         if (version := fields.pop("version")) != _VERSION:
             raise RunError(f"verify --begin was run by another version of this package ({version}): run it again")
@@ -99,7 +100,7 @@ def _table(fields: dict[str, Any]) -> AskedTable:
 
 
 def answer_file(spark: SparkSession, config: Config) -> SharedFile:
-    """Raises ConfigError for a client of Spark Connect."""
+    """The file of the answer. Raises ConfigError for a Spark Connect client."""
     folder = f"{config.state.root.rstrip('/')}/{_FOLDER}"
     file = shared_file(spark, folder, f"{path_segment(config.source.name)}.json", config.state.access())
     if file is None:

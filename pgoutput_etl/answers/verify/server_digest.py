@@ -1,4 +1,4 @@
-"""Queries for the digests and rows of a table on the server."""
+"""Queries that compute digests, or read rows, of a table on the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pgoutput_etl.postgres.queries import as_text, identifier, integers, own_row
 
 @dataclass(frozen=True, slots=True)
 class ServerTable:
-    """A table on the server. columns: the compared columns, in order. nullable_key: ranges of integers must also select
+    """A table on the server. columns: the compared columns, in order. nullable_key: integer ranges must also select
     NULL. has_children: the rows of partitions are the table's own. where: a publication's row filter."""
 
     schema: str
@@ -30,8 +30,8 @@ class ServerTable:
         return "" if self.where is None else f" WHERE {self.where}"
 
     def digests(self, ranges: Ranges, numbers: Sequence[int] | None = None) -> str:
-        """A row per range: range, rows, first and second (the sums of the MD5s' halves, as text). numbers: of the
-        wanted ranges, None for all."""
+        """One row per range: range, rows, first, and second (the sums of the MD5s' halves, as text). numbers: of the
+        ranges to compute; None for all."""
         if not ranges.is_hashed:
             wanted = range(ranges.count) if numbers is None else numbers
             return (
@@ -83,13 +83,13 @@ _SUMS = (
 
 
 def _md5_of(positions: Iterable[int]) -> str:
-    """The twin of key_ranges.encode_row, in UTF-8 whatever the server's encoding is."""
+    """The twin of key_ranges.encode_row, in UTF-8 regardless of the server's encoding."""
     parts = (f"CASE WHEN t{i} IS NULL THEN '-' ELSE length(t{i}) || ':' || t{i} END" for i in positions)
     return f"md5(convert_to({' || '.join(parts)}, 'UTF8'))"
 
 
 def _place(ranges: Ranges) -> str:
-    """The number of a row's range. width_bucket takes no empty array."""
+    """The number of a row's range. width_bucket rejects an empty array."""
     if not ranges.starts:
         return "0"
     place = f"('x' || substr({_md5_of(ranges.columns)}, 1, {HASH_DIGITS}))::bit({HASH_BITS})::bigint"

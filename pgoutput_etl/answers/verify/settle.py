@@ -1,4 +1,4 @@
-"""Compares what a server has answered (ask.py) with Delta as of exactly that moment, or as the last batch left it."""
+"""Compares a server's answer (ask.py) with Delta as of exactly its LSN, or as the last batch left it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _COLUMNS = "its columns have changed since Delta was read: ask again"
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What the server publishes of a table's columns."""
+    """The columns that the server publishes of a table."""
 
     names: list[str]
 
@@ -51,8 +51,8 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class RowsToChange:
-    """rows: tag and t…: I for the server's rows, D for those of Delta that have to go, of which only the key counts if
-    there is one. left: number of keys, or of a bag's rows, that have changed since."""
+    """rows: tag and t…: I for rows of the server, D for rows in Delta to delete, of which only the key counts, if there
+    is one. left: number of keys, or of a bag's rows, that have changed since."""
 
     rows: DataFrame
     left: int
@@ -60,7 +60,7 @@ class RowsToChange:
 
 @dataclass(frozen=True, slots=True)
 class SettledTable:
-    """A table that differs. side: as of the answer's moment. theirs: the server's rows of the ranges `numbers`."""
+    """A table that differs. side: as of the answer's LSN. theirs: the server's rows in the ranges `numbers`."""
 
     asked: AskedTable
     side: DeltaSide
@@ -70,14 +70,14 @@ class SettledTable:
 
     @property
     def deciding(self) -> list[ComparedColumn]:
-        """The columns by which rows are told apart."""
+        """The columns that identify rows."""
         return [self.choice.columns[i] for i in self.choice.key or range(len(self.choice.columns))]
 
     def changes(self, touched: DataFrame | None) -> RowsToChange:
-        """touched: `one`, texts of the deciding columns of rows that have changed since."""
+        """touched: `one`, the texts of the deciding columns in rows that have changed since."""
         columns, key = self.choice.columns, self.choice.key
         names = text_names(len(columns))
-        raw = self.theirs.withColumn("raw", F.array(*names))  # as the server has spelled them
+        raw = self.theirs.withColumn("raw", F.array(*names))  # as the server spelled them
         ours, theirs = (
             rows_in_ranges(rows, columns, self.asked.ranges, self.numbers) for rows in (self.side.texts(columns), raw)
         )
@@ -102,7 +102,7 @@ class SettledTable:
         return RowsToChange(both.select("tag", *(F.col("raw")[i].alias(name) for i, name in enumerate(names))), left)
 
     def _canonical(self, touched: DataFrame) -> DataFrame:
-        """`later`: the texts as differences have them."""
+        """`later`: the texts in the form in which differences have them."""
         deciding = self.deciding
         names = text_names(len(deciding))
         texts = touched.where("one IS NOT NULL").select(*(F.col("one")[n].alias(t) for n, t in enumerate(names)))
@@ -115,14 +115,15 @@ class SettledTable:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """archive: of a last batch that has passed the answer's LSN, or whose rows are compared, whatever they lack."""
+    """archive: of a last batch that has passed the answer's LSN, or whose rows are to be compared even if it lacks
+    commits."""
 
     spark: SparkSession
     archive: DeltaArchive
     answer: ServerAnswer
     request: VerifyRequest
     progress: Progress
-    found: list[SettledTable] = field(default_factory=list)  # those that differ, in rows that were kept
+    found: list[SettledTable] = field(default_factory=list)  # tables that differ in rows that were kept
 
     def run(self) -> list[VerifiedTable]:
         archive, answer = self.archive, self.answer
@@ -204,7 +205,7 @@ class Settling:
         )
 
     def _may_be_equal(self, texts: DataFrame, choice: ColumnChoice, asked: AskedTable, numbers: Sequence[int]) -> bool:
-        """True if rows of these ranges may be equal although their digests differ: spelled in another way, or with
+        """True if the rows of these ranges may be equal although their digests differ: spelled differently, or with
         values that were never sent."""
         rows = rows_in_ranges(texts, choice.columns, asked.ranges, numbers)
         return bool(choice.by_value) or not rows.where(F.size("unknown") > 0).isEmpty()

@@ -1,4 +1,4 @@
-"""The sides that Delta is compared with beside a server: CSV written by one, or another Delta table."""
+"""The sides, other than a server, that Delta is compared with: a server's CSV files, or another Delta table."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OtherTable(ComparedSide, Protocol):
     def digests(self, columns: Sequence[ComparedColumn], ranges: Ranges) -> dict[int, Digest]: ...
 
     def rows(self, columns: Sequence[ComparedColumn], ranges: Ranges, numbers: Sequence[int]) -> DataFrame:
-        """Canonical t… of the given ranges' rows, with `unknown` if the side has it."""
+        """Canonical t… of the rows in the given ranges, with `unknown` if the side has it."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class CsvRows:
 
 @dataclass(frozen=True)
 class OtherDelta:
-    """Raises ConfigError if the path holds no Delta table."""
+    """Raises ConfigError if there is no Delta table at the path."""
 
     spark: SparkSession
     path: str
@@ -77,7 +77,7 @@ class OtherDelta:
         return [name for name in self.frame.columns if not name.startswith("_pg_")]
 
     def why_not(self, column: ComparedColumn) -> str | None:
-        """A string column is read as PostgreSQL's text."""
+        """The reason, as in the protocol; a string column is read as PostgreSQL's text."""
         if column.name not in self.frame.columns:
             return "the other table has no such column"
         actual, expected = self.frame.schema[column.name].dataType, delta_type(column.type)

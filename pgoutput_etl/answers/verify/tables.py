@@ -1,4 +1,4 @@
-"""Which tables are verified, and how those that differ are mended."""
+"""Chooses the tables to verify, and the command that repairs those that differ."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from pgoutput_etl.targets.plan import TableState
 
 
 def named_states(config: Config, states: Mapping[int, TableState]) -> dict[str, TableState]:
-    """Those at their own place, by schema.table."""
+    """The states of tables that are at their own place, by schema.table."""
     return {s.full_name: s for s in states.values() if not s.path.is_within(displaced_folder(config))}
 
 
 def chosen_states(config: Config, states: Mapping[int, TableState], patterns: Sequence[str] | None) -> list[TableState]:
-    """In the order of their names. patterns: None for all. Raises ConfigError for one without a match."""
+    """The matching states, sorted by name. patterns: None for all. Raises ConfigError for a pattern without a match."""
     named = named_states(config, states)
     return [named[name] for name in sorted(matching_names(patterns or ["*"], named, "the ledger"))]
 
 
 def mending_command(differing: Sequence[TableState], server: str | None, config: Config) -> str | None:
-    """The command that mends the tables. With a server, if only some of them can be repaired, these: what the archive
-    lacks, only the server has."""
+    """The command that repairs the tables. With a server, if only some of them can be repaired, the command for these,
+    because only the server has rows that the archive lacks."""
     if not differing:
         return None
     if server is None:
@@ -43,7 +43,7 @@ def mending_command(differing: Sequence[TableState], server: str | None, config:
 
 def foreign_changes(spark: SparkSession, state: TableState) -> str | None:
     """A remark about later commits by other programs: the comparison reads the version that a run recorded, so it
-    doesn't show them."""
+    doesn't include them."""
     if not state.path or state.version < 0 or not is_delta_table(spark, state.path):
         return None
     later = commits_after(spark, state.path, state.version)
