@@ -1,1 +1,1 @@
-"""The record of what was read and applied: batches, claims, files, transactions, relations and tables."""
+"""The record of what was read and applied: batches, claims, files, transactions, relations, and tables."""

@@ -1,7 +1,7 @@
-"""Earlier batches and the archive that they read, for reading parts of it again.
+"""Earlier batches and the archive that they read, for rereading parts of it.
 
-The ledger records which files have rows of a table, and the status of their transactions, which was decided by
-assembling the whole archive. So only those files are read.
+The ledger records which files have rows of a table. It also records the status of their transactions, which was decided
+by assembling the whole archive. So only those files are read.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pgoutput_etl.types import UserTypes
 
 @dataclass(frozen=True, slots=True)
 class CommitRange:
-    """A range of commit LSNs, both included. first=0: from the beginning of the archive."""
+    """An inclusive range of commit LSNs. first=0: from the beginning of the archive."""
 
     first: int
     last: int
@@ -49,8 +49,8 @@ class CommitRange:
 
 @dataclass(frozen=True, slots=True)
 class ReadFile:
-    """A file, or a part of a file, that was read. path: its last known path; changes: number of change rows by relation
-    OID; commits: None if it has no commits."""
+    """A file, or part of a file, that was read. path: its last known path; changes: number of change rows by relation
+    OID; commits: None if it has none."""
 
     number: int
     path: str
@@ -60,7 +60,7 @@ class ReadFile:
 
     @property
     def size(self) -> int:
-        """Bytes as stored; for the rest of a file, decompressed bytes."""
+        """Stored bytes; if it is the remainder of a file, decompressed bytes."""
         return self.part.consumed - self.part.offset if self.part.offset else self.part.size
 
     def overlaps(self, commits: CommitRange) -> bool:
@@ -69,7 +69,7 @@ class ReadFile:
 
 @dataclass(frozen=True)
 class LedgerArchive(ABC):
-    """Everything read and assembled up to the last finished batch."""
+    """Everything that was read and assembled through the last finished batch."""
 
     config: Config
     ledger: Ledger
@@ -80,19 +80,19 @@ class LedgerArchive(ABC):
     def reading(
         self, files: Collection[ReadFile], oids: Iterable[int], commits: CommitRange
     ) -> AbstractContextManager[CommittedBlocks]:
-        """The committed changes of these relations in these files, until the end of the context.
+        """The committed changes of these relations in these files. Valid within the context.
 
-        Raises ArchiveError if a file is gone or has changed.
+        Raises ArchiveError if a file is missing or has changed.
         """
 
     @abstractmethod
     def assembled(self, rows: MessageRows, without: Collection[int], cutoffs: Mapping[int, Cutoff]) -> CommittedBlocks:
-        """The committed changes among rows whose transactions are assembled. without: OIDs of relations to leave out.
-        cutoffs: those of tables, by OID; later changes are left out, too."""
+        """The committed changes among rows whose transactions are already assembled. without: OIDs of relations to
+        leave out. cutoffs: by table OID; changes at or after a table's cutoff are left out, too."""
 
     @abstractmethod
     def staged(self, place: str, oids: Collection[int]) -> CommittedBlocks:
-        """A snapshot's rows of these tables."""
+        """A snapshot's rows for these tables."""
 
     @abstractmethod
     def discard(self, place: str) -> None:
@@ -100,33 +100,33 @@ class LedgerArchive(ABC):
 
     @abstractmethod
     def waiting(self, fragments: Collection[FragmentId], policy: MaskingPolicy | None) -> DataFrame:
-        """Blocks of the rows of open transactions, masked by `policy`. Needed if the ledger has the rows with other
-        masks. Raises ArchiveError if one of their files is gone or has changed."""
+        """Blocks of the rows of open transactions, masked by `policy`. Needed if the ledger has these rows with other
+        masks. Raises ArchiveError if a file is missing or has changed."""
 
     @abstractmethod
     def first_commit(self, time: datetime) -> int:
-        """LSN of the first commit at or after that time. Raises ConfigError if there is no such commit."""
+        """The LSN of the first commit at or after `time`. Raises ConfigError if there is none."""
 
     @abstractmethod
     def last_commit(self, time: datetime) -> int:
-        """LSN of the last commit at or before that time. Raises ConfigError if there is no such commit."""
+        """The LSN of the last commit at or before `time`. Raises ConfigError if there is none."""
 
     @abstractmethod
     def commits_of(self, xid: int) -> list[int]:
-        """The commit LSNs of the transactions with an xid; several, if xids have wrapped around."""
+        """The commit LSNs of the transactions with an xid; several if xids have wrapped around."""
 
     @abstractmethod
     def _scopes(self) -> dict[FragmentId, int]:
-        """The scopes of the fragments that have one."""
+        """The scopes of fragments that have one."""
 
     @abstractmethod
     def _outcomes(self, files: Collection[int]) -> list[dict[str, Any]]:
-        """Every fragment in these files whose status the driver decided: file, unit, fate, xid, commit_lsn, commit_ts,
+        """All fragments in these files whose status the driver decided: file, unit, fate, xid, commit_lsn, commit_ts,
         scope, aborted."""
 
     @abstractmethod
     def _files_committed_in(self, commits: CommitRange) -> set[int]:
-        """Numbers of the files with fragments of transactions that the driver saw commit in the range."""
+        """The numbers of files with fragments of transactions whose commit, within the range, the driver has seen."""
 
     @abstractmethod
     def _check_readable(self, state: TableState) -> None:
@@ -134,11 +134,11 @@ class LedgerArchive(ABC):
 
     @cached_property
     def _next(self) -> Batch:
-        """The batch after the last finished one. It sees the ledger as if no batch were unfinished."""
+        """The batch after the last finished one, as if no batch were unfinished."""
         return self.last if self.last.resumed else replace(self.last, number=self.last.number + 1)
 
     def _files(self, *names: str) -> list[dict[str, Any]]:
-        """Columns of the ledger's `files`."""
+        """These columns of the ledger's `files` table."""
         return self.ledger.store.rows_before("files", names, self._next)
 
     @cached_property
@@ -147,8 +147,8 @@ class LedgerArchive(ABC):
 
     @cached_property
     def assembly(self) -> Assembly:
-        """The assembly after the last finished batch. Its relations are masked by the configuration, like rows that are
-        read again. Raises ConfigError."""
+        """The assembly after the last finished batch. Its relations are masked as configured, like rows that are read
+        again. Raises ConfigError."""
         assembly = self._unmasked
         assembly.relations.mask = self.masking_policy
         return assembly
@@ -174,7 +174,7 @@ class LedgerArchive(ABC):
 
     @cached_property
     def last_file(self) -> int:
-        """The highest file number; -1 without files."""
+        """The highest file number; -1 if there are no files."""
         return max((row["file"] for row in self._files("file")), default=-1)
 
     @cached_property
@@ -193,15 +193,15 @@ class LedgerArchive(ABC):
 
     @cached_property
     def commits(self) -> CommitRange | None:
-        """The range from the first to the last commit in the files; None if they have no commits."""
+        """The range from the first to the last commit in the files; None if there are no commits."""
         rows = self._files("first_commit_lsn", "last_commit_lsn")
         ranges = [(row["first_commit_lsn"], row["last_commit_lsn"]) for row in rows]
         known = [(first, last) for first, last in ranges if first is not None]
         return CommitRange(min(first for first, _ in known), max(last for _, last in known)) if known else None
 
     def since(self, version: int | None, oids: Iterable[int]) -> dict[int, TableState]:
-        """OID -> state that a rebuild starts from: at the given version, else after the table's snapshot, if it has one
-        (the archive then lacks its earlier rows)."""
+        """The states from which rebuilds start, by OID: at the given version; otherwise after the table's snapshot, if
+        it has one, because the archive then lacks its earlier rows."""
         return self.snapshots(oids) if version is None else {oid: self._base(oid, version) for oid in oids}
 
     def snapshots(self, oids: Iterable[int]) -> dict[int, TableState]:
@@ -211,8 +211,8 @@ class LedgerArchive(ABC):
         return {oid: self.last.tables[oid] for oid in oids if oid in self.last.tables}
 
     def _base(self, oid: int, version: int) -> TableState:
-        """The table's state at a Delta version. Raises ConfigError if no batch left the table at it, and RunError if
-        Delta can no longer read it."""
+        """The table's state at a Delta version. Raises ConfigError if no batch left the table at this version, and
+        RunError if Delta can no longer read it."""
         state = self.ledger.batches.state_at(oid, version)
         if state is None or not state.path:
             raise ConfigError(
@@ -224,7 +224,7 @@ class LedgerArchive(ABC):
         return state
 
     def cutoff_before(self, oids: Iterable[int], lsn: int) -> dict[int, TableState]:
-        """The tables that may lack rows up to the commit at `lsn`, because bytes were unreadable."""
+        """The tables that may lack rows up to the commit at `lsn` because of unreadable bytes."""
         if not self.assembly.was_damaged:
             return {}
         return {o: s for o, s in self._states(oids).items() if s.status == HELD and s.last_commit_lsn < lsn}
@@ -237,18 +237,18 @@ class LedgerArchive(ABC):
 
     @cached_property
     def names(self) -> dict[str, int]:
-        """ "schema.table" -> OID. A table without committed rows has the name in its newest Relation message."""
+        """OIDs by "schema.table". A table without committed rows has the name in its newest Relation message."""
         without_rows = sorted(self.relations.oids() - self.last.tables.keys())
         holders = {".".join(name): oid for name, oid in name_holders(self.last.tables, {}).items()}
         return {self.name(oid): oid for oid in without_rows} | holders
 
     @cached_property
     def roots(self) -> dict[str, str]:
-        """The root of each partition whose rows stand under it, both as "schema.table"."""
+        """By partition, the root under which its rows were sent, both as "schema.table"."""
         return {partition.full_name: root.full_name for partition, root in self.relations.roots().items()}
 
     def oids_by_name(self, states: Iterable[TableState] = ()) -> dict[str, set[int]]:
-        """ "schema.table" -> the tables that ever had the name. states: of other times."""
+        """By "schema.table", the tables that ever had this name. states: from other times."""
         names: dict[str, set[int]] = {}
         relations = [entry.relation for entry in self.relations.entries]
         relations += [state.relation for state in (*states, *self.last.tables.values())]
@@ -257,7 +257,7 @@ class LedgerArchive(ABC):
         return names
 
     def files_with(self, oids: Iterable[int], commits: CommitRange) -> list[ReadFile]:
-        """Files that may have changes of these relations by transactions with a commit in the range."""
+        """The files that may have changes of these relations from transactions that committed in the range."""
         wanted = set(oids)
         files = [file for file in self.files if not wanted.isdisjoint(file.changes)]
         if commits.first == 0 and commits.last >= self.last.last_commit_lsn:
@@ -268,11 +268,11 @@ class LedgerArchive(ABC):
     def landed(
         self, paths: Iterable[str], others: Iterable[str] = (), repairable: Collection[str] = ()
     ) -> dict[str, LandedFile]:
-        """The landed files by their last known path. A file that was renamed or compressed since then now has another
-        path.
+        """The landed files, by their last known path. A file that was renamed or compressed since then has another path
+        now.
 
-        others: files that may be gone. repairable: paths whose file is accepted whatever its content is now. Raises
-        ArchiveError if one of `paths` is gone.
+        others: files that may be missing. repairable: paths whose files are accepted even if their content has changed.
+        Raises ArchiveError if one of `paths` is missing.
         """
         needed, known = sorted(set(paths)), self.prior_state
         landed = {file.path: file for file in self.landing.listing().files()}
@@ -284,7 +284,7 @@ class LedgerArchive(ABC):
         return files
 
     def _moved(self, paths: Collection[str], landed: Mapping[str, LandedFile]) -> dict[str, str]:
-        """The new path of each of these files whose content is in a landed file. landed: by path."""
+        """By old path, the new path of each file whose content is in a landed file. landed: by path."""
         known = self.prior_state
         wanted = {root: path for root, path in known.names.items() if path in paths}
         if not wanted:
@@ -302,19 +302,19 @@ class LedgerArchive(ABC):
 
     @cached_property
     def unread_roots(self) -> frozenset[int]:
-        """Numbers of the first parts of files without any readable message."""
+        """The numbers of files (of their first parts) without any readable message."""
         roots = self.prior_state.roots
         read = {roots[row["file"]] for row in self._files("file", "messages") if row["messages"]}
         return frozenset(self.prior_state.names) - read
 
     @cached_property
     def damaged_roots(self) -> frozenset[int]:
-        """Numbers of the first parts of files with quarantined bytes."""
+        """The numbers of files (of their first parts) with quarantined bytes."""
         roots = self.prior_state.roots
         return frozenset(roots[row["file"]] for row in self._files("file", "quarantined") if row["quarantined"])
 
     def _statuses(self, files: Collection[int]) -> StatusLookup:
-        """The status of every transaction with rows in these files, as the ledger recorded it."""
+        """The recorded status of every transaction with rows in these files."""
         outcomes = [
             Outcome(
                 TransactionStatus(row["fate"]),

@@ -1,4 +1,4 @@
-"""Reads all tables as of one commit, although Delta commits them one by one.
+"""Reads all tables as of one commit, although their Delta commits are separate.
 
 For every finished batch, the ledger's `batches` has the commit LSN through which all tables were consistent, and each
 table's path and Delta version at that point. Later versions belong to an unfinished batch.
@@ -22,8 +22,8 @@ from pgoutput_etl.targets.plan import APPLIED, DISPLACED, SKIPPED
 class Tables(dict[str, DataFrame]):
     """DataFrames by "schema.table", as of the commit at `lsn`.
 
-    held: earlier commit LSN of each table that is held or that the configuration skips; ahead: later LSN of each table
-    that a snapshot advanced. A held table that was never written, or no longer exists, is in `held` only.
+    held: the earlier LSN of each table that is held or that the configuration skips; ahead: the later LSN of each table
+    that a snapshot has advanced. A held table that was never written, or no longer exists, is only in `held`.
     """
 
     def __init__(
@@ -36,10 +36,10 @@ class Tables(dict[str, DataFrame]):
 
 
 def tables_at(spark: SparkSession, state_root: str, source: str, lsn: int | str | None = None) -> Tables:
-    """All tables of a source as of the last commit of the last finished batch, or of the commit at `lsn`.
+    """All tables of a source as of the last commit of the last finished batch, or as of the commit at `lsn`.
 
-    lsn: a number or PostgreSQL's text (0/1AE7B70). Raises RunError, with the nearest possible LSNs, if no batch ended
-    at it.
+    lsn: a number or PostgreSQL's text form (0/1AE7B70). Raises RunError, which names the nearest LSNs, if no batch
+    ended at it.
     """
     points = consistent_points(spark, state_root, source)
     wanted = parse_lsn(lsn) if isinstance(lsn, str) else lsn
@@ -56,8 +56,8 @@ def tables_at(spark: SparkSession, state_root: str, source: str, lsn: int | str 
 
 
 def batch_at(ends: Mapping[int, int], source: str, lsn: int | None = None) -> int:
-    """The last batch that ended at the commit LSN `lsn`; without `lsn`, the last batch of all. ends: LSNs of all
-    finished batches by number. Raises RunError, with the nearest possible LSNs, if no batch did."""
+    """The last batch that ended at the commit LSN `lsn`; without `lsn`, the last batch. ends: the LSNs of all finished
+    batches, by number. Raises RunError, which names the nearest LSNs, if no batch ended there."""
     batches = [batch for batch, end in ends.items() if lsn is None or end == lsn]
     if not batches:
         raise RunError(_missing(ends.values(), source, lsn))
@@ -65,8 +65,7 @@ def batch_at(ends: Mapping[int, int], source: str, lsn: int | None = None) -> in
 
 
 def tables_in(states: Iterable[Mapping[str, Any]], state_root: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The tables to read as of a batch, each with its name. states: the states of all its tables, as stored in the
-    ledger."""
+    """The tables to read as of a batch, with their names. states: of all tables, as stored in the ledger."""
     displaced = absolute_place(f"{state_root.rstrip('/')}/{DISPLACED}")
     return [
         (f"{row['schema']}.{row['table']}", row)
@@ -77,8 +76,8 @@ def tables_in(states: Iterable[Mapping[str, Any]], state_root: str) -> list[tupl
 
 
 def consistent_points(spark: SparkSession, state_root: str, source: str) -> DataFrame:
-    """One row per finished batch: batch, last_commit_lsn, at, and `tables` (schema, table, path, version, status and
-    last_commit_lsn of each). The last batch with an LSN counts: backfills read nothing new."""
+    """One row per finished batch: batch, last_commit_lsn, at, and `tables` (with schema, table, path, version, status,
+    and last_commit_lsn). If several batches ended at an LSN, the last one counts: backfills read nothing new."""
     path = f"{state_root.rstrip('/')}/batches"
     if not is_delta_table(spark, Place(path)):
         raise RunError(f"there is no ledger at {state_root}")

@@ -1,4 +1,4 @@
-"""A batch as the ledger records it: its files, the state before it and its tables' results."""
+"""A batch as recorded in the ledger: its files, the state before it, and the resulting tables."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def applied(last: Batch | None, source: str) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One run's unit of work: files by number, and the state before it. resumed: an earlier run began the batch.
+    """A run's unit of work: files by number, and the state before it. resumed: an earlier run began the batch.
 
-    ledger_id distinguishes this ledger from one that was lost and started over. work: the request, as JSON, of a
-    batch that reads no new files. since: the batch that last assembled the whole archive again; rows of earlier batches
-    about files, relations, types and transactions don't count. settings: those of the configuration that the batch
-    began with (target_plan.settings_of); None in an older ledger.
+    ledger_id distinguishes this ledger from one that was lost and started over. work: the request, as JSON, for a batch
+    that reads no new files. since: the batch that last reassembled the whole archive; rows of earlier batches about
+    files, relations, types, and transactions don't count. settings: those in the configuration with which the batch
+    began (target_plan.settings_of); None in an older ledger.
     """
 
     ledger_id: str
@@ -55,16 +55,16 @@ class Batch:
 
     @classmethod
     def next(cls, last: Batch | None) -> Batch:
-        """The batch that a run would work on: the unfinished one, or a new one after the last."""
+        """The batch to work on: the unfinished one, or a new one after the last."""
         return last if last is not None and last.resumed else cls.after(last, {})
 
     def with_order(self, settings: str, work: str | None = None) -> Batch:
-        """The batch with what a run that finishes it must know. A resumed batch keeps what it began with."""
+        """The batch with everything that a run needs to finish it. A resumed batch keeps its original values."""
         return self if self.resumed else replace(self, work=work, settings=settings)
 
     @property
     def erasure(self) -> str | None:
-        """The reference of the request to erase rows that the batch carries out; None for another batch."""
+        """The reference of the erasure request that the batch carries out; None for other batches."""
         order = erasure_of(self.work)
         return None if order is None else str(order["reference"])
 
@@ -74,8 +74,8 @@ class Batch:
 
     @property
     def unread(self) -> dict[int, frozenset[int] | None]:
-        """The files that are not read although they have a place in the order, by number: the OIDs of the relations
-        that may depend on each, or None for any relation."""
+        """The files that are not read although they have a place in the order. By number: the OIDs of the relations
+        that may depend on the file, or None for any relation."""
         return {n: file.relations for n, file in self.files.items() if file.status == FileStatus.UNREADABLE.value}
 
     @property
@@ -84,7 +84,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Bytes to read, as stored; decompressed bytes for the rest of a file that was read in part."""
+        """Bytes to read, as stored; for the remainder of a partly read file, decompressed bytes."""
         return sum(f.consumed - f.offset if f.offset else f.size for f in self.to_read.values())
 
     @property
@@ -94,7 +94,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class PriorState:
-    """The ledger's relations, types and open transactions before a batch."""
+    """The ledger's relations, types, and open transactions before a batch."""
 
     relation_entries: int
     types: dict[int, Type]
@@ -105,8 +105,8 @@ class PriorState:
 class BatchResult:
     """Everything that a batch writes to the ledger.
 
-    tables: the results of all tables in the batch's plan. schema_changes: each with the position of the first row that
-    has the change. accounts: bytes per file and transaction status.
+    tables: results of all tables in the batch's plan. schema_changes: each with the position of the first row after it.
+    accounts: bytes per file and transaction status.
     """
 
     rows: MessageRows

@@ -1,4 +1,4 @@
-"""Batches in the ledger: how they begin, are claimed and finish, the state that each one left, and the files that it
+"""Batches in the ledger: how they begin, are claimed, and finish; the state that each one left; and the files that it
 read."""
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _BATCH = (
 class StatesAt:
     """The tables as of the last batch up to a commit.
 
-    lsn: the commit at which it ended, 0 if there is none. states: by OID, each with the last commit that it has. If a
-    snapshot had brought a table further, its last state before that; none if it had none. erased: OIDs of tables whose
-    versions of that time are gone, because a later batch erased rows.
+    lsn: the commit at which the batch ended; 0 without a batch. states: by OID, each with its last commit. If a
+    snapshot had already advanced a table beyond `lsn`, its last state before that, if any. erased: OIDs of tables whose
+    versions from that time are gone, because a later batch erased rows.
     """
 
     lsn: int
@@ -48,12 +48,12 @@ class LedgerBatches:
     store: Store
 
     def _numbers(self, known: int = 0) -> tuple[int, int] | None:
-        """The numbers of the newest batch and of the newest finished one, 0 if no batch is finished. None before the
-        first batch.
+        """The numbers of the newest batch and of the newest finished one (0 if none is finished). None before the first
+        batch.
 
-        known: a batch that exists. Then only the rows of batches from the one before it on are read; that one may be
-        the newest finished batch. This saves reading files, because each batch's rows are in a file of their own until
-        maintenance compacts them.
+        known: a batch that exists. Reads only the rows of later batches, of this one, and of the one before, which may
+        be the newest finished batch. This saves reading files, because until maintenance compacts them, each batch's
+        rows are in separate files.
         """
         batches = self.store.rows("batches", ("batch", "status"), max(known - 1, 0))
         if not batches:
@@ -62,8 +62,8 @@ class LedgerBatches:
         return max(row["batch"] for row in batches), max(done, default=0)
 
     def last(self, known: int = 0) -> Batch | None:
-        """The unfinished batch, if any, else the last finished one; None before the first batch. known: as in
-        `_numbers`. Raises RunError for a ledger of a newer version."""
+        """The unfinished batch, if any, otherwise the last finished one; None before the first batch. known: as in
+        `_numbers`. Raises RunError if a newer version wrote the ledger."""
         numbers = self._numbers(known)
         if numbers is None:
             return None
@@ -83,7 +83,7 @@ class LedgerBatches:
         return Batch(row["ledger_id"], newest, files, resumed, state, tables, lsn, *of_batch)
 
     def last_after(self, batch: Batch) -> Batch:
-        """The batch, now done, as the run's next batch needs it. Raises RunError if another run came between."""
+        """The finished batch, as input for the run's next batch. Raises RunError if another run came in between."""
         last = self.last(batch.number)
         if last is None or (last.ledger_id, last.number, last.resumed) != (batch.ledger_id, batch.number, False):
             raise AnotherRunError(
@@ -92,7 +92,7 @@ class LedgerBatches:
         return last
 
     def state_at(self, oid: int, version: int) -> TableState | None:
-        """A table's state after the last batch that left it at a Delta version."""
+        """A table's state after the last batch that left it at this Delta version."""
 
         batches = sorted(self.store.rows("batches", ("batch", "tables")), key=lambda row: row["batch"])
         tables = [table for row in batches for table in row["tables"] or ()]
@@ -100,13 +100,13 @@ class LedgerBatches:
         return self._state(states[-1]) if states else None
 
     def states_after(self, batch: int) -> dict[int, TableState]:
-        """OID -> table state after a batch that is done."""
+        """Table states by OID, after a finished batch."""
         rows = self.store.rows("batches", ("status", "tables"), batch, batch + 1)
         [tables] = [row["tables"] for row in rows if row["status"] == "done"]
         return {table["oid"]: self._state(table) for table in tables}
 
     def states_left(self, batches: Mapping[int, int]) -> dict[int, TableState]:
-        """Tables as a batch left them, with its last commit; without those that other work than landed files has
+        """Tables as a batch left them, with its last commit. Excludes tables that other work than applying files has
         changed since. batches: by OID."""
         rows = self.store.rows("batches", ("batch", "status", "last_commit_lsn", "tables", "backfill"))
         states: dict[int, TableState] = {}
@@ -141,14 +141,14 @@ class LedgerBatches:
         return StatesAt(done[0]["last_commit_lsn"] if done else 0, states, frozenset(erased - states.keys()))
 
     def places(self, oids: Collection[int]) -> set[Place]:
-        """All places at which finished batches left these tables."""
+        """All places of these tables after finished batches."""
         states = (state for state in self._all_states() if state["oid"] in oids)
         return {
             Place.parse(self.store.place(state["path"])) for state in states if state["path"] and state["version"] >= 0
         }
 
     def snapshots_of(self, oid: int) -> set[int]:
-        """The LSNs of the snapshots that a table was loaded from."""
+        """The LSNs of the snapshots from which the table was loaded."""
         known = (self._state(state).complete_since for state in self._all_states() if state["oid"] == oid)
         return {since.lsn for since in known if since is not None and since.kind is Since.SNAPSHOT}
 
@@ -156,7 +156,7 @@ class LedgerBatches:
         return table_state({**row, "path": self.store.place(row["path"])})
 
     def _all_states(self) -> Iterator[Mapping[str, Any]]:
-        """The tables after every batch, as rows have them."""
+        """The table states after every batch, in their stored form."""
         return (table for row in self.store.rows("batches", ("tables",)) for table in row["tables"] or ())
 
     def ends(self) -> list[int]:
@@ -165,31 +165,31 @@ class LedgerBatches:
         return sorted({row["last_commit_lsn"] for row in rows if row["status"] == "done"})
 
     def known_tables(self) -> list[tuple[int, frozenset[int]]]:
-        """The LSN and the OIDs of all tables, for each snapshot of a server that publishes tables as soon as they are
-        created."""
+        """For each snapshot of a server that publishes new tables automatically: its LSN and the OIDs of all tables."""
         return [(s["lsn"], frozenset(s["known"])) for s in self._snapshots() if s.get("known") is not None]
 
     def unfinished_load(self, tables: Sequence[str]) -> int | None:
-        """The LSN of the first batch of the last load, if this is one of these tables and its last batch is not done.
-        tables: patterns."""
+        """The LSN of the first batch of the last load, if that load has the same table patterns and more batches to
+        come."""
         loads = [s for s in self._snapshots() if s.get("repairs") is None]
         load = loads[-1].get("unfinished") if loads else None
         return int(load["since"]) if load and tuple(load["tables"]) == tuple(tables) else None
 
     def _snapshots(self) -> list[dict[str, Any]]:
-        """The orders of snapshots, the oldest first."""
+        """The orders of snapshots, oldest first."""
         rows = self.store.rows("batches", ("batch", "status", "backfill"))
         rows = sorted((row for row in rows if row["status"] == "done"), key=lambda row: int(row["batch"]))
         orders = [json.loads(row["backfill"]) for row in rows if row["backfill"]]
         return [order["snapshot"] for order in orders if order.get("snapshot")]
 
     def done_at(self) -> list[tuple[int, datetime]]:
-        """The number of each finished batch, and the time when it was finished."""
+        """The number of each finished batch, and its finish time."""
         done = [row for row in self.store.rows("batches", ("batch", "status", "at")) if row["status"] == "done"]
         return [(row["batch"], row["at"].replace(tzinfo=timezone.utc)) for row in done]
 
     def claims(self, progress: Callable[[str], None] = lambda _: None) -> Claims:
-        """The claims of a batch and its neighbors: another run may still hold the batch before, or already the next."""
+        """The claims on a batch and its neighbors: another run may still hold the previous batch, or already the
+        next."""
         store = self.store
         files = store.claim_files(progress)
 
@@ -202,7 +202,7 @@ class LedgerBatches:
                 return
             try:
                 store.append_rows("claims", [dict(row)], batch, name)
-            finally:  # the claim's file is released last: nothing may be written after it
+            finally:  # the claim's file is released last, because nothing may be written after it
                 if files is not None and row["status"] != CLAIMED:
                     files.renew({**row, "batch": batch})
 
@@ -212,10 +212,10 @@ class LedgerBatches:
     def claimed(
         self, last: Batch | None, batch: Batch, progress: Callable[[str], None], claim: Claim | None = None
     ) -> Iterator[Callable[[], None]]:
-        """Claims `batch` and yields the claim's check.
+        """Claims `batch` and yields a function that checks the claim.
 
-        last, claim: the newest batch and claim (None if unknown) when the batch was prepared. Raises RunError if
-        another run has added to the ledger since.
+        last, claim: the newest batch and claim (None if unknown) at the time when the batch was prepared. Raises
+        RunError if another run has added to the ledger since.
         """
 
         def confirm() -> None:
@@ -231,7 +231,7 @@ class LedgerBatches:
             yield check
 
     def begin(self, batch: Batch) -> None:
-        """Records a batch before anything else of it is written. A resumed batch is recorded already.
+        """Records a batch before anything else of it is written. A resumed batch is already recorded.
 
         Raises RunError if another run has begun the batch with other files: both runs would use the same transaction
         identifiers, and Delta would silently skip the second run's commits.
@@ -257,7 +257,7 @@ class LedgerBatches:
         tables: Iterable[TableState],
         metrics: Mapping[str, Any] | None = None,
     ) -> Batch:
-        """Records that a batch is done, and returns it. metrics: as in `Ledger.close`."""
+        """Records that a batch is finished, and returns it. metrics: as in `Ledger.close`."""
         states = {table.oid: table for table in tables}
         row = {"ledger_id": batch.ledger_id, "status": "done", "at": now(self.store.machine)}
         row |= {"last_commit_lsn": last_commit_lsn, "state": json.dumps(state), "backfill": batch.work}
@@ -268,7 +268,7 @@ class LedgerBatches:
 
 
 def _erasures(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """By place, the last batch that removed its older versions to erase rows. rows: of the ledger's `batches`."""
+    """By place, the last batch that removed older versions in order to erase rows. rows: from `batches`."""
     last: dict[str, int] = {}
     for row in rows:
         order = erasure_of(row["backfill"]) if row["status"] == "done" else None
@@ -297,17 +297,17 @@ class LedgerFiles:
         self.store.append_rows("files", rows, batch.number)
 
     def path_of(self, batch: Batch, number: int) -> str:
-        """The path of a file of this batch, or of an earlier one whose transactions were still open."""
+        """The path of a file of this batch, or of an earlier batch whose transactions were still open."""
         if number in batch.files:
             return batch.files[number].path
         rows = self.store.rows_before("files", ("file", "path"), batch)
         return next((row["path"] for row in rows if row["file"] == number), f"file {number}")
 
     def index(self, batch: Batch | None, before: int | None = None) -> FileIndex:
-        """All file parts that batches from `batch.since` on have read; with `before`, only those of batches before that
-        number.
+        """All file parts that batches from `batch.since` on have read; with `before`, only those of batches with a
+        lower number.
 
-        Columns that an older ledger did not write are NULL.
+        Columns that an older ledger doesn't have are NULL.
         """
         since = 0 if batch is None else batch.since
         return FileIndex.of_columns(self.store.columns("files", INDEX_SCHEMA.names, since, before))

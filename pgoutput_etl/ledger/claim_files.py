@@ -1,8 +1,8 @@
 """Claims on S3, where two drivers may commit the same version of a Delta table.
 
-On S3, Delta checks whether a commit's object exists and then puts it. If two drivers do so at the same moment, one
-commit is lost, and it may be a claim. S3 can put an object on condition that its name is free, and Hadoop supports that
-since 3.4.2, but Delta doesn't use it. So a claim is first such an object and then a row of the ledger; only its owner
+On S3, Delta checks whether a commit's object exists, and then puts it. If two drivers do so at the same moment, one
+commit is lost, which may be a claim. S3 supports putting an object only if its name is free, and so does Hadoop since
+3.4.2, but Delta doesn't use it. A claim is therefore first such an object, and then a row of the ledger; only its owner
 writes to the ledger and its tables (ADR 20).
 """
 
@@ -28,7 +28,7 @@ from pgoutput_etl.spark.platform import is_platform_session
 
 _SCHEMES = ("s3", "s3a", "s3n")
 
-_ONE_DRIVER = "S3SingleDriverLogStore"  # Delta's default for these schemes, unless another one is configured
+_ONE_DRIVER = "S3SingleDriverLogStore"  # Delta's default for these schemes
 
 _RISK = "two runs that start within the same second may both work and corrupt each other's tables (docs/storage.md)"
 
@@ -39,20 +39,20 @@ class Objects(Protocol):
     def names(self, folder: str) -> list[str]: ...
 
     def read(self, name: str) -> str | None:
-        """None if it doesn't exist."""
+        """The object's text, or None if it doesn't exist."""
 
     def exists(self, name: str) -> bool: ...
 
     def put(self, name: str, text: str, may_exist: bool) -> None:
-        """may_exist: False if the caller has just seen that it doesn't; the storage may not check it again."""
+        """may_exist: False if the caller has just seen that it doesn't; the storage may not check this again."""
 
     def can_put_once(self, name: str) -> bool: ...
 
     def put_once(self, name: str, text: str) -> bool:
-        """Puts the object on condition that its name is free. Returns False if it is not."""
+        """Puts the object if its name is free; otherwise returns False."""
 
     def puts_unseen(self) -> bool:
-        """True if the storage's client doesn't check whether a name is free before it puts a new object."""
+        """True if the storage's client puts a new object without checking whether its name is free."""
 
     def delete(self, name: str) -> None: ...
 
@@ -64,8 +64,8 @@ def claim_files(
     report: Callable[[str], None] = lambda _: None,
     machine: Machine = THIS_MACHINE,
 ) -> ClaimFiles | None:
-    """The claim files of a ledger at `root`; None where Delta's own commits are safe. report: called with a warning if
-    the storage has no conditional put."""
+    """The claim files of a ledger at `root`; None where Delta's own commits are safe. report: receives a warning if the
+    storage has no conditional put."""
     scheme = urlsplit(root).scheme
     if scheme not in _SCHEMES or is_connect(spark) or is_platform_session():
         return None
@@ -86,21 +86,21 @@ class ClaimFiles:
     machine: Machine = THIS_MACHINE
 
     def read(self, batch: int) -> list[dict[str, Any]]:
-        """The claims of a batch and its neighbors, as rows of the ledger's `claims`."""
+        """The claims on a batch and its neighbors, as rows of the ledger's `claims`."""
         names = [name for name in self.objects.names(self.source) if abs(_batch_of(name) - batch) <= 1]
         return self._rows(self.source, names)
 
     def make(self, row: Mapping[str, Any]) -> bool:
         """Returns False if another run has already claimed this attempt at the batch.
 
-        Raises RunError, and claims nothing, if a run of another source is working on the same ledger; ConfigError if
-        commits could overwrite each other.
+        Raises RunError, without claiming anything, if a run of another source is active on the same ledger, and
+        ConfigError if commits could overwrite each other.
         """
         self._refuse_unseen_puts()
         name = self._name(row)
         if not self._make(name, row):
             made = self._read(name)
-            return made is not None and made["run"] == row["run"]  # ours, put by a request whose response was lost
+            return made is not None and made["run"] == row["run"]  # ours; the response to an earlier request was lost
         try:
             self._refuse_other_sources()
         except RunError:
@@ -112,7 +112,7 @@ class ClaimFiles:
         return True
 
     def renew(self, row: Mapping[str, Any]) -> None:
-        """Overwrites a claim of this run."""
+        """Overwrites this run's claim."""
         self.objects.put(self._name(row), _text(row), may_exist=True)
 
     def _name(self, row: Mapping[str, Any]) -> str:
@@ -154,7 +154,7 @@ class ClaimFiles:
         return newest(self._rows(source, self.objects.names(source)))
 
     def _rows(self, source: str, names: Iterable[str]) -> list[dict[str, Any]]:
-        """The rows of these objects, except objects that another run has deleted since they were listed."""
+        """The rows in these objects, except for objects that another run has deleted since they were listed."""
         rows = (self._read(f"{source}/{name}") for name in names)
         return [row for row in rows if row is not None]
 

@@ -1,12 +1,13 @@
-"""Ensures one run at a time. A run claims a batch before it writes anything else, and may take over a dead run's claim.
+"""Ensures that only one run is active. A run claims a batch before it writes anything else, and may take over the claim
+of a dead run.
 
-A claim is a row of the ledger's table `claims`. Each attempt at a batch is appended under its own Delta transaction
-identifier, which Delta accepts once. If two runs try at the same moment, one of them finds the other's row. A working
-run renews its claim. A run without renewals is dead after LEASE, or at once if its process ran on this machine and no
-longer exists.
+A claim is a row in the ledger's table `claims`. Each attempt at a batch is appended with its own Delta transaction
+identifier, which Delta accepts once; if two runs try at the same moment, one of them finds the other's row. An active
+run renews its claim. A run that doesn't is considered dead after LEASE, or immediately if its process ran on this
+machine and no longer exists.
 
-A clock may be set back. A run's renewals never go back with it, so its newest row is always the latest. A claim that
-lies in the future is watched for LEASE by a clock that can't be set: if nobody renews it, its run is dead.
+A clock may be set back. The times of a run's renewals never decrease, so its newest row is always the latest. A claim
+in the future is observed for LEASE with a clock that can't be set; if nobody renews it, its run is dead.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LEASE = timedelta(minutes=3)
 
 RENEWAL = timedelta(minutes=1)
 
-RETRY = timedelta(seconds=10)  # after a renewal that failed
+RETRY = timedelta(seconds=10)  # after a failed renewal
 
 CLAIM_COLUMNS = ("batch", "attempt", "run", "machine", "pid", "started", "status", "at")
 
@@ -45,16 +46,16 @@ class Claim:
     at: datetime
 
     def is_alive(self, at: datetime, machine: Machine = THIS_MACHINE) -> bool:
-        """at: the time now."""
+        """at: the current time."""
         return self.status != RELEASED and at - self.at < LEASE and not machine.is_gone(self.process)
 
     def is_ahead(self, at: datetime) -> bool:
-        """True if this machine's clock says nothing about the claim's age. at: the time now."""
+        """True if this machine's clock can't tell the claim's age. at: the current time."""
         return self.at - at > LEASE
 
 
 def newest(rows: Sequence[Mapping[str, Any]]) -> Claim | None:
-    """The newest row of the last attempt at the last batch, as a claim."""
+    """The claim in the newest row of the last attempt at the last batch."""
     if not rows:
         return None
     row = max(rows, key=lambda r: (r["batch"], r["attempt"], r["at"], r["status"] == RELEASED))
@@ -69,9 +70,10 @@ def is_at_work(
     machine: Machine,
     progress: Callable[[str], None] = lambda _: None,
 ) -> bool:
-    """Whether the claim's run is alive. Takes LEASE for a claim in the future that nobody renews; its age is unknown.
+    """True if the claim's run is active. Waits for LEASE if the claim is in the future and not renewed, because its age
+    is unknown.
 
-    read_again: the newest claim in the claim's place.
+    read_again: reads the newest claim.
     """
     if not claim.is_alive(now(machine), machine):
         return False
@@ -91,14 +93,14 @@ def is_at_work(
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """read: the rows of a batch and its neighbors; append: one row, accepted once per batch and name."""
+    """read: the rows for a batch and its neighbors; append: adds a row, accepted once per batch and name."""
 
     read: Callable[[int], Sequence[Mapping[str, Any]]]
     append: Callable[[Mapping[str, Any], int, str], None]
     machine: Machine = THIS_MACHINE
 
     def refuse_others(self, batch: int, progress: Callable[[str], None] = lambda _: None) -> Claim | None:
-        """Returns the last claim. Raises RunError if another run is working on the batch or a neighbor."""
+        """Returns the last claim. Raises RunError if another run is active on the batch or a neighbor."""
         last = newest(self.read(batch))
         if last is not None and is_at_work(last, lambda: newest(self.read(batch)), self.machine, progress):
             raise _taken(last, now(self.machine))
@@ -112,12 +114,12 @@ class Claims:
         last: Claim | None = None,
         confirm: Callable[[], None] = lambda: None,
     ) -> Iterator[Callable[[], None]]:
-        """Claims the batch. Raises RunError, before anything else is written, if another run is working on the batch.
+        """Claims the batch. Raises RunError, before anything else is written, if another run is active on it.
 
-        last: the result of `refuse_others`, which may be old: the claim itself finds later runs. confirm: a further
-        condition, checked once the claim is written; may raise. Yields a check to call before every write: it raises
-        RunError if another run has taken over the claim, because this run has not renewed it for LEASE (for example,
-        while its machine was suspended).
+        last: the result of `refuse_others`, which may be old, because the claim itself detects later runs. confirm:
+        another condition, checked once the claim is written; may raise. Yields a function to call before every write:
+        it raises RunError if another run has taken over because this run hasn't renewed the claim for LEASE (for
+        example, while its machine was suspended).
         """
         last = last or self.refuse_others(batch, progress)
         attempt = last.attempt + 1 if last is not None and last.batch == batch else 1
@@ -132,12 +134,12 @@ class Claims:
         renewing = machine.start(holding.keep_renewing, "claim")
         try:
             if others is not None and others != last and others.is_alive(now(machine), machine):
-                raise _taken(others, now(machine))  # the other run was believed dead, but has renewed its claim since
+                raise _taken(others, now(machine))  # the other run seemed dead, but has renewed its claim since
             confirmed.result()
             yield holding.check
         finally:
             holding.release.set()
-            renewing.join(RETRY.total_seconds())  # not longer: hanging storage must not block the end of the run
+            renewing.join(RETRY.total_seconds())  # not longer: hanging storage must not keep the run from ending
             try:
                 self.report(holding.with_status(RELEASED), f"{attempt} {RELEASED}")
             except Exception as error:  # noqa: BLE001  # must not hide the run's own result or error
@@ -151,8 +153,8 @@ class Claims:
 
 @dataclass(slots=True)
 class HeldClaim:
-    """A claim that this run holds. Two clocks measure the time since the last renewal: the wall clock, which other runs
-    compare, and a monotonic clock, which can't be set. began: the monotonic clock at the claim's first row."""
+    """A claim held by this run. Two clocks measure the time since the last renewal: the wall clock, which other runs
+    compare, and a monotonic clock, which can't be set. began: the monotonic time of the claim's first row."""
 
     claims: Claims
     mine: Claim
@@ -165,7 +167,7 @@ class HeldClaim:
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
 
     def check(self) -> None:
-        """Reads the ledger only if renewals are overdue; costs nothing otherwise."""
+        """Reads the ledger only if renewals are overdue."""
         machine = self.claims.machine
         since = max(machine.time() - self.wall, machine.monotonic() - self.steady)
         if self.lost is None and since >= (LEASE - RENEWAL / 2).total_seconds():
@@ -181,7 +183,7 @@ class HeldClaim:
                 self.renew()
             except RunError:
                 pass  # the next check raises it
-            except Exception as error:  # noqa: BLE001  # storage may fail for a while; no run takes over before LEASE
+            except Exception as error:  # noqa: BLE001  # storage may fail temporarily; no takeover before LEASE
                 self.progress(f"the claim could not be renewed; the run will try again: {_first_line(error)}")
                 wait = min(RETRY, RENEWAL)
 
@@ -193,13 +195,13 @@ class HeldClaim:
         self.wall, self.steady = wall, steady
 
     def with_status(self, status: str) -> Claim:
-        """The claim's next row, later than all before it although the wall clock may have been set back."""
+        """The claim's next row, later than all before it even if the wall clock was set back."""
         machine = self.claims.machine
         elapsed = timedelta(seconds=machine.monotonic() - self.began)
         return replace(self.mine, status=status, at=max(now(machine), self.mine.at + elapsed))
 
     def confirm(self) -> Claim | None:
-        """Returns the newest claim of another run. Raises RunError if it has taken over."""
+        """Returns the newest claim of another run. Raises RunError if that run has taken over."""
         rows = self.claims.read(self.mine.batch)
         last = newest(rows)
         if last is None or last.run != self.mine.run:
@@ -209,7 +211,7 @@ class HeldClaim:
 
 
 def _first_line(error: Exception) -> str:
-    """The error's text, which has no row's values: a claim has none."""
+    """The first line of the error's text. It contains no values of rows, because a claim has none."""
     return f"{type(error).__name__}: {error}".partition("\n")[0]
 
 

@@ -1,4 +1,4 @@
-"""Reads parts of the archive again with Spark."""
+"""Rereads parts of the archive with Spark."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _OPEN = pa.schema(
 
 @dataclass(frozen=True)
 class DeltaArchive(LedgerArchive):
-    """An archive with a ledger in Delta tables, and with files on any storage that Spark reads."""
+    """An archive whose ledger is in Delta tables, and whose files are on any storage that Spark reads."""
 
     ledger: DeltaLedger
     spark: SparkSession
@@ -86,7 +86,7 @@ class DeltaArchive(LedgerArchive):
     def _check_readable(self, state: TableState) -> None:
         try:
             read_table(self.spark, state.path, state.version).limit(1).collect()
-        except Exception as error:  # a missing file raises Java's own exception
+        except Exception as error:  # for a missing file, Java's own exception
             condition = error.getCondition() if isinstance(error, PySparkException) else None
             raise RunError(
                 f"{self.name(state.oid)} would start from its Delta version {state.version}, which can no longer be "
@@ -100,8 +100,8 @@ class DeltaArchive(LedgerArchive):
         return sorted(row["commit_lsn"] for row in rows)
 
     def commits_from(self, origin: str, commits: CommitRange) -> list[int]:
-        """The commit LSNs of the transactions in the range that a replication origin made. Raises ConfigError if
-        maintenance has deleted records of transactions in the range."""
+        """The commit LSNs of the transactions from a replication origin in the range. Raises ConfigError if maintenance
+        has deleted records of transactions in the range."""
         trimmed_to = self.ledger.transactions.trimmed_to()
         if trimmed_to and commits.first <= trimmed_to:
             raise ConfigError(
@@ -113,23 +113,24 @@ class DeltaArchive(LedgerArchive):
         return sorted(row["commit_lsn"] for row in rows)
 
     def transaction_at(self, lsn: int) -> tuple[int | None, datetime | None, str | None]:
-        """The xid, commit time and origin of the transaction that committed at an LSN; None without a record of it."""
+        """The xid, commit time, and origin of the transaction that committed at an LSN; None if there is no record of
+        it."""
         is_own = (F.col("commit_lsn") == lsn) & (F.col("fate") == TransactionStatus.COMMITTED.value)
         found = self._read("transactions").where(is_own).select("xid", "commit_ts", "origin").limit(1)
         rows = found.toArrow().to_pylist()
         return (rows[0]["xid"], rows[0]["commit_ts"], rows[0]["origin"]) if rows else (None, None, None)
 
     def first_commit(self, time: datetime) -> int:
-        """LSN of the first commit at or after that time. Raises ConfigError if there is no such commit."""
+        """The LSN of the first commit at or after `time`. Raises ConfigError if there is none."""
         return self._commit(True, F.col("at") >= microseconds_of(time), f"no commit at {time} or later")
 
     def last_commit(self, time: datetime) -> int:
-        """LSN of the last commit at or before that time. Raises ConfigError if there is no such commit."""
+        """The LSN of the last commit at or before `time`. Raises ConfigError if there is none."""
         return self._commit(False, F.col("at") <= microseconds_of(time), f"no commit at {time} or before")
 
     def _commit(self, first: bool, condition: Column, error: str) -> int:
         """The first or last commit whose time `at` (microseconds since 2000-01-01 UTC) meets a condition. For a file
-        with trimmed transactions, the ledger has only those with the first and last time; if the result may be between
+        whose transactions were trimmed, the ledger only has the first and last by time; if the result may be between
         them, the file itself is read."""
         aggregate = F.min if first else F.max
         commits = self._read("transactions").where(F.col("fate") == TransactionStatus.COMMITTED.value)
@@ -170,24 +171,24 @@ class DeltaArchive(LedgerArchive):
 
     def staged(self, place: str, oids: Collection[int]) -> CommittedBlocks:
         blocks = frame(self.spark, BLOCK_SCHEMA.empty_table())
-        if is_delta_table(self.spark, Place(place)):  # else no table that is repaired differs
+        if is_delta_table(self.spark, Place(place)):  # otherwise, no table under repair differs
             blocks = read_table(self.spark, Place(place)).where(F.col("relation").isin(*oids))
         return CommittedBlocks(blocks, StatusLookup.of((), ()), {})
 
     def discard(self, place: str) -> None:
-        """Deletes only the rows, not the folder, where Hadoop's file system can't be called."""
+        """Where Hadoop's file system can't be called, deletes only the rows and not the folder."""
         if is_delta_table(self.spark, Place(place)) and not remove_table(self.spark, Place(place)):
             delta_table(self.spark, Place(place)).delete()
 
     def all_changes(self, oids: Collection[int]) -> DataFrame:
-        """Every change of these relations, as sent, whatever became of its transaction: the columns of
-        MESSAGE_SCHEMA, and scope. Raises ArchiveError if a file is gone or has changed."""
+        """Every change of these relations, as sent, whatever the status of its transaction: the columns of
+        MESSAGE_SCHEMA, and scope. Raises ArchiveError if a file is missing or has changed."""
         files = [file for file in self.files if not file.changes.keys().isdisjoint(oids)]
         is_of_table = F.col("relation").isin(*oids)
         return self._all(files, is_of_table).where(is_of_table & F.col("tag").isin(*CHANGE_TAGS))
 
     def all_messages(self) -> DataFrame:
-        """Every logical decoding Message, as `all_changes`."""
+        """Every logical decoding Message, in the form of `all_changes`."""
         numbers = {row["file"] for row in self._files("file", "messages") if LOGICAL_TAG in dict(row["messages"] or ())}
         files = [file for file in self.files if file.number in numbers]
         return self._all(files, F.col("kind") == BlockKind.LOGICAL.value).where(F.col("tag") == LOGICAL_TAG)
@@ -209,9 +210,9 @@ class DeltaArchive(LedgerArchive):
     def _blocks(
         self, files: Collection[ReadFile], policy: MaskingPolicy | None, leaves_tuples: bool = True
     ) -> DataFrame:
-        """A file that has changed yields an error row for `_refuse_unreadable`."""
+        """The files' blocks. A file that has changed yields an error row for `_refuse_unreadable`."""
         landed = self.landed(file.path for file in files)
-        rounds: list[dict[str, ScanTask]] = []  # a scan reads each path only once, so a file's parts need several scans
+        rounds: list[dict[str, ScanTask]] = []  # a scan reads a path once, so parts of a file need several scans
         for file in files:
             current = landed[file.path]
             part = replace(file.part, path=current.path, size=current.size, modified=current.modified)
@@ -226,7 +227,8 @@ class DeltaArchive(LedgerArchive):
         return blocks
 
     def _fragments(self) -> DataFrame:
-        """Every fragment whose status the driver decided. The current configuration says which origins are refused."""
+        """Every fragment whose status the driver decided. The current configuration decides which origins are
+        refused."""
         origins, origin = self.config.source.origins, F.col("origin")
         is_refused = origin.isin(*origins.skipped)  # NULL for a local transaction, which is never refused
         if origins.accepted is not None:

@@ -1,4 +1,4 @@
-"""Relations, types and schema changes in the ledger, and the assembly that continues from them."""
+"""Relations, types, and schema changes in the ledger, and the assembly that continues from them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class LedgerHistory:
     store: Store
 
     def assembly(self, batch: Batch, all_scopes: bool = False) -> Assembly:
-        """Transactions, relations and types as of the start of the batch.
+        """Transactions, relations, and types at the start of the batch.
 
-        all_scopes: include the relations of streamed transactions that have ended, for reading their rows again.
+        all_scopes: includes the relations of streamed transactions that have ended, in order to reread their rows.
         """
         scopes = None if all_scopes else open_scopes(batch.state or NOTHING_OPEN)
 
@@ -74,7 +74,7 @@ class LedgerHistory:
         self.store.append_rows("relations", rows, batch.number)
 
     def _catalog(self, batch: Batch, state: Mapping[str, Any]) -> Definitions:
-        """Each batch stores the definitions of all transactions that it leaves open."""
+        """The catalog's definitions. Each batch stores those of all transactions that it leaves open."""
         rows = self.store.rows_before("catalog", _CATALOG, batch)
         last = {row["xid"]: 0 for row in rows}
         for row in rows:
@@ -83,7 +83,7 @@ class LedgerHistory:
         return Definitions.of(entries, open_messages(state))
 
     def dropped(self, batch: Batch) -> set[int]:
-        """OIDs of tables that catalog Messages have shown to be dropped, after a batch."""
+        """OIDs of tables that catalog Messages have shown to be dropped, as of the end of a batch."""
         return dropped_in(self.store.rows("catalog", DROPPED, batch.since, batch.number + 1))
 
     def append_catalog(self, catalog: Definitions, batch: Batch) -> None:

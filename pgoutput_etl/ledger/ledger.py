@@ -1,8 +1,8 @@
 """The record of everything read and applied: Delta tables under state.root, per source.
 
-A batch is the unit of work. A run records the batch and its files before it changes anything else. Every write of the
-batch carries Delta's transaction identifier (source and table, batch number), which Delta accepts once. The batch's
-closing row makes it done. A run that finds an unfinished batch first finishes it, with the same files.
+A batch is the unit of work. A run records the batch and its files before it changes anything else. Every write of a
+batch carries Delta's transaction identifier (source and table, batch number), which Delta accepts only once. The
+batch's final row marks it as done. A run that finds an unfinished batch first finishes it, with the same files.
 
     batches            one row when a batch begins and one when it is done: the state that the next run continues from,
                        the LSN through which all tables are consistent, and each table's Delta version at that point
@@ -49,7 +49,7 @@ from pgoutput_etl.transactions.statistics import BatchStatistics
 
 
 class Ledger:
-    """One source's part of the ledger. The constructors read nothing; a ledger that doesn't exist is empty."""
+    """One source's part of the ledger. Constructors read nothing; a ledger that doesn't exist is empty."""
 
     def __init__(
         self,
@@ -63,20 +63,20 @@ class Ledger:
         self.batches, self.files, self.history = LedgerBatches(store), LedgerFiles(store), LedgerHistory(store)
         self.transactions, self.pending, self.quarantine = transactions, pending, quarantine
         self.publisher = publisher
-        self.unpublished: str | None = None  # why the last batch could not be published
+        self.unpublished: str | None = None  # why the last batch couldn't be published
         self.verified: Mapping[int, int] = {}  # when the last batch was published
 
     @property
     def has_one_driver(self) -> bool:
-        """True if only the claim, and not storage, prevents two drivers from committing the same Delta version."""
+        """True if only the claim, and not the storage, prevents two drivers from committing the same Delta version."""
         return self.store.claim_files() is not None
 
     def prior_state(self, assembly: Assembly) -> PriorState:
         return PriorState(len(assembly.relations.entries), dict(assembly.types), open_fragments(assembly))
 
     def record_ahead(self, batch: Batch, rows: MessageRows, before: PriorState, statistics: BatchStatistics) -> None:
-        """Appends the rows that don't depend on how the batch's tables are written, so the caller may write the tables
-        at the same time. The batch must have been begun. statistics: those of the whole batch."""
+        """Appends the rows that don't depend on the batch's tables, so the caller may write the tables at the same
+        time. The batch must have begun. statistics: of the whole batch."""
         assembly = rows.assembly
         new_types = [t for oid, t in assembly.types.items() if before.types.get(oid) != t]
         self._run_in_parallel(
@@ -90,10 +90,10 @@ class Ledger:
         )
 
     def close(self, batch: Batch, results: BatchResult, metrics: Callable[[], Mapping[str, Any]] | None = None) -> None:
-        """Marks the batch as done. Everything else about it must have been written.
+        """Marks the batch as done. Everything else about it must already be written.
 
-        metrics: called last, so that it can include the time of the commits before this one. Its result is stored as
-        JSON and must not have cell values.
+        metrics: called last, so that it can include the time of the earlier commits. Its result is stored as JSON and
+        must not contain cell values.
         """
         assembly = results.rows.assembly
         self._run_in_parallel(
@@ -101,7 +101,7 @@ class Ledger:
             partial(self.quarantine.append, batch, results, partial(self.files.path_of, batch)),
             partial(self.history.append_schema_changes, batch, results.schema_changes),
         )
-        # A complete table without changes in this batch has reached the last commit too; a held or skipped one has not.
+        # A complete table without changes in this batch has also reached the last commit; a held or skipped one hasn't.
         tables = [
             replace(table, last_commit_lsn=max(table.last_commit_lsn, assembly.last_commit_lsn))
             if table.is_complete
@@ -127,42 +127,41 @@ class Ledger:
             self.quarantine.mark_redriven(batch, rebuilt)
         after = {**batch.tables, **tables}.values()
         reached = batch.last_commit_lsn
-        if batch.state is None:  # only snapshots so far: the LSN that all of them have reached
+        if batch.state is None:  # there were only snapshots so far: use the LSN that all of them have reached
             reached = min((table.last_commit_lsn for table in after if table.is_complete), default=0)
         self.publish(self.batches.finish(batch, reached, batch.state, after))
 
     def publish(self, done: Batch) -> None:
-        """Makes a finished batch visible to readers. A failure does not end the run: its reason is in `unpublished`,
-        and the next run tries again."""
+        """Makes a finished batch visible to readers. A failure doesn't end the run: its reason is in `unpublished`, and
+        the next run tries again."""
         self.verified = self.verified_through()
         self.unpublished = self.publisher.publish(done, self.verified)
 
     def verified_through(self) -> dict[int, int]:
-        """By OID, the last LSN as of which a table was found equal to the server's."""
+        """By OID, the last LSN at which a table was found equal to the server's."""
         return verified_through(self.store.rows("verifications", ("oid", "lsn")))
 
     def record_verified(self, batch: int, oids: Iterable[int], lsn: int) -> None:
-        """batch: the number of the last one when the server was asked. Needs no claim."""
+        """batch: the number of the last batch when the server was queried. Needs no claim."""
         self.store.append_rows("verifications", [{"oid": oid, "lsn": lsn} for oid in oids], batch, uuid4().hex)
 
     def verified_states(self) -> dict[int, TableState]:
-        """Tables that were found equal to the server's, as in `LedgerBatches.states_left`."""
+        """The tables that were found equal to the server's, as in `LedgerBatches.states_left`."""
         return self.batches.states_left(verified_through(self.store.rows("verifications", ("oid", "batch")), "batch"))
 
     def delete_ended(self, last: Batch) -> None:
-        """Deletes rows of transactions that had ended by a finished batch, in case its run died before deleting
-        them."""
+        """Deletes rows of transactions that had ended by a finished batch, in case its run died before doing so."""
         self.pending.delete_ended(self.history.assembly(Batch.after(last, {})), last)
 
     def _run_in_parallel(self, *commits: Callable[[], None]) -> None:
-        """Each commit writes to its own table and mostly waits. Their order doesn't matter before the batch is done."""
+        """Each commit writes to another table and mostly waits. Their order doesn't matter until the batch is done."""
         with self.machine.pool(len(commits)) as pool:
             for commit in [pool.submit(commit) for commit in commits]:
                 commit.result()
 
 
 class DeltaLedger(Ledger):
-    """A ledger in Delta tables, which Spark reads and writes."""
+    """A ledger in Delta tables, read and written by Spark."""
 
     def __init__(self, store: LedgerStore, publisher: Publisher) -> None:
         parts = LedgerTransactions(store), PendingTransactions(store), LedgerQuarantine(store)
@@ -179,7 +178,7 @@ class DeltaLedger(Ledger):
         publisher: Publisher = NO_PUBLISHER,
         access: Access = PRIVATE,
     ) -> DeltaLedger:
-        """Raises ConfigError for a session that replaces variables in SQL text, or has other digits than 0 to 9."""
+        """Raises ConfigError for a session that substitutes variables in SQL text, or uses other digits than 0 to 9."""
         read_sql_as_it_stands(spark)
         check_digits(spark)
         return cls(LedgerStore(spark, root, source, access), publisher)

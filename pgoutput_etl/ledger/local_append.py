@@ -11,21 +11,21 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 _ATTEMPTS = 20
 
-_WAIT = 0.05  # seconds at most, between two attempts
+_WAIT = 0.05  # maximum seconds between two attempts
 
 
 def append_once(path: str, rows: pa.Table, application: str, version: int) -> bool:
-    """Appends unless the table already has this version of the application or a later one, as Delta does in Spark.
+    """Appends rows unless the table already has this or a later version of the application, as Delta does in Spark.
     Creates the table, and adds columns that it lacks.
 
     Tries again after another writer's commit. Returns False if delta-rs can't write to the table: its file system has
     no hard links, or the table has features that delta-rs doesn't know.
     """
-    # delta-rs would repeat a commit that lost to another one without looking for the same version among the others.
+    # delta-rs would retry after a conflict without checking whether the other commit has the same version.
     mark = CommitProperties(app_transactions=[Transaction(application, version)], max_commit_retries=0)
     for _ in range(_ATTEMPTS):
         try:
-            if not DeltaTable.is_deltatable(path):  # not by appending: two creators would both append
+            if not DeltaTable.is_deltatable(path):  # not by appending, because two creators would both append
                 DeltaTable.create(path, rows.schema, mode="ignore")
             table = DeltaTable(path)
             if not _has(table, application, version):

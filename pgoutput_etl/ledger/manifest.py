@@ -1,4 +1,4 @@
-"""A source's tables as of its last finished batch, as one JSON document: for readers without the ledger."""
+"""A source's tables as of its last finished batch, as a JSON document for readers that don't use the ledger."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pgoutput_etl.timestamps import time_of
 
 @dataclass(frozen=True, slots=True)
 class ShownTable:
-    """A table at a Delta version. lsn: it has every commit through this one. status: `applied`, or `held` or `skipped`
-    for a table that lacks later commits. view: its place, or None. tag: values by column of the source's rows, in a
-    table that it shares. state: `held`, `diverged` or `incomplete`; None if nothing is known against the table.
-    verified_through: the last LSN as of which `verify` has found it equal to the server's, or None.
+    """A table at a Delta version. lsn: it includes every commit through this one. status: `applied`, or `held` or
+    `skipped` for a table that lacks later commits. view: its place, or None. tag: in a shared table, the column values
+    that mark the source's rows. state: `held`, `diverged`, or `incomplete`; None if there is no known problem.
+    verified_through: the last LSN at which `verify` found it equal to the server's, or None.
     """
 
     schema: str
@@ -40,7 +40,7 @@ class ShownTable:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """lsn, commit_time: LSN and time of the last commit through which all tables without a state are consistent.
-    published: the time when the manifest was written. views: the configured prefix."""
+    published: when the manifest was written. views: the configured prefix."""
 
     source: str
     ledger_id: str
@@ -77,7 +77,7 @@ class Manifest:
 
     @property
     def view_versions(self) -> dict[str, tuple[str, int]]:
-        """View -> path and version of its table."""
+        """The path and version of each view's table, by view."""
         return {table.view: (table.path, table.version) for table in self.tables if table.view is not None}
 
 
@@ -90,7 +90,7 @@ def _shown(state: TableState, target: Target, lsn: int, condition: str | None, v
 
 
 def _view_of(path: Place, target: Target) -> str | None:
-    """The view of a table in a catalog: `main`.`shop_public`.`orders` of main.shop, with the prefix bi, has
+    """The view of a table in a catalog: with the prefix bi, `main`.`shop_public`.`orders` of main.shop has the view
     `main`.`bi_public`.`orders`."""
     if target.views is None or target.catalog is None or not path.is_in_catalog:
         return None

@@ -1,6 +1,7 @@
-"""The folders below state.root that have rows' values. On local storage, only this user and state.group may read them.
+"""The folders below state.root that contain values of rows. On local storage, only this user and state.group may read
+them.
 
-The others have none, and other programs read them: manifests, and what `status` shows.
+The other folders contain none, and other programs read them: manifests, and whatever `status` shows.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.file_access import Access
 from pgoutput_etl.spark.platform import local_path
 
-# Tables with bytes of rows, and contents of logical Messages.
+# Tables with bytes of rows, or with contents of logical Messages.
 TABLES = frozenset({"catalog", "messages", "open_transactions", "quarantine", "relations"})
 
-# Tables that were moved or are being built, rows of a snapshot, and the keys of an erasure.
+# Tables that were moved or are being built, rows of a snapshot, and keys of an erasure.
 FOLDERS = ("displaced", "erasing", "rebuilt", "staged")
 
 
 @contextmanager
 def private_folders(spark: SparkSession, root: str, names: Iterable[str], access: Access) -> Iterator[None]:
-    """The folders are private before the context writes into them, and the files in them afterwards. Leaves no empty
+    """Makes the folders private before the context writes to them, and afterwards the files in them. Leaves no empty
     folder."""
     local = local_path(spark, root)
     folders = [] if local is None else [Path(local, name) for name in names]
@@ -34,5 +35,5 @@ def private_folders(spark: SparkSession, root: str, names: Iterable[str], access
     finally:
         for folder in folders:
             with suppress(OSError):
-                folder.rmdir()  # only an empty one
+                folder.rmdir()  # fails unless it is empty
             access.give_all(folder)

@@ -1,7 +1,7 @@
-"""Publishes a finished batch to readers: a view per table, if configured, then the manifest.
+"""Publishes a finished batch to readers: a view per table, if configured, and then the manifest.
 
-Each view is replaced atomically, but not all of them together. The manifest is written last, so that the next run
-notices if this one dies in between: it finds the manifest of an earlier batch.
+Each view is replaced atomically, but the views are not replaced together. The manifest is written last; if this run
+dies before, the next run finds the manifest of an earlier batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Publisher(Protocol):
     def has_published(self, done: Batch) -> bool: ...
 
     def publish(self, done: Batch, verified: Mapping[int, int]) -> str | None:
-        """Returns the reason for a failure, or None. The batch is done in either case. Called while the batch is
+        """Returns the reason for a failure, or None. The batch is done in either case. Call it while the batch is
         claimed. verified: as in `Ledger.verified_through`."""
 
 
@@ -53,7 +53,7 @@ _FAILURES = (PySparkException, Py4JError, OSError, RunError)
 
 @dataclass(frozen=True, slots=True)
 class DeltaPublisher:
-    """file: the manifest's; None if this session can't write one."""
+    """file: for the manifest; None if this session can't write one."""
 
     spark: SparkSession
     config: Config
@@ -62,7 +62,7 @@ class DeltaPublisher:
 
     @classmethod
     def of(cls, spark: SparkSession, config: Config) -> DeltaPublisher:
-        """Raises ConfigError for views without a manifest, because nothing would show which views are old."""
+        """Raises ConfigError for views without a manifest, because nothing would show which views are outdated."""
         folder, name = f"{config.state.root.rstrip('/')}/{FOLDER}", f"{path_segment(config.source.name)}.json"
         file = shared_file(spark, folder, name, PUBLIC)
         if file is None and config.target.views is not None:
@@ -104,7 +104,7 @@ class DeltaPublisher:
         file.replace(manifest.to_json())
 
     def _last(self) -> Manifest | None:
-        """The stored manifest. None if there is no file, or if its content is not a manifest."""
+        """The stored manifest; None if there is no file or its content isn't a manifest."""
         text = None if self.file is None else self.file.read()
         try:
             return None if text is None else Manifest.of_json(text)
@@ -112,8 +112,8 @@ class DeltaPublisher:
             return None
 
     def _replace(self, views: Sequence[str], before: Collection[str], shown: Mapping[str, tuple[str, int]]) -> None:
-        """Replaces several views at a time, so that a query over several views is unlikely to see a mix of old and new
-        ones."""
+        """Replaces several views in parallel, so that a query over several views is unlikely to see a mix of old and
+        new ones."""
         for view in {Place(view).catalog_schema: view for view in views}.values():
             make_schema(self.spark, Place(view))
 
@@ -146,7 +146,7 @@ _OWNER = text_literal(_OWNER_KEY)
 
 
 def _reason(error: Exception) -> str:
-    """The reason in short, without the error's stack trace."""
+    """The reason in brief, without the error's stack trace."""
     if isinstance(error, RunError):
         return str(error)
     if isinstance(error, PySparkException):

@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class LedgerReader:
-    """One source's rows of the ledger's tables. A missing table is empty; a column that an older ledger lacks is
+    """One source's rows in the ledger's tables. A missing table is empty; a column that an older ledger lacks is
     NULL."""
 
     root: StorageFolder
@@ -33,8 +33,8 @@ class LedgerReader:
         return cls(place_of(config.state.root, config.spark, "state.root"), config.source.name)
 
     def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
-        """Some columns of the rows of batches from the number `first` on and, if given, before the number `before`.
-        Raises RunError if the table can't be read."""
+        """Some columns of the rows of batches from number `first` on and, if given, below number `before`. Raises
+        RunError if the table can't be read."""
         return self.columns_where(table, names, RowRange(first, before))
 
     def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
@@ -51,11 +51,11 @@ class LedgerReader:
         return max((row["batch"] for row in rows if row["status"] == "done"), default=0)
 
     def file_index(self, since: int) -> FileIndex:
-        """The parts of files that batches from `since` on have read, like `LedgerFiles.index`."""
+        """The file parts that batches from `since` on have read, as in `LedgerFiles.index`."""
         return FileIndex.of_columns(self.columns("files", INDEX_SCHEMA.names, since))
 
     def files(self, table: str) -> list[str]:
-        """The paths of the data files of all sources' rows. Raises RunError."""
+        """The paths of the data files with all sources' rows. Raises RunError."""
 
         def listed() -> list[str]:
             url, options = self.url(table), self.root.delta_options
@@ -86,14 +86,14 @@ class LedgerReader:
         try:
             return read()
         except Exception as error:  # noqa: BLE001 # delta-rs raises many kinds, including Rust's panics
-            # An error of the storage names what is missing; others may quote what is stored.
+            # An error from the storage names what is missing; others may quote stored values.
             text = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else brief(error)
             reason = without_secrets(text, self.root)
             raise RunError(f"the ledger's table {table} can't be read: {reason}") from None
 
 
 def _scan(delta: DeltaTable, names: Collection[str], condition: str | None) -> pa.Table:
-    """Also reads tables with deletion vectors, which Arrow's datasets refuse."""
+    """Also reads tables with deletion vectors, which Arrow's datasets don't support."""
     reader = delta.scan(sorted(names), condition)
     table, stored = pa.RecordBatchReader.from_stream(reader).read_all(), pa.schema(delta.schema().to_arrow())
     return table.cast(pa.schema([stored.field(name) for name in table.column_names]))  # Arrow can't filter views

@@ -1,4 +1,4 @@
-"""Finished batches and names of types, as readers without Spark find them in the ledger."""
+"""Finished batches and type names, read from the ledger without Spark."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def iso(time: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RecentBatches:
-    """The finished batches of the last days, oldest first, and the row of a batch that was begun but not finished."""
+    """The finished batches of recent days, oldest first, and the row of an unfinished batch."""
 
     done: list[dict[str, Any]]
     begun: dict[str, Any] | None
 
     @classmethod
     def of(cls, reader: LedgerReader, after: datetime) -> RecentBatches:
-        """after: batches before this time are left out, except for the last one.
+        """after: leaves out batches before this time, except for the last one.
 
-        Raises RunError for a ledger of a newer version.
+        Raises RunError if a newer version wrote the ledger.
         """
         rows = reader.rows("batches", ("batch", "status", "at"))
         done = [row for row in rows if row["status"] == "done"]
@@ -62,7 +62,7 @@ class RecentBatches:
 
     @property
     def since(self) -> int:
-        """The batch from which rows about files count."""
+        """The batch from which on rows about files count."""
         return (self.last or {}).get("since") or 0
 
 
@@ -78,6 +78,6 @@ def commit_time(batch: Mapping[str, Any] | None) -> datetime | None:
 
 
 def user_types(reader: LedgerReader, configured: Mapping[str, str]) -> UserTypes:
-    """The newest name of every type. configured: the configuration's `types`."""
+    """The newest name of every type. configured: `types` in the configuration."""
     rows = sorted(reader.rows("types", ("batch", "oid", "schema", "name")), key=lambda row: row["batch"])
     return UserTypes({row["oid"]: (row["schema"], row["name"]) for row in rows}, configured)

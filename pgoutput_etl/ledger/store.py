@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
     from pgoutput_etl.ledger.reader import LedgerReader
 
-# Characters of a path that delta-rs takes for parts of a URL: it looks for /a%20b in /a b.
+# Characters of a path that delta-rs interprets as in a URL: for /a%20b, it reads /a b.
 _UNREADABLE = frozenset("%?#")
 
-_ONE_FILE = 10_000  # rows; Spark would write a file for each core
+_ONE_FILE = 10_000  # rows; Spark would otherwise write one file per core
 
 
 class Store(ABC):
-    """One source's rows of the ledger's tables, for reads and appends of few rows. A missing table reads as empty; a
+    """One source's rows in the ledger's tables, for reading and appending few rows. A missing table reads as empty; a
     column that an older ledger lacks is NULL."""
 
     def __init__(self, source: str, machine: Machine = THIS_MACHINE) -> None:
@@ -57,22 +57,22 @@ class Store(ABC):
 
     @abstractmethod
     def append_table(self, table: str, rows: pa.Table, batch: int, step: str = "") -> None:
-        """Appends once per batch, table and step, however often it is called."""
+        """Appends once per batch, table, and step, no matter how often it is called."""
 
     @abstractmethod
     def claim_files(self, report: Callable[[str], None] = lambda _: None) -> ClaimFiles | None:
         """See `claim_files.claim_files`."""
 
     def place(self, recorded: str) -> str:
-        """A recorded place of a target. Older versions recorded relative paths."""
+        """The target's place that is recorded as `recorded`. Older versions recorded relative paths."""
         return recorded
 
     def private_folders(self) -> AbstractContextManager[None]:
-        """Nobody else may read what the context writes into folders below the root for rows' values."""
+        """Keeps what the context writes to folders for values of rows, below the root, private."""
         return nullcontext()
 
     def columns(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> pa.Table:
-        """Some columns of the rows of batches from the number `first` on and, if given, before the number `before`."""
+        """Some columns of the rows of batches from number `first` on and, if given, below number `before`."""
         return self.columns_where(table, names, RowRange(first, before))
 
     def rows(self, table: str, names: Sequence[str], first: int = 0, before: int | None = None) -> list[dict[str, Any]]:
@@ -81,7 +81,7 @@ class Store(ABC):
         return rows
 
     def rows_before(self, table: str, names: Sequence[str], batch: Batch) -> list[dict[str, Any]]:
-        """The rows that count for a batch: those of earlier batches, from `batch.since` on."""
+        """The rows that count for a batch: those of earlier batches from `batch.since` on."""
         return self.rows(table, names, batch.since, batch.number)
 
     def append_rows(self, table: str, rows: list[dict[str, Any]], batch: int, step: str = "") -> None:
@@ -90,19 +90,20 @@ class Store(ABC):
             self.append_table(table, self.table(table, rows, batch), batch, step)
 
     def table(self, table: str, rows: list[dict[str, Any]], batch: int) -> pa.Table:
-        """Rows of a table, given without the columns source and batch."""
+        """Rows of a table, with the columns source and batch added."""
         return pa.Table.from_pylist([{"source": self.source, "batch": batch, **row} for row in rows], SCHEMAS[table])
 
     def application(self, table: str, step: str) -> str:
-        """The application ID of Delta's transaction identifier, whose version is the batch's number."""
+        """The application ID in Delta's transaction identifier, whose version is the batch number."""
         return f"pgoutput_etl:{self.source}:{table}:{step}"
 
 
 class LedgerStore(Store):
     """The tables under `root`.
 
-    A ledger on local storage is read with delta-rs, which also appends a few rows: a Spark job would take longer than
-    the work. All other storage is left to Spark, which has the credentials and knows how to commit there.
+    A ledger on local storage is read with delta-rs, which also appends small numbers of rows: a Spark job would take
+    longer than the work itself. On other storage, everything is left to Spark, which has the credentials and knows how
+    to commit.
     """
 
     def __init__(self, spark: SparkSession, root: str, source: str, access: Access = PRIVATE) -> None:
@@ -111,7 +112,7 @@ class LedgerStore(Store):
         self.spark = spark
         self.root = root.rstrip("/")
         self._local = _local_reader(spark, self.root, source)
-        self._existing: set[str] = set()  # tables that were found; none is ever dropped, and each check takes requests
+        self._existing: set[str] = set()  # tables known to exist; none is ever dropped, and each check takes requests
 
     @property
     def is_local(self) -> bool:
@@ -136,14 +137,14 @@ class LedgerStore(Store):
         return table in self._existing
 
     def files(self, table: str) -> list[str] | None:
-        """The paths of a table's data files, with all sources' rows. None if only Spark can read it."""
+        """The paths of a table's data files, with all sources' rows. None if only Spark can read them."""
         return None if self._local is None else self._local.files(table)
 
     def read(self, table: str) -> DataFrame:
         return self._load(self.spark, table) if self.exists(table) else frame(self.spark, SCHEMAS[table].empty_table())
 
     def read_before(self, table: str, batch: Batch) -> DataFrame:
-        """The rows that count for a batch: those of earlier batches, from `batch.since` on."""
+        """The rows that count for a batch: those of earlier batches from `batch.since` on."""
         return self.read(table).where((F.col("batch") >= batch.since) & (F.col("batch") < batch.number))
 
     def columns_where(self, table: str, names: Sequence[str], chosen: RowRange) -> pa.Table:
@@ -160,7 +161,8 @@ class LedgerStore(Store):
         return spark.read.format("delta").load(self.path(table)).where(F.col("source") == self.source)
 
     def append(self, table: str, rows: DataFrame, batch: int, step: str = "") -> None:
-        """Appends once per batch, table and step, however often it is called. Retries after another source's commit."""
+        """Appends once per batch, table, and step, no matter how often it is called. Retries after another source's
+        commit."""
         writer = rows.write.format("delta").mode("append").option("txnVersion", str(batch))
         writer = writer.option("txnAppId", self.application(table, step)).option("mergeSchema", "true")
         with self._private(table):
@@ -195,7 +197,7 @@ class LedgerStore(Store):
 
 
 def with_missing_columns(table: str, rows: DataFrame) -> DataFrame:
-    """Adds, as NULL, the columns that an older version of the ledger did not write."""
+    """Adds columns that an older ledger doesn't have, as NULL."""
     existing = set(rows.columns)
     missing = {f.name: F.lit(None).cast(f.dataType) for f in spark_schema(SCHEMAS[table]) if f.name not in existing}
     return rows.withColumns(missing) if missing else rows

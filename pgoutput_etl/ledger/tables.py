@@ -1,4 +1,4 @@
-"""The columns of the ledger's tables, and the conversion of values to rows and back."""
+"""The columns of the ledger's tables, and conversions between values and rows."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from pgoutput_etl.targets.plan import CompleteSince, Since, TableState
 from pgoutput_etl.timestamps import time_of
 from pgoutput_etl.transactions.outcome import Outcome
 
-# Of the ledgers that this version writes. An older version refuses a newer number, so it grows with every change that
-# an older version can't read or would misread. 1, which is not recorded: version 0.1.0. 2: without `doubts`,
-# `declared`, `changed_at` and `memory`. 3: with them, and with Since.ATTACHMENT. 4: with the kinds
-# of reasons. 5: with the server's catalog, and Since.REWRITE, UNLOGGED and GAP.
+# The format of ledgers that this version writes. An older version rejects a higher number, so it increases with every
+# change that an older version can't read or would misread. 1, not recorded: version 0.1.0. 2: without `doubts`,
+# `declared`, `changed_at`, and `memory`. 3: with them and Since.ATTACHMENT. 4: with kinds of reasons. 5: with the
+# server's catalog and Since.REWRITE, UNLOGGED, and GAP.
 FORMAT = 5
 
 _KINDS = {
@@ -137,7 +137,7 @@ SCHEMAS: Mapping[str, pa.Schema] = {
 
 
 def verified_through(rows: Iterable[Mapping[str, Any]], of: str = "lsn") -> dict[int, int]:
-    """By OID, the last LSN (or batch) as of which a table was found equal to the server's. rows: of `verifications`."""
+    """By OID, the last LSN (or batch) at which a table was found equal to the server's. rows: from `verifications`."""
     through: dict[int, int] = {}
     for row in rows:
         through[row["oid"]] = max(row[of], through.get(row["oid"], 0))
@@ -145,7 +145,7 @@ def verified_through(rows: Iterable[Mapping[str, Any]], of: str = "lsn") -> dict
 
 
 def check_format(batch: Mapping[str, Any]) -> None:
-    """batch: a row of `batches`. Raises RunError if a newer version has begun it."""
+    """batch: a row of `batches`. Raises RunError if a newer version began this batch."""
     number = batch.get("format") or 1
     if number > FORMAT:
         raise RunError(
@@ -156,7 +156,7 @@ def check_format(batch: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """The rows of batches from the number `first` on and before `before`, with xids from the lowest to the highest."""
+    """The rows of batches from number `first` on and below `before`, with xids from the lowest to the highest."""
 
     first: int = 0
     before: int | None = None
@@ -164,7 +164,7 @@ class RowRange:
 
     @property
     def sql(self) -> str | None:
-        """A condition for delta-rs and Spark. It contains only numbers, so that no text gets into the query."""
+        """A condition for delta-rs and Spark. It only contains numbers, so no text gets into the query."""
         limits = [f"batch >= {self.first:d}"] if self.first > 0 else []
         limits += [] if self.before is None else [f"batch < {self.before:d}"]
         limits += [] if self.xids is None else [f"xid >= {self.xids[0]:d}", f"xid <= {self.xids[1]:d}"]
@@ -186,7 +186,7 @@ def file_statistics(scan: FileScan) -> dict[str, Any]:
 
 
 def transaction_row(outcome: Outcome) -> dict[str, Any]:
-    """The beginning and the end of a transaction. `changes` is NULL for a transaction of several fragments."""
+    """A transaction's beginning and end. `changes` is NULL for a transaction with several fragments."""
     file, fragment = outcome.fragments[0] if outcome.fragments else (None, None)
     time = None if outcome.commit_ts is None else time_of(outcome.commit_ts)
     return {
@@ -232,7 +232,7 @@ def column_rows(columns: Iterable[RelationColumn]) -> list[dict[str, Any]]:
 
 
 def columns_of_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[RelationColumn, ...]:
-    """Early ledgers have no numbers."""
+    """Early ledgers have no column numbers."""
     return tuple(map(_column_of, rows))
 
 
@@ -244,7 +244,7 @@ def _column_of(row: Mapping[str, Any]) -> RelationColumn:
 
 
 def _form(form: Mapping[str, Any]) -> TypeForm | None:
-    """Stands beside the column's types."""
+    """The form that is stored with a column's types."""
     if not form.keys() - {"types"}:
         return None
     labels = tuple((oid, label) for oid, label in form["labels"])
@@ -296,7 +296,7 @@ def dropped_in(rows: Iterable[Mapping[str, Any]]) -> set[int]:
 
 
 def _binary(value: Any) -> bytes:
-    """Bounds are values of rows, so they are not in a text column."""
+    """Encodes a bound, which is a value of rows and therefore not in a text column."""
     return json.dumps(value).encode()
 
 
@@ -314,7 +314,7 @@ def _mark(row: Mapping[str, Any]) -> CatalogMark | None:
 
 
 def erasure_of(backfill: str | None) -> Mapping[str, Any] | None:
-    """What a batch that erases rows records (work/erasure/order.py); None for another batch. backfill: its column."""
+    """The record of a batch that erases rows (work/erasure/order.py); None for other batches. backfill: its column."""
     order: Mapping[str, Any] | None = json.loads(backfill or "{}").get("erasure")
     return order
 
@@ -356,7 +356,7 @@ def table_state(row: Mapping[str, Any]) -> TableState:
     }
     parsed["path"] = Place.parse(row["path"])
     tuples = {"key": tuple(row["key"]), "types": tuple(row["types"])}
-    # Older ledgers have no mode, masks, last row, completeness, mismatches, doubts or changes of columns.
+    # Older ledgers have no mode, masks, last row, completeness, mismatches, doubts, or changes of columns.
     mode, masks = Mode(row.get("mode") or DEFAULT_MODE.value), json.loads(row.get("uses") or "{}")
     last_row = row.get("last_row") and tuple(row["last_row"])
     kind = row.get("complete_by")

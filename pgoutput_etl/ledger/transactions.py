@@ -1,4 +1,4 @@
-"""Transactions in the ledger, with the message rows of open ones, and logical decoding Messages."""
+"""Transactions in the ledger, message rows of open transactions, and logical decoding Messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pgoutput_etl.transactions.logical_messages import IDENTIFIED_BY
 from pgoutput_etl.transactions.outcome import ONCE_COMMITTED, TRIMMED, FragmentId, TransactionStatus
 from pgoutput_etl.transactions.statistics import OTHERS
 
-_MOST_ON_DRIVER = 1 << 20  # transactions, of some hundred bytes
+_MOST_ON_DRIVER = 1 << 20  # transactions, some hundred bytes each
 
 _COMMITS = ("file", "xid", "fate", "commit_lsn")
 
@@ -45,7 +45,7 @@ class LedgerTransactions:
         return BatchHistory(self, batch, rows, commits)
 
     def append(self, batch: Batch, rows: MessageRows, ended: int) -> None:
-        """ended: the number of ordinary transactions within one file."""
+        """ended: the number of ordinary transactions that are within one file."""
         if not rows.are_local and (ended > _MOST_ON_DRIVER or not self.store.is_local):
             self.store.append("transactions", self.ended(batch, rows), batch.number)
         elif (table := self.table(batch, rows, rows.ended_on_driver)).num_rows:
@@ -62,8 +62,8 @@ class LedgerTransactions:
         return pa.concat_tables([others, ordinary], promote_options="permissive")
 
     def ended(self, batch: Batch, rows: MessageRows, which: TransactionFilter | None = None) -> DataFrame:
-        """Rows of `transactions`. The executors make the rows of ordinary transactions within one file, which `which`
-        filters; the driver makes all others."""
+        """Rows of `transactions`. Executors make the rows of ordinary transactions within one file, filtered by
+        `which`; the driver makes all others."""
         ended = rows.ended(which).where(F.col("fate") != TransactionStatus.QUARANTINED.value)
         ended = ended.withColumns({"gid": F.lit(None).cast("string"), "commit_ts": _commit_time()})
         columns = ("xid", "gid", "fate", "commit_lsn", "commit_ts", "file", "unit", "changes", "origin", "origin_lsn")
@@ -73,11 +73,11 @@ class LedgerTransactions:
         return frame.unionByName(ended, allowMissingColumns=True)
 
     def record_trimmed(self, last: Batch, lsn: int) -> None:
-        """Records that ordinary transactions with commits up to `lsn` may have been deleted. last: the newest batch."""
+        """Records that ordinary transactions with commits up to `lsn` may be deleted. last: the newest batch."""
         self.store.append_rows("transactions", [{"fate": TRIMMED, "commit_lsn": lsn}], last.number, f"{TRIMMED}:{lsn}")
 
     def trimmed_to(self) -> int:
-        """The last commit LSN up to which ordinary transactions may have been deleted; 0 if all are stored."""
+        """The commit LSN up to which ordinary transactions may be deleted; 0 if all are stored."""
         trimmed = self.store.read("transactions").where(F.col("fate") == TRIMMED)
         [row] = trimmed.agg(F.max("commit_lsn")).collect()
         return row[0] or 0
@@ -85,7 +85,7 @@ class LedgerTransactions:
     def append_messages(self, batch: Batch, rows: MessageRows, counts: Mapping[str, int]) -> None:
         """Appends logical Messages. counts: as in `BatchStatistics.messages`.
 
-        A batch that assembles the archive again reads all Messages, and appends only the missing ones.
+        A batch that reassembles the archive reads all Messages and appends only the missing ones.
         """
         if not any(counts.values()):
             return
@@ -102,7 +102,7 @@ class LedgerTransactions:
         self.store.append("messages", messages.select(*self.store.stamp(batch), "*"), batch.number)
 
     def _new_messages(self, messages: DataFrame, batch: Batch) -> DataFrame:
-        """Messages that no earlier batch stored: PostgreSQL may send a Message again."""
+        """Messages that no earlier batch has stored: PostgreSQL may send a Message again."""
         if not self.store.exists("messages"):
             return messages
         [least] = messages.agg(F.min("lsn")).collect()
@@ -124,8 +124,8 @@ def _commits(transactions: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class BatchHistory:
-    """The transactions of a batch and of the batches before it, for ingest/source_check.py. commits: the number of
-    Commits in the batch's files."""
+    """The transactions of a batch and of earlier batches, for ingest/source_check.py. commits: the number of Commits in
+    the batch's files."""
 
     transactions: LedgerTransactions
     batch: Batch
@@ -195,7 +195,7 @@ class PendingTransactions:
         return None if rows is None else blocks_of(rows.select(*MESSAGE_SCHEMA.names), BlockKind.WAITING)
 
     def masks(self, assembly: Assembly, batch: Batch) -> list[tuple[int, dict[str, str]]]:
-        """Relation OIDs of changes that earlier batches left open, and the masks applied to their columns then."""
+        """Relation OIDs of changes that earlier batches left open, and the masks that were applied to their columns."""
         rows = self._rows(assembly, batch)
         if rows is None:
             return []
@@ -210,14 +210,15 @@ class PendingTransactions:
         return rows.join(F.broadcast(fragment_frame(self.store.spark, fragments)), ["file", "unit"], "left_semi")
 
     def delete_ended(self, assembly: Assembly, last: Batch) -> None:
-        """Deletes the rows of transactions that were no longer open after a finished batch. Leaves the rows of later
-        batches, because a run that was believed dead may have continued and written some."""
+        """Deletes the rows of transactions that had ended by a finished batch. Keeps the rows of later batches, because
+        a run that seemed dead may have continued and written some."""
         rows = self.store.columns("open_transactions", ("file", "unit"), 0, last.number + 1)
         fragments = rows.group_by(["file", "unit"]).aggregate([]).select(["file", "unit"])
         self.delete_closed(zip(*(column.to_pylist() for column in fragments.columns), strict=True), assembly)
 
     def delete_closed(self, fragments: Iterable[FragmentId], assembly: Assembly) -> None:
-        """Deletes the rows of fragments that are no longer open. Leftover rows do no harm: only open ones are read."""
+        """Deletes the rows of fragments that are no longer open. Leftovers are harmless, because only open ones are
+        read."""
         still_open = set(open_fragments(assembly))
         ended = [fragment for fragment in fragments if fragment not in still_open]
         if not ended:

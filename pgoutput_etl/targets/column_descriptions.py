@@ -1,4 +1,4 @@
-"""The columns of a target with their types and origins, for catalogs and tools that do not read the Delta log."""
+"""The columns of a target with their types and origins, for catalogs and tools that don't read the Delta log."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _METADATA: Mapping[str, tuple[str, str]] = {
 class TargetColumn:
     """A column of a Delta table.
 
-    type: in Spark's SQL. sources: the names that the column has and had in PostgreSQL, as far as they are known; empty
-    for a column that the mode adds. mask: hash or redact, or None. description: "" if none is known.
+    type: in Spark's SQL. sources: the column's current and former names in PostgreSQL, as far as known; empty for a
+    column that the mode adds. mask: hash or redact, or None. description: "" if unknown.
     """
 
     name: str
@@ -45,20 +45,20 @@ def target_columns(
     tag: Iterable[str] = (),
 ) -> tuple[TargetColumn, ...]:
     """All columns of a target, in order. masks: as in TableState. former_names: as in TableRule.lineage. tag: columns
-    that mark the rows of each source in a shared table."""
+    that mark each source's rows in a shared table."""
     marks = (TargetColumn(name, "string", description="Marks the rows of one source") for name in tag)
     own = (_own_column(column, masks.get(column.name), facts_of(former_names.get(column.name))) for column in columns)
     return (*marks, *own, *columns_of_mode(mode))
 
 
 def columns_of_mode(mode: Mode) -> tuple[TargetColumn, ...]:
-    """The columns that are not PostgreSQL's."""
+    """The columns that don't come from PostgreSQL."""
     columns = {**_METADATA, **table_mode(mode).columns}
     return tuple(TargetColumn(name, own_type, description=text) for name, (own_type, text) in columns.items())
 
 
 def _own_column(column: TableColumn, mask: str | None, former_names: Iterable[str | None]) -> TargetColumn:
-    action = None if mask is None else mask.partition(":")[0]  # the rest has the replacement or the salt's fingerprint
+    action = None if mask is None else mask.partition(":")[0]  # the rest is the replacement or the salt's fingerprint
     origin = f"PostgreSQL {column.type.name}" if action is None else {"hash": "Hashed", "redact": "Redacted"}[action]
     description = f"{origin}; no longer sent under this name" if column.retired else origin
     sources = tuple(dict.fromkeys((column.name, *(name for name in former_names if name is not None))))

@@ -1,6 +1,6 @@
-"""What is known against a table: one list of states, for summaries, metrics, `status`, and the manifest.
+"""Known problems of tables: a single list of states, for summaries, metrics, `status`, and the manifest.
 
-docs/states.md has the list for users, with the command that mends each state.
+docs/states.md has the list for users, with the command that resolves each state.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _PROOF = {Since.SNAPSHOT: "a snapshot", Since.CREATION: "its creation", Since.TR
 
 
 class ConditionKind(str, Enum):
-    """The state of a table that is not known to equal the server's. A table has the first of these that holds.
+    """The state of a table that may differ from the server's. If several apply, the first one is used.
 
-    HELD: no later commit is applied. DIVERGED: changes contradict the table's rows, although it has all rows that the
-    archive begins with. AMBIGUOUS: a change of its columns can be read in another way, too, and nobody has said which
-    is right. REWRITTEN: the server has computed values of rows anew and not sent them. INCOMPLETE: rows from before the
-    archive's first change are missing, or may be. Only held tables are not applied further.
+    HELD: later commits are not applied. DIVERGED: changes contradict the table's rows, although it has all rows that
+    the archive begins with. AMBIGUOUS: a change of its columns has several interpretations, and nobody has declared
+    which one is right. REWRITTEN: the server has recomputed values without sending them. INCOMPLETE: rows from before
+    the archive's first change are, or may be, missing. Changes are still applied in all states except HELD.
     """
 
     HELD = "held"
@@ -48,9 +48,9 @@ class ConditionKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class TableCondition:
-    """A table and its state. reason: without values of rows. lsn: the table has every commit through this one.
-    mismatches: those that the reason counts. can_be_repaired: `snapshot --repair` takes the table. has_gap: changes are
-    known to be missing."""
+    """A table and its state. reason: contains no values of rows. lsn: the table has every commit through this one.
+    mismatches: those included in the reason. can_be_repaired: `snapshot --repair` supports the table. has_gap: changes
+    are known to be missing."""
 
     oid: int
     schema: str
@@ -69,22 +69,22 @@ class TableCondition:
 
 
 def conditions_of(states: Iterable[TableState], config: Config) -> tuple[TableCondition, ...]:
-    """The conditions of the tables that have one, by name."""
+    """The conditions of all tables that have one, by name."""
     snapshots = config.source.snapshot
     found = (condition_of(state, snapshots, config.rule_for(state.schema, state.table)) for state in states)
     return tuple(sorted(filter(None, found), key=lambda condition: condition.name))
 
 
 def condition_of(state: TableState, snapshots: Snapshots, rule: TableRule) -> TableCondition | None:
-    """rule: the table's. None if nothing is known against the table.
+    """rule: the table's. None if there is no known problem.
 
-    None, too, for a table that the configuration skips, because nobody expects its rows to be right; for one that has
-    no Delta table; and for a displaced one: nobody reads it under its name, and no job loads it again. A held table
-    has changes that are applied nowhere, so it counts even if it is displaced or was never written.
+    Also None for a table that the configuration skips, because nobody expects its rows to be right; for a table without
+    a Delta table; and for a displaced one, which nobody reads under its name and no job loads again. A held table has
+    changes that are not applied anywhere, so it counts even if it is displaced or was never written.
     """
     if rule.skip:
         return None
-    if state.status != APPLIED:  # or it was skipped, and is not any longer: the next batch holds it
+    if state.status != APPLIED:  # or it was skipped and no longer is: the next batch holds it
         return _condition(state, ConditionKind.HELD, state.reason or "")
     if not state.is_readable:
         return None
@@ -105,7 +105,7 @@ def condition_of(state: TableState, snapshots: Snapshots, rule: TableRule) -> Ta
 
 
 def _doubts(state: TableState, rule: TableRule) -> list[str]:
-    """What is undecided about the table's columns."""
+    """Undecided questions about the table's columns."""
     if rule.on_schema_change.ambiguous is OnAmbiguous.IGNORE:
         return []
     declarations, found = Declarations(rule.lineage, dict(state.used)), []
@@ -126,7 +126,7 @@ def _condition(
 
 
 def can_be_repaired(state: TableState) -> bool:
-    """True if `snapshot --repair` takes the table."""
+    """True if `snapshot --repair` supports the table."""
     return state.is_complete and table_mode(state.mode).is_copy and not state.masks
 
 
@@ -138,7 +138,7 @@ def _divergence(found: Mismatches, since: CompleteSince | None) -> str:
 
 
 def _rewrite(state: TableState, since: CompleteSince) -> str:
-    """The columns that were retyped or newly sent then are concerned, and if there are none, any may be."""
+    """The affected columns: those that were retyped or newly sent at that commit or, if there are none, any."""
     names = [name for name, lsn in state.changed_at.items() if lsn >= since.lsn]
     concerned = f"of {named(names)}" if names else "of some columns"
     lsn = format_lsn(since.lsn)
@@ -158,7 +158,7 @@ def _incompleteness(found: Mismatches | None, since: CompleteSince | None) -> st
 
 
 def condition_lines(conditions: Sequence[TableCondition]) -> list[str]:
-    """Lines for a summary, without held tables. Tables that only may lack rows share a line."""
+    """Lines for a summary, without held tables. Tables that merely may lack rows share a line."""
     named_alone = (ConditionKind.AMBIGUOUS, ConditionKind.REWRITTEN)
     proven = [c for c in conditions if c.mismatches is not None or c.state in named_alone or c.has_gap]
     lines = shortened([f"{c.state.capitalize()}: {c.name}: {c.reason}" for c in proven], _SHOWN_TABLES, "tables")
@@ -169,7 +169,7 @@ def condition_lines(conditions: Sequence[TableCondition]) -> list[str]:
 
 
 def named(names: Sequence[str], limit: int = _SHOWN_NAMES) -> str:
-    """The first names, and the number of the others."""
+    """The first names, and the number of remaining ones."""
     more = len(names) - limit
     return f"{', '.join(names[:limit])} and {more:,} more" if more > 0 else ", ".join(names)
 
@@ -177,14 +177,14 @@ def named(names: Sequence[str], limit: int = _SHOWN_NAMES) -> str:
 def excepted_tables(
     conditions: Iterable[TableCondition], ahead: Iterable[str] = (), swapped: Iterable[str] = ()
 ) -> dict[str, str]:
-    """By name, why tables are not known to be consistent with the others. ahead: by a snapshot. swapped: other tables
-    seem to be renamed to these."""
+    """Why tables may be inconsistent with the others, by name. ahead: tables that a snapshot has advanced. swapped:
+    tables to which other tables seem to have been renamed."""
     others = {**dict.fromkeys(ahead, "ahead"), **dict.fromkeys(swapped, "possibly replaced")}
     return {**others, **{c.name: c.state.value for c in conditions}}
 
 
 def consistency_line(lsn: int, excepted: Mapping[str, str], verb: str = "are") -> str:
-    """excepted: the tables that are not known to be consistent, each with the reason in a word."""
+    """excepted: the tables that may be inconsistent, each with a one-word reason."""
     scope = "All tables"
     if excepted:
         scope += f" but {named([f'{name} ({why})' for name, why in sorted(excepted.items())], _EXCEPTED_NAMES)}"

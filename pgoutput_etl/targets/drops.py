@@ -1,4 +1,4 @@
-"""Tables that were dropped on the server, and those of which only the server knows the definition now."""
+"""Tables that were dropped on the server, and tables whose definition only the server knows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pgoutput_etl.targets.plan import TableState
 
 
 def dropped_names(config: Config, dropped: Collection[int], states: Mapping[int, TableState]) -> tuple[str, ...]:
-    """The tables that are kept without a rule that says so."""
+    """The tables that are kept although no rule says so."""
     kept = (state for oid, state in states.items() if oid in dropped and state.is_readable)
     return tuple(sorted(s.full_name for s in kept if config.rule_for(s.schema, s.table).on_drop is OnDrop.REPORT))
 
@@ -22,7 +22,7 @@ def dropped_line(names: Collection[str]) -> list[str]:
 
 
 def unknown_names(history: RelationHistory, states: Mapping[int, TableState]) -> tuple[str, ...]:
-    """The tables whose definitions must be sent anew."""
+    """The tables whose definitions must be sent again."""
     unknown = (states[oid] for oid in history.definitions.unknown() if oid in states)
     return tuple(sorted(state.full_name for state in unknown if state.is_readable))
 

@@ -1,4 +1,4 @@
-"""Changes that a table lacks because it was UNLOGGED, or in no publication, as catalog Messages show it."""
+"""Changes that a table lacks because it was UNLOGGED or in no publication, according to catalog Messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REASONS = {
 
 
 def gap_between(old: Relation | None, new: Relation) -> Since | None:
-    """Why changes between two versions of a table were not sent."""
+    """Why changes between two versions of a table were not sent, or None."""
     if old is None or old.catalog is None or new.catalog is None:
         return None
     if old.catalog.gaps != new.catalog.gaps:
@@ -22,7 +22,7 @@ def gap_between(old: Relation | None, new: Relation) -> Since | None:
 
 
 def gap_reason(since: CompleteSince | None) -> str | None:
-    """None if the table has no such gap."""
+    """The reason as text; None if the table has no such gap."""
     return _REASONS[since.kind].format(format_lsn(since.lsn)) if since is not None and since.kind in _REASONS else None
 
 

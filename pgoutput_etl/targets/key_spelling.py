@@ -1,7 +1,7 @@
-"""Finds keys whose text the server may change without sending a row.
+"""Finds keys whose text the server can change without sending a row.
 
-An enum's label, an object that a reg* value names, and the attributes of a composite are in the catalog: once they are
-renamed or changed, the next change of a row names its key by another text, and meets no row.
+An enum's label, the object that a reg* value names, and the attributes of a composite are in the catalog. After one is
+renamed or changed, the next change of a row identifies it by another text, and matches no row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pgoutput_etl.types import ColumnType, is_user_type
 
 
 def changeable_keys(shapes: Iterable[TableShape]) -> tuple[str, ...]:
-    """One line per table."""
+    """One line per table with such a key."""
     lines = []
     for shape in shapes:
         keys = [shape.columns[i] for i in shape.key]

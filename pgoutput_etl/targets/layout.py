@@ -1,4 +1,4 @@
-"""The part of a rule's layout that a table can have: a rule may match many tables, with different columns."""
+"""Reduces a rule's layout to what a table can have: a rule may match many tables with different columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from pgoutput_etl.targets.modes import (
 )
 from pgoutput_etl.types import Storage
 
-# Delta has statistics for so many columns unless this property or INDEXED_NAMES says otherwise.
+# The number of columns with statistics, unless this property or INDEXED_NAMES sets another.
 _INDEXED = 32
 _INDEXED_COUNT = "delta.dataSkippingNumIndexedCols"
 
@@ -38,8 +38,8 @@ _NOT_SCALAR = {UNREPRESENTABLE_COLUMN, OLD_KEY_COLUMN, UNCHANGED_COLUMN}
 
 
 def fitting(layout: Layout, shape: TableShape, mode: Mode, tag: Iterable[str] = ()) -> tuple[Layout, tuple[str, ...]]:
-    """The layout of one table, and remarks on what the table can't have. Data matters more than its layout, so nothing
-    is held because of it. tag: the columns before the table's own that mark its rows."""
+    """One table's layout, and remarks about what it can't have. Data matters more than its layout, so no table is held
+    for this. tag: leading columns that mark the table's rows."""
     names = [*tag, *(column.name for column in shape.columns), *added_columns(mode)]
     remarks = []
     why = next(_why_not_for_all(shape), None) if layout.readers is Readers.ALL else None
@@ -70,7 +70,7 @@ def fitting(layout: Layout, shape: TableShape, mode: Mode, tag: Iterable[str] = 
 def _without_statistics(
     layout: Layout, shape: TableShape, names: Sequence[str], partitions: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """The columns that the layout wants statistics for, and why Delta refuses to have them."""
+    """The columns on which the layout wants statistics, and why Delta refuses them."""
     for listed in indexed(layout.properties) or ():
         name = next((name for name in names if is_among(name, [listed])), None)
         if name is None:
@@ -91,7 +91,7 @@ def _why_not_for_all(shape: TableShape) -> Iterator[str]:
 
 
 def why_column_mapping(name: str) -> str | None:
-    """None for a column's name that needs none."""
+    """Why a column's name requires column mapping; None if it doesn't."""
     return (
         f"the name of column {name!r} has a character that only column mapping allows"
         if needs_column_mapping(name)
@@ -139,7 +139,7 @@ def _has_statistics(name: str, shape: TableShape) -> bool:
 
 
 def _column(name: str, shape: TableShape) -> TableColumn | None:
-    """None for a column that the mode adds."""
+    """The column with this name; None if the mode adds it."""
     return next((column for column in shape.columns if column.name == name), None)
 
 

@@ -1,4 +1,4 @@
-"""Names and paths of targets, and checks that a path and its column names are possible."""
+"""Names and paths of targets, and checks that a path and its column names are valid."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def place_below(root: str, config: Config, relation: Relation) -> Place:
 
 
 def displaced_folder(config: Config) -> str:
-    """The folder of tables whose names other tables have now."""
+    """The folder for tables whose names now belong to other tables."""
     return f"{config.state.root.rstrip('/')}/{DISPLACED}"
 
 
 def displaced_path(config: Config, oid: int) -> Place:
-    """The path of such a table. Sources with one ledger may have equal OIDs."""
+    """The path of a displaced table. Sources that share a ledger may have equal OIDs."""
     return Place.below(displaced_folder(config), (config.source.name, str(oid)))
 
 
@@ -60,12 +60,12 @@ def target_name(config: Config, relation: Relation) -> tuple[str, str]:
 
 
 def named_target(config: Config, name: Name) -> Name:
-    """The schema and table of the target of the table with this name."""
+    """The schema and table name of the target for the table with this name."""
     return config.rule_for(*name).target_name(_placeholders(config, name)) or name
 
 
 def target_tag(config: Config, schema: str, table: str) -> dict[str, str]:
-    """The values that mark a table's rows in a target that it shares; empty for a target of its own."""
+    """The values that mark a table's rows in a target that it shares; empty if it has its own target."""
     names = _placeholders(config, (schema, table))
     return {column: filled(value, names) for column, value in config.rule_for(schema, table).tag.items()}
 
@@ -75,8 +75,8 @@ def _placeholders(config: Config, name: Name) -> dict[str, str]:
 
 
 def refuse_taken_names(config: Config, holders: Mapping[Name, int]) -> None:
-    """Raises ConfigError if two tables of the archive would have the same place, or a rule gives a table that may
-    appear the name of another one."""
+    """Raises ConfigError if two tables of the archive would have the same place, or if a rule would give a table that
+    may yet appear the name of another one."""
     for i, rule in enumerate(config.tables):
         target = rule.fixed_target
         if target is None or target not in holders:
@@ -98,15 +98,15 @@ def refuse_taken_names(config: Config, holders: Mapping[Name, int]) -> None:
 
 
 def _shared_name(config: Config, name: Name) -> Name:
-    """The target's name; of a shared table in a catalog, in lower case."""
+    """The target's name; in lower case for a shared table in a catalog."""
     schema, table = named_target(config, name)
     is_any_case = config.target.catalog is not None and config.rule_for(*name).into is not None
     return (schema.lower(), table.lower()) if is_any_case else (schema, table)
 
 
 def _refuse_same_place(config: Config, name: Name, tag: _TagValues, others: Mapping[_TagValues, Name]) -> None:
-    """Raises ConfigError. others: the tables with the same target, by their tags. A catalog's name that differs only in
-    case holds the table: see `check_is_only`."""
+    """Raises ConfigError if another table has the same place. others: the tables with the same target, by tag. Catalog
+    names that only differ in case hold the table instead: see `check_is_only`."""
     if tag and tag in others:
         raise ConfigError(
             f"{_given_at(config, name, 'tag')}: {'.'.join(others[tag])} and {'.'.join(name)} would have the same tag: "
@@ -121,14 +121,14 @@ def _refuse_same_place(config: Config, name: Name, tag: _TagValues, others: Mapp
 
 
 def _given_at(config: Config, name: Name, key: str) -> str:
-    """The key's path in the file, of the rule that gives it to a table."""
+    """The path in the file of the key, in the rule that sets it for a table."""
     placed = config.rule_book.giver(".".join(name), key)
     assert placed is not None
     return f"{placed.place}.{key}"
 
 
 def check_location(config: Config, relation: Relation, path: Place) -> None:
-    """Raises TableError if the table's path or catalog name is not possible."""
+    """Raises TableError if the table's path or catalog name is invalid."""
     for part, name in zip(("schema", "table"), target_name(config, relation), strict=True):
         if not name:
             raise TableError(f"its {part} name is empty")
@@ -149,7 +149,7 @@ def check_location(config: Config, relation: Relation, path: Place) -> None:
 
 
 def check_is_only(config: Config, relation: Relation, holders: Mapping[Name, int]) -> None:
-    """Raises TableError if another table's catalog name differs only in case."""
+    """Raises TableError if another table's catalog name only differs in case."""
     own_name = target_name(config, relation)
     for name, oid in holders.items():
         rule = config.rule_for(*name)
@@ -163,8 +163,8 @@ def check_is_only(config: Config, relation: Relation, holders: Mapping[Name, int
 
 
 def check_names(shape: TableShape, mode: Mode, tag: Iterable[str] = ()) -> None:
-    """Raises TableError for column names that one Delta table can't have, and for a VARIANT in the key. tag: names of
-    the columns that mark the table's rows."""
+    """Raises TableError for column names that a Delta table can't have together, and for a VARIANT in the key. tag:
+    names of the columns that mark the table's rows."""
     if not all(column.name for column in shape.columns):
         raise TableError("a column name is empty", ReasonKind.COLUMN_NAME)
     if not all(is_utf8_name(column.name) for column in shape.columns):

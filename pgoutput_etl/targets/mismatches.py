@@ -1,4 +1,4 @@
-"""Changes that contradict the rows of their table: proof that the table differs from the server's."""
+"""Changes that contradict their table's rows: proof that the table differs from the server's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pgoutput_etl.lsn import format_lsn
 
 @dataclass(frozen=True, slots=True)
 class Mismatches:
-    """missing: number of UPDATEs and DELETEs of rows that the table did not have. doubled: number of changes that gave
-    a row the key of another row. commit_lsn, xid: of the first such change's transaction."""
+    """missing: number of UPDATEs and DELETEs of rows that the table didn't have. doubled: number of changes that gave a
+    row the key of another row. commit_lsn, xid: of the transaction with the first such change."""
 
     missing: int
     doubled: int

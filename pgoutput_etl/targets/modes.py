@@ -1,4 +1,4 @@
-"""What each mode makes of a target: the columns that it adds after a table's own columns, and what its rows are."""
+"""How each mode stores rows in a target, and the columns that it adds after the table's own."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ OLD_KEY_COLUMN, UNCHANGED_COLUMN = "_pg_old_key", "_pg_unchanged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMode:
-    """What the rows of a target are. columns: that the mode adds after METADATA_COLUMNS, with type and description.
+    """The meaning of a target's rows. columns: added by the mode after METADATA_COLUMNS, with type and description.
 
-    is_copy: PostgreSQL's rows and no others, so that a batch writes its net effect. has_rows: False if it has changes
-    instead. needs_key: False if equal rows can be told apart. current: Spark's SQL for a row that PostgreSQL has, too.
-    ends: of other rows, their METADATA_COLUMNS as of the commit that ended them, where those differ; None if there are
-    no such rows. identity: what identifies a row, beside the key, or instead of it in a table of changes.
+    is_copy: exactly PostgreSQL's rows, so a batch writes its net effect. has_rows: False if the target stores changes.
+    needs_key: False if equal rows can be told apart. current: Spark SQL that selects rows which still exist in
+    PostgreSQL. ends: for other rows, those METADATA_COLUMNS that differ as of the commit that ended them; None if there
+    are no such rows. identity: columns that identify a row in addition to the key, or instead of it in a table of
+    changes.
     """
 
     columns: Mapping[str, tuple[str, str]] = field(default_factory=dict)

@@ -1,5 +1,5 @@
-"""Tables whose definitions have changed without a row after it, or whose rows have left with a partition, as catalog
-Messages show it."""
+"""Tables whose definitions have changed without a row after the change, or whose rows have left with a partition,
+according to catalog Messages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def with_moves(
     last_commit_lsn: int,
     cutoffs: Mapping[int, Cutoff] = _NO_CUTOFFS,
 ) -> dict[int, TableChanges]:
-    """A batch's changes, with a change of no row for each table with another definition, rewritten values, other
-    partitions, or other comments since its last row. states: after the previous batch. last_commit_lsn: of the last
+    """A batch's changes, plus an empty change for each table whose definition, partitions, or comments have changed, or
+    whose values were rewritten, since its last row. states: after the previous batch. last_commit_lsn: of the last
     commit to apply."""
     moved = dict(changes)
     for oid in {*changes, *states}:
@@ -48,7 +48,7 @@ def with_removals(
     last_commit_lsn: int,
     cutoffs: Mapping[int, Cutoff] = _NO_CUTOFFS,
 ) -> dict[int, TableChanges]:
-    """The changes with the commits by which partitions left these tables. states: that the changes follow."""
+    """The changes, plus the commits by which partitions left these tables. states: before the changes."""
     found = dict(changes)
     for oid in {*changes, *states}:
         state, own = states.get(oid), changes.get(oid, TableChanges(oid))
@@ -70,7 +70,7 @@ def _end(oid: int, last_commit_lsn: int, cutoffs: Mapping[int, Cutoff]) -> int:
 def _with_removal(
     runs: tuple[RelationSpan, ...], entry: DefinitionEntry, state: TableState | None
 ) -> tuple[RelationSpan, ...]:
-    """The rows from the removal on become a run of their own."""
+    """Rows from the removal on become a separate run."""
     place = bisect_left(runs, entry.at, key=lambda run: run.start)
     before = runs[place - 1] if place else None
     relation = before.relation if before is not None else runs[0].relation if state is None else state.relation
@@ -80,7 +80,8 @@ def _with_removal(
 def _steps(
     relation: Relation, definition: Definition, history: RelationHistory, last_row: CommitPosition
 ) -> list[Relation]:
-    """The descriptions that follow a table's last one. Its numbers come first, so that they decide the next step."""
+    """The descriptions that follow a table's last one. The one with column numbers comes first, so it decides the next
+    step."""
     oid, completed = relation.oid, _completed(history.numbered(relation, last_row[1:]), history)
     applied = definition.followed(completed) if history.masks_of(oid) else definition.applied(completed)
     if applied == relation:
@@ -90,7 +91,7 @@ def _steps(
 
 
 def _completed(relation: Relation, history: RelationHistory) -> Relation:
-    """The relation with its columns' numbers, if a Message came after its last row."""
+    """The relation with its columns' numbers, if a Message arrived after its last row."""
     newest = history.newest(relation.oid)
     if relation.catalog is not None or newest is None or newest.catalog is None:
         return relation

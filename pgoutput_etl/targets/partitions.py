@@ -1,4 +1,5 @@
-"""Partitions that are published through their root: identities that will hold it, and rows that it gains unsent."""
+"""Partitions that are published through their root: replica identities that will hold the root, and rows that it gains
+without being sent."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from pgoutput_etl.targets.plan import BEFORE_FILES, Since, TableChanges, TableSt
 
 @dataclass(frozen=True, slots=True)
 class RowLsns:
-    """The commit LSNs of a table's first and last own row, as far as they are known."""
+    """The commit LSNs of a table's first and last own row, if known."""
 
     first: int
     last: int
@@ -26,7 +27,7 @@ _NO_ROWS = RowLsns(-1, -1)
 
 
 def row_lsns(states: Iterable[TableState], changes: Iterable[TableChanges]) -> dict[int, RowLsns]:
-    """By OID. changes: later than the states."""
+    """By OID. changes: those after the states."""
     lsns = {
         s.oid: RowLsns(s.complete_since.lsn if s.complete_since else 0, (s.last_row or (0,))[0])
         for s in states
@@ -52,10 +53,10 @@ def partition_remarks(shapes: Iterable[TableShape]) -> tuple[str, ...]:
 def with_other_partitions(
     history: RelationHistory, state: TableState | None, changes: TableChanges, rows: Mapping[int, RowLsns]
 ) -> TableChanges:
-    """A table's changes with the tables that became its partitions since its last row, or ceased to be, and with the
-    roots whose partition it was, if no truncate or snapshot came later.
+    """A table's changes, with the tables that became or ceased to be its partitions since its last row, and with the
+    roots that it was a partition of, unless a truncate or snapshot came later.
 
-    state: the table's. rows: of each table that has had any of its own.
+    state: the table's. rows: by OID, for each table that ever had rows of its own.
     """
     if not changes.runs or changes.runs[0].start[1] == BEFORE_FILES:
         return changes
@@ -64,13 +65,13 @@ def with_other_partitions(
     loaded_at = complete.lsn if complete is not None and complete.kind is Since.SNAPSHOT else -1
     removals = {entry.position: entry.at[0] for entry in history.definitions.removals(changes.oid)}
     attached = (entry.relation for entry in history.attached(changes.oid, since))
-    # The rows that left with a partition are not sent again when it returns.
+    # Rows that left with a partition are not sent again when it returns.
     left_at = {e.relation.oid: removals.get(e.position, -1) for e in history.detached(changes.oid, (-1, -1))}
     gained = tuple(
         r.full_name for r in attached if max(rows.get(r.oid, _NO_ROWS).last, left_at.get(r.oid, -1)) > loaded_at
     )
     entry = history.definitions.committed(changes.oid)
-    unseen = RowLsns(-1 if entry is None else entry.commit_lsn or -1, -1)  # the catalog shows it without a row
+    unseen = RowLsns(-1 if entry is None else entry.commit_lsn or -1, -1)  # the catalog shows it, but it has no rows
     detached = (e.relation for e in history.detached(changes.oid, since) if e.position not in removals)
     lost = tuple(r.full_name for r in detached if rows.get(r.oid, unseen).first > loaded_at)
     is_loaded = rows.get(changes.oid, _NO_ROWS).first <= loaded_at
@@ -83,7 +84,7 @@ def with_other_partitions(
 
 
 def partition_change_remarks(changes: TableChanges) -> tuple[str, ...]:
-    """One line per table that became a partition, or ceased to be one, and per former root."""
+    """One line per table that became or ceased to be a partition, and per former root."""
     gained = (
         f"{name} became a partition: the rows that it had before belong to this table now, and were not sent again. "
         "Load a snapshot"

@@ -1,4 +1,4 @@
-"""The plan of a batch for its tables: tasks, schema spans, and tables that are held."""
+"""A batch's plan for its tables: tasks, schema spans, and tables that are held."""
 
 from __future__ import annotations
 
@@ -21,36 +21,35 @@ from pgoutput_etl.schema.table_shape import TableColumn, TableShape
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.transactions.cutoff import Cutoff
 
-# SKIPPED: the configuration skips the table, and the table lacks changes that were committed since.
+# SKIPPED: the configuration skips the table, which lacks changes committed since.
 APPLIED, HELD, SKIPPED = "applied", "held", "skipped"
 
-# The folder, in the ledger's, of tables whose names other tables have now
+# The folder, within the ledger's, for tables whose names now belong to other tables
 DISPLACED = "displaced"
 
-# The reason of a skipped table's state. The next batch holds the table if the configuration no longer skips it.
+# The reason in a skipped table's state. If the configuration no longer skips it, the next batch holds it.
 WAS_SKIPPED = Reason(
     "it lacks changes that were committed while the configuration skipped it: rebuild it from the archive",
     ReasonKind.SKIPPED,
 )
 
-# The file number of a snapshot's rows. It orders them before every file, and is low enough for `_pg_seq` to number any
-# count of rows (changes/event_log.py).
+# The file number of a snapshot's rows. It sorts before every file, and is low enough for `_pg_seq` to number any count
+# of rows (changes/event_log.py).
 BEFORE_FILES = -(1 << 20)
 
-# Some of a table's rows, by ranges of the key's first column, an integer: each from its least to its greatest value.
-# None stands for all rows.
+# Some rows of a table: inclusive ranges of the key's first column, an integer. None stands for all rows.
 KeyRanges = tuple[tuple[int, int], ...] | None
 
 
 class Since(Enum):
-    """The proof that a table has all rows from a commit on. ATTACHMENT proves that earlier rows are wrong: those of an
-    attached partition are missing, or those of a detached one are left, or missing in the detached table itself.
-    REWRITE proves that earlier rows have other values on the server. UNLOGGED and GAP prove that changes are missing:
-    those while the table was UNLOGGED, or in no publication. FIRST_CHANGE proves nothing about earlier rows:
-    they are missing, if there were any."""
+    """The reason why a table has all rows from a commit on. ATTACHMENT proves that earlier rows are wrong: those of an
+    attached partition are missing; those of a detached one remain, or are missing in the detached table itself. REWRITE
+    proves that earlier rows have other values on the server. UNLOGGED and GAP prove that changes are missing, from a
+    time when the table was UNLOGGED or in no publication. FIRST_CHANGE proves nothing: earlier rows are missing, if
+    there were any."""
 
     SNAPSHOT = "snapshot"
-    # After a snapshot of a server that publishes all tables, and did not have this one; or by a catalog Message.
+    # After a snapshot of a server that publishes all tables and didn't have this one; or from a catalog Message.
     CREATION = "creation"
     TRUNCATE = "truncate"
     FIRST_CHANGE = "first change"
@@ -65,7 +64,7 @@ _UNPROVEN = (Since.FIRST_CHANGE, Since.ATTACHMENT, Since.REWRITE, Since.UNLOGGED
 
 @dataclass(frozen=True, slots=True)
 class CompleteSince:
-    """lsn: of the commit, or the snapshot's."""
+    """lsn: of the commit or the snapshot."""
 
     kind: Since
     lsn: int
@@ -73,18 +72,17 @@ class CompleteSince:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableState:
-    """A table after its last batch. status: APPLIED, HELD or SKIPPED. reason: why the table is held or skipped.
+    """A table after its last batch. status: APPLIED, HELD, or SKIPPED. reason: why it is held or skipped.
 
-    last_commit_lsn: the table has every commit up to this LSN. version: Delta's, -1 for a table that was never written.
-    retired: columns that are only left in the target (schema/column_matching.py). types: of the target's columns,
-    retired ones last. rows: row count, or None if unknown. masks: by column. snapshot: the Delta version that a
-    snapshot wrote, with rows that the archive lacks, or None. last_row: the table's last committed row, which decides
-    which of several tables has a name; None in an older ledger. complete_since: None if it was never written, or in an
-    older ledger.
-    mismatches: those since the table was loaded, rebuilt or truncated; None without any, or in an older ledger. doubts:
-    about its columns, since then. used: declarations of its columns that its changes have used. changed_at: see
-    schema/column_changes.py. memory: bytes of Java's heap in which each of its rows was written or was found to fit;
-    None if that is not known, or in an older ledger.
+    last_commit_lsn: the table has every commit up to this LSN. version: its Delta version; -1 if it was never written.
+    retired: columns that only remain in the target (schema/column_matching.py). types: of the target's columns; retired
+    ones are last. rows: row count, or None if unknown. masks: by column. snapshot: the Delta version that a snapshot
+    wrote, with rows that the archive lacks, or None. last_row: the table's last committed row, which determines which
+    of several tables has a name; None in an older ledger. complete_since: None if it was never written, or in an older
+    ledger. mismatches: those since the table was loaded, rebuilt, or truncated; None if there are none, or in an older
+    ledger. doubts: about its columns, since then. used: declarations about its columns that its changes have used.
+    changed_at: see schema/column_changes.py. memory: bytes of Java heap with which all of its rows were written or
+    found to fit; None if unknown, or in an older ledger.
     """
 
     oid: int
@@ -113,7 +111,7 @@ class TableState:
 
     @classmethod
     def unwritten(cls, table: HeldTable, status: str, last_commit_lsn: int) -> TableState:
-        """Of a table that has no rows yet. status: HELD or SKIPPED."""
+        """The state of a table without rows so far. status: HELD or SKIPPED."""
         return cls(
             oid=table.oid,
             schema=table.relation.namespace,
@@ -135,7 +133,7 @@ class TableState:
 
     @property
     def is_displaced(self) -> bool:
-        """True if another table has its name now, and its rows are below the ledger's folder."""
+        """True if its name now belongs to another table, and its rows are below the ledger's folder."""
         return self.path.is_named(DISPLACED, str(self.oid))
 
     @property
@@ -145,7 +143,7 @@ class TableState:
 
     @property
     def may_be_redriven(self) -> bool:
-        """True if the table is held for another reason than new columns, which somebody has to accept."""
+        """True if the table is held for any reason except new columns, which somebody must accept."""
         return self.status == HELD and kind_of(self.reason) not in CONTRACT_KINDS
 
     @property
@@ -154,7 +152,8 @@ class TableState:
 
 
 def own_places(tables: Mapping[int, TableState], oids: Iterable[int]) -> dict[int, Place]:
-    """By OID, the paths of tables that have one. A path that several tables have is that of the last to write there."""
+    """The paths of tables that have one, by OID. If several tables have a path, it belongs to the last one that wrote
+    there."""
     written = sorted(tables.values(), key=lambda state: state.version)
     owners = {state.path: state.oid for state in written if state.path}
     return {oid: path for path, oid in owners.items() if oid in set(oids)}
@@ -166,10 +165,10 @@ class TableChanges:
 
     truncated_at: the last truncate. unchanged: positions of unchanged TOAST. moves_toast: a row whose key changed has
     some. size: bytes of their blocks, or None if unknown. runs: the relation's versions in commit order, as far as they
-    are described. last_row: the last change. gained: tables that became partitions of the relation: their rows belong
-    to it now, and were not sent again. lost: former partitions, whose rows belong to it no longer. left: former roots,
-    under which its rows were sent. unsent: the first commit after which rows that the table still has have values that
-    were not sent, or before which changes are missing.
+    are described. last_row: the last change. gained: tables that became partitions of the relation; their rows now
+    belong to it, but were not sent again. lost: former partitions, whose rows no longer belong to it. left: former
+    roots, under which its rows were sent. unsent: the first commit after which the table has rows with values that were
+    not sent, or before which changes are missing.
     """
 
     oid: int
@@ -195,10 +194,10 @@ class TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class SchemaSpan:
-    """A table's rows between two changes of its columns; in a mirror only rows since the last truncate.
+    """A table's rows between two changes of its columns; in a mirror, only rows since the last truncate.
 
-    start, end: None for the first and the last span. migration: of the target's existing rows before the span is
-    written; None if there are none, or nothing changes. removal: of such rows that leave then.
+    start, end: None for the first and the last span. migration: of the target's existing rows, before the span is
+    written; None if there are none or nothing changes. removal: existing rows that leave at that point.
     """
 
     shape: TableShape
@@ -213,10 +212,10 @@ class TableTask:
     """One table to write.
 
     moved_from: path and version of the table's rows if they are at another path. replaces: another table's rows are at
-    `path`. schema_changes: each with the first row under it, None for changes of the table's name or path. cutoff: if
-    set, the table is held after this batch. masks: by column. remarks: on parts of its layout that it can't have.
-    way_out: the path of its rows if it is held and another table takes the path that they have. doubts, used:
-    as in TableState, after the batch.
+    `path`. schema_changes: each with the first row after it, or None if it only changes the table's name or path.
+    cutoff: if set, the table is held after this batch. masks: by column. remarks: about parts of its layout that it
+    can't have. way_out: where its rows go if it is held and another table takes their path. doubts, used: as in
+    TableState, after the batch.
     """
 
     spans: tuple[SchemaSpan, ...]
@@ -237,12 +236,12 @@ class TableTask:
 
     @property
     def shape(self) -> TableShape:
-        """At the end of the batch."""
+        """The shape at the end of the batch."""
         return self.spans[-1].shape
 
     @property
     def stored_columns(self) -> tuple[TableColumn, ...]:
-        """Of existing rows, before the batch."""
+        """The columns of existing rows, before the batch."""
         first = self.spans[0]
         return first.shape.columns if first.migration is None else first.migration.before
 
@@ -273,14 +272,14 @@ class HeldTable:
 
 
 def others_at(tables: Mapping[int, TableState], task: TableTask) -> list[TableState]:
-    """The other tables that are at a task's path."""
+    """The other tables at a task's path."""
     return [state for oid, state in tables.items() if oid != task.oid and state.path == task.path]
 
 
 @dataclass(slots=True)
 class TablePlan:
-    """skipped: names of tables with changes that the configuration skips. vacated: paths that no table uses any more.
-    passed_over: skipped tables that have changes or must move."""
+    """skipped: names of tables that have changes but are skipped by the configuration. vacated: paths that no table
+    uses any more. passed_over: skipped tables that have changes or must move."""
 
     tasks: list[TableTask] = field(default_factory=list)
     held: list[HeldTable] = field(default_factory=list)
@@ -311,19 +310,19 @@ def complete_since(before: TableState | None, changes: TableChanges) -> Complete
 
 
 def mismatches_left(before: TableState | None, changes: TableChanges) -> Mismatches | None:
-    """Those that these changes leave to a table: a truncate ends them. before: the table's state."""
+    """The mismatches that remain after these changes; a truncate clears them. before: the table's state."""
     return None if before is None or changes.truncates else before.mismatches
 
 
 def may_lack_rows(state: TableState) -> bool:
-    """True if the table lacks rows from before its first change in the archive, if there were any, or has
-    those of other partitions than it should."""
+    """True if the table lacks any rows that preceded its first change in the archive, or has rows of the wrong
+    partitions."""
     return state.complete_since is not None and state.complete_since.kind in _UNPROVEN
 
 
 def created_since(state: TableState, known: Iterable[tuple[int, frozenset[int]]]) -> TableState:
-    """The state of a new table: it was created after a snapshot of a server that did not have it then. known: LSN and
-    tables of such servers."""
+    """The state of a new table; `complete_since` becomes CREATION if a server's snapshot shows that it didn't exist
+    then. known: LSN and tables of such snapshots."""
     since = state.complete_since
     if since is None or since.kind is not Since.FIRST_CHANGE:
         return state
@@ -332,12 +331,12 @@ def created_since(state: TableState, known: Iterable[tuple[int, frozenset[int]]]
 
 
 def held_from(held: Iterable[int], cutoffs: Mapping[int, Cutoff]) -> dict[int, int]:
-    """By OID of a held table, the first commit LSN of the batch that is not applied to it. held: OIDs."""
+    """By OID of a held table, the first commit LSN in the batch that is not applied to it. held: OIDs."""
     return {oid: cutoffs[oid].lsn if oid in cutoffs else 0 for oid in held}
 
 
 def tables_ahead(states: Mapping[int, TableState], last_commit_lsn: int) -> dict[int, int]:
-    """By OID, the last commit LSN of each table that a snapshot brought past the archive's last commit."""
+    """By OID, the last commit LSN of each table that a snapshot advanced beyond the archive's last commit."""
     ahead = {oid: state.last_commit_lsn for oid, state in states.items() if state.is_complete}
     return {oid: lsn for oid, lsn in ahead.items() if lsn > last_commit_lsn}
 

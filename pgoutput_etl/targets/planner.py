@@ -1,7 +1,7 @@
-"""Decides for each table of a batch: its path, its schema spans, its rows' moves; or that it is held.
+"""Decides each table's path, schema spans, and moves in a batch, or why it is held.
 
-A table is an OID. A table that was renamed is the same table, and its rows move with it. If another OID takes its name,
-the new table takes the path, and the old one is *displaced*: it was renamed or dropped, but the archive does not tell
+A table is an OID. A renamed table is still the same table, and its rows move with it. If another OID takes its name,
+the new table takes the path, and the old one is *displaced*: it was renamed or dropped, but the archive doesn't show
 which. A displaced table moves below the ledger's folder, so that it is complete if it returns under a new name.
 """
 
@@ -67,10 +67,10 @@ Name = tuple[str, str]  # schema, table
 
 
 def name_holders(states: Mapping[int, TableState], changes: Mapping[int, TableChanges]) -> dict[Name, int]:
-    """By name, the OID of the table that has it: the one with the last committed row under that name. states: after the
+    """The OID of the table that has each name: the one with the last committed row under that name. states: after the
     previous batch. changes: of this batch.
 
-    A Relation message alone does not name a table: its transaction may never commit.
+    A Relation message alone doesn't name a table, because its transaction may never commit.
     """
     last: dict[Name, tuple[CommitPosition, int]] = {}
     for oid in {*states, *changes}:
@@ -104,10 +104,10 @@ def make_plan(
     named: Mapping[int, TableState] | None = None,
     accepts_changes: bool = False,
 ) -> TablePlan:
-    """changes: of this batch; without those after a table's cutoff, and without commits that a table already has.
+    """changes: of this batch, without those after a table's cutoff and without commits that a table already has.
     states: after the previous batch. cutoffs: of tables that unreadable bytes concern. ahead: tables that already have
-    commits of this batch. placed: tables that are rebuilt at their path, whatever `states` contains. named: all tables
-    that may have a name, if not `states`. accepts_changes: whatever `on_schema_change` says.
+    commits of this batch. placed: tables that are rebuilt at their path, even if `states` differs. named: all tables
+    that may have a name, if not `states`. accepts_changes: overrides `on_schema_change`.
 
     Raises ConfigError or SequenceError if the batch can't be applied.
     """
@@ -134,7 +134,7 @@ def _described(history: RelationHistory, changes: TableChanges) -> TableChanges:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One table in this batch. has_path: the table is rebuilt at its path."""
+    """A table in this batch. has_path: the table is rebuilt at its path."""
 
     oid: int
     changes: TableChanges | None
@@ -146,8 +146,8 @@ class _Case:
 
 @dataclass(slots=True)
 class _ColumnHistory:
-    """What a table's changes leave undecided. open: doubts of earlier batches. new: of this one. domains:
-    columns of existing rows whose type became one. unsent: as in TableChanges. removals: of rows that left with
+    """Open questions after a table's changes. open: doubts from earlier batches. new: doubts from this one. domains:
+    columns of existing rows whose type became a domain. unsent: as in TableChanges. removals: of rows that left with
     partitions."""
 
     declarations: Declarations
@@ -158,7 +158,7 @@ class _ColumnHistory:
     removals: list[Removal] = field(default_factory=list)
 
     def add(self, step: Lineage, before: Relation, begins_empty: bool) -> None:
-        """before: the older version. begins_empty: no row has older columns, so nothing can be wrong."""
+        """before: the older version. begins_empty: no rows have the older columns, so nothing can be wrong."""
         stayed = {*step.origins, *step.retired}
         gone = {column.name for place, column in enumerate(before.columns) if place not in stayed}
         self.open = [doubt for doubt in self.open if doubt.column not in gone]
@@ -173,8 +173,8 @@ class _ColumnHistory:
 
 @dataclass(frozen=True, slots=True)
 class _Planner:
-    """holders: by name, the OID of the table that has it. rows: of each table that has had any. contradicting:
-    tables that the configuration contradicts."""
+    """holders: the OID of the table that has each name. rows: of each table that ever had any. contradicting: tables
+    whose stored form contradicts the configuration."""
 
     config: Config
     history: RelationHistory
@@ -256,7 +256,7 @@ class _Planner:
         plan.held.append(held)
 
     def _skip(self, plan: TablePlan, case: _Case, relation: Relation) -> None:
-        """A table with changes while it is skipped lacks them from then on, even when it is no longer skipped."""
+        """A table that is skipped lacks its changes from then on, even after it is no longer skipped."""
         if case.changes is not None:
             plan.skipped.append(relation.full_name)
         changes = case.changes or TableChanges(case.oid)
@@ -264,7 +264,7 @@ class _Planner:
         plan.passed_over.append(HeldTable(case.oid, relation, WAS_SKIPPED, changes, case.state, moves_to=moves_to))
 
     def _moves_to(self, state: TableState | None) -> Place | None:
-        """The path that a held table moves to if another table has its name now, and thereby takes its path."""
+        """The new path of a held table whose name, and therefore path, another table takes."""
         if state is None or not state.path:
             return None
         has_name = self.holders.get((state.schema, state.table), state.oid) == state.oid
@@ -326,7 +326,7 @@ class _Planner:
     def _commented(
         self, spans: tuple[SchemaSpan, ...], case: _Case, rule: TableRule, masks: Mapping[str, str]
     ) -> tuple[SchemaSpan, ...]:
-        """The spans with the server's comments, where the target may lack them. Not in a table that sources share."""
+        """Adds the server's comments to spans where the target may lack them, except in a table that sources share."""
         entry, changes = self.history.definitions.committed(case.oid), case.changes or TableChanges(case.oid)
         is_overwritten = case.state is None or changes.truncated_at is not None
         may_lack = is_overwritten or self.history.definitions.has_new_comments(case.oid)
@@ -344,7 +344,7 @@ class _Planner:
                 )
 
     def _removal(self, run: RelationSpan, shape: TableShape, oid: int, history: _ColumnHistory) -> Removal | None:
-        """Of the rows that leave with their partitions. Adds it to the history, also if no row can be found."""
+        """The rows that leave with their partitions. Adds the removal to the history even if no row can be found."""
         if run.removal is None:
             return None
         removal = removal_of(run.removal, run.relation, shape.columns, self.history.masks_of(oid))
@@ -363,7 +363,7 @@ class _Planner:
         runs: Sequence[RelationSpan],
         history: _ColumnHistory,
     ) -> tuple[list[SchemaSpan], Retired, list[tuple[CommitPosition | None, SchemaChange]]]:
-        """Divides a table's committed rows where its columns change, and adds the doubts about the changes to the
+        """Splits a table's committed rows where its columns change, and adds doubts about the changes to the
         history."""
         state, truncated_at = case.state, changes.truncated_at
         before = None if state is None else self._numbered(state)
@@ -436,15 +436,15 @@ _NO_OTHER_MODE = (
 
 
 def _weightier(reason: str, cutoff: Cutoff | None) -> str:
-    """Why a table is held. Unreadable bytes count more than columns that somebody may accept: the rebuild of one table
-    would not notice them."""
+    """The reason for which a table is held. Unreadable bytes outweigh columns that somebody may accept, because the
+    rebuild of a single table would not notice them."""
     return cutoff.reason if cutoff is not None and kind_of(reason) in CONTRACT_KINDS else reason
 
 
 def _laid_out(
     spans: Sequence[SchemaSpan], rule: TableRule, readers: Readers
 ) -> tuple[tuple[SchemaSpan, ...], tuple[str, ...]]:
-    """The spans with the rule's layout, and remarks on what the table can't have of it after the last one."""
+    """The spans with the rule's layout, and remarks about what the table can't have of it after the last one."""
     laid_out: list[SchemaSpan] = []
     remarks: tuple[str, ...] = ()
     for span in spans:
@@ -454,7 +454,7 @@ def _laid_out(
 
 
 def _with_comments(shape: TableShape, comments: Mapping[int, str], masks: Mapping[str, str]) -> TableShape:
-    """comments: by the columns' numbers. Configured comments come first."""
+    """comments: by column number. Configured comments take precedence."""
     numbers = {c.name: c.number for c in shape.relation.columns if c.number is not None and c.number in comments}
     named = {name: "" if name in masks else comments[number] for name, number in numbers.items()}
     comment = comments.get(TABLE) if shape.layout.comment is None else shape.layout.comment
@@ -475,7 +475,7 @@ def _name_changes(
 
 
 def _merged(runs: Sequence[RelationSpan]) -> list[RelationSpan]:
-    """Merges successive versions that differ only in the table's name."""
+    """Merges successive versions that only differ in the table's name."""
     merged: list[RelationSpan] = []
     for run in runs:
         last, new = merged[-1].relation if merged else None, run.relation
@@ -488,13 +488,13 @@ def _merged(runs: Sequence[RelationSpan]) -> list[RelationSpan]:
 
 
 def _with_paths_resolved(plan: TablePlan, states: Mapping[int, TableState], config: Config) -> TablePlan:
-    """Marks the tasks that overwrite another table's path, gives tables whose path is taken another one, and adds the
-    paths that no table uses any more."""
+    """Marks tasks that overwrite another table's path, gives tables whose path is taken another one, and adds the paths
+    that no table uses any more."""
     old_paths = {oid: state.path for oid, state in states.items()}
     taken = {task.path: task.oid for task in plan.tasks}
 
     def way_out(oid: int) -> Place | None:
-        """The path of rows that must leave their own to another table."""
+        """The new path of rows that must make room for another table."""
         is_taken = bool(old_paths.get(oid)) and taken.get(old_paths[oid], oid) != oid
         return location.displaced_path(config, oid) if is_taken else None
 

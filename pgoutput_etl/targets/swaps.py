@@ -1,9 +1,9 @@
-"""Finds tables that seem to be swapped in for another one without a change that shows it.
+"""Finds tables that seem to have been replaced by another table, in a swap that left no trace in the archive.
 
 A job that loads `t_new`, drops `t`, and renames `t_new` to `t` leaves no trace of the rename until a row is written
-under the new name. If the next load comes first, a new `t_new` displaces the loaded one, and `t` stands still, although
-the server's `t` has other rows by now. A table that is created anew for each load and copied into `t` differs: `t` has
-changes then.
+under the new name. If the next load comes first, a new `t_new` displaces the loaded one, and `t` has no more changes,
+although the server's `t` has other rows by now. If, instead, a table is created for each load and copied into `t`, then
+`t` has changes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pgoutput_etl.targets.plan import SKIPPED, Since, TableState
 
 @dataclass(frozen=True, slots=True)
 class SuspectedSwap:
-    """table: has had no change since the commit `since`. newcomer: the name of the tables that displaced each other
-    later. displaced: their number."""
+    """table: has not changed since the commit `since`. newcomer: the name of the tables that have displaced each other
+    since then. displaced: their number."""
 
     table: str
     newcomer: str
@@ -37,7 +37,7 @@ class SuspectedSwap:
 
 
 def suspected_swaps(states: Mapping[int, TableState]) -> tuple[SuspectedSwap, ...]:
-    """One per table that stands still, by name. states: after the last batch. Tables that are skipped don't count."""
+    """One per table that no longer changes, by name. states: after the last batch. Skipped tables don't count."""
     displaced: defaultdict[str, list[TableState]] = defaultdict(list)
     named = []
     for state in states.values():
@@ -57,12 +57,12 @@ def suspected_swaps(states: Mapping[int, TableState]) -> tuple[SuspectedSwap, ..
 
 
 def swap_remarks(states: Mapping[int, TableState]) -> dict[str, str]:
-    """By table, why others seem to be renamed to it."""
+    """By table, why other tables seem to have been renamed to it."""
     return {swap.table: str(swap) for swap in suspected_swaps(states)}
 
 
 def _swap(table: TableState, newcomer: TableState, displaced: Iterable[TableState]) -> SuspectedSwap | None:
-    """displaced: of the newcomer's name."""
+    """displaced: the tables with the newcomer's name."""
     since = _last_known(table)
     if since is None:
         return None
@@ -71,7 +71,7 @@ def _swap(table: TableState, newcomer: TableState, displaced: Iterable[TableStat
 
 
 def _last_known(state: TableState) -> int | None:
-    """The last commit at which the table is known to have been the server's: of its last change, or a snapshot's. None
+    """The last commit at which the table is known to have been the server's: that of its last change or snapshot. None
     in an older ledger."""
     since = state.complete_since
     lsns = [] if state.last_row is None else [state.last_row[0]]
@@ -80,8 +80,8 @@ def _last_known(state: TableState) -> int | None:
 
 
 def _is_named_after(newcomer: TableState, table: TableState) -> bool:
-    """True if the newcomer's name is the table's with an addition, and all columns of one are in the other, which may
-    have gained or lost some since. In another schema, which may be another tenant's, it is not."""
+    """True if the newcomer's name is the table's with an addition, in the same schema (another schema may belong to
+    another tenant), and all columns of one are in the other, because columns may have been added or dropped since."""
     one, other = ({column.name for column in state.relation.columns} for state in (newcomer, table))
     is_named = is_named_after((newcomer.schema, newcomer.table), (table.schema, table.table))
     return is_named and newcomer.schema == table.schema and (one <= other or other <= one)

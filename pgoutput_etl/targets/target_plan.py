@@ -1,7 +1,7 @@
-"""Plans a batch's tables before anything is written, and without Spark.
+"""Plans a batch's tables before anything is written, without Spark.
 
-The plan only needs statistics of the batch's rows, so the same code plans for blocks in Spark and, in tests, for
-thousands of random histories in memory.
+The plan only needs statistics of the batch's rows, so the same code also plans for thousands of random histories in
+memory, in tests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pgoutput_etl.types import UserTypes
 
 
 class BatchRows(Protocol):
-    """A batch's message rows after assembly, including rows that waited in earlier batches."""
+    """A batch's message rows after assembly, including rows that waited since earlier batches."""
 
     def statistics(self, request: StatisticsRequest) -> BatchStatistics: ...
 
@@ -40,7 +40,7 @@ class BatchRows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TargetPlan:
-    """statistics: of all rows, including those of held tables. cutoffs: by OID, of tables held by unreadable bytes."""
+    """statistics: of all rows, including those of held tables. cutoffs: by OID, for tables held by unreadable bytes."""
 
     statistics: BatchStatistics
     cutoffs: Mapping[int, Cutoff]
@@ -56,9 +56,9 @@ def plan_targets(
     path_of: Callable[[int], str],
 ) -> TargetPlan:
     """assembly: after the batch's files; the batch's last commit is recorded in it. states: after the previous batch.
-    ahead: by OID, the last commit LSN of tables that a snapshot brought past the beginning of the batch.
+    ahead: by OID, the last commit LSN of tables that a snapshot advanced beyond the beginning of the batch.
 
-    Raises ConfigError, RunError or SequenceError if the batch can't be applied.
+    Raises ConfigError, RunError, or SequenceError if the batch can't be applied.
     """
     history, user_types = assembly.relations, UserTypes.of(assembly.types.values(), config.types)
     versions = {oid: history.versions(oid) for oid in history.oids()}
@@ -80,7 +80,7 @@ def plan_targets(
 
 
 def settings_of(config: Config) -> str:
-    """The part of the configuration that affects a batch's rows, as JSON. A batch stores it at its beginning."""
+    """The part of the configuration that affects a batch's rows, as JSON. A batch stores it when it begins."""
     origins = config.source.origins
     masks = (mask for placed in config.rule_book.placed for mask in placed.rule.column_rules.values())
     settings = {
@@ -105,11 +105,11 @@ def names_of(history: RelationHistory, states: Mapping[int, TableState], oids: C
 def refuse_other_settings(
     settings: str | None, config: Config, tables: Iterable[Name], batch: int, may_skip: bool = True
 ) -> None:
-    """Raises RunError if this run would finish a batch under another configuration than it was begun with: its tables
-    would then not agree.
+    """Raises RunError if this run would finish a batch with another configuration than it began with, because its
+    tables would then disagree.
 
-    settings: of the run that began the batch; None, in an older ledger, refuses nothing. tables: all that it may write.
-    may_skip: the new configuration may skip tables, which are then held until they are rebuilt.
+    settings: those with which the batch began; None, in an older ledger, is always accepted. tables: all that it may
+    write. may_skip: allows the new configuration to skip tables, which are then held until they are rebuilt.
     """
     if settings is None:
         return
@@ -131,7 +131,7 @@ def refuse_other_settings(
         )
 
 
-# Settings of a rule that affect the Delta table's layout, or what is reported, but no row.
+# Settings of a rule that affect the Delta table's layout or what is reported, but no rows.
 _WITHOUT_EFFECT = {"cluster_by", "partition_by", "properties", "comment", "cdf", "on_missing_row"}
 
 _RULE = TypeAdapter(TableRule)

@@ -1,4 +1,4 @@
-"""A table's versions, one after the other: its configured key in each, and the declarations that they all need."""
+"""A table's successive versions: its configured key in each, and the declarations that they need."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Columns = tuple[RelationColumn, ...]
 def key_by_version(
     key: tuple[str, ...], chain: Sequence[Relation], declarations: Declarations
 ) -> dict[Columns, tuple[str, ...]]:
-    """The configured key's columns in each version. They may have been renamed before or after they were configured.
-    declarations: before the first step."""
+    """The configured key's columns in each version; they may have been renamed before or after they were configured.
+    declarations: as of the first step."""
     declarations = declarations.copy()
     steps = [_origins(old, new, declarations) for old, new in pairwise(chain)]
     named = [i for i, relation in enumerate(chain) if set(key) <= {column.name for column in relation.columns}]
     if not named:
-        return {relation.columns: key for relation in chain}  # table_shape refuses it
+        return {relation.columns: key for relation in chain}  # table_shape will reject it
     last = named[-1]
     names = [column.name for column in chain[last].columns]
     places: dict[int, list[int | None]] = {last: [names.index(name) for name in key]}
@@ -41,7 +41,7 @@ def key_by_version(
 
 
 def _origins(old: Relation, new: Relation, declarations: Declarations) -> tuple[int | None, ...]:
-    """By name where columns can't be identified: such a table is held, or a truncate has removed its rows."""
+    """Matches by name where columns can't be identified: the table is then held, or a truncate has removed its rows."""
     try:
         return lineage(old, new, declarations).origins
     except TableError:
@@ -50,8 +50,8 @@ def _origins(old: Relation, new: Relation, declarations: Declarations) -> tuple[
 
 
 def with_later_steps(error: TableError, chain: Sequence[Relation], declarations: Declarations) -> TableError:
-    """The error, with one list of declarations if several steps of the history need some. declarations: before the
-    history."""
+    """The error, with a single list of declarations if several steps of the history need some. declarations: as of
+    before the history."""
     choices = error.choices if isinstance(error, UndecidedError) else ()
     together = declarations.likeliest([relation.columns for relation in chain]) if choices else {}
     listed = f"{error}. The likeliest for all changes of this table: {declaration(together)}"

@@ -1,4 +1,4 @@
-"""Compares the settings that tables were written with to the configuration: stored rows don't change with it."""
+"""Compares the settings with which tables were written to the configuration, because stored rows don't follow it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from pgoutput_etl.schema.table_shape import TableColumn, table_columns
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.types import UserTypes
 
-_LISTED = 3  # tables in one error
+_LISTED = 3  # tables named in one error
 
 
 @dataclass(frozen=True, slots=True)
 class OtherSettings:
-    """state: of the table. reason: which settings it was written with, and which the configuration has."""
+    """state: of the table. reason: the settings with which it was written, and those configured."""
 
     state: TableState
     reason: str
 
 
 def refuse_other_settings_of_tables(found: Sequence[OtherSettings], config: Config) -> None:
-    """Raises ConfigError for all tables together. Its command builds those that the archive has all rows of, if there
-    are any, otherwise those that began with a snapshot."""
+    """Raises one ConfigError for all tables. Its command rebuilds the tables whose rows are all in the archive or, if
+    there are none, those that began with a snapshot."""
     if not found:
         return
     rebuilt = [other.state.full_name for other in found if other.state.snapshot is None]
@@ -46,7 +46,7 @@ def refuse_other_settings_of_tables(found: Sequence[OtherSettings], config: Conf
 
 
 def refuse_other_modes(states: Iterable[TableState], config: Config) -> None:
-    """For a run without changes, which plans no table. Raises ConfigError as the next batch's plan would."""
+    """For a run without changes, which plans no tables. Raises ConfigError as the next batch's plan would."""
     found = []
     for state in sorted(states, key=lambda state: state.oid):
         rule = config.rule_for(state.schema, state.table)
@@ -64,7 +64,7 @@ def _how(rebuilt: Sequence[str], loaded: Sequence[str]) -> str:
 
 
 def other_mode(state: TableState, mode: Mode, relation: Relation) -> str | None:
-    """Why the table can't be written in this mode."""
+    """Why the table can't be written in this mode, or None."""
     if state.mode is mode:
         return None
     return (
@@ -74,7 +74,7 @@ def other_mode(state: TableState, mode: Mode, relation: Relation) -> str | None:
 
 
 def other_masks(state: TableState, masks: Mapping[str, str]) -> str | None:
-    """Why stored values don't fit the configuration's masks, by column."""
+    """Why stored values don't match the configured masks, or None. masks: by column."""
     clear = {column.name for column in (*state.relation.columns, *state.retired)} - state.masks.keys()
     changed = changed_masks(state.masks, frozenset(clear), masks)
     if not changed:
@@ -83,8 +83,8 @@ def other_masks(state: TableState, masks: Mapping[str, str]) -> str | None:
 
 
 def other_types(state: TableState, user_types: UserTypes) -> str | None:
-    """Why stored values don't fit the configuration's `types`. Raises TableError if the archive itself has shown that a
-    type is no array."""
+    """Why stored values don't match the configured `types`, or None. Raises TableError if the archive itself has shown
+    that a type is not an array."""
     for column, stored in _stored(state, user_types):
         if column.type.stored_as == stored:
             continue

@@ -1,1 +1,1 @@
-"""Assigns fragments to transactions, and determines how each transaction ended."""
+"""Assigns fragments to transactions and determines how each transaction ended."""

@@ -1,12 +1,12 @@
-"""Assigns fragments to transactions, and decides the status of each transaction.
+"""Assigns fragments to transactions, and determines each transaction's status.
 
-Assembly handles only messages that cross files or fragments: stream segments, prepared transactions, and the fragment
-that is open where a file ends. The rows of an ordinary transaction within one file carry the data of its Begin, and a
-watermark per epoch tells which of them are resent. So the state grows with the number of files and open transactions,
-not with the number of messages.
+Assembly only handles messages that matter beyond one file or fragment: stream segments, prepared transactions, and the
+fragment that is open where a file ends. The rows of an ordinary transaction within one file carry the data of its
+Begin, and a watermark per epoch tells which of them are resent. The state therefore grows with the number of files and
+open transactions, not with the number of messages.
 
-A transaction is applied if its commit LSN is past every commit LSN before its epoch. The server sends commits in LSN
-order, so anything else was sent before.
+A transaction is applied if its commit LSN is higher than all commit LSNs before its epoch. The server sends commits in
+LSN order, so any other transaction was sent before.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ STATE_VERSION = 1
 class Assembly:
     """Consumes the summary and the control messages of each file, in order.
 
-    It also updates `relations` and `types`, because their validity depends on transactions, too.
+    It also updates `relations` and `types`, whose validity depends on transactions, too.
     """
 
     def __init__(self, relations: RelationHistory | None = None, state: dict[str, Any] | None = None) -> None:
         """state: the open transactions to continue with, in the form of `state`."""
         relations = RelationHistory() if relations is None else relations
         self._open = OpenTransactions(relations) if state is None else OpenTransactions.from_state(state, relations)
-        # The handlers add to these, too. outcomes: one for each sending of a transaction that has ended.
+        # The handlers add to these, too. outcomes: one per sending of a transaction that has ended.
         self.relations, self.outcomes = self._open.relations, self._open.outcomes
         self.unreadable_ranges, self.unknown_prepared = self._open.unreadable_ranges, self._open.unknown_prepared
         self.origins = Origins()  # the origins whose transactions are applied
@@ -72,10 +72,11 @@ class Assembly:
         self.last_commit_lsn = 0
         self.last_commit_ts: int | None = None  # microseconds since 2000-01-01 UTC
         self.watermarks: list[Watermark] = []
-        # The commit LSN from which no table can be trusted, because unreadable bytes may be about any, and the reason.
+        # The commit LSN from which no table can be trusted, because unreadable bytes may concern any table, and the
+        # reason.
         self.unreliable_from: tuple[int, str] | None = None
-        # Transactions that may be another server's, or may be in an earlier file: a range of xids per file, and single
-        # xids. Transactions that ran concurrently look the same.
+        # Transactions that may be another server's, or may be in an earlier file: a range of xids per file, and
+        # individual xids. Concurrent transactions look the same.
         self.overlaps: dict[int, tuple[int, int]] = {}
         self.overlapping_xids: set[int] = set()
         self._newest_xid: int | None = None
@@ -91,7 +92,7 @@ class Assembly:
         return bool(self.watermarks or self.overlaps or self.overlapping_xids)
 
     def open_outcomes(self) -> list[Outcome]:
-        """The transactions that wait for a later file."""
+        """The transactions that are waiting for a later file."""
         tail = self._open.tail
         waiting = [*self._open.streams.values(), *self._open.prepared.values()]
         if tail is not None and tail.kind is not OpenAtEndKind.SEGMENT:
@@ -103,7 +104,7 @@ class Assembly:
         return {xid: stream.fragments[-1] for xid, stream in self._open.streams.items()}
 
     def add_file(self, scan: FileScan, controls: Iterable[Control]) -> None:
-        """Adds the next file. Raises SequenceError if it can't follow the files before it."""
+        """Adds the next file. Raises SequenceError if it can't follow the previous files."""
         watermarks = self._add_epochs(scan)
         head_has_changes = scan.begins != FileBeginning.EITHER.value or scan.head_needs_owner
         self._open.file = FileState(
@@ -130,8 +131,8 @@ class Assembly:
             self._open.forget_streams((scan.file, HEAD))
 
     def add_unread_file(self, number: int, relations: frozenset[int] | None) -> None:
-        """Adds the next file, which is not read. It may have rows of these relations. If they are not known (None), it
-        may have rows of any, and parts of all open transactions."""
+        """Adds the next file without reading it. It may have rows of these relations or, if they are unknown (None),
+        rows of any relation and parts of all open transactions."""
         if relations is not None and not relations:
             return
         self._open.was_damaged = True
@@ -151,8 +152,8 @@ class Assembly:
         self._open.end_replaced_stream(xid)
 
     def replace_streams(self, ends: Iterable[tuple[int, FragmentId]]) -> None:
-        """Must be called after the last file. ends: xid and fragment of each ordinary transaction that ends in the file
-        in which it begins, in any order."""
+        """Call it after the last file. ends: xid and fragment of each ordinary transaction that begins and ends in the
+        same file, in any order."""
         begun = self.streams_begun()
         for xid, fragment in ends:
             if xid in begun and fragment > begun[xid]:
@@ -175,7 +176,7 @@ class Assembly:
         return before
 
     def _assign_head(self, scan: FileScan) -> None:
-        """Assigns the file's head to the transaction that the file before it left open."""
+        """Assigns the file's head to the transaction that the previous file left open."""
         tail, file = self._open.tail, self._open.file
         if tail is not None:
             file.owners[HEAD] = tail.transaction
@@ -203,7 +204,7 @@ class Assembly:
         tail.transaction.fragments.append((scan.file, HEAD))
 
     def _add_controls(self, scan: FileScan, controls: Iterable[Control]) -> None:
-        """Handles control messages and damage in the order of the file."""
+        """Handles control messages and damage, in file order."""
         damages = list(scan.damages)
         for row in sorted(controls, key=lambda r: r.ordinal):
             while damages and damages[0].ordinal <= row.ordinal:
@@ -244,7 +245,7 @@ class Assembly:
                 self._control_between_fragments(message, row)
 
     def _add_definitions(self, message: messages.Message, row: ControlRow, scope: int | None) -> None:
-        """A catalog Message."""
+        """Adds the definitions in a catalog Message."""
         if message.prefix != PREFIX:
             return
         file, xid = self._open.file, self._open.open_xid(row.fragment)
@@ -321,9 +322,9 @@ class Assembly:
         elif transaction.has_content:
             self._open.end(TransactionStatus.RESENT, transaction, lsn, time)
         else:
-            # The server streams a transaction without changes for the slot only if it is short of memory. So the
-            # transaction may never have been sent before, and nothing is missing. Without an LSN, no check looks for an
-            # earlier sending.
+            # If a transaction has no changes for the slot, the server streams it only when it is short of memory. The
+            # transaction may therefore never have been sent before, and nothing is missing. Without an LSN, no check
+            # searches for an earlier sending.
             self._open.end(TransactionStatus.RESENT, transaction)
 
     def _update_tail(self, scan: FileScan) -> None:
@@ -332,7 +333,7 @@ class Assembly:
         if tail is not None and sum(scan.messages.values()) != self._open.file.segment_start + 1:
             tail.transaction.has_content = True
         if last is not None and last.fragment == HEAD:
-            return  # the head continues in the next file, and the tail stays
+            return  # the head continues in the next file, and the tail is kept
         if last is None:
             self._open.cut_off_tail()
         elif last.kind == FragmentKind.TRANSACTION.value:
@@ -349,7 +350,7 @@ class Assembly:
             raise SequenceError(f"fragment {last.fragment} is open where the file ends, but nothing began it")
 
     def state(self) -> dict[str, Any]:
-        """The JSON that the next batch starts from. The ledger stores relations and types in tables of their own."""
+        """The JSON that the next batch starts from. The ledger stores relations and types in separate tables."""
         return {
             "version": STATE_VERSION,
             "last_commit_lsn": self.last_commit_lsn,
@@ -365,7 +366,7 @@ class Assembly:
         assembly = cls(relations, state)
         assembly.types = dict(types)
         assembly.last_commit_lsn = state["last_commit_lsn"]
-        assembly.last_commit_ts = state.get("last_commit_ts")  # absent from early ledgers
+        assembly.last_commit_ts = state.get("last_commit_ts")  # missing in early ledgers
         assembly._newest_xid = state["highest_xid"] or None
         if state["unreliable_from"] is not None:
             lsn, reason = state["unreliable_from"]
@@ -378,13 +379,13 @@ NOTHING_OPEN: dict[str, Any] = {"streams": [], "prepared": []}  # in the form of
 
 
 def open_scopes(state: Mapping[str, Any]) -> list[int]:
-    """The scopes of streamed transactions that have not ended. state: as returned by Assembly.state."""
+    """The scopes of streamed transactions that have not ended. state: returned by Assembly.state."""
     return [transaction["scope"] for transaction in (*state["streams"], *state["prepared"]) if transaction["scope"]]
 
 
 def open_messages(state: Mapping[str, Any]) -> set[Position]:
-    """The positions of catalog Messages of transactions that have not ended, of the last sending of each. state: as
-    returned by Assembly.state."""
+    """The positions of catalog Messages in the last sending of each transaction that has not ended. state: returned by
+    Assembly.state."""
     tail = () if state["tail"] is None else (state["tail"]["of"],)
     sending = {transaction["xid"] for transaction in (*state["streams"], *tail)}
     waiting = [transaction for transaction in state["prepared"] if transaction["xid"] not in sending]
@@ -393,11 +394,11 @@ def open_messages(state: Mapping[str, Any]) -> set[Position]:
 
 
 def _add_damage(transactions: OpenTransactions, scan: FileScan, damage: Damage) -> None:
-    """Marks the transactions that may lack a message, so that they are quarantined if they commit."""
+    """Marks transactions that may lack a message, so they are quarantined if they commit."""
     tail, last = transactions.tail, scan.open_fragment
     nothing_open = damage.fragment == NO_FRAGMENT or (damage.fragment == HEAD and tail is None)
     if damage.is_torn and (nothing_open or not damage.reaches(scan.size)):
-        return  # the server sends it again, which is checked where something was cut off
+        return  # the server sends it again, which is checked where a transaction was cut off
     ends_in = None if last is None else (last.fragment, last.kind)
     if damage.is_torn and ends_in == (damage.fragment, FragmentKind.TRANSACTION.value):
         return  # decided by the next file; the tail keeps the damage
@@ -418,7 +419,7 @@ def _damage_transaction(transactions: OpenTransactions, scan: FileScan, transact
     """Marks an ordinary transaction with the damage in its last fragment."""
     fragment = transaction.fragments[-1][1]
     _record_damages(transactions, scan, transaction, [damage for damage in scan.damages if damage.fragment == fragment])
-    if transaction.damage is None:  # an orphan: the damage is before it
+    if transaction.damage is None:  # an orphan: the damage precedes it
         transaction.damage = beginning_unreadable(scan.file)
 
 
@@ -433,7 +434,7 @@ def _end_damaged(transactions: OpenTransactions, scan: FileScan, fragment: OpenF
 
 
 def _end_orphans(transactions: OpenTransactions, scan: FileScan) -> None:
-    """Quarantines the orphans that nothing else accounts for."""
+    """Quarantines orphans that nothing else explains."""
     known = set(transactions.file.owners)
     known.update(ended.fragment for ended in scan.damaged)
     known.update(interrupted.fragment for interrupted in scan.interrupted)
@@ -445,7 +446,8 @@ def _end_orphans(transactions: OpenTransactions, scan: FileScan) -> None:
 
 
 def _end_orphan(transactions: OpenTransactions, scan: FileScan, fragment: int) -> None:
-    """Quarantines rows whose transaction is unreadable at both ends. It committed after the last commit before them."""
+    """Quarantines rows of a transaction that is unreadable at both ends. It committed after the last commit before
+    them."""
     before = min((damage.commit_lsn for damage in scan.damages), default=0)
     reason = f"file {scan.file}: neither end of the transaction can be read"
     transaction = OpenTransaction(None, [(scan.file, fragment)], damage=reason)
@@ -454,9 +456,9 @@ def _end_orphan(transactions: OpenTransactions, scan: FileScan, fragment: int) -
 
 
 def _end_interrupted(transactions: OpenTransactions, scan: FileScan, fragment: InterruptedFragment) -> None:
-    """Ends an ordinary transaction that another one cut off.
+    """Ends an ordinary transaction that was cut off by another one.
 
-    The server sends it again, whole, before any later commit. Otherwise bytes are missing: raises SequenceError.
+    The server must send it again, whole, before any later commit. Otherwise bytes are missing: raises SequenceError.
     """
     if fragment.fragment in scan.orphans:
         _end_orphan(transactions, scan, fragment.fragment)
@@ -488,7 +490,7 @@ def _record_damages(
 
 
 def _possible_relations(transactions: OpenTransactions, damage: Damage) -> frozenset[int] | None:
-    """The relations that the unreadable bytes may be about. None if they may be about any relation."""
+    """The relations that the unreadable bytes may concern; None if any."""
     if damage.oids is None:
         return None
     known = frozenset(damage.oids) & transactions.relations.oids()
@@ -496,5 +498,5 @@ def _possible_relations(transactions: OpenTransactions, damage: Damage) -> froze
 
 
 def _describe_damage(scan: FileScan, damage: Damage) -> str:
-    """Names the file by its number; `cutoff.with_paths` puts in the path."""
+    """Names the file by number; `cutoff.with_paths` inserts the path."""
     return f"file {scan.file}, offset {damage.offset}: {damage.reason}"

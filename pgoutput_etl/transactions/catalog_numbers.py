@@ -1,8 +1,8 @@
-"""The numbers of catalog Messages, which show copies, and Messages that the archive lacks.
+"""The numbers of catalog Messages, which reveal duplicates and missing Messages.
 
-Each Message carries a number of the server's sequence, and in `after` the numbers of the committed Messages that no
-committed one had in `after` yet. Rolled back transactions leave gaps in the numbers, so only `after` shows what is
-missing: a number that was committed, and is not in the archive.
+Each Message carries a number from a sequence on the server and, in `after`, the numbers of committed Messages that no
+committed Message had in `after` so far. Rolled-back transactions leave gaps in the numbers, so only `after` shows what
+is missing: a number that was committed but is not in the archive.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class CatalogNumber(NamedTuple):
-    """Of a Message at `position` (file, ordinal). subxid: of the subtransaction."""
+    """A Message at `position` (file, ordinal). subxid: its subtransaction."""
 
     number: int
     subxid: int
@@ -27,9 +27,9 @@ class CatalogNumber(NamedTuple):
 
 @dataclass(slots=True)
 class CatalogNumbers:
-    """last: the commit LSN and number of the last Message of a committed transaction. first: its number, of the first
-    one; earlier ones are from before the archive. expected: those that have not been in `after`. newest: as in
-    MessagePlace."""
+    """last: commit LSN and number of the last Message of a committed transaction. first: number of the first such
+    Message; lower numbers are from before the archive. expected: numbers that have not been in `after` yet. newest: as
+    in MessagePlace."""
 
     last: tuple[int, int] = (0, 0)
     first: int = 0
@@ -47,7 +47,7 @@ class CatalogNumbers:
         return {**asdict(self), "last": list(self.last), "expected": sorted(self.expected)}
 
     def follows(self, sent: CatalogNumber, commit_lsn: int) -> bool:
-        """Adds a Message of a committed transaction, in order. False if one before it is missing."""
+        """Adds a Message of a committed transaction, in order. Returns False if an earlier one is missing."""
         if (commit_lsn, sent.number) <= self.last:
             return True  # sent again
         self.last, self.first = (commit_lsn, sent.number), self.first or sent.number

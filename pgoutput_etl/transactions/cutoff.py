@@ -1,9 +1,9 @@
 """The commit after which a table must not be updated, because earlier bytes it may depend on are unreadable.
 
-A transaction with an unreadable part is not applied to any table. Nor are later commits to a table that it changed or
-may have changed, because a later row may depend on a missing one.
+A transaction with an unreadable part is not applied to any table. Later commits to a table that it changed or may have
+changed aren't applied either, because a later row may depend on a missing one.
 
-A run without new files reports again what earlier runs left in quarantine (`Leftovers`).
+A run without new files repeats what earlier runs left in quarantine (`Leftovers`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FILE = re.compile(r"\bfile (\d+)(?=[,:])")
 
 @dataclass(frozen=True, slots=True)
 class Cutoff:
-    """No commit at `lsn` or later may be applied to the table. reason: names files by number."""
+    """Commits at `lsn` and later must not be applied to the table. reason: names files by number."""
 
     lsn: int
     reason: str
@@ -44,7 +44,7 @@ def reason_of(outcome: Outcome) -> Reason:
 
 
 def with_paths(reason: str, path_of: Callable[[int], str]) -> Reason:
-    """Replaces file numbers, which is all that assembly knows, with paths."""
+    """Replaces file numbers, which are all that assembly knows, with paths."""
     return Reason(_FILE.sub(lambda match: path_of(int(match[1])), reason), kind_of(reason))
 
 
@@ -54,7 +54,7 @@ def commits_before(cutoffs: Mapping[int, Cutoff]) -> dict[int, CommitWindow]:
 
 
 def find_cutoffs(assembly: Assembly, statistics: BatchStatistics, tables: Iterable[int]) -> dict[int, Cutoff]:
-    """The cutoffs by relation OID. statistics: cover all rows. tables: the OIDs known from earlier batches.
+    """The cutoffs, by relation OID. statistics: of all rows. tables: the OIDs known from earlier batches.
 
     Also sets `assembly.unreliable_from`.
     """
@@ -66,8 +66,8 @@ def find_cutoffs(assembly: Assembly, statistics: BatchStatistics, tables: Iterab
 def cutoffs_by_relation(
     assembly: Assembly, quarantined_from: Mapping[int, int], changed: Iterable[int], tables: Iterable[int]
 ) -> dict[int, Cutoff]:
-    """Like `find_cutoffs`. quarantined_from: LSN of the first quarantined commit with rows of a relation. changed: the
-    relations that have rows."""
+    """Like `find_cutoffs`. quarantined_from: by relation, the LSN of the first quarantined commit with rows of it.
+    changed: the relations that have rows."""
     cutoffs: dict[int, Cutoff] = {}
     reasons = {outcome.commit_lsn: reason_of(outcome) for outcome in quarantined(assembly)}
     for oid, lsn in quarantined_from.items():
@@ -107,7 +107,7 @@ class Leftovers:
 
     @classmethod
     def of(cls, quarantine: Iterable[Mapping[str, Any]]) -> Leftovers:
-        """quarantine: rows of the ledger's table with a Reason, without those of held tables."""
+        """quarantine: rows of the ledger's table that have a Reason, without those of held tables."""
         rows = sorted(quarantine, key=lambda row: (row["file"], row["offset"] or 0))
         ranges = [row for row in rows if row["offset"] is not None]
         transactions = [row for row in ranges if kind_of(row["reason"]) is ReasonKind.TRANSACTION]

@@ -1,8 +1,8 @@
-"""The logical decoding Messages (pg_logical_emit_message) that are recorded in the ledger's table `messages`.
+"""The logical decoding Messages (pg_logical_emit_message), which are recorded in the ledger's table `messages`.
 
-A transactional Message counts if its transaction is committed, as a change does. Any other Message always counts. A
-Message is identified by its LSN (the end of its WAL record), prefix and content: the server sends it again when a
-receiver reconnects.
+A transactional Message counts if its transaction is committed, like a change. Any other Message always counts. A
+Message is identified by its LSN (the end of its WAL record), prefix, and content, because the server sends it again
+when a receiver reconnects.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def decoded(body: bytes, fragment: int, xid: int | None, scope: int | None) -> M
 
 
 def messages_that_count(rows: pa.RecordBatch, statuses: StatusLookup) -> pa.RecordBatch:
-    """The Messages in LOGICAL_SCHEMA; non-transactional ones possibly more than once. rows: rows of Messages only, with
-    the columns COUNTED_BY."""
+    """The Messages, as LOGICAL_SCHEMA; non-transactional ones possibly more than once. rows: only rows of Messages,
+    with the columns COUNTED_BY."""
     decided = statuses.decide(rows)
     messages: list[dict[str, Any]] = []
     for row, status, top_xid, commit_lsn, commit_ts, scope in zip(

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """accepted: the only origins that are applied, None for all. skipped: origins that are not applied. A transaction
-    without an origin is local, and always applied."""
+    """accepted: the only origins to apply; None for all. skipped: origins not to apply. A transaction without an origin
+    is local and always applied."""
 
     accepted: frozenset[str] | None = None
     skipped: frozenset[str] = frozenset()
@@ -27,8 +27,8 @@ class Origins:
         return name not in self.skipped and (self.accepted is None or name in self.accepted)
 
     def refused(self, names: pa.Array) -> pa.Array:
-        """A boolean per name; false for NULL."""
-        import pyarrow as pa  # not for the configuration's check, which takes less time than this import
+        """One boolean per name; false for NULL."""
+        import pyarrow as pa  # slower to import than checking the configuration takes
         import pyarrow.compute as pc
 
         refused = [name for name in pc.unique(names).to_pylist() if not self.accepts(name)]

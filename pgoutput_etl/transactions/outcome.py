@@ -19,7 +19,7 @@ FragmentId = tuple[int, int]  # (number of the file, number of the fragment with
 
 
 class TransactionStatus(Enum):
-    """The status of a transaction, or of one sending of it."""
+    """The status of a transaction, or of a single sending of it."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -38,7 +38,7 @@ ONCE_COMMITTED = [
 TRIMMED = "trimmed"  # the status of a ledger row that stands for transactions removed by retention
 
 # The account of bytes, by the status of their transaction. "applied" includes bytes of skipped tables and bytes outside
-# of transactions: nothing remains to be done with them.
+# transactions, with which nothing remains to be done.
 ACCOUNTS = {
     TransactionStatus.COMMITTED.value: "applied",
     TransactionStatus.OPEN.value: "waiting",

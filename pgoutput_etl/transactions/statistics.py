@@ -31,7 +31,7 @@ COUNTED_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class CommitWindow:
-    """Commit LSNs: after < lsn < before."""
+    """Commit LSNs with after < lsn < before."""
 
     after: int = -1
     before: int = 2**63 - 1
@@ -45,8 +45,8 @@ class CommitWindow:
 class StatisticsRequest:
     """The part of a batch to count, by relation OID.
 
-    held_from: the first commit LSN that is not applied but quarantined. windows: the commits that count; without a
-    window, all of them. versions: where each relation version begins to hold.
+    held_from: the first commit LSN that is quarantined rather than applied. windows: the commits to count; without a
+    window, all. versions: where each relation version begins.
     """
 
     held_from: Mapping[int, int] = field(default_factory=dict)
@@ -89,12 +89,12 @@ class RelationStatistics:
 
 @dataclass(slots=True)
 class BatchStatistics:
-    """Statistics of a batch, by relation OID unless said otherwise.
+    """Statistics of a batch, by relation OID unless stated otherwise.
 
     sizes: bytes by file and account. ended: number of ordinary transactions by status. relations: committed changes.
     block_sizes: bytes of tuples in blocks, including rows that are not committed. changed: relations with rows of any
-    status. quarantined_from: the first quarantined commit with rows of a relation. messages: number of logical
-    decoding Messages, TRANSACTIONAL (committed) and OTHERS. last_commit: LSN and time of the last ordinary commit.
+    status. quarantined_from: the first quarantined commit with rows of a relation. messages: number of logical decoding
+    Messages, TRANSACTIONAL (committed) and OTHERS. last_commit: LSN and time of the last ordinary commit.
     """
 
     request: StatisticsRequest = field(default_factory=StatisticsRequest)
@@ -110,7 +110,7 @@ class BatchStatistics:
     def add(
         self, kind: BlockKind, relation: int | None, rows: pa.RecordBatch, size: int, statuses: StatusLookup
     ) -> None:
-        """Adds one block. Bytes of waiting rows were accounted for by the batch that read them."""
+        """Adds one block. Bytes of waiting rows were counted in the batch that read them."""
         decided = statuses.decide(rows)
         if kind not in (BlockKind.WAITING, BlockKind.WAITING_LOGICAL):
             self._account(kind, relation, rows, decided)

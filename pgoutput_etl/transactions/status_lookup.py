@@ -1,8 +1,8 @@
 """The transaction status of message rows, looked up in bulk: the decisions of `Assembly` as arrays.
 
-A fragment with an outcome takes status and commit from it. Any other fragment is an ordinary transaction within its
-file, with the commit that its Begin announced: resent if that is not past the epoch's watermark, refused if the
-configuration refuses its origin. Rows of aborted subtransactions are aborted.
+A fragment with an outcome takes its status and commit from it. Any other fragment is an ordinary transaction within its
+file, with the commit that its Begin announced: it is resent if that commit isn't past the epoch's watermark, and
+refused if the configuration refuses its origin. Rows of aborted subtransactions are aborted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DECIDED_BY = ("file", "unit", "stretch", "xid", "commit_lsn", "commit_ts", "top_
 
 @dataclass(frozen=True, slots=True)
 class StatusColumns:
-    """By row: the status as an index into STATUSES, and the transaction's commit, top-level xid and scope or NULL."""
+    """Per row: the status as an index into STATUSES; the transaction's commit, top-level xid, and scope, or NULL."""
 
     status: npt.NDArray[np.uint8]
     commit_lsn: pa.Array
@@ -54,8 +54,9 @@ class StatusColumns:
 class StatusLookup:
     """Sent to Spark's workers with every task that reads rows.
 
-    fragments, epochs: sorted, each (file, number) packed into one integer. outcome_of, watermarks: parallel to these.
-    aborted: (outcome, xid of a subtransaction), packed and sorted. left_out: files that are not part of the batch.
+    fragments, epochs: sorted; each is (file, number) packed into one integer. outcome_of, watermarks: parallel to
+    these. aborted: (outcome, xid of a subtransaction), packed and sorted. left_out: files that are not part of the
+    batch.
     """
 
     fragments: Integers

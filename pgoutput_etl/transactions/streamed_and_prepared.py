@@ -1,14 +1,14 @@
-"""The state of transactions whose end has not been read yet, and what each message of streamed and prepared ones does.
+"""The state of transactions whose end has not been read, and the effects of messages about streamed and prepared ones.
 
 See "Logical Replication Message Formats" and "Logical Streaming Replication Protocol" in PostgreSQL's documentation.
 
-A server sends again whatever its client had not confirmed, so an archive may hold a transaction several times, the last
-time whole. One sending counts; the others end as `resent`:
+A server sends again whatever its client had not confirmed, so an archive may contain a transaction several times; the
+last time, it is whole. One sending counts; the others end as `resent`:
 
 - An ordinary transaction is resent if its commit LSN is not past its epoch's watermark: the last commit LSN of the
   files before. On executors, `status_lookup` applies the same rule.
-- A transaction that a new connection cut off is sent again from its start. Until then, no later commit may arrive.
-- A stream that began before a new connection is replaced by a new stream, or by an ordinary transaction.
+- A transaction that was cut off by a new connection is sent again from its start. Until then, no later commit may come.
+- A stream that began before a new connection is replaced by a new stream or by an ordinary transaction.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _FIELDS = {stored: name for name, stored in _STORED_NAMES.items()}
 @dataclass(slots=True)
 class OpenTransaction:
     """A transaction whose end has not been read. lsn: as announced by Begin or Begin Prepare. has_content: False if it
-    was streamed, and all of its segments were empty. catalog_numbers: of its Messages."""
+    was streamed with only empty segments. catalog_numbers: of its Messages."""
 
     xid: int | None
     fragments: list[FragmentId]
@@ -61,7 +61,7 @@ class OpenTransaction:
     lsn: int | None = None
     cut_off: bool = False  # within a segment
     damage: str | None = None  # the first unreadable part, and why it is unreadable
-    unreadable_relations: list[int] | None = field(default_factory=list)  # may be in the unreadable parts; None: any
+    unreadable_relations: list[int] | None = field(default_factory=list)  # possibly in the unreadable parts; None: any
     origin: str | None = None
     origin_lsn: int | None = None
     has_content: bool = True
@@ -75,12 +75,12 @@ class OpenTransaction:
         return cls(**{**values, "aborted_subxids": array(_XID, state.get("aborted_subxids", ()))})
 
     def to_state(self) -> dict[str, Any]:
-        """The transaction as JSON, under the names that the ledger stores."""
+        """The transaction as JSON, with the field names that the ledger stores."""
         values = {_STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
         return {**values, "aborted_subxids": list(self.aborted_subxids)}
 
     def catalog_messages(self) -> list[CatalogNumber]:
-        """Without those of aborted subtransactions."""
+        """The numbers of its catalog Messages, without those of aborted subtransactions."""
         aborted = {*self.aborted_subxids}
         return [sent for sent in self.catalog_numbers if sent.subxid not in aborted]
 
@@ -127,7 +127,7 @@ class OpenAtEndKind(Enum):
 
 @dataclass(slots=True)
 class OpenAtEnd:
-    """The fragment that is open between two files: of an ordinary, prepared or streamed transaction."""
+    """The fragment that is open between two files: part of an ordinary, prepared, or streamed transaction."""
 
     kind: OpenAtEndKind
     transaction: OpenTransaction
@@ -135,9 +135,9 @@ class OpenAtEnd:
 
 @dataclass(slots=True)
 class FileState:
-    """State that lasts for one file. segments, owners: transactions by fragment. segment_start: the ordinal of the last
-    Stream Start; -1 if the file begins inside a segment. roots: as in scan/partition_roots.py.
-    catalog_numbers: by fragment, of ordinary transactions that begin in the file."""
+    """State that lasts for one file. segments, owners: transactions by fragment. segment_start: ordinal of the last
+    Stream Start; -1 if the file begins inside a segment. roots: as in scan/partition_roots.py. catalog_numbers: by
+    fragment, for ordinary transactions that begin in the file."""
 
     number: int
     watermarks: list[int]  # by epoch
@@ -145,7 +145,7 @@ class FileState:
     segment_start: int = -1
     head_has_changes: bool = False
     segments: dict[int, OpenTransaction] = field(default_factory=dict)
-    owners: dict[int, OpenTransaction] = field(default_factory=dict)  # of segments, prepared transactions and the head
+    owners: dict[int, OpenTransaction] = field(default_factory=dict)  # of segments, prepared transactions, and the head
     orphans: list[int] = field(default_factory=list)
     roots: Mapping[int, int] = field(default_factory=dict)
     catalog_numbers: dict[int, list[CatalogNumber]] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class FileState:
 class OpenTransactions:
     """The open transactions of an archive, and the outcomes of those that have ended.
 
-    `to_state` is the part that the ledger stores.
+    `to_state` returns the part that the ledger stores.
     """
 
     relations: RelationHistory
@@ -168,10 +168,10 @@ class OpenTransactions:
     streams: dict[int, OpenTransaction] = field(default_factory=dict)  # by xid
     prepared: dict[int, OpenTransaction] = field(default_factory=dict)  # by xid
     tail: OpenAtEnd | None = None
-    # Cut off, so the server must send them again: the commit LSN of an ordinary transaction, gids of prepared ones.
+    # Cut off, so the server must send them again: the commit LSN of an ordinary transaction, and gids of prepared ones.
     cut_off_lsn: int | None = None
     cut_off_gids: set[str] = field(default_factory=set)
-    empty_prepared: set[str] = field(default_factory=set)  # gids of transactions prepared without anything to decode
+    empty_prepared: set[str] = field(default_factory=set)  # gids of prepared transactions that had nothing to decode
     was_damaged: bool = False  # a message that seems to be missing may be among unreadable bytes
     catalog_numbers: CatalogNumbers = field(default_factory=CatalogNumbers)
     outcomes: list[Outcome] = field(default_factory=list)
@@ -193,21 +193,22 @@ class OpenTransactions:
         self.outcomes.append(transaction.outcome(status, lsn, time))
 
     def check_catalog_numbers(self, sent: list[CatalogNumber], commit_lsn: int, xid: int | None) -> None:
-        """From a Message on before which others are missing, no definition is known. xid: as in Definitions.add."""
+        """If Messages are missing before one of these, no definition is known from there on. xid: as in
+        Definitions.add."""
         for number in sent:
             if not self.catalog_numbers.follows(number, commit_lsn):
                 file, ordinal = number.position
                 self.relations.definitions.lose((file, ordinal - 1), xid, commit_lsn)
 
     def _end_as_resent(self, transaction: OpenTransaction) -> None:
-        """The definitions under its xid are of the later sending."""
+        """Keeps the definitions under its xid, which belong to the later sending."""
         if transaction.scope is not None:
             self.relations.end(transaction.scope)
         self.outcomes.append(transaction.outcome(TransactionStatus.RESENT))
 
     def open_xid(self, fragment: int) -> int | None:
-        """The xid of the streamed or prepared transaction that has a fragment of the file. None for an ordinary one,
-        which is only sent once it is committed."""
+        """The xid of the streamed or prepared transaction to which a fragment of the file belongs. None for an ordinary
+        one, which is only sent once it is committed."""
         owner = self.file.owners.get(fragment)
         return None if owner is None or (owner.scope is None and owner.gid is None) else owner.xid
 
@@ -230,7 +231,7 @@ class OpenTransactions:
             self.tail = None
 
     def cut_off_tail(self) -> None:
-        """Ends the tail at a new connection: the server sends again whatever it had sent only in part."""
+        """Ends the tail at a new connection: the server sends everything again that it had sent only in part."""
         tail, self.tail = self.tail, None
         if tail is None:
             return
@@ -246,15 +247,16 @@ class OpenTransactions:
         self.end(TransactionStatus.RESENT, transaction)
 
     def forget_streams(self, before: FragmentId) -> None:
-        """Ends streams begun before a new connection: the server streams them from the start again, and never mentions
-        one that was rolled back meanwhile. After damage, a new connection is only a guess, so nothing is forgotten."""
+        """Ends streams that began before a new connection: the server streams them again from the start, and never
+        mentions those that were rolled back meanwhile. After damage, a new connection is only a guess, so nothing is
+        forgotten."""
         for xid, stream in list(self.streams.items()):
             is_tail = self.tail is not None and self.tail.transaction is stream
             if stream.fragments[0] < before and not is_tail and not self.was_damaged:
                 self.end(TransactionStatus.RESENT, self.streams.pop(xid))
 
     def check_sent_again(self, scan: FileScan) -> None:
-        """Raises SequenceError if the commits continue past the transaction that was cut off."""
+        """Raises SequenceError if commits continue past the transaction that was cut off."""
         commits = [epoch[0] for epoch in scan.epochs if epoch is not None]
         if scan.open_fragment is not None and scan.open_fragment.commit_lsn is not None:
             commits.append(scan.open_fragment.commit_lsn)
@@ -277,7 +279,7 @@ class OpenTransactions:
             stream = OpenTransaction(message.xid, [], scope=self.next_scope, damage=damage, has_content=False)
             self.next_scope += 1
             self.streams[message.xid] = stream
-            self.relations.definitions.end(message.xid, False, None)  # of an earlier sending
+            self.relations.definitions.end(message.xid, False, None)  # from an earlier sending
         elif stream is None:
             raise SequenceError(
                 f"message {row.ordinal}: Stream Start continues transaction {message.xid}, whose first segment is not "
@@ -291,8 +293,8 @@ class OpenTransactions:
         self.tail = OpenAtEnd(OpenAtEndKind.SEGMENT, stream)
 
     def stop_segment(self, ordinal: int | None = None) -> None:
-        """Also ends the tail if the segment's Stream Start is unreadable and the tail was open before it. ordinal: the
-        position of the Stream Stop; None if the segment has none."""
+        """Also ends the tail if the segment's Stream Start is unreadable and the tail was open before it. ordinal:
+        position of the Stream Stop; None if there is none."""
         tail = self.tail
         if tail is not None and ordinal != self.file.segment_start + 1:
             tail.transaction.has_content = True
@@ -303,7 +305,7 @@ class OpenTransactions:
         self.tail = None
 
     def commit_stream(self, message: messages.StreamCommit, row: ControlRow) -> OpenTransaction | None:
-        """The transaction to commit. None: it was sent before, or its beginning is unreadable."""
+        """The transaction to commit; None if it was sent before, or if its beginning is unreadable."""
         stream = self.streams.pop(message.xid, None)
         if stream is None:
             if not self.is_resent(row.epoch, message.commit_lsn) and not self.was_damaged:
@@ -316,7 +318,7 @@ class OpenTransactions:
         return stream
 
     def abort_streams(self, aborts: StreamAborts) -> None:
-        """Each abort drops the transaction, or the changes of one of its subtransactions.
+        """Each abort drops its transaction, or the changes of one of its subtransactions.
 
         PostgreSQL 18 also sends Stream Abort for transactions that it never streamed.
         """
@@ -347,17 +349,17 @@ class OpenTransactions:
 
     def begin_prepare(self, message: messages.BeginPrepare, row: ControlRow) -> None:
         streamed = self.streams.pop(message.xid, None)
-        if streamed is not None:  # after a new connection the server sends it in one piece
+        if streamed is not None:  # after a new connection, the server sends it in one piece
             self.end(TransactionStatus.RESENT, streamed)
-        self.relations.definitions.end(message.xid, False, None)  # of an earlier sending
+        self.relations.definitions.end(message.xid, False, None)  # from an earlier sending
         fragments = [(self.file.number, row.fragment)]
         transaction = OpenTransaction(message.xid, fragments, gid=message.gid, lsn=message.prepare_lsn)
         self.file.owners[row.fragment] = transaction
         self.tail = OpenAtEnd(OpenAtEndKind.PREPARED, transaction)
 
     def prepare(self, message: messages.Prepare, row: ControlRow) -> None:
-        """Without a Begin Prepare, the transaction is empty: PostgreSQL 18 sends a lone Prepare for one that has an xid
-        and nothing to decode, earlier versions for one that is rolled back while it is decoded."""
+        """If there was no Begin Prepare, the transaction is empty: PostgreSQL 18 sends a lone Prepare for one that has
+        an xid and nothing to decode, earlier versions for one that is rolled back while it is being decoded."""
         tail, file = self.tail, self.file
         begun = tail.transaction if tail is not None and tail.kind is OpenAtEndKind.PREPARED else None
         if row.fragment in file.orphans:
@@ -377,9 +379,9 @@ class OpenTransactions:
             )
 
     def commit_prepared(self, message: messages.CommitPrepared, row: ControlRow) -> OpenTransaction | None:
-        """The transaction to commit. None: its Prepare is not in the archive.
+        """The transaction to commit; None if its Prepare is not in the archive.
 
-        Before PostgreSQL 18 the server does not send empty transactions, so there is nothing to commit. A Prepare in a
+        Before PostgreSQL 18, the server doesn't send empty transactions, so there is nothing to commit. A Prepare in a
         missing file looks the same.
         """
         transaction = self._pop_prepared(message.xid, message.gid)
@@ -411,7 +413,7 @@ class OpenTransactions:
         return self.prepared.pop(xid)
 
     def _end_stream(self, stream: OpenTransaction, message: str, row: ControlRow) -> None:
-        """From Stream Commit or Stream Prepare on, the stream's Relation messages hold for all transactions."""
+        """From Stream Commit or Stream Prepare on, the stream's Relation messages apply to all transactions."""
         stream.check_not_cut_off(message, row)
         assert stream.scope is not None
         self.relations.promote(stream.scope, (self.file.number, row.ordinal))
@@ -441,9 +443,9 @@ class OpenTransactions:
             {transaction.xid: transaction for transaction in prepared if transaction.xid is not None},
             cut_off_lsn=state["cut_off_lsn"],
             cut_off_gids=set(state["cut_off_gids"]),
-            empty_prepared=set(state.get("empty_prepared", ())),  # absent from early ledgers
+            empty_prepared=set(state.get("empty_prepared", ())),  # missing in early ledgers
             was_damaged=state["was_damaged"],
-            catalog_numbers=CatalogNumbers.from_state(state.get("catalog_numbers")),  # absent, as above
+            catalog_numbers=CatalogNumbers.from_state(state.get("catalog_numbers")),  # missing in early ledgers, too
         )
         if state["tail"] is not None:
             kind = OpenAtEndKind(state["tail"]["kind"])
