@@ -1,1 +1,1 @@
-"""Message rows become typed change events: inserts, updates, deletes and key moves of one table."""
+"""Turns message rows of one table into typed change events: INSERTs, UPDATEs, DELETEs, and key moves."""

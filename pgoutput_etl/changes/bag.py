@@ -1,11 +1,11 @@
-"""The rows of a table without a key, and which of them an old tuple means.
+"""The rows of a table without a key, and which of them an old tuple refers to.
 
-An old tuple has all values of its row, so the newest row that equals it goes. But the server changes values without
-sending them: `ADD COLUMN … DEFAULT` and `ALTER COLUMN … TYPE … USING` change all rows. A value is therefore *stale* if
-its row is not newer than the last change of its column, or if it is a composite, and the old tuple has it with
-attributes that were added or dropped since. A row that differs from an old tuple only in stale values is meant by it,
-unless other rows may be meant as well. The difference is *proof* that the server has changed the column, and that other
-rows with stale values of it are wrong.
+An old tuple has all values of its row, so it removes the newest row that equals it. But the server changes values
+without sending them: `ADD COLUMN … DEFAULT` and `ALTER COLUMN … TYPE … USING` change all rows. A value is therefore
+*stale* if its row is not newer than the last change of its column, or if it is a composite and the old tuple has it
+with attributes that were added or dropped since. An old tuple also refers to a row that differs from it only in stale
+values, unless it may refer to other rows as well. The difference is *proof* that the server has changed the column, and
+that other rows with stale values of that column are wrong.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pgoutput_etl.schema.table_shape import NEVER, TableColumn
 from pgoutput_etl.types import ColumnType, Storage, is_user_type
 from pgoutput_etl.types.composites import may_become
 
-# One per column, equal for equal values: a text, or the representation of another value and of its text.
+# One item per column, equal for equal values: a text, or for other values their representation and text.
 Values = tuple[str | tuple[str, str], ...]
 
 T = TypeVar("T")
 
-_NO_TEXT = ()  # of a value that is no unrepresentable one; the text of a value that was never sent is None
+_NO_TEXT = ()  # for representable values; the text of a value that was never sent is None
 
 
 def value_of(value: object, texts: Mapping[str, str | None], name: str) -> str | tuple[str, str]:
-    """A column's value among `Values`. texts: those in `_pg_unrepresentable`, by column."""
+    """The column's item in `Values`. texts: those in `_pg_unrepresentable`, by column."""
     return value if isinstance(value, str) else (repr(value), repr(texts.get(name, _NO_TEXT)))
 
 
@@ -44,7 +44,7 @@ def _is_text(column_type: ColumnType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Taken(Generic[T]):
-    """proven: the LSN up to which rows have values that are proven wrong by this one; NEVER if it is equal."""
+    """proven: the LSN up to which this row proves other rows' values wrong; NEVER if the row equals the old tuple."""
 
     row: T
     proven: int
@@ -52,8 +52,8 @@ class Taken(Generic[T]):
 
 @dataclass(slots=True)
 class Bag(Generic[T]):
-    """changed_at: by column, the LSN of the first commit after it was changed, or NEVER. may_be_rows: the columns that
-    may be composites. equal: by their values, rows with their commits' LSNs."""
+    """changed_at: by column, the LSN of the first commit after its last change, or NEVER. may_be_rows: the columns that
+    may be composites. equal: rows with the LSNs of their commits, by values."""
 
     changed_at: Sequence[int]
     may_be_rows: Collection[int] = ()
@@ -63,8 +63,8 @@ class Bag(Generic[T]):
         self.equal.setdefault(values, []).append((lsn, row))
 
     def take(self, old: Values, lsn: int) -> Taken[T] | None:
-        """Removes and returns the newest row that an old tuple of a commit means; None if there is none, or if several
-        rows may be meant that differ."""
+        """Removes and returns the newest row to which a commit's old tuple refers; None if there is none, or if it may
+        refer to several rows that differ."""
         if self.equal.get(old):
             return Taken(self._remove(old, range(len(self.equal[old]))), NEVER)
         if not self.may_be_rows and all(lsn == NEVER for lsn in self.changed_at):
@@ -75,12 +75,12 @@ class Bag(Generic[T]):
             return None
         [(values, places)] = found
         differing = [n for n, (a, b) in enumerate(zip(old, values, strict=True)) if a != b]
-        # The commit that changed a type is unknown: rows of the commit that shows it have its new form.
+        # The commit that changed a type is unknown, but rows of the commit that reveals the change have the new form.
         proven = max(lsn - 1 if self._has_become(old, values, n) else self.changed_at[n] for n in differing)
         return Taken(self._remove(values, places), proven)
 
     def has_any_until(self, lsn: int) -> bool:
-        """True if a row is not newer than an LSN."""
+        """True if a row is not newer than `lsn`."""
         return any(own_lsn <= lsn for rows in self.equal.values() for own_lsn, _ in rows)
 
     def _meant(self, old: Values, values: Values) -> list[int]:

@@ -1,6 +1,6 @@
 """Drops events superseded by a later event of the same key, before they reach Spark.
 
-An event's meaning depends only on the events of its own key. An event with every column, or one that deletes the row,
+The effect of an event depends only on the events of its own key. An event that has every column, or deletes the row,
 supersedes all earlier ones. An event that leaves TOAST unchanged does not.
 """
 
@@ -25,7 +25,7 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 Integers = npt.NDArray[np.int64]
 
-# The most events, and the most bytes of events, that are compacted together.
+# Limits on the events, and their bytes, that are compacted together.
 _MAX_ROWS = 1 << 18
 
 _MAX_BYTES = 1 << 26
@@ -36,7 +36,7 @@ _BATCH_ROWS = 1 << 14
 def events_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape
 ) -> Iterator[pa.RecordBatch]:
-    """The typed events of a table's blocks, compacted a few hundred thousand events at a time."""
+    """The typed events of a table's blocks, compacted in groups of a few hundred thousand events."""
     pending: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in typed_events_of(blocks, statuses, window, shape):
@@ -98,12 +98,12 @@ def net_events_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) 
                 by_bucket.setdefault(number, []).extend(reader)
     while by_bucket:
         _, events = by_bucket.popitem()
-        events.sort(key=_first_position)  # each batch is in commit order; once sorted, all of them may be
+        events.sort(key=_first_position)  # each batch is in commit order; sorted, usually all of them are
         yield from _in_batches(_compacted(events, shape))
 
 
 def _ipc_stream(events: pa.RecordBatch) -> bytes:
-    """The stream is compressed because Spark copies each byte several times."""
+    """Compressed, because Spark copies each byte several times."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, events.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
         writer.write_batch(events)
@@ -129,7 +129,7 @@ def typed_events_of(
 
 
 def as_net(events: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
-    """The events in net_schema. events: no two have the same key."""
+    """The events as net_schema. events: no two may have the same key."""
     schema = shape.net_schema()
     deletes = pc.is_in(events.column("_op"), pa.array([DELETED, MOVED_OUT]))
     made = {"_delete": deletes, "_chain": complete_chains(events)}
@@ -138,7 +138,7 @@ def as_net(events: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
 
 
 def is_net_by_itself(shape: TableShape) -> bool:
-    """True if the last event of a key always supersedes the others, and keys can be compared by their columns."""
+    """True if a key's last event always supersedes the others, and the key columns determine which keys are equal."""
     types = [shape.columns[i].type for i in shape.key]
     is_comparable = not any(t.may_be_unrepresentable or not _is_plain(t.arrow) for t in types)
     return can_supersede(shape) and not shape.toast and shape.has_unique_key and is_comparable
@@ -153,14 +153,14 @@ def _compacted(batches: list[pa.RecordBatch], shape: TableShape) -> Iterator[pa.
 
 
 def can_supersede(shape: TableShape) -> bool:
-    """False if a row can carry values along to another key, because they may come from a superseded event."""
+    """False if a row can take values along to another key, because they may come from a superseded event."""
     return bool(shape.key) and not shape.moves_toast
 
 
 def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.RecordBatch, bool]:
-    """The events that are not superseded, and True if there is one event per key left, with every column.
+    """The events that are not superseded, and True if one event per key remains, with every column.
 
-    shape: has a key. Keeps all events if a key has a part that its type can't represent.
+    shape: must have a key. Keeps all events if a key has a part that its type can't represent.
     """
     key = key_codes(events, shape)
     if key is None:
@@ -178,7 +178,7 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
     count = len(order)
     number = np.arange(count)
     is_last = _are_last(key)
-    # The number of each key's last whole event, or -1.
+    # The position of each key's last whole event, or -1.
     group = np.concatenate(([0], np.cumsum(is_last[:-1]))) if count else np.zeros(0, np.int64)
     first_kept = np.full(group[-1] + 1 if count else 0, -1, np.int64)
     np.maximum.at(first_kept, group[is_whole], number[is_whole])
@@ -190,7 +190,7 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
 
 
 def _are_last(key: Integers) -> npt.NDArray[np.bool_]:
-    """True for the last of equal keys. key: in order."""
+    """True for the last of equal keys. key: sorted."""
     is_last = np.ones(len(key), np.bool_)
     is_last[:-1] = key[1:] != key[:-1]
     return is_last
@@ -205,8 +205,8 @@ def _leaves_toast(events: pa.RecordBatch, shape: TableShape) -> npt.NDArray[np.b
 
 
 def key_codes(events: pa.RecordBatch, shape: TableShape) -> Integers | None:
-    """A number per key, from 0 without gaps, the same for equal keys. None if the columns alone don't show which are
-    equal."""
+    """An integer per key, without gaps from 0, equal for equal keys. None if the key columns alone don't determine
+    which keys are equal."""
     codes: Integers | None = None
     for i in shape.key:
         column = events.column(f"c{i}")
@@ -221,18 +221,18 @@ def key_codes(events: pa.RecordBatch, shape: TableShape) -> Integers | None:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """True if each value equals only itself, in Arrow and in Spark."""
+    """True if each value equals only itself, both in Arrow and in Spark."""
     return not pa.types.is_nested(kind) and not pa.types.is_floating(kind)
 
 
 def _position(events: pa.RecordBatch) -> list[npt.NDArray[Any]]:
-    """The commit order, last part first; X before V of the same move."""
+    """The commit order, least significant part first; X comes before V of the same move."""
     step = pc.equal(events.column("_op"), MOVED_IN).to_numpy(zero_copy_only=False)
     return [step, *(events.column(name).to_numpy(zero_copy_only=False) for name in ("_ordinal", "_file", "_lsn"))]
 
 
 def _are_in_order(position: list[npt.NDArray[Any]]) -> bool:
-    """True if the events are already in commit order, as they usually are for ordinary transactions."""
+    """True if the events are already in commit order, as events of ordinary transactions usually are."""
     is_after, is_same = np.zeros(max(len(position[0]) - 1, 0), np.bool_), np.ones(1, np.bool_)
     for part in reversed(position):
         is_after = is_after | (is_same & (part[1:] > part[:-1]))

@@ -32,8 +32,8 @@ ROWS_PER_MESSAGE = 2
 
 
 def every_event(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
-    """Batches of shape.event_schema() from rows of events.ROW_SCHEMA, including truncates. A truncate has `_op` T,
-    position and transaction, and is NULL otherwise."""
+    """Batches of shape.event_schema() from rows of events.ROW_SCHEMA, including truncates. A truncate has `_op` T, its
+    position, and its transaction; other columns are NULL."""
     is_truncate = pc.equal(rows.column("tag"), TRUNCATED)
     if not pc.any(is_truncate).as_py():
         yield from event_batches(rows, shape)
@@ -68,8 +68,8 @@ def every_event_of(
 
 
 def old_keys(events: pa.RecordBatch, shape: TableShape) -> pa.Array:
-    """The old key of each event of type V: column names and PostgreSQL's texts, in the form of UNREPRESENTABLE. NULL
-    for other events."""
+    """The old key of each V event: column names and PostgreSQL's texts, in the form of UNREPRESENTABLE. NULL for other
+    events."""
     moved = pc.indices_nonzero(pc.equal(events.column("_op"), MOVED_IN))
     keys: list[list[dict[str, str | None]] | None] = [None] * events.num_rows
     unrepresentable = [
@@ -91,11 +91,11 @@ def sequence_numbers(events: pa.RecordBatch, shape: TableShape) -> pa.Array:
     """The values of `_pg_seq`: file number, message ordinal, and 1 for the INSERT of a bag's UPDATE.
 
     A snapshot's rows have a file number far below 0, because there may be more of them than a file has messages. Raises
-    TableError if a number does not fit into 64 bits.
+    TableError if a number doesn't fit into 64 bits.
     """
     files = events.column("_file").to_numpy(zero_copy_only=False)
     messages = events.column("_ordinal").to_numpy(zero_copy_only=False)
-    room = np.where(files < 0, -files, 1) * MESSAGES_PER_FILE  # up to the first number of file 0 or of the next file
+    room = np.where(files < 0, -files, 1) * MESSAGES_PER_FILE  # up to the first number of file 0, or of the next file
     if ((files >= _MAX_FILES) | (files < -_MAX_FILES)).any() or ((messages < 0) | (messages >= room)).any():
         raise TableError(
             f"mode append numbers the changes of {_MAX_FILES:,} files of up to {MESSAGES_PER_FILE:,} messages, and "

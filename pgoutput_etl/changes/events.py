@@ -1,6 +1,6 @@
 """Typed change events from the message rows of one table.
 
-An event is one change of one row:
+An event is a change of one row:
 
     I  inserted                                        all columns
     U  updated under the same key                      all columns, but for unchanged TOAST
@@ -8,10 +8,10 @@ An event is one change of one row:
     X  moved out: an update took its key away          the key
     V  moved in: the same update, under the new key    all columns, but for unchanged TOAST
 
-`events` builds Arrow columns with positional names, so that the names of a user's columns do not matter before the
-MERGE. Unchanged TOAST is filled from the old tuple if that has the value: under REPLICA IDENTITY FULL, and in key
-columns. Rows of a partition that is published through its root have the partition's replica identity: an old tuple of
-kind K may have all columns, and one of kind O only some. A bag (a table without a key) only has I and D.
+`events` builds Arrow columns with positional names, so the names of a user's columns don't matter until the MERGE.
+Unchanged TOAST is filled in from the old tuple if that has the value: under REPLICA IDENTITY FULL, and in key columns.
+Rows of a partition that is published through its root have the partition's replica identity: an old tuple of kind K may
+have all columns, and one of kind O only some. A bag (a table without a key) only has I and D.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from pgoutput_etl.types import ColumnType, LoadedColumn, ValueTextError, load_bi
 
 INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN = "I", "U", "D", "X", "V"
 
-# Stands for a tuple that could not be masked, followed by the reason. No tuple begins with it: it would have 65,535
+# Stands for a tuple that couldn't be masked; the reason follows. No tuple begins with it, as it would have 65,535
 # columns.
 WITHHELD = b"\xff\xff"
 
 MAX_SIZE = 2**30  # bytes of events in one batch
 
-# Java's heap for each byte of a row that a MERGE reads, joins, and writes. In a heap of 1 GiB, an UPDATE of another
-# column of a row of 33 MB passes, and that of one of 44 MB does not.
+# Java heap per byte of a row that a MERGE reads, joins, and writes. With a heap of 1 GiB, an UPDATE of another column
+# succeeds for a row of 33 MB, and fails for one of 44 MB.
 HEAP_PER_BYTE = 32
 
-# The columns of a message row that `events` reads, and the outcome of its transaction.
+# The columns of a message row that `events` reads, including the outcome of its transaction.
 ROW_SCHEMA = pa.schema(
     [
         *(MESSAGE_SCHEMA.field(name) for name in ("file", "ordinal", "offset", "tag", "old_kind", "old", "new")),
@@ -61,18 +61,18 @@ class _Unchanged:
 
 UNCHANGED = _Unchanged()
 
-Cell = bytes | None | _Unchanged  # a column in one event: bytes, NULL, or unchanged TOAST
+Cell = bytes | None | _Unchanged  # a column of an event: bytes, NULL, or unchanged TOAST
 
 _Row = list[Cell]
 
 
 class _Binary(bytes):
-    """A value in binary form. One tuple may have both forms: a type without a send function is sent as text."""
+    """A value in binary form. A tuple may mix both forms, because a type without a send function is sent as text."""
 
 
 @dataclass(slots=True)
 class _EventColumns:
-    """The events of one batch, by column, with values as sent by PostgreSQL."""
+    """The events of one batch, by column, with values as PostgreSQL sent them."""
 
     shape: TableShape
     source: list[int] = field(default_factory=list)  # index of the message row
@@ -99,7 +99,7 @@ class _EventColumns:
             values.append(None if from_key is None else from_key[i])
 
 
-# Per event, (column name, PostgreSQL's text) of unrepresentable values.
+# By event: (column name, PostgreSQL's text) of unrepresentable values.
 _Texts = list[list[tuple[str, str]] | None]
 
 
@@ -118,11 +118,12 @@ class _RowError(Exception):
 
 
 def events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
-    """Change events of `shape.event_schema()` from message rows (I, U and D) of the shape's relation.
+    """Change events of `shape.event_schema()` from message rows (I, U, and D) of the shape's relation, in the same
+    order.
 
-    rows: message rows in ROW_SCHEMA. commit_lsn, commit_ts and top_xid are from the transaction's outcome; scope is
-    NULL unless it was streamed. Events are in the order of the rows. Raises ArchiveError with file number, offset and
-    column, but no value, and OverflowError if the values are too large for one batch.
+    rows: message rows as ROW_SCHEMA. commit_lsn, commit_ts, and top_xid are from the transaction's outcome; scope is
+    NULL unless it was streamed. Raises ArchiveError, which names file number, offset, and column, but no value, and
+    OverflowError if the values are too large for one batch.
     """
     columns = {name: rows.column(name).to_pylist() for name in rows.schema.names}
     built = _EventColumns(shape)
@@ -152,18 +153,18 @@ def _checked_version(shape: TableShape, number: int | None) -> int:
 
 
 def _position(columns: Mapping[str, list[Any]], i: int) -> str:
-    """Names the file by the ledger's number. Callers that know the path replace it."""
+    """Names the file by the ledger's number; callers that know the path replace it."""
     return f"file {columns['file'][i]}, offset {columns['offset'][i]}"
 
 
 def too_long(row: pa.RecordBatch, shape: TableShape) -> ArchiveError:
-    """The error for a row that is too large even for a batch of its own."""
+    """The error for a row that is too large even for a separate batch."""
     where = _position(row.select(["file", "offset"]).to_pydict(), 0)
     return ArchiveError(f"{where}: {shape.relation.full_name}: expected values that take less than 1 GiB in a row")
 
 
 def refuse_too_large(rows: pa.RecordBatch, shape: TableShape) -> None:
-    """Raises ArchiveError for a row that would end the Java process that writes it, or one that updates it later."""
+    """Raises ArchiveError for a row that would kill the Java process that writes it or later updates it."""
     if shape.memory is None:
         return
     limit = shape.memory // HEAP_PER_BYTE
@@ -174,7 +175,7 @@ def refuse_too_large(rows: pa.RecordBatch, shape: TableShape) -> None:
             row = rows.slice(pc.index(sizes, largest).as_py(), 1)
             try:
                 cells = _cells(row.column(name)[0].as_py(), shape)
-            except (_RowError, ArchiveError):  # `events` says why
+            except (_RowError, ArchiveError):  # `events` reports it
                 return
             size, column = max((len(cell) if isinstance(cell, bytes) else 0, i) for i, cell in enumerate(cells))
             [lsn] = row.column("commit_lsn").to_pylist()
@@ -186,7 +187,7 @@ def refuse_too_large(rows: pa.RecordBatch, shape: TableShape) -> None:
 
 
 def memory_for(size: int) -> str:
-    """What to do about a row of so many bytes."""
+    """How to get enough memory for a row of this size in bytes."""
     return (
         f"Give Java {size * HEAP_PER_BYTE // 2**30 + 1}g (spark.executor.memory; without a cluster, "
         "spark.driver.memory), and rebuild the table"
@@ -249,7 +250,7 @@ def _add_bag_events(
     built: _EventColumns, source: int, tag: str, old_kind: str | None, old_row: _Row | None, row: _Row | None
 ) -> None:
     if tag == "U" and old_row is None:
-        # The server refuses such an UPDATE unless the table has a replica identity.
+        # The server rejects such an UPDATE unless the table has a replica identity.
         text = f"an UPDATE without an old tuple in a table without a key: its key is never sent. {_PARTITION}"
         raise _RowError(text, ReasonKind.ON_SERVER)
     retired: _Row = [None] * (len(built.shape.columns) - len(built.shape.relation.columns))
@@ -271,7 +272,7 @@ def _key(row: _Row, shape: TableShape, old_kind: str | None = None) -> list[byte
         if isinstance(cell, _Unchanged):
             text = f"column {shape.columns[i].name!r} of the key is unchanged TOAST, and no old tuple has it"
             raise _RowError(text, ReasonKind.ON_SERVER)
-        if cell is None and old_kind == "K":  # never in a table's own replica identity
+        if cell is None and old_kind == "K":  # never happens with a table's own replica identity
             raise _RowError(f"an old tuple that lacks column {shape.columns[i].name!r} of the key. {_PARTITION}")
         if cell is None:
             raise _RowError(f"column {shape.columns[i].name!r} of the configured key is NULL")
@@ -330,7 +331,7 @@ def _load(column_type: ColumnType, cells: list[bytes | None]) -> LoadedColumn:
         return load_text(column_type, cells)
     if all(is_binary or cell is None for is_binary, cell in zip(are_binary, cells, strict=True)):
         return load_binary(column_type, cells)
-    # The slot was started both with `binary` and without it.
+    # The slot was started both with and without `binary`.
     texts = load_text(column_type, [None if isinstance(cell, _Binary) else cell for cell in cells])
     binary = load_binary(column_type, [cell if isinstance(cell, _Binary) else None for cell in cells])
     indices = [i + len(cells) * is_binary for i, is_binary in enumerate(are_binary)]

@@ -1,8 +1,9 @@
 """The compiled twin of `events`: the same batches, without an object per row or value.
 
-First each row becomes one or two events as numbers: the tuple of the event, the tuple that fills its unchanged columns,
-and whether it has the whole row or the key only. Then each column is loaded at once (types/kernels). Cases that this
-does not cover, and all errors, are left to `events`, so that both refuse the same rows with the same messages.
+First, each row becomes one or two events in the form of numbers: the tuple of the event, the tuple that fills in its
+unchanged columns, and whether it has the whole row or only the key. Then each column is loaded at once (types/kernels).
+Cases that this doesn't cover, and all errors, are left to `events`, so both reject the same rows with the same
+messages.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pgoutput_etl.timestamps import POSTGRES_EPOCH_MICROSECONDS
 from pgoutput_etl.types import LoadedColumn, ValueTextError
 from pgoutput_etl.types.kernels.dispatch import BINARY, Numbers, UnsureError, load_cells
 
-# Rows per batch: as many as fit into the processor's caches.
+# Rows per batch that fit into the processor's caches.
 BATCH_ROWS = 8192
 
 _I, _U, _D, _X, _V = (np.uint8(ord(op)) for op in (INSERTED, UPDATED, DELETED, MOVED_OUT, MOVED_IN))
@@ -50,7 +51,7 @@ _1 = np.uint64(1)
 
 
 def event_batches(rows: pa.RecordBatch, shape: TableShape) -> Iterator[pa.RecordBatch]:
-    """Like `events`, but in several batches. Some values are much longer as text than in binary, so batches may be
+    """Like `events`, but in several batches. Some values are much longer as text than in binary form, so batches may be
     halved."""
     refuse_too_large(rows, shape)
     if not jit.AVAILABLE:
@@ -97,7 +98,7 @@ def _compiled_events(rows: pa.RecordBatch, shape: TableShape) -> pa.RecordBatch:
 
 
 def check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
-    """Raises UnsureError unless every row is under a version that has the shape's columns."""
+    """Raises UnsureError unless every row's version has the shape's columns."""
     for name in ("file", "ordinal"):
         if rows.column(name).null_count:
             raise UnsureError
@@ -113,7 +114,7 @@ def check_versions(rows: pa.RecordBatch, shape: TableShape) -> None:
 
 
 def versions_in_force(rows: pa.RecordBatch, versions: RelationVersions) -> Numbers:
-    """versions.at for each row, -1 for None."""
+    """versions.at for each row; -1 for None."""
     scopes = rows.column("scope").fill_null(NO_SCOPE).to_numpy(zero_copy_only=False)
     return numbers_in_force(_numbers(rows, "file"), _numbers(rows, "ordinal"), scopes, versions.holds_from)
 
@@ -127,9 +128,9 @@ def _numbers(rows: pa.RecordBatch, name: str) -> Numbers:
 class _EventRows:
     """Events as parallel arrays.
 
-    is_plain: each event is its row's complete new tuple. source: the index of its row. base: the index of its tuple.
-    fill: the index of the tuple that fills unchanged columns if it has them, -1 for none. only_key: the event has only
-    the key. before: the tuple with the old key of a moved row, -1 for none.
+    is_plain: each event is its row's complete new tuple. source: index of its row. base: index of its tuple. fill:
+    index of the tuple that fills in its unchanged columns, if it has them; -1 for none. only_key: the event only has
+    the key. before: the tuple with the old key of a moved row; -1 for none.
     """
 
     is_plain: bool
@@ -162,7 +163,7 @@ def _events_of_new(rows: pa.RecordBatch, shape: TableShape) -> _EventRows:
 def _events_of_new_and_old(
     rows: pa.RecordBatch, shape: TableShape, tuples: SplitTuples, new: RawTuples, old: RawTuples
 ) -> _EventRows:
-    """tuples: new tuples, then old tuples."""
+    """tuples: new tuples followed by old tuples."""
     count = rows.num_rows
     tags, old_kinds = _letters(rows.column("tag")), _letters(rows.column("old_kind"))
     op, only_key = (np.empty(2 * count, np.uint8) for _ in range(2))
@@ -183,9 +184,9 @@ def _write_events(
     data: Any, at: Any, size: Any, new: Any, old: Any, tags: Any, old_kinds: Any, key: Any,
     has_whole_keys: bool, source: Any, op: Any, base: Any, fill: Any, only_key: Any, before: Any,
 ) -> int:  # fmt: skip
-    """Writes the events of all rows. Returns their number, -1 for a row that is not covered.
+    """Writes the events of all rows. Returns their number, or -1 if a row is not covered.
 
-    A moved row becomes two events: X of the old tuple, then V of the new one. So does an UPDATE in a bag: D and I.
+    A moved row becomes two events: X from the old tuple, then V from the new one. So does an UPDATE in a bag: D and I.
     """
     count = new.shape[0]
     made = 0
@@ -223,7 +224,8 @@ def _write_events(
 
 @jit.compiled
 def _key_moves(data: Any, at: Any, size: Any, new: Any, old: Any, key: Any) -> int:
-    """1 if the keys of a row's new and old tuple differ, -1 if a key column is unchanged TOAST that nothing fills."""
+    """1 if the keys in a row's new and old tuple differ; -1 if a key column is unchanged TOAST that nothing fills
+    in."""
     moves = 0
     for k in range(key.shape[0]):
         c = key[k]
@@ -248,8 +250,8 @@ def _key_moves(data: Any, at: Any, size: Any, new: Any, old: Any, key: Any) -> i
 def _choose(
     size: Any, base: Any, fill: Any, only_key: Any, is_key: Any, chosen: Any, unchanged: Any
 ) -> int:  # fmt: skip
-    """Writes, for one column, the tuple with each event's value, and whether it is unchanged. Returns the number of
-    unchanged ones."""
+    """Writes, for one column, the tuple with each event's value and whether the value is unchanged. Returns the number
+    of unchanged values."""
     count = 0
     for i in range(base.shape[0]):
         t = base[i]
@@ -271,7 +273,7 @@ _Texts = dict[int, list[tuple[str, str]]]  # by event: column name and text
 
 @dataclass(slots=True)
 class _Columns:
-    """The columns of events, and the texts of unrepresentable values in rows and in old keys."""
+    """The columns of events, and the texts of unrepresentable values in rows and old keys."""
 
     shape: TableShape
     tuples: SplitTuples
@@ -285,7 +287,7 @@ class _Columns:
         for i, column in enumerate(self.shape.columns):
             if column.retired:
                 columns[f"c{i}"] = pa.nulls(len(self.made), column.type.arrow)
-                # An existing row keeps its value; a new row has none, and an event with only a key has no values.
+                # An existing row keeps its value; a new row has none, and an event with only a key has no other values.
                 unchanged = (self.made.op == _U) | (self.made.op == _V)
             else:
                 chosen, unchanged = self._choose(i)

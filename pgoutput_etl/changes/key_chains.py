@@ -1,13 +1,13 @@
-"""Chains: the changes of one key, one after the other, as far as later ones stand for earlier ones.
+"""Chains: the changes of one key, in order, when later ones supersede earlier ones.
 
-A change presumes something about its key. An UPDATE or DELETE presumes that there is a row, an UPDATE that moves a row
-to another key that there is none under the new key. A change that follows another one of its key either agrees with it
-or proves that rows or changes are missing; the first change of a chain can only be compared with the target's rows. So
-a chain is its first change, with the number of contradictions within it.
+A change assumes something about its key. An UPDATE or DELETE assumes that there is a row; an UPDATE that moves a row to
+another key assumes that there is none under the new key. A change that follows another one of its key either agrees
+with it or proves that rows or changes are missing; the first change of a chain can only be compared with the target's
+rows. A chain is therefore its first change plus the number of contradictions within it.
 
-An INSERT presumes nothing: a DELETE may be left out of a publication, and a row filter turns UPDATEs into INSERTs. Only
-a transaction that inserts a key after having written a row under it proves that keys are not unique. If the
-configuration has named that key, it is none, and the table is held.
+An INSERT assumes nothing: a publication may omit DELETEs, and a row filter turns UPDATEs into INSERTs. But a
+transaction that inserts a key after it has written a row with that key proves that keys are not unique. If the
+configuration names this key, it isn't one, and the table is held.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pgoutput_etl.schema.table_shape import CHAIN, CHAIN_NUMBERS, TableShape
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# The operations of changes that presume a row under their key, and of changes after which there is none.
+# Operations that assume a row under their key, and operations after which there is none.
 PRESUMING, ENDING = (UPDATED, DELETED, MOVED_OUT), (DELETED, MOVED_OUT)
 
 
@@ -43,16 +43,16 @@ def not_unique(shape: TableShape, xid: int | str, lsn: str) -> str:
 def with_chains(
     events: pa.RecordBatch, order: Integers, key: Integers, kept: Flags, shape: TableShape
 ) -> pa.RecordBatch:
-    """The events with the chains of those that are kept. order: by key, then in commit order. key, kept: in this order.
-    A key's first kept event stands for those before it, none of which is kept. Raises TableError if the configured key
-    is not unique."""
+    """The kept events, with their chains. order: sorts events by key, then in commit order. key, kept: in this order. A
+    key's first kept event stands for those before it, none of which is kept. Raises TableError if the configured key
+    isn't unique."""
     is_same = np.zeros(len(order), np.bool_)
     is_same[1:] = key[1:] == key[:-1]
     starts = np.flatnonzero(~is_same)
     group = np.cumsum(~is_same) - 1
     firsts = np.full(len(starts), -1, np.int64)
     at = np.flatnonzero(kept)[::-1]
-    firsts[group[at]] = at  # the last assignment stays
+    firsts[group[at]] = at  # the last assignment wins
     chains = _Chains.of(events, order)
     missing, taken, is_twice = chains.contradictions(is_same)
     if is_twice.any() and not shape.has_unique_key:
@@ -69,7 +69,7 @@ def with_chains(
 
 
 def complete_chains(events: pa.RecordBatch) -> pa.Array:
-    """The chain of each event, also of one that stands only for itself."""
+    """The chain of each event, including events that stand only for themselves."""
     chain = events.column("_chain")
     own = {"op": "_op", "lsn": "_lsn", "xid": "_xid"}
     zeros = pa.repeat(pa.scalar(0, pa.int64()), events.num_rows)
@@ -82,7 +82,7 @@ def complete_chains(events: pa.RecordBatch) -> pa.Array:
 
 
 class _Chains:
-    """Chains in the order of keys. op, ended: the first change's letter, and whether the last change ends the row.
+    """Chains, in the order of keys. op, ended: the first change's letter, and whether the last change ends the row.
     numbers: by field of CHAIN; last: commit LSN and xid of the last change."""
 
     def __init__(self, op: Any, ended: Flags, numbers: dict[str, Integers], last: tuple[Integers, Integers]) -> None:
@@ -105,8 +105,9 @@ class _Chains:
         return cls(op, np.isin(last, _letters(ENDING)), numbers, (lsn, xid))
 
     def contradictions(self, is_same: Flags) -> tuple[Flags, Flags, Flags]:
-        """Chains that presume a row that the one before has ended, and those that give a row the key of another row, by
-        a move or by an INSERT in the same transaction. is_same: a chain has the key of the one before."""
+        """Flags of chains that assume a row which the previous one has ended, and of chains that give a row the key of
+        another row, by a move or by an INSERT in the same transaction. is_same: the chain has the same key as the
+        previous one."""
         was_ended, (was_lsn, was_xid) = np.roll(self.ended, 1), (np.roll(numbers, 1) for numbers in self.last)
         is_together = (self.numbers["lsn"] == was_lsn) & (self.numbers["xid"] == was_xid)
         is_together &= was_xid >= 0  # a snapshot's row has no xid
@@ -116,7 +117,7 @@ class _Chains:
     def absorbed(
         self, events: pa.RecordBatch, order: Integers, starts: Integers, firsts: Integers, groups: Integers, bad: Flags
     ) -> pa.RecordBatch:
-        """The events, those at `firsts` with a chain that begins at `starts`. groups: of these chains in `totals`."""
+        """The events; those at `firsts` get the chain that begins at `starts`. groups: of these chains in `totals`."""
         numbers = {name: self.numbers[name][starts] for name in ("lsn", "xid")}
         numbers |= {name: total[groups] for name, total in self.totals.items()}
         numbers |= {name: np.zeros(len(starts), np.int64) for name in ("bad_lsn", "bad_xid")}
@@ -136,7 +137,7 @@ class _Chains:
         return events.set_column(column, events.schema.field(column), chains)
 
     def _first_bad(self, start: int, end: int, bad: Flags) -> tuple[int, int]:
-        """Commit LSN and xid of the first contradiction among the chains from `start` to `end`, both included."""
+        """Commit LSN and xid of the first contradiction among the chains from `start` through `end`."""
         found = []
         for n in range(start, end + 1):
             if self.numbers["missing"][n] + self.numbers["doubled"][n]:

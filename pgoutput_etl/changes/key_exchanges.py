@@ -1,13 +1,13 @@
-"""Puts the changes of a transaction in an order in which no row takes a key that another row still has.
+"""Reorders the changes of a transaction so that no row takes a key that another row still has.
 
 A deferrable key is unique at each commit, but not within a transaction: `UPDATE t SET pos = pos + 1` moves a row to a
-key before the key's row leaves it. Then the last change of a key says nothing about the key's row. Only a configured
-key of a table with REPLICA IDENTITY FULL can be deferrable, because PostgreSQL accepts no such index as an identity.
-So each old tuple is a whole row, which tells the holders of a key apart.
+key before that key's row leaves it. The last change of a key then says nothing about the key's row. Only a configured
+key of a table with REPLICA IDENTITY FULL can be deferrable, because PostgreSQL accepts no such index as an identity. So
+each old tuple is a whole row, which tells the holders of a key apart.
 
-A transaction with such a key is replaced by its net changes: one for each row, from its first old tuple to its last new
-one. Rows that leave a key come before the row that takes it. Of rows that exchange their keys in a circle, one is
-deleted first and inserted last.
+A transaction with such a key is replaced by its net changes: one per row, from its first old tuple to its last new one.
+Rows that leave a key come before the row that takes it. If rows exchange their keys in a circle, one of them is deleted
+first and inserted last.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from pgoutput_etl.schema.table_shape import TableShape
 
 Integers = npt.NDArray[np.int64]
 
-# A change of one key. transaction: its commit LSN. step: 0 for the old key of a moved row, 1 for the new one, 2 for any
-# other change. before, after: hashes of the row under the key; 0 if the change begins or ends the row there.
+# A use of a key by a change. transaction: its commit LSN. step: 0 for the old key of a moved row, 1 for the new one, 2
+# for any other change. before, after: hashes of the row under the key; 0 if the change begins or ends the row there.
 KEY_USES = pa.schema(
     [(name, pa.int64()) for name in ("key", "transaction", "file", "ordinal", "step", "before", "after")]
 )
@@ -64,10 +64,10 @@ def _uses(rows: pa.RecordBatch, hashes: RowHashes, transaction: Integers) -> pa.
 
 
 def exchanging(uses: pa.RecordBatch, keeps_changes: bool) -> Integers:
-    """The transactions in which several rows may have a key at the same time. uses: all of their keys.
+    """The transactions in which several rows may have the same key at once. uses: all uses of their keys.
 
-    A row that takes a key and leaves it again may pass another row, which has the key all the time, without a change.
-    keeps_changes: not if it only inserts and deletes that row, because every change is to be kept.
+    A row that takes a key and leaves it again may pass another row that has the key all the time, without a change of
+    its own. keeps_changes: ignores rows that are merely inserted and deleted, because every change is to be kept.
     """
     columns = {name: uses.column(name).to_numpy() for name in uses.schema.names}
     if not len(columns["key"]):
@@ -88,8 +88,8 @@ def exchanging(uses: pa.RecordBatch, keeps_changes: bool) -> Integers:
 
 
 def without_exchanges(rows: pa.RecordBatch, shape: TableShape, keeps_changes: bool = False) -> pa.RecordBatch:
-    """Message rows with the same effect, in commit order if any had to be replaced. rows: all of their transactions, in
-    the shape's span; a TRUNCATE divides a transaction. keeps_changes: as in `exchanging`."""
+    """Message rows with the same effect, in commit order if any had to be replaced. rows: all rows of their
+    transactions within the shape's span; a TRUNCATE splits a transaction. keeps_changes: as in `exchanging`."""
     if not shape.may_exchange_keys or rows.num_rows < 2:
         return rows
     hashes = RowHashes.of(rows, shape)
@@ -111,8 +111,8 @@ def without_exchanges(rows: pa.RecordBatch, shape: TableShape, keeps_changes: bo
 
 
 def _are_readable(hashes: RowHashes) -> bool:
-    """False if a change names no row, or names it by less than all columns: as a leaf partition with another identity
-    than its root does."""
+    """False if a change identifies no row, or identifies it by fewer than all columns, as in a leaf partition whose
+    identity differs from its root's."""
     return bool(((hashes.old_key | hashes.new_key) != 0).all() and (hashes.before != UNKNOWN).all())
 
 
@@ -132,8 +132,8 @@ def _replaced(rows: pa.RecordBatch, hashes: RowHashes, parts: Iterable[Integers]
 
 @dataclass(slots=True, eq=False)
 class _MovingRow:
-    """A row within a transaction. first, last: indices of its changes. first_key: at the transaction's beginning, key:
-    now; 0 if there is no row. state: the hash of its values."""
+    """A row within a transaction. first, last: indices of its changes. first_key: its key when the transaction began;
+    key: its current key; 0 if the row doesn't exist. state: hash of its values."""
 
     first: int
     first_key: int
@@ -144,13 +144,13 @@ class _MovingRow:
 
 @dataclass(slots=True)
 class _Holders:
-    """The rows of a transaction by the key that they have now. initial: keys whose first row is known."""
+    """The rows of a transaction, by their current key. initial: keys whose first row is known."""
 
     by_key: dict[int, list[_MovingRow]] = field(default_factory=dict)
     initial: set[int] = field(default_factory=set)
 
     def leave(self, key: int, state: int, change: int) -> _MovingRow:
-        """The row that an old tuple names."""
+        """Returns the row that an old tuple identifies, and removes it from the key."""
         rows = self.by_key.get(key, [])
         same = [row for row in rows if row.state == state]
         if not same and key in self.initial:
@@ -191,7 +191,7 @@ def _serial(changes: list[dict[str, Any]], hashes: RowHashes) -> list[dict[str, 
 
 
 def _in_order(rows: list[_MovingRow]) -> tuple[list[_MovingRow], list[_MovingRow]]:
-    """Rows after those that leave the keys they take, and one row of each circle."""
+    """Sorts rows after those that leave the keys they take; also returns one row of each circle."""
     leaving = {row.first_key: row for row in rows}
     in_order: list[_MovingRow] = []
     broken: list[_MovingRow] = []
@@ -210,7 +210,7 @@ def _in_order(rows: list[_MovingRow]) -> tuple[list[_MovingRow], list[_MovingRow
 
 
 def _net(changes: list[dict[str, Any]], row: _MovingRow, tag: str) -> dict[str, Any]:
-    """A row's change as one message row."""
+    """A row's net change as a single message row."""
     first, last = changes[row.first], changes[row.last]
     if row.first == row.last and first["tag"] == tag:
         return first
@@ -220,7 +220,7 @@ def _net(changes: list[dict[str, Any]], row: _MovingRow, tag: str) -> dict[str, 
 
 
 def _filled(new: bytes, old: bytes | None) -> bytes:
-    """A new tuple with the old one's values where it is unchanged TOAST."""
+    """A new tuple, with unchanged TOAST filled in from the old one."""
     data = read_tuple(new)
     unchanged = set(data.unchanged())
     if old is None or not unchanged:
@@ -232,7 +232,7 @@ def _filled(new: bytes, old: bytes | None) -> bytes:
 
 
 def _place_before(change: dict[str, Any]) -> dict[str, int]:
-    """The position before a transaction's first change, which has no change of the table in this transaction."""
+    """The position before a transaction's first change, at which it has no other change of the table."""
     if change["ordinal"]:
         return {"ordinal": change["ordinal"] - 1}
     return {"file": change["file"] - 1, "ordinal": MESSAGES_PER_FILE - 1}

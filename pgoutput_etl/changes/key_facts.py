@@ -1,4 +1,4 @@
-"""Facts about the keys of a batch's inserted rows: their uniqueness, and the ranges of their values.
+"""Facts about the keys of a batch's inserted rows: their uniqueness and the ranges of their values.
 
 Only the key columns are read. A key is hashed to 64 bits, and keys are unique if their hashes are. A collision of two
 keys only costs time.
@@ -28,10 +28,10 @@ KeyHashes = npt.NDArray[np.uint64]
 
 Interval = tuple[Any, Any]  # the least and the greatest value
 
-Ranges = Mapping[int, tuple[Interval, ...]]  # by position of a key column; together they hold all of its values
+Ranges = Mapping[int, tuple[Interval, ...]]  # by position of a key column; together they contain all of its values
 
-# The most intervals per column. Each one is another condition to evaluate for every file and row, so the gaps between
-# them must be worth it: the least share of the whole range that one gap, and that all gaps together, must leave out.
+# The most intervals per column. Each one is a further condition to evaluate for every file and row, so the gaps between
+# them must be worth it: the minimum share of the whole range in each gap, and in all gaps together.
 _INTERVALS, _LEAST_GAP, _LEAST_GAPS = 8, 0.01, 0.5
 
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
@@ -41,8 +41,8 @@ _SHIFTS = np.array([30, 27, 31], np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class KeyFacts:
-    """rows: row count. are_known: keys can be compared. are_unique: no two keys are equal. ranges: by position of each
-    `ranged` key column; empty unless keys are known."""
+    """rows: row count. are_known: keys can be compared. are_unique: no two keys are equal. ranges: for each `ranged`
+    key column, by position; empty unless keys are known."""
 
     rows: int
     are_known: bool
@@ -53,7 +53,7 @@ class KeyFacts:
 def ranged(shape: TableShape) -> tuple[int, ...]:
     """Key columns whose minimum and maximum let a MERGE skip files of a Delta table.
 
-    Delta has statistics for their types, with the usual order; floats have NaN and -0. Text would work, too, but the
+    Delta has statistics for their types, in the usual order; floats have NaN and -0. Text would also work, but the
     values in a MERGE condition appear in Spark's logs and in the table's history.
     """
     return tuple(i for i in shape.key if _has_range(shape.columns[i].type))
@@ -67,8 +67,8 @@ def _has_range(column_type: ColumnType) -> bool:
 
 
 def facts_of(events: pa.RecordBatch, shape: TableShape) -> tuple[KeyFacts, KeyHashes | None]:
-    """Facts about INSERTs, and the hashes of their keys; None instead of hashes if keys can't be compared by their
-    columns."""
+    """Facts about INSERTs and the hashes of their keys; None instead of hashes if the key columns alone can't be
+    compared."""
     hashes = hashes_of([events.column(f"c{i}") for i in shape.key], shape)
     if hashes is None or not len(hashes):
         return KeyFacts(events.num_rows, hashes is not None, hashes is not None), hashes
@@ -83,21 +83,22 @@ def ranges_of(events: pa.RecordBatch, shape: TableShape) -> Ranges:
 
 
 def intervals(values: pa.Array | pa.ChunkedArray) -> tuple[Interval, ...]:
-    """Integers, dates, times, and uuids are split at the largest gaps between neighbors; others have one interval."""
+    """Splits integers, dates, times, and uuids at the largest gaps between adjacent values; other types get one
+    interval."""
     in_order = pc.unique(values.drop_null()).sort()
     if not len(in_order):
         return ()
     numbers = _uuid_numbers(in_order) if pa.types.is_string(in_order.type) else _whole_numbers(in_order)
     if numbers is None:
         return interval(in_order[0].as_py(), in_order[-1].as_py())
-    spots = (numbers - numbers[0]).astype(np.float64)  # modulo 2^64, so that the difference is right
+    spots = (numbers - numbers[0]).astype(np.float64)  # modulo 2^64, so the difference is right
     bounds = joined_at_small_gaps(spots, spots)
     return tuple((in_order[first].as_py(), in_order[last].as_py()) for first, last in bounds)
 
 
 def joined_at_small_gaps(starts: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> Sequence[tuple[int, int]]:
-    """Joins ascending stretches of numbers, so that only the largest gaps are left. starts, ends: the bounds of each
-    stretch. Returns the indices of the first and the last stretch of each joined part."""
+    """Joins ascending stretches of numbers, so that only the largest gaps remain. starts, ends: bounds of each stretch.
+    Returns the indices of the first and last stretch in each joined part."""
     gaps, whole = starts[1:] - ends[:-1], ends[-1] - starts[0]
     largest = np.argsort(gaps, kind="stable")[-(_INTERVALS - 1) :]
     largest = np.sort(largest[gaps[largest] > max(1, _LEAST_GAP * whole)])
@@ -115,7 +116,7 @@ UUID_PATTERN = "^[0-9a-f]{8}-[0-9a-f]{4}-"
 
 
 def _uuid_numbers(uuids: pa.StringArray) -> KeyHashes | None:
-    """The first 48 bits, which are the time of creation in version 7 (RFC 9562); None if a text is not a uuid."""
+    """The first 48 bits, in version 7 the creation time (RFC 9562); None if a text is not a uuid."""
     if not pc.all(pc.match_substring_regex(uuids, UUID_PATTERN)).as_py():
         return None
     digits = pc.replace_substring(pc.utf8_slice_codeunits(uuids, 0, 13), "-", "")
@@ -128,7 +129,7 @@ def _are_distinct(hashes: KeyHashes) -> bool:
 
 
 def hash_schema(shape: TableShape) -> pa.Schema:
-    """One row per bucket of keys. hashes: KeyHashes, NULL if keys can't be compared. l3, g3: lower and upper bound of
+    """One row per bucket of keys. hashes: KeyHashes; NULL if keys can't be compared. l3, g3: lower and upper bound of
     c3 for these keys, and possibly for others."""
     return pa.schema([("bucket", pa.int64()), ("rows", pa.int64()), ("hashes", pa.binary()), *_limit_fields(shape)])
 
@@ -146,7 +147,7 @@ def _limit_fields(shape: TableShape) -> list[pa.Field]:
 def hashed_keys_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, window: Window, shape: TableShape, buckets: int
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of hash_schema from a table's blocks, which have only INSERTs. Equal keys are in the same bucket."""
+    """Rows of hash_schema from a table's blocks, which must contain only INSERTs. Equal keys are in the same bucket."""
     parts: list[KeyHashes] = []
     limits: dict[str, list[Any]] = {field.name: [] for field in _limit_fields(shape)}
     rows, are_known = 0, True
@@ -220,7 +221,7 @@ def facts_of_buckets(batches: Iterable[pa.RecordBatch], shape: TableShape) -> It
 
 
 def facts_of_rows(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> KeyFacts:
-    """The facts of a whole batch. rows: in fact_schema, without hashes."""
+    """The facts of a whole batch. rows: of fact_schema, without hashes."""
     limits = _limits(rows, shape)
     ranges = {i: interval(limits[f"l{i}"], limits[f"g{i}"]) for i in ranged(shape) if limits}
     are_known, are_unique = (all(row[flag] for row in rows) for flag in ("are_known", "are_unique"))
@@ -228,12 +229,12 @@ def facts_of_rows(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> KeyFa
 
 
 def have_any(hashes: pa.Array, others: KeyHashes) -> bool:
-    """True if one of `others` is among the hashes of rows of fact_schema."""
+    """True if one of `others` is among the hashes in rows of fact_schema."""
     return any(bool(np.isin(others, np.frombuffer(part, np.uint64)).any()) for part in hashes.to_pylist())
 
 
 def _limits(rows: Sequence[Mapping[str, Any]], shape: TableShape) -> dict[str, Any]:
-    """The bounds of all rows, empty if those of a row are unknown."""
+    """The bounds of all rows; empty if those of any row are unknown."""
     names = [field.name for field in _limit_fields(shape)]
     if not rows or any(row[name] is None for row in rows for name in names):
         return {}
@@ -245,8 +246,8 @@ def _bound(name: str) -> Callable[[Iterable[Any]], Any]:
 
 
 def hashes_of(columns: Iterable[pa.Array], shape: TableShape) -> KeyHashes | None:
-    """A hash per key. None if the columns alone don't show which keys are equal: a NULL may be an unrepresentable
-    value, a float may be NaN or -0, and a VARIANT has many spellings."""
+    """One hash per key. None if the key columns alone don't determine which keys are equal: a NULL may be an
+    unrepresentable value, a float may be NaN or -0, and a VARIANT has several spellings."""
     if any(shape.columns[i].type.storage is not Storage.PLAIN for i in shape.key):
         return None
     hashes: KeyHashes | None = None
@@ -269,7 +270,7 @@ def _column_numbers(column: pa.Array) -> KeyHashes | None:
 
 
 def _whole_numbers(column: pa.Array) -> KeyHashes | None:
-    """The bits of the values as int64, for types that are whole numbers."""
+    """The values' bits as int64, for integer-like types."""
     kind = column.type
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
@@ -280,7 +281,7 @@ def _whole_numbers(column: pa.Array) -> KeyHashes | None:
 
 
 def _byte_numbers(column: pa.Array) -> KeyHashes:
-    """A polynomial of the bytes, modulo 2^64."""
+    """A polynomial over the bytes, modulo 2^64."""
     _validity, offsets, content = column.buffers()
     ends = np.frombuffer(offsets, np.int64)[column.offset :][: len(column) + 1]
     first, last = int(ends[0]), int(ends[-1])
@@ -295,7 +296,7 @@ def _byte_numbers(column: pa.Array) -> KeyHashes:
 
 
 def _mixed(numbers: KeyHashes) -> KeyHashes:
-    """A bijection: the finalizer of the generator SplitMix64."""
+    """A bijection: the finalizer of the SplitMix64 generator."""
     mixed: KeyHashes = (numbers ^ (numbers >> _SHIFTS[0])) * _FACTORS[1]
     mixed = (mixed ^ (mixed >> _SHIFTS[1])) * _FACTORS[2]
     mixed ^= mixed >> _SHIFTS[2]

@@ -1,6 +1,6 @@
-"""Hashes of the rows and keys in the tuples of message rows, to compare rows that one transaction has written.
+"""Hashes of the rows and keys in tuples of message rows, to compare rows written by the same transaction.
 
-A value's bytes are hashed as sent: within a transaction, PostgreSQL prints equal values in the same way.
+A value's bytes are hashed as sent: within a transaction, PostgreSQL prints equal values the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pgoutput_etl.types.kernels.dispatch import BINARY, UnsureError
 
 Integers = npt.NDArray[np.int64]
 
-UNKNOWN = 2  # in place of a row's hash, which is odd: the change has no whole old tuple
+UNKNOWN = 2  # instead of a row's hash, which is always odd: the change has no whole old tuple
 
 _START, _FACTOR, _MASK = 0xCBF29CE484222325, 0x9E3779B97F4A7C15, (1 << 64) - 1
 
@@ -40,8 +40,9 @@ _0, _1, _2, _3, _8, _32 = (np.uint64(number) for number in (0, 1, 2, 3, 8, 32))
 
 @dataclass(frozen=True, slots=True)
 class RowHashes:
-    """By message row. old_key, new_key: of the key that the change leaves and takes, the same if it changes no key; 0
-    for none. before, after: of the whole row; 0 for none. before: UNKNOWN without a whole old tuple."""
+    """Per message row. old_key, new_key: hashes of the key that the change leaves and the key that it takes; the same
+    if the key doesn't change; 0 for none. before, after: hashes of the whole row; 0 for none. before is UNKNOWN without
+    a whole old tuple."""
 
     old_key: Integers
     new_key: Integers
@@ -50,7 +51,7 @@ class RowHashes:
 
     @classmethod
     def of(cls, rows: pa.RecordBatch, shape: TableShape) -> RowHashes:
-        """rows: in events.ROW_SCHEMA. A row whose tuples can't be read has no hashes; `events` refuses it."""
+        """rows: of events.ROW_SCHEMA. A row whose tuples can't be read has no hashes; `events` rejects it."""
         if jit.AVAILABLE:
             try:
                 return cls(*_compiled_hashes(rows, shape))
@@ -165,7 +166,7 @@ def _hash(cells: Iterable[bytes | int]) -> int:
 
 
 def _words(cell: bytes) -> list[int]:
-    """Little-endian numbers of eight bytes, and one of what is left."""
+    """Little-endian 8-byte numbers, then one with the remaining bytes."""
     end = len(cell) & ~7
     return [
         *(int.from_bytes(cell[i : i + 8], "little") for i in range(0, end, 8)),

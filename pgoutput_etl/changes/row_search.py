@@ -1,8 +1,8 @@
-"""Finds the changes of chosen rows, whatever became of their transactions.
+"""Finds the changes of chosen rows, whatever the status of their transactions.
 
 A change is chosen if one of its row images, the old or the new tuple, has all values of a condition, as PostgreSQL
-prints them. A key is a condition on the key's columns. Nothing is followed: the keys of a chosen image that no
-condition covers are returned, so that the next search can have them.
+prints them. A key is a condition on the key's columns. Rows are not followed across changes of their keys: the keys of
+a chosen image that no condition covers are returned, so that the next search can include them.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from pgoutput_etl.types.canonical_text import canonical_texts, compares_by_value
 
 Text = str | None
 
-Condition = Mapping[str, Text]  # texts by column; all must be equal, and NULL is equal to NULL
+Condition = Mapping[str, Text]  # texts by column; all must be equal, and NULL equals NULL
 
-# A column through all its names: the version that first had it, and its place there
+# Identifies a column under all of its names: the version that first had it, and its place there
 ColumnId = tuple[int, int]
 
-RowImage = Mapping[ColumnId, Text]  # the values that a tuple, or a stored row, has
+RowImage = Mapping[ColumnId, Text]  # the values in a tuple or a stored row
 
-# A condition: for each of its names the columns that ever had it, each with the text to find. One of them must have it
+# A condition: for each of its names, the columns that ever had this name, with the text to find; one must have it
 Wanted = Sequence[frozenset[tuple[ColumnId, Text]]]
 
-RowKey = tuple[tuple[str, str], ...]  # a key of a row: names of columns, each with its text
+RowKey = tuple[tuple[str, str], ...]  # a row's key: column names, each with its text
 
 _N, _U, _B = b"nub"
 
 
 @dataclass(frozen=True, slots=True)
 class FoundChange:
-    """version: of its relation. is_chosen: a tuple meets a condition. other_keys: of these tuples."""
+    """version: of its relation. is_chosen: a tuple meets a condition. other_keys: those in the tuples."""
 
     version: int
     file: int
@@ -54,8 +54,8 @@ class FoundChange:
 
 @dataclass(frozen=True)
 class RowSearch:
-    """conditions: a row is chosen if it meets any of them; a column has any name that it ever had. key: of a table with
-    a configured key. declared: as in schema/column_matching.py."""
+    """conditions: a row is chosen if it meets any of them; a column may have any name that it ever had. key: the
+    configured key, if any. declared: as in schema/column_matching.py."""
 
     versions: RelationVersions
     conditions: tuple[Condition, ...]
@@ -65,8 +65,8 @@ class RowSearch:
 
     @cached_property
     def columns(self) -> tuple[tuple[ColumnId, ...], ...]:
-        """The columns of each version. Raises TableError if columns can't be identified, or if one that a condition
-        names may have got another name."""
+        """The columns of each version. Raises TableError if columns can't be identified, or if a column in a condition
+        may have been renamed."""
         before = _predecessors(self.versions)
         declarations = Declarations(self.declared)
         if before == [None, *range(len(before) - 1)]:
@@ -106,7 +106,7 @@ class RowSearch:
 
     @cached_property
     def spelled_in_several_ways(self) -> frozenset[ColumnId]:
-        """Columns whose values may have several texts."""
+        """Columns whose values can have several texts."""
         columns = (column for number in range(len(self.columns)) for column in self.columns_of(number))
         return frozenset(column_id for _, column_id, own_type in columns if compares_by_value(own_type))
 
@@ -130,13 +130,13 @@ class RowSearch:
         ]
 
     def can_use(self, columns: Iterable[ColumnId]) -> bool:
-        """True if these columns are enough to meet each condition."""
+        """True if every condition can be checked with these columns alone."""
         known = frozenset(columns)
         return all(any(column in known for column, _ in pairs) for wanted in self.wanted for pairs in wanted)
 
     @cached_property
     def _named(self) -> Mapping[str, list[tuple[ColumnId, ColumnType]]]:
-        """The columns that ever had a name."""
+        """The columns that ever had each name."""
         named: dict[str, list[tuple[ColumnId, ColumnType]]] = {}
         for number in range(len(self.columns)):
             for name, column_id, own_type in self.columns_of(number):
@@ -158,13 +158,13 @@ class RowSearch:
 
     def find(self, row: Mapping[str, Any]) -> FoundChange:
         """row: a change of a row, with the columns of MESSAGE_SCHEMA and the scope of its transaction. Raises
-        ArchiveError for one that no Relation message describes."""
+        ArchiveError if no Relation message describes it."""
         number = self.versions.at((row["file"], row["ordinal"]), row["scope"])
         if number is None:
             where = f"file {row['file']}, offset {row['offset']}"
             raise ArchiveError(f"{where}: expected a Relation message of {self.versions.oid}, found none")
         old, new = (self._image(row[name], number, is_key) for name, is_key in _TUPLES[row["old_kind"]])
-        if old is not None and new is not None:  # an unsent value is the old one, which is never NULL
+        if old is not None and new is not None:  # an unsent value equals the old one, which is never NULL
             new = {**{column: text for column, text in old.items() if text is not None}, **new}
         images = [image for image in (old, new) if image is not None]
         is_chosen = any(meets_any(image, self.wanted) for image in images)
@@ -173,8 +173,8 @@ class RowSearch:
         return FoundChange(number, *place, row["xid"] is not None, is_chosen, frozenset(others))
 
     def other_keys(self, image: RowImage) -> Iterator[RowKey]:
-        """The keys that an image has and no condition covers, as far as it has all their values. Without a key, a row's
-        values are its key."""
+        """The keys in an image that no condition covers, if it has all their values. Without a key, a row's values are
+        its key."""
         for columns in self._keys or (tuple(image),):
             values = {column: text for column in columns if (text := image.get(column)) is not None}
             is_whole = bool(values) and (len(values) == len(columns) or not self._keys)
@@ -182,8 +182,8 @@ class RowSearch:
                 yield tuple((self._latest_names[column], text) for column, text in sorted(values.items()))
 
     def _image(self, data: bytes | None, number: int, is_key: bool) -> dict[ColumnId, Text] | None:
-        """The sent values of the columns that matter. is_key: the tuple has no NULL, only columns that were not sent. A
-        tuple with too many values is of a table that is held; its first ones still show whose row it is."""
+        """The sent values of the columns that matter. is_key: a NULL in the tuple is only a column that was not sent. A
+        tuple with too many values is of a table that is held; its first values still identify the row."""
         if data is None:
             return None
         sent, relation = read_tuple(data), self.versions.relations[number]
@@ -208,8 +208,8 @@ class RowSearch:
 
 
 def _predecessors(versions: RelationVersions) -> list[int | None]:
-    """The version that was in force when each one first appeared, or the last one before it, if that was in another
-    transaction's stream."""
+    """For each version, the version in force when it first appeared or, if that was in another transaction's stream,
+    the last one before it."""
     first: dict[int, int | None] = {}
     last: int | None = None
     for (file, ordinal), number, scope in _entries(versions):
@@ -220,17 +220,17 @@ def _predecessors(versions: RelationVersions) -> list[int | None]:
 
 
 def _entries(versions: RelationVersions) -> list[tuple[Position, int, int | None]]:
-    """The positions from which versions hold, with their numbers and scopes, in the archive's order."""
+    """The positions from which versions hold, with their numbers and scopes, in archive order."""
     entries = [(position, number, scope) for scope, held in versions.holds_from.items() for position, number in held]
     return sorted(entries, key=lambda entry: entry[0])
 
 
-# By the kind of the old tuple: whether it is a key only
+# By the kind of the old tuple, each tuple and whether it only has the key
 _TUPLES = {kind: (("old", kind == "K"), ("new", False)) for kind in (None, "K", "O")}
 
 
 def _flags_key(relation: Relation) -> bool:
-    """Under FULL, all columns are flagged."""
+    """False under FULL, where all columns are flagged."""
     is_full = relation.replica_identity is ReplicaIdentity.FULL
     return not is_full and any(column.is_key for column in relation.columns)
 
@@ -244,7 +244,7 @@ def meets_any(image: RowImage, conditions: Iterable[Wanted]) -> bool:
 
 
 def _pairs(columns: Iterable[tuple[ColumnId, ColumnType]], text: Text) -> frozenset[tuple[ColumnId, Text]]:
-    """What one name of a condition wants, as it is written, and as PostgreSQL prints it."""
+    """The columns with the text wanted for one name of a condition, as it is written and as PostgreSQL prints it."""
     return frozenset(
         (column_id, _spelled(own_type, spelling))
         for column_id, own_type in columns
@@ -253,5 +253,5 @@ def _pairs(columns: Iterable[tuple[ColumnId, ColumnType]], text: Text) -> frozen
 
 
 def _spelled(own_type: ColumnType, text: Text) -> Text:
-    """The same text for the same value, as far as PostgreSQL prints it in several ways."""
+    """A text that is the same for equal values, where PostgreSQL may print them in several ways."""
     return canonical_texts(own_type, [text])[0]

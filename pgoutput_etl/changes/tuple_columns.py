@@ -1,7 +1,7 @@
-"""TupleData of one relation, split by kernels: the kind, position and size of each column's value.
+"""Splits TupleData of one relation with kernels: the kind, position, and size of each column's value.
 
-Equal to decoder.read_tuple and types.load_text/load_binary, without an object per value. Tuples are not copied: they
-may be in a slice of a file, or in the memory of an Arrow array.
+Equivalent to decoder.read_tuple and types.load_text/load_binary, but without an object per value. Tuples are not
+copied: they may be in a slice of a file, or in the memory of an Arrow array.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats", TupleData.
 """
@@ -70,8 +70,8 @@ class RawTuples:
 
 @dataclass(frozen=True, slots=True)
 class SplitTuples:
-    """The position of each value in `data`. at, size: of shape (columns, tuples), as in Cells. seen: by column, flags
-    SEEN_UNCHANGED and SEEN_BINARY if a tuple has such a cell."""
+    """The position of each value in `data`. at, size: of shape (columns, tuples), as in Cells. seen: by column, the
+    flags SEEN_UNCHANGED and SEEN_BINARY, set if any tuple has such a cell."""
 
     data: Numbers
     at: Numbers
@@ -83,11 +83,11 @@ class SplitTuples:
 
 
 def split_tuples(raw: RawTuples, width: int) -> SplitTuples:
-    """Raises UnsureError if a tuple isn't complete, or doesn't have `width` columns."""
+    """Raises UnsureError if a tuple is incomplete or doesn't have `width` columns."""
     if len(raw.data) >= BINARY:
         raise OverflowError("1 GiB or more of tuples in a batch; make it smaller")
     data = raw.data.view()
-    data.flags.writeable = False  # as Arrow's memory is, so that kernels are compiled once
+    data.flags.writeable = False  # like Arrow's memory, so that kernels are compiled only once
     at = np.empty((width, len(raw)), np.uint32)
     size = np.empty((width, len(raw)), np.int32)
     seen = np.zeros(width, np.uint8)
@@ -98,7 +98,7 @@ def split_tuples(raw: RawTuples, width: int) -> SplitTuples:
 
 @compiled
 def _split(data: Any, starts: Any, ends: Any, at: Any, size: Any, seen: Any) -> int:
-    """The first tuple that isn't well-formed, -1 if all are."""
+    """The index of the first malformed tuple, or -1."""
     width = size.shape[0]
     for i in range(starts.shape[0]):
         if starts[i] < 0:

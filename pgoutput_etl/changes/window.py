@@ -27,8 +27,8 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The range of rows to apply, in commit order: after `truncated_at`, from `start` on, before `end`, and of these
-    commits."""
+    """The range of rows to apply, in commit order: after `truncated_at`, from `start` on, before `end`, and within
+    these commits."""
 
     truncated_at: CommitPosition | None = None
     start: CommitPosition | None = None
@@ -40,7 +40,7 @@ class Window:
         return self == Window()
 
     def holds(self, lsn: pa.Array, file: pa.Array, ordinal: pa.Array) -> Mask:
-        """A boolean per row. A row without a commit LSN is only in an open window."""
+        """One boolean per row. A row without a commit LSN is only in an unbounded window."""
         position = [column.to_numpy(zero_copy_only=False) for column in (lsn.fill_null(-1), file, ordinal)]
         is_inside = np.ones(len(lsn), np.bool_)
         if self.truncated_at is not None:
@@ -64,7 +64,7 @@ def _is_before(position: list[npt.NDArray[np.int64]], limit: CommitPosition, or_
 def rows_in(
     block: Mapping[str, Any], statuses: StatusLookup, window: Window, with_truncates: bool = False
 ) -> pa.RecordBatch:
-    """Inserts, updates and deletes in ROW_SCHEMA, and truncates on request."""
+    """INSERTs, UPDATEs, and DELETEs as ROW_SCHEMA, and truncates if requested."""
     rows = statuses.of_batch(unpacked(block, _COLUMNS))
     decided = statuses.decide(rows)
     chosen = decided.status == COMMITTED

@@ -1,1 +1,1 @@
-"""Landed files become message rows on executors; transactions are assembled on the driver."""
+"""Turns landed files into message rows on executors, and assembles transactions on the driver."""

@@ -1,4 +1,4 @@
-"""Runs transaction assembly on the driver over the summaries that the scans of a batch returned."""
+"""Assembles transactions on the driver, from the summaries that a batch's scans returned."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from pgoutput_etl.transactions.outcome import CONTROL_COLUMNS, Control, controls
 
 @dataclass(frozen=True, slots=True)
 class ScanOutput:
-    """The driver's part of a scan by file number: summaries, control messages, and errors of files without them."""
+    """The part of a scan for the driver, by file number: summaries, control messages, and errors of unreadable
+    files."""
 
     scans: dict[int, FileScan]
     controls: dict[int, list[Control]]
     errors: dict[int, ScanError]
 
     def select(self, numbers: Collection[int]) -> ScanOutput:
-        """The scans and control messages of these files."""
+        """The summaries and control messages of these files."""
         scans = {number: scan for number, scan in self.scans.items() if number in numbers}
         return ScanOutput(scans, {n: rows for n, rows in self.controls.items() if n in numbers}, {})
 
 
 def collect_scans(blocks: ScannedBlocks) -> ScanOutput:
-    """Collects one summary row per file, its Relation, Type, stream and two-phase messages, and the Commit of a
+    """Collects one summary row per file; its Relation, Type, stream, and two-phase messages; and the Commit of a
     transaction that began in an earlier file."""
     output = ScanOutput({}, {}, {})
     for block in blocks.collect(BlockKind.CONTROL, [*UNPACKED_BY]).to_pylist():
@@ -54,7 +55,7 @@ def collect_scans(blocks: ScannedBlocks) -> ScanOutput:
 
 
 def configured(assembly: Assembly, config: Config) -> Assembly:
-    """The assembly with what the configuration says of transactions and catalog Messages."""
+    """The assembly, configured for transactions and catalog Messages."""
     assembly.origins = config.source.origins
     definitions, key = assembly.relations.definitions, config.source.catalog_key
     definitions.key = None if key is None else key.secret
@@ -83,7 +84,7 @@ def assemble(
             assembly.add_file(output.scans[number], output.controls.get(number, []))
         except SequenceError as error:
             raise SequenceError(f"{paths[number]}: {error}. {EVERY_FILE_WAITS}", without(paths[number])) from None
-    # After a reconnect, the server may send a transaction as an ordinary one that it had begun to stream.
+    # After a reconnect, the server may send a transaction as an ordinary one although it had begun to stream it.
     if begun := assembly.streams_begun():
         rows = _ends(blocks, begun).to_pylist()
         assembly.replace_streams((row["top_xid"], (row["file"], row["unit"])) for row in rows if row["file"] in paths)

@@ -1,4 +1,4 @@
-"""Reads landed files and scans them on executors: with binaryFile, or directly if they are local."""
+"""Reads landed files and scans them on executors, with binaryFile or, if they are local, directly."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from pgoutput_etl.spark.workers import freeze_modules, is_first_scan
 
 _HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
 
-# Size in bytes from which a local file keeps its tuples and blocks leave them out. Opening a smaller file again takes
-# longer than copying its tuples.
+# Bytes of a local file from which blocks leave the tuples in the file. Reopening a smaller file takes longer than
+# copying its tuples.
 LEAVES_FROM = 1 << 20
 
 _EXTRACTS = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])
 
 
 def literal_paths(paths: Iterable[str]) -> list[str]:
-    """Escapes paths, so that Spark reads none of them as a glob."""
+    """Escapes paths, so that Spark doesn't interpret any as a glob."""
     return [path.translate(_HADOOP_GLOB) for path in paths]
 
 
@@ -48,12 +48,12 @@ def map_files(
     may_be_gone: bool = False,
     landing: str | None = None,
 ) -> DataFrame:
-    """The rows that `read` makes, on executors, from the files' paths and stored bytes. sizes: file sizes in bytes, to
-    make tasks of equal size. may_be_gone: skip files that no longer exist. landing: the folder or glob that the files
-    were listed with; None if the user, or this package, named each file's folder.
+    """The rows that `read` produces, on executors, from the files' paths and stored bytes. sizes: file sizes in bytes,
+    used to make tasks of equal size. may_be_gone: skips files that no longer exist. landing: the folder or glob with
+    which the files were listed; None if the user, or this package, named each file's folder.
 
-    Workers open local files themselves. Getting the bytes from Java would take several times as long, and several times
-    their size in Java's heap.
+    Workers open local files themselves. Getting the bytes through Java would take several times as long, and several
+    times their size in Java's heap.
     """
     if paths and all(local_path(path) is not None for path in paths):
         parts = even_parts(paths, sizes, cores_of(spark))
@@ -70,7 +70,7 @@ def map_files(
 
 
 def read_file(spark: SparkSession, path: str, landing: str | None = None) -> bytes:
-    """One file's stored bytes. landing: as in map_files. Raises PlainFileError, and FileNotFoundError if it is gone."""
+    """A file's stored bytes. landing: as in map_files. Raises PlainFileError, or FileNotFoundError if it is missing."""
     local = local_path(path)
     if local is not None and not is_connect(spark):
         return plain_file.read(local, None if landing is None else local_root(spark, landing), MAX_SIZE)
@@ -84,7 +84,7 @@ def read_file(spark: SparkSession, path: str, landing: str | None = None) -> byt
 
 
 def local_path(path: str) -> str | None:
-    """The local path of a file that Spark lists as `path`; None if it is not on the machine's own file system."""
+    """The local path of a file that Spark lists as `path`; None if it isn't on this machine's file system."""
     return path.removeprefix("file:") if path.startswith("file:/") else None
 
 
@@ -121,17 +121,17 @@ def scan_files(
     """Blocks (BLOCK_SCHEMA) of the new messages in the files, masked by `policy`. tasks: by path. landing: as in
     map_files.
 
-    An unreadable file becomes one row with ERROR_TAG; with `salvages`, only if nothing in the file is readable. With
-    `leaves_tuples`, blocks leave unmasked tuples in local files; not with Spark Connect, whose client may read blocks
-    and not the files.
+    An unreadable file becomes a single row with ERROR_TAG; with `salvages`, only if nothing in it is readable. With
+    `leaves_tuples`, blocks leave unmasked tuples in local files. Don't use that with Spark Connect, whose client may
+    read blocks but not the files.
 
-    Jobs within `first_scan` compute the blocks for the first time. Any later job that computes them does so because an
-    executor was lost with them. By then a file may have been replaced, so it is read again only if the task has its
-    hash; otherwise, and if it has changed, the job fails with a RereadError.
+    Jobs within `first_scan` compute the blocks for the first time. A later job computes them only if they were lost
+    with an executor. By then a file may have been replaced, so it is read again only if the task has its hash;
+    otherwise, or if it has changed, the job fails with a RereadError.
     """
     max_size = size_limit(spark)
     leaves_from = LEAVES_FROM if leaves_tuples and policy is None and not is_connect(spark) else None
-    # Pickled one by one, because every Spark task gets all of them but reads only a few.
+    # Pickled separately, because every Spark task gets all of them but reads only a few.
     pickled = {path: pickle.dumps(task) for path, task in tasks.items()}
 
     def scan(files: Iterator[tuple[str, bytes]], landed: dict[int, TupleFile]) -> Iterator[pa.RecordBatch]:
@@ -163,7 +163,7 @@ def scan_files(
 
 
 def extract_messages(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[int, int, int]]]) -> DataFrame:
-    """Bytes of files between offsets (decompressed). ranges: path -> (file number, begin, end)."""
+    """The bytes of files between (decompressed) offsets. ranges: by path, (file number, begin, end)."""
     max_size = size_limit(spark)
 
     def extract(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
@@ -179,7 +179,7 @@ def extract_messages(spark: SparkSession, ranges: Mapping[str, Iterable[tuple[in
 def find_contents(
     spark: SparkSession, paths: Collection[str], known: KnownContents, landing: str
 ) -> dict[int, list[str]]:
-    """Number in `known` -> files that begin with that content, however they are compressed."""
+    """By number in `known`, the files that begin with that content, regardless of their compression."""
 
     def find(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:
         for path, content in files:

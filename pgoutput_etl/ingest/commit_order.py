@@ -1,4 +1,4 @@
-"""Finds the one file that breaks the order of commits, if the files around it show that it is this one."""
+"""Finds the file that breaks the order of commits, if the files around it prove which one it is."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ORDINARY = frozenset("BCIUDTRYOM")
 
 
 def misplaced_file(scans: Mapping[int, FileScan], before: int, lsns: Mapping[int, int]) -> int | None:
-    """The number of the only file of a batch without which its commits, and those before the batch, are in order. A
-    later file must agree with the files before this one; otherwise this file may be the only right one. None if the
-    files do not show which of them is wrong.
+    """The number of the only file of a batch whose removal puts its commits, and those before the batch, in order. A
+    later file must agree with the files before this one; otherwise, this file might be the only correct one. None if
+    the files don't prove which of them is wrong.
 
-    before: the last commit LSN before the batch. lsns: the lowest LSN that neither follows the earlier ones nor was
-    sent before, of each file that has such LSNs.
+    before: the last commit LSN before the batch. lsns: for files that have such LSNs, the lowest LSN that neither
+    follows the earlier ones nor was sent before.
     """
     last = {number: lsn for number, scan in sorted(scans.items()) if (lsn := scan.commits[1]) is not None}
     candidates = [number for number in last if _is_in_order_without(number, last, before, lsns)]
@@ -38,15 +38,16 @@ def _is_in_order_without(left_out: int, last: Mapping[int, int], before: int, ls
 
 
 def file_ahead(scans: Mapping[int, FileScan], before: int, number: int) -> int | None:
-    """The number of the file whose commits are the highest before a file. None if an earlier batch has higher ones."""
+    """The number of the file with the highest commits before file `number`. None if an earlier batch has higher
+    ones."""
     last = {n: lsn for n, scan in scans.items() if n < number and (lsn := scan.commits[1]) is not None}
     highest = max(last, key=last.__getitem__, default=None)
     return None if highest is None or last[highest] < before else highest
 
 
 def relations_in(scan: FileScan, controls: Iterable[Control]) -> frozenset[int] | None:
-    """The OIDs of the relations that a file has changes or descriptions of. None, for any, if the file is damaged, or
-    has parts of transactions that other files may continue."""
+    """The OIDs of relations with changes or descriptions in a file. None, meaning any, if the file is damaged or has
+    parts of transactions that other files may continue."""
     has_head = scan.begins != FileBeginning.EITHER.value or scan.head_needs_owner or scan.head_may_have_owner
     is_damaged = scan.damages or scan.interrupted or scan.orphans
     if has_head or scan.open_fragment is not None or is_damaged or not _ORDINARY.issuperset(scan.messages):

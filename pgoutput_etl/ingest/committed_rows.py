@@ -1,4 +1,4 @@
-"""Committed changes that are read from the archive again, for backfills."""
+"""Committed changes that backfills reread from the archive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 @dataclass(frozen=True, slots=True)
 class CommittedBlocks:
-    """Committed changes of some tables. blocks: of changes. windows: the commits that count, by relation OID; without a
+    """Committed changes of some tables. blocks: of changes. windows: the commits to use, by relation OID; without a
     window, all of them."""
 
     blocks: DataFrame
@@ -33,15 +33,15 @@ class CommittedBlocks:
         return self.blocks.sparkSession
 
     def after(self, lsns: Mapping[int, int]) -> CommittedBlocks:
-        """These changes without those up to a commit LSN. lsns: by relation OID."""
+        """These changes, without those up to a commit LSN. lsns: by relation OID."""
         return replace(self, windows=windows_after(self.windows, lsns))
 
     def plus(self, later: CommittedBlocks) -> CommittedBlocks:
-        """These changes and later ones, within the windows of the latter."""
+        """These changes plus later ones, within the windows of the later ones."""
         return replace(later, blocks=self.blocks.unionByName(later.blocks))
 
     def through(self, lsn: int) -> CommittedBlocks:
-        """These changes without those after a commit LSN, in relations that have a window."""
+        """These changes, without those after a commit LSN, for relations that have a window."""
         windows = {oid: replace(own, before=min(own.before, lsn + 1)) for oid, own in self.windows.items()}
         return replace(self, windows=windows)
 
@@ -50,7 +50,7 @@ class CommittedBlocks:
         return changes_in(self, history, self.windows)
 
     def commits(self) -> DataFrame:
-        """The relation and the commit LSN of each transaction's changes of a table."""
+        """The relation and commit LSN of each transaction's changes to a table."""
         changes = committed_changes(self.blocks, self.statuses, self.windows)
         return changes.select("relation", "commit_lsn").distinct()
 
@@ -64,7 +64,7 @@ class CommittedBlocks:
         return self.blocks
 
     def collect_changes(self, oids: Collection[int]) -> pa.Table:
-        """The blocks of these relations' changes."""
+        """The blocks with changes of these relations."""
         return self._changes_of(oids).select("relation", *UNPACKED_BY).toArrow()
 
     def _changes_of(self, oids: Collection[int]) -> DataFrame:
@@ -72,6 +72,6 @@ class CommittedBlocks:
 
 
 def windows_after(windows: Mapping[int, CommitWindow], lsns: Mapping[int, int]) -> dict[int, CommitWindow]:
-    """The windows without commits up to an LSN. lsns: by relation OID."""
+    """The windows, without commits up to an LSN. lsns: by relation OID."""
     owns = {oid: windows.get(oid, CommitWindow()) for oid in lsns}
     return {**windows, **{oid: replace(own, after=max(own.after, lsns[oid])) for oid, own in owns.items()}}

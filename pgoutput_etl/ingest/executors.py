@@ -1,4 +1,4 @@
-"""Runs the Spark-free code on executors: blocks of message rows in, statistics, transactions and positions out."""
+"""Runs Spark-free code on executors: turns blocks of message rows into statistics, transactions, and positions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pgoutput_etl.transactions.statistics import (
 from pgoutput_etl.transactions.status_lookup import DECIDED_BY, StatusLookup
 from pgoutput_etl.xid import XIDS
 
-_LOOKED_UP = ("scope", "commit_lsn", "commit_ts", "top_xid")  # a transaction's attributes besides its status
+_LOOKED_UP = ("scope", "commit_lsn", "commit_ts", "top_xid")  # a transaction's attributes other than its status
 
 _WITH_STATUS = pa.schema(
     [
@@ -50,7 +50,7 @@ ENDED_SCHEMA = pa.schema(
 
 
 def blocks_of(rows: DataFrame, kind: BlockKind) -> DataFrame:
-    """Change rows (MESSAGE_SCHEMA) as blocks."""
+    """Packs change rows (MESSAGE_SCHEMA) into blocks."""
     return rows.mapInArrow(lambda batches: pack_blocks(batches, kind), spark_schema(BLOCK_SCHEMA))
 
 
@@ -66,13 +66,13 @@ def pack_blocks(
 
 
 def message_rows(blocks: DataFrame, names: Iterable[str] = MESSAGE_SCHEMA.names) -> DataFrame:
-    """One row per message, or some of its columns. Slow: for rare cases."""
+    """One row per message, with some or all columns. Slow, for rare cases only."""
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
     return _map_blocks(blocks, lambda block: unpacked(block, schema.names), schema)
 
 
 def rows_with_status(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
-    """Message rows of the batch's files with the status (column `fate`), scope and commit of their transaction."""
+    """Message rows of the batch's files with the status (column `fate`), scope, and commit of their transactions."""
 
     return _map_blocks(blocks, lambda block: with_status(block, statuses), _WITH_STATUS)
 
@@ -89,7 +89,7 @@ def with_status(block: Mapping[str, Any], statuses: StatusLookup) -> pa.RecordBa
 def _map_blocks(
     blocks: DataFrame, function: Callable[[Mapping[str, Any]], pa.RecordBatch], schema: pa.Schema
 ) -> DataFrame:
-    """Applies a function to each block on the executors."""
+    """Applies a function to each block, on executors."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return map(function, iterate_blocks(batches))
@@ -98,7 +98,7 @@ def _map_blocks(
 
 
 def iterate_blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[Mapping[str, Any]]:
-    """Yields one block after the other, without copying its bytes out of Arrow."""
+    """Yields one block after another, without copying its bytes out of Arrow."""
     freeze_modules()
     for batch in batches:
         for i in range(batch.num_rows):
@@ -113,7 +113,7 @@ def _value(scalar: pa.Scalar) -> Any:
 def statistics_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, request: StatisticsRequest
 ) -> BatchStatistics:
-    """blocks: `kind`, `relation`, `rows`, `head` and `size`."""
+    """blocks: `kind`, `relation`, `rows`, `head`, and `size`."""
     statistics = BatchStatistics(request)
     for block in blocks:
         rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
@@ -127,11 +127,11 @@ def batch_statistics(blocks: DataFrame, statuses: StatusLookup, request: Statist
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         statistics = statistics_of(iterate_blocks(batches), statuses, request)
-        counted = replace(statistics, request=StatisticsRequest())  # which the driver has
+        counted = replace(statistics, request=StatisticsRequest())  # the driver has the request
         yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(counted)], pa.binary())], schema=schema)
 
     sized = blocks.select("kind", "relation", "rows", "head", "size")
-    if not is_connect(blocks.sparkSession):  # heads are small, and each additional task takes as long as many blocks
+    if not is_connect(blocks.sparkSession):  # heads are small, and a task costs as much as many blocks
         sized = sized.coalesce(blocks.sparkSession.sparkContext.defaultParallelism)
     total = BatchStatistics(request)
     for row in sized.mapInArrow(count, spark_schema(schema)).toArrow().to_pylist():
@@ -154,7 +154,7 @@ class TransactionFilter:
         return ended.filter(self.select(ended.column("file"), ended.column("xid").fill_null(-1)))
 
     def select(self, file: pa.Array, xid: pa.Array) -> pa.Array:
-        """A boolean per row. `xid` has no NULL."""
+        """One boolean per row. `xid` contains no NULLs."""
         selected = pc.is_in(xid, pa.array(sorted(self.xids), pa.int64()))
         for number in pc.unique(file).to_pylist():
             if number in self.ranges:
@@ -177,7 +177,7 @@ def ended_transactions(blocks: DataFrame, statuses: StatusLookup, which: Transac
 
 
 def ended_in(block: Mapping[str, Any], statuses: StatusLookup) -> pa.RecordBatch:
-    """The transactions of a block of Commits."""
+    """The transactions in a block of Commits."""
     rows = statuses.of_batch(unpacked(block, [*DECIDED_BY, "changes", "origin_lsn"]))
     decided = statuses.decide(rows)
     columns = [decided.top_xid, decided.names, decided.commit_lsn, decided.commit_ts]
@@ -186,7 +186,7 @@ def ended_in(block: Mapping[str, Any], statuses: StatusLookup) -> pa.RecordBatch
 
 
 def logical_messages(blocks: DataFrame, statuses: StatusLookup) -> DataFrame:
-    """The Messages that count, in LOGICAL_SCHEMA. blocks: blocks of Messages only."""
+    """The Messages that count, as LOGICAL_SCHEMA. blocks: only of Messages."""
 
     def count(block: Mapping[str, Any]) -> pa.RecordBatch:
         return messages_that_count(statuses.of_batch(unpacked(block, COUNTED_BY)), statuses)
@@ -198,8 +198,8 @@ _POSITIONS = pa.schema([(name, pa.int64()) for name in ("relation", "commit_lsn"
 
 
 def committed_changes(blocks: DataFrame, statuses: StatusLookup, windows: Mapping[int, CommitWindow]) -> DataFrame:
-    """The position of each committed change: relation, commit_lsn, file, ordinal, and scope. windows: OID -> commits
-    that count; without a window, all of them."""
+    """The position of each committed change: relation, commit_lsn, file, ordinal, and scope. windows: the commits to
+    use, by OID; without a window, all of them."""
 
     def find(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return _positions(iterate_blocks(batches), statuses, windows)
@@ -210,7 +210,7 @@ def committed_changes(blocks: DataFrame, statuses: StatusLookup, windows: Mappin
 def committed_positions(
     blocks: DataFrame, statuses: StatusLookup, windows: Mapping[int, CommitWindow]
 ) -> dict[int, RowPositions]:
-    """OID -> positions of all committed changes. windows: as in `committed_changes`."""
+    """The positions of all committed changes, by OID. windows: as in `committed_changes`."""
     return _by_relation(committed_changes(blocks, statuses, windows).toArrow())
 
 
@@ -224,7 +224,7 @@ def positions_of(
 def _positions(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, windows: Mapping[int, CommitWindow]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows with the columns of _POSITIONS. blocks: `relation`, `rows`, and `head`."""
+    """Yields rows with the columns of _POSITIONS. blocks: `relation`, `rows`, and `head`."""
     for block in blocks:
         rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
         positions = positions_in(rows, statuses, block["relation"], windows)
@@ -234,7 +234,7 @@ def _positions(
 
 
 def _by_relation(positions: pa.Table) -> dict[int, RowPositions]:
-    """positions: the columns of _POSITIONS."""
+    """positions: with the columns of _POSITIONS."""
     relation, *others = (positions.column(name).to_numpy() for name in _POSITIONS.names)
     oids = np.unique(relation).tolist()
     return {oid: RowPositions(*(column[relation == oid] for column in others)) for oid in oids}

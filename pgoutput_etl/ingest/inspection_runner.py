@@ -1,4 +1,4 @@
-"""Inspects files with Spark, from any storage that Spark reads."""
+"""Inspects files with Spark, on any storage that Spark reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pgoutput_etl.spark.platform import persist, unpersist
 
 T = TypeVar("T")
 
-# result: a pickled value. Pickle is safe between this package's own driver and workers.
+# result is a pickled value; pickle is safe between this package's own driver and workers.
 _INSPECTIONS = pa.schema([("file", pa.int64()), ("result", pa.binary()), ("heads", pa.binary())])
 
 _RESULTS = pa.schema([("file", pa.int64()), ("result", pa.binary())])
@@ -52,7 +52,7 @@ def list_on_spark(spark: SparkSession, paths: Iterable[str]) -> Listing:
 
 @dataclass(slots=True)
 class SparkRunner:
-    """See inspection.Runner. _scans: persisted scans, and the numbers of the files for which each is the newest."""
+    """See inspection.Runner. _scans: persisted scans, each with the numbers of the files for which it is the newest."""
 
     spark: SparkSession
     framing: Framing = Framing.AUTO

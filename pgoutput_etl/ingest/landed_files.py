@@ -1,4 +1,4 @@
-"""Reads landed files into message rows: selects the files and the bytes to read, and numbers them."""
+"""Selects and numbers the landed files and bytes to read, and reads them into message rows."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ from pgoutput_etl.scan.message_row import ScanError
 
 @dataclass(frozen=True, slots=True)
 class FileBatch:
-    """The files of a batch. blocks: their rows, kept until `release`; parts: by number; later: the selections for
-    further batches of the run, which `read_later` takes.
+    """The files of a batch. blocks: their rows, kept until `release`; parts: by number; later: selections for further
+    batches of the run, for `read_later`.
 
-    If the configuration masks columns, `blocks` has no rows of tables: the names of the columns are known only once all
+    If the configuration masks columns, `blocks` has no rows of tables, because column names are only known once all
     files are assembled. `masked` then reads the files again.
     """
 
@@ -59,22 +59,22 @@ class FileBatch:
     parts: dict[int, FilePart]
     read_again: Callable[[MaskingPolicy | None], ScannedBlocks]
     remarks: tuple[str, ...] = ()
-    inspected: frozenset[int] = frozenset()  # numbers of files that were scanned but will not be applied
+    inspected: frozenset[int] = frozenset()  # numbers of files that were scanned but won't be applied
     later: tuple[FileSelection, ...] = ()
     _later_blocks: list[ScannedBlocks] = field(default_factory=list)
 
     def masked(self, policy: MaskingPolicy | None) -> ScannedBlocks:
-        """The blocks of all rows. Raises ArchiveError if a file has changed since it was scanned."""
+        """Blocks with all rows. Raises ArchiveError if a file has changed since it was scanned."""
         return self.blocks if policy is None else self._blocks_again(policy)
 
     def rereading(self) -> AbstractContextManager[None]:
-        """Within the context, an error because a file of the batch has changed or can't be read any more becomes a
+        """Within the context, an error that a file of the batch has changed or can no longer be read becomes a
         FilesChangedError."""
         return rereading_files([part.path for part in self.parts.values()])
 
     def scanned_again(self) -> FileBatch:
         """The same files, scanned again after the scanned rows were lost. Their hashes are known by now, so from here
-        on Spark itself may scan them again. Raises FilesChangedError."""
+        on Spark itself may repeat the scan. Raises FilesChangedError."""
         try:
             return replace(self, blocks=self._blocks_again(None))
         except ArchiveError as error:
@@ -89,12 +89,12 @@ class FileBatch:
             blocks.release()
 
     def messages(self) -> dict[str, int]:
-        """Message type -> count."""
+        """The number of messages, by type."""
         counts = sum((Counter(scan.messages) for scan in self.scan_output.scans.values()), Counter[str]())
         return dict(sorted(counts.items()))
 
     def content_bytes(self) -> int:
-        """Decompressed bytes read, including files that are not applied."""
+        """Decompressed bytes read, including those of files that are not applied."""
         others = sum(sum(accounts.values()) for accounts in self.accounts_of_others().values())
         return others + sum(part.consumed - part.offset for part in self.parts.values())
 
@@ -106,13 +106,13 @@ class FileBatch:
         return tuple(part.reason for part in refused if part.reason is not None)
 
     def without(self, number: int, why: str, relations: frozenset[int] | None) -> FileBatch:
-        """The batch in which a file is only recorded. why, relations: as in `set_aside`."""
+        """The batch, with a file that is only recorded. why, relations: as in `set_aside`."""
         parts = {**self.parts, number: set_aside(self.parts[number], why, relations)}
         output = self.scan_output.select(self.scan_output.scans.keys() - {number})
         return replace(self, parts=parts, scan_output=output, inspected=self.inspected | {number})
 
     def not_read(self) -> tuple[str, ...]:
-        """Remarks about files, and ends of files, that were left unread for a good reason."""
+        """Remarks about files, and ends of files, that were left unread on purpose."""
         reasons = {
             FileStatus.MOVED.value: "read before, under another name",
             FileStatus.DUPLICATE.value: "landed again, and not applied again: its bytes were read before",
@@ -138,14 +138,14 @@ _IGNORED = ScanError("", is_ignored=True)
 
 
 def new_files(index: FileIndex, listing: Listing) -> dict[int, LandedFile]:
-    """New and changed files by their provisional number."""
+    """New and changed files, by their provisional number."""
     files = index.to_inspect(listing)
     return candidates(files, index.known([file.path for file in files]))
 
 
 @contextmanager
 def _offering_to_ignore() -> Iterator[None]:
-    """An error about an unreadable file says how to go on without it."""
+    """Adds to an error about an unreadable file how to continue without it."""
     try:
         yield
     except UnreadableFileError as error:
@@ -158,9 +158,9 @@ def _offering_to_ignore() -> Iterator[None]:
 def read_files(
     landing: LandingFolder, files: Mapping[int, LandedFile], index: FileIndex, listing: Listing
 ) -> FileBatch:
-    """Scans all files at once and selects what to read. If the selection needs other scans, or several batches, scans
-    again: only the files of the first batch. The caller releases the result. Files that source.ignore names are only
-    recorded, and files that are too large are not read.
+    """Scans all files at once and selects what to read. If the selection needs other scans or several batches, scans
+    again, but only the files of the first batch. The caller must release the result. Files that source.ignore names are
+    only recorded; files that are too large are not read.
 
     Raises ArchiveError or RunError.
     """
@@ -198,8 +198,8 @@ def read_files(
 
 
 def _refuse_renamed(files: Mapping[int, LandedFile], before: Listing, after: Listing) -> None:
-    """Raises FilesChangedError if a file has appeared before the newest one: while files were listed or read, the
-    receiver may have renamed its open file and begun another one under the old name, which was then read instead.
+    """Raises FilesChangedError if a file has appeared before the newest one. While files were listed or read, the
+    receiver may have renamed its open file and begun another one with the old name, which was then read instead.
 
     before, after: listings from before and after the files were read.
     """
@@ -239,7 +239,7 @@ def read_later(landing: LandingFolder, steps: Sequence[FileSelection]) -> FileBa
 def _read_selection(landing: LandingFolder, steps: Sequence[FileSelection]) -> FileBatch:
     first, *later = steps
     tasks = tasks_of(first.to_read)
-    if later:  # so the newest file, whose end may be incomplete, is not among these
+    if later:  # so the newest file, whose end may be incomplete, is not one of these
         tasks = {path: replace(task, leaves_tail=False) for path, task in tasks.items()}
     blocks, output = read_blocks(landing, tasks)
     parts = {n: with_scan(part, output.scans[n]) if n in output.scans else part for n, part in first.parts.items()}
@@ -248,8 +248,8 @@ def _read_selection(landing: LandingFolder, steps: Sequence[FileSelection]) -> F
 
 
 def _refuse_gaps(index: FileIndex, selection: FileSelection, landing: LandingFolder) -> None:
-    """Raises RunError if a number is missing among the files' names; an empty file or a duplicate, even a removed one,
-    fills its number."""
+    """Raises RunError if a number is missing in the files' names. Empty files and duplicates, even removed ones, count
+    as present."""
     new = {part.path for part in selection.to_read.values() if not part.offset}
     if not new:
         return
@@ -268,8 +268,7 @@ def _missing_before(new: Collection[str], paths: Iterable[str]) -> str | None:
 
 
 def read_again(landing: LandingFolder, parts: Mapping[int, FilePart]) -> FileBatch:
-    """Reads exactly the bytes that an earlier run began to apply, even if the files were renamed. Raises
-    ArchiveError."""
+    """Reads exactly the bytes that an earlier run began to apply, even if files were renamed. Raises ArchiveError."""
     to_read = {n: part for n, part in parts.items() if part.was_read}
     listing = landing.listing()
     landed = {file.path: file for file in listing.named([part.path for part in to_read.values()])}
@@ -306,8 +305,7 @@ def _read_parts_again(
 def read_blocks(
     landing: LandingFolder, tasks: Mapping[str, ScanTask], policy: MaskingPolicy | None = None
 ) -> tuple[ScannedBlocks, ScanOutput]:
-    """Blocks of files that must be as their tasks describe them; the caller unpersists the blocks. Raises
-    ArchiveError."""
+    """Blocks of files that must match their tasks; the caller must release the blocks. Raises ArchiveError."""
     blocks = landing.scan(tasks, KnownContents({}), policy)
     try:
         output = _collect(blocks, tasks)
@@ -334,12 +332,13 @@ def _is_unchanged(part: FilePart, landed: Mapping[str, LandedFile]) -> bool:
 
 
 def _listed(part: FilePart) -> LandedFile:
-    """The file as it was listed when the part was read."""
+    """The file as listed when the part was read."""
     return LandedFile(part.path, part.size, part.modified)
 
 
 def find_parts(landing: LandingFolder, paths: list[str], parts: Mapping[int, FilePart]) -> dict[int, str]:
-    """Part number -> path of a file that begins with the part's content, preferably the file of the same name."""
+    """The path of a file that begins with the part's content, by part number; preferably the file with the same
+    name."""
     known = KnownContents.of(
         Prefix(part.consumed, part.prefix_hash or "", n, "", True, False, None, None) for n, part in parts.items()
     )

@@ -24,7 +24,7 @@ class LandingFolder(Protocol):
     def config(self) -> Config: ...
 
     def lenient(self) -> LandingFolder:
-        """The same folder, whose damaged files are read as far as possible."""
+        """The same folder, but reads damaged files as far as possible."""
 
     def listing(self) -> Listing:
         """Raises ConfigError if nothing exists there."""
@@ -33,12 +33,12 @@ class LandingFolder(Protocol):
         """The paths of all files, including empty ones."""
 
     def oversized(self, files: Iterable[LandedFile]) -> dict[str, ScanError]:
-        """The errors of files that are too large to read, by path; none is read."""
+        """The errors of files that are too large, by path. Reads no file."""
 
     def scan(
         self, tasks: Mapping[str, ScanTask], known: KnownContents, policy: MaskingPolicy | None = None
     ) -> ScannedBlocks:
-        """Blocks of the new messages in the files; the caller releases them. tasks: by path.
+        """Blocks of the new messages in the files; the caller must release them. tasks: by path.
 
         If the configuration masks columns and there is no policy yet, the blocks have no rows of tables. Raises
         ArchiveError.
@@ -71,7 +71,7 @@ class SparkLandingFolder:
     def scan(
         self, tasks: Mapping[str, ScanTask], known: KnownContents, policy: MaskingPolicy | None = None
     ) -> ScannedBlocks:
-        """The driver's part and the rows come from one read."""
+        """Gets the driver's part and the rows from a single read."""
         config = self.config
         withhold = WithholdRows() if has_masks(config) else None
         with reading_files(tasks):

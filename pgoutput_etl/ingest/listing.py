@@ -34,11 +34,11 @@ _TASK_BYTES = "spark.sql.files.maxPartitionBytes"
 
 _MOST_BYTES = 1 << 27  # per task, Spark's default
 
-_OPENING_BYTES = 1 << 19  # read in about the time that it takes to open a file and scan a few messages
+_OPENING_BYTES = 1 << 19  # can be read in about the time that it takes to open a file and scan a few messages
 
 _CORES_OF_CONNECT = 8
 
-_FEW_FILES = 1000  # local files; a Spark job lists more of them faster
+_FEW_FILES = 1000  # local files; if there are more, a Spark job lists them faster
 
 MAX_LENGTH = "spark.sql.sources.binaryFile.maxLength"
 
@@ -49,11 +49,11 @@ _LAND_SMALLER = (
 
 _COPIES_IN_JAVA = 2
 
-_BLOCK_BYTES = 512  # of st_blocks, on any file system
+_BLOCK_BYTES = 512  # unit of st_blocks, on any file system
 
-_SURELY_FITS = 1 << 26  # bytes of a file, in the least memory with which Spark starts
+_SURELY_FITS = 1 << 26  # bytes of a file that fit into the least memory with which Spark starts
 
-_PLAIN_FILE_ERROR = re.compile(rf"{PlainFileError.__name__}: (.*)")  # raised in a worker, too
+_PLAIN_FILE_ERROR = re.compile(rf"{PlainFileError.__name__}: (.*)")  # also raised in a worker
 
 _REREAD_ERROR = re.compile(rf"{RereadError.__name__}: (.*)")  # raised in a worker
 
@@ -76,7 +76,7 @@ class FilesChangedError(ArchiveError):
 
 
 class UnreadableFileError(ArchiveError):
-    """A listed file that is gone, or that this job may not read. path: empty if the error does not name it."""
+    """A listed file that is missing, or that this job may not read. path: empty if the error doesn't name it."""
 
     code = ErrorCode.UNREADABLE_FILE
 
@@ -86,9 +86,9 @@ class UnreadableFileError(ArchiveError):
 
 
 def list_landing(spark: SparkSession, landing: str) -> Listing:
-    """All plain files below a folder or matching a glob, except empty ones; none is read. An object's name may have
-    `..`, by which Hadoop would read another folder's object: such a name is not a plain file's. Raises ConfigError if
-    nothing is there."""
+    """All plain files below a folder or matching a glob, except empty ones. Reads no file. An object's name may contain
+    `..`, with which Hadoop would read another folder's object, so it doesn't count as a plain file's. Raises
+    ConfigError if nothing exists there."""
     local = _local_listing(spark, landing)
     if local is not None:
         return local.with_content()
@@ -110,7 +110,7 @@ def _missing(landing: str) -> ConfigError:
 
 def _local_listing(spark: SparkSession, landing: str) -> Listing | None:
     """The listing of a local folder or glob, including empty files, with the paths and times that Spark uses. None for
-    other storage. Spark would follow links, also in circles."""
+    other storage. Spark would follow links, even circular ones."""
     pattern = local_path(spark, landing)
     if pattern is None:
         return None
@@ -129,7 +129,7 @@ def _local_listing(spark: SparkSession, landing: str) -> Listing | None:
 
 
 def local_root(spark: SparkSession, landing: str) -> str | None:
-    """The folder above all that a local folder or glob matches; None for other storage."""
+    """The folder above everything that a local folder or glob matches; None for other storage."""
     pattern = local_path(spark, landing)
     if pattern is None:
         return None
@@ -137,7 +137,7 @@ def local_root(spark: SparkSession, landing: str) -> str | None:
 
 
 def _listed(files: DataFrame) -> pa.Table:
-    """Uses Spark's own listing: binaryFile asks for each file's status again, with a request for each object."""
+    """Uses Spark's own listing: binaryFile would request each file's status again."""
     listed = listed_files(files, _FEW_FILES)
     if listed is None:
         modified = F.unix_micros("modificationTime").alias("modified")
@@ -147,8 +147,8 @@ def _listed(files: DataFrame) -> pa.Table:
 
 
 def sizes_of(spark: SparkSession, option: str, path: str) -> dict[str, int]:
-    """Sizes by path of the file or of all files below the folder that a command-line option names. Raises ConfigError
-    if nothing is there, or for something else than plain files among them."""
+    """Sizes, by path, of the file, or of all files below the folder, that a command-line option names. Raises
+    ConfigError if nothing exists there, or if one isn't a plain file."""
     try:
         listing = list_landing(spark, path)
     except ConfigError:
@@ -159,11 +159,11 @@ def sizes_of(spark: SparkSession, option: str, path: str) -> dict[str, int]:
 
 
 def list_names(spark: SparkSession, landing: str) -> list[str]:
-    """The paths of all files in the landing folder, including empty ones, which Spark leaves out of what it reads."""
+    """The paths of all files in the landing folder, including empty ones, which Spark omits from what it reads."""
     local = _local_listing(spark, landing)
     if local is not None:
         return [str(path) for path in local.table.column("path").to_pylist()]
-    # inputFiles returns URIs, binaryFile paths: file:///a%20b is file:/a b.
+    # inputFiles returns URIs, and binaryFile paths: file:///a%20b is file:/a b.
     return [unquote(name).replace(":///", ":/", 1) for name in _binary_files(spark, landing).inputFiles()]
 
 
@@ -172,12 +172,12 @@ def _binary_files(spark: SparkSession, landing: str) -> DataFrame:
 
 
 def size_limit(spark: SparkSession) -> int:
-    """Maximum bytes of a file, as stored and decompressed."""
+    """Maximum bytes of a file, both as stored and decompressed."""
     return min(int(value_of(spark, MAX_LENGTH) or MAX_SIZE), MAX_SIZE)
 
 
 def oversized(spark: SparkSession, files: Iterable[LandedFile]) -> dict[str, ScanError]:
-    """The errors, by path, of files that are too large for binaryFile, or for the memory that they take there."""
+    """The errors, by path, of files that are too large for binaryFile or for the memory that they need there."""
     limit = size_limit(spark)
     errors = dict[str, ScanError]()
     for file in files:
@@ -193,8 +193,8 @@ def oversized(spark: SparkSession, files: Iterable[LandedFile]) -> dict[str, Sca
 
 
 def _is_mostly_holes(file: LandedFile) -> bool:
-    """True for a local file that has a size without having bytes: no receiver writes one. Any other file can
-    be split."""
+    """True for a sparse local file: it has a size without using blocks, and no receiver writes such a file. Any other
+    file can be split."""
     if not file.path.startswith("file:/"):
         return False
     with suppress(OSError):
@@ -203,9 +203,9 @@ def _is_mostly_holes(file: LandedFile) -> bool:
 
 
 def _memory_error(spark: SparkSession, file: LandedFile) -> dict[str, ScanError]:
-    """A worker opens a local file itself. Any other file passes through Java's heap, which holds it at least twice: as
-    Hadoop read it, and as a row. An executor without room for that dies, and with it the run, without naming the
-    file. Returns nothing if there is room."""
+    """The error, by path, if the file doesn't fit into memory. Workers open local files themselves. Any other file
+    passes through Java's heap, at least twice: as Hadoop reads it, and as a row. An executor without room for that
+    dies, and so does the run, without naming the file."""
     heap = heap_of(spark)
     if heap is None or _COPIES_IN_JAVA * file.size <= heap:
         return {}
@@ -231,13 +231,13 @@ def heap_of(spark: SparkSession) -> int | None:
 
 
 def _heap_setting(text: str) -> int | None:
-    """Bytes of a setting such as 4g, in which a number alone is in MiB; None if it has another form."""
+    """Bytes of a setting such as 4g, where a plain number is in MiB; None for any other format."""
     match = re.fullmatch(r"(\d+)([kmgt]?)b?", text.strip().lower())
     return None if match is None else int(match[1]) << {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}[match[2]]
 
 
 def even_tasks(spark: SparkSession, files: Iterable[ScanTask]) -> dict[str, str]:
-    """The setting that makes Spark read the files in tasks of equal size, enough to keep every core busy; empty with
+    """The setting that makes Spark read the files in tasks of equal size, enough to keep every core busy. Empty with
     Spark Connect, or if the configuration already has this setting."""
     if is_connect(spark) or value_of(spark, _TASK_BYTES) is not None:
         return {}
@@ -247,12 +247,12 @@ def even_tasks(spark: SparkSession, files: Iterable[ScanTask]) -> dict[str, str]
 
 
 def cores_of(spark: SparkSession) -> int:
-    """The number of tasks that run at a time; a guess for Spark Connect, whose client can't know it."""
+    """The number of tasks that run in parallel; a guess for Spark Connect, whose client can't know it."""
     return _CORES_OF_CONNECT if is_connect(spark) else spark.sparkContext.defaultParallelism
 
 
 def even_parts(paths: Iterable[str], sizes: Mapping[str, int], cores: int) -> list[list[str]]:
-    """The paths in order, in parts of about the same size: one part for each task."""
+    """The paths in order, in parts of about equal size, one per task."""
     weights = {path: sizes.get(path, 0) + _OPENING_BYTES for path in paths}
     total, count = sum(weights.values()), _task_count(sum(weights.values()), cores)
     parts: list[list[str]] = [[] for _ in range(count)]
@@ -264,8 +264,8 @@ def even_parts(paths: Iterable[str], sizes: Mapping[str, int], cores: int) -> li
 
 
 def even_bytes(total: int, cores: int) -> int:
-    """Bytes per task, chosen so that all cores finish at about the same time. With Spark's default of 128 MiB, 300 MB
-    on two cores make three tasks, and one core idles during the third."""
+    """Bytes per task, such that all cores finish at about the same time. With Spark's default of 128 MiB, 300 MB on two
+    cores make three tasks, and one core idles during the third."""
     size = total // _task_count(total, cores) + 1
     return size + size // 20  # files differ in size, and none is split
 
@@ -309,7 +309,7 @@ def reading_files(paths: Iterable[str] = ()) -> Iterator[None]:
 
 
 def _unreadable_among(paths: Iterable[str], error: str) -> str | None:
-    """The path that an error names, or an empty string; None if the error isn't about an unreadable file."""
+    """The path that an error names, or ""; None if the error isn't about an unreadable file."""
     if not any(sign in error for sign in _UNREADABLE):
         return None
     # Spark's errors may spell a path differently from its listings.

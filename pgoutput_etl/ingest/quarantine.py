@@ -45,7 +45,7 @@ def damage_rows(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) ->
 def unreadable(
     spark: SparkSession, damages: DataFrame, scans: Mapping[int, FileScan], path_of: Callable[[int], str]
 ) -> DataFrame | None:
-    """Unreadable bytes: file, path, offset, length, lsn, bytes (NULL if the configuration masks columns) and reason.
+    """Unreadable bytes: file, path, offset, length, lsn, bytes (NULL if the configuration masks columns), and reason.
     damages: their message rows."""
     reasons = damage_rows(scans, path_of)
     if not reasons:
@@ -57,7 +57,7 @@ def unreadable(
 def parts_of_transactions(
     spark: SparkSession, rows: DataFrame, assembly: Assembly, path_of: Callable[[int], str], keeps_bytes: bool
 ) -> DataFrame | None:
-    """The fragments of quarantined transactions: file, path, offset, length, lsn (that of the commit), xid, reason, and
+    """The fragments of quarantined transactions: file, path, offset, length, lsn (of the commit), xid, reason, and
     bytes if `keeps_bytes`. rows: all messages with their transaction status."""
     outcomes = {fragment: outcome for outcome in quarantined(assembly) for fragment in outcome.fragments}
     if not outcomes:

@@ -1,4 +1,4 @@
-"""Finds the files of a batch whose sender rounded its floats, from some rows of tables with float columns."""
+"""Finds files whose sender rounded floats, by sampling rows of tables with float columns."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pgoutput_etl.scan.blocks import UNPACKED_BY, unpacked
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.spark.arrow_types import spark_schema
 
-_ROWS_PER_FILE = 500  # of a block
+_ROWS_PER_FILE = 500  # sampled from a block
 
-_BLOCKS = 64  # of those in Spark: a job looks at a few megabytes of a large batch
+_BLOCKS = 64  # sampled by Spark: a few megabytes of a large batch
 
 _COUNTS = pa.schema([("file", pa.int64()), ("at_limit", pa.int64()), ("beyond", pa.int64())])
 

@@ -1,4 +1,4 @@
-"""A batch's message rows with the status of their transactions."""
+"""A batch's message rows, with the status of their transactions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _CHANGES = (BlockKind.CHANGE, BlockKind.WAITING)
 class MessageRows:
     """A batch's message rows as blocks, and the assembly of their transactions.
 
-    blocks: those of all scanned files; files with a number in `left_out` don't belong to the batch. waiting: changes of
+    blocks: of all scanned files; files with a number in `left_out` don't belong to the batch. waiting: changes of
     transactions that earlier batches left open, in Spark or on the driver.
     """
 
@@ -63,7 +63,7 @@ class MessageRows:
 
     @property
     def are_local(self) -> bool:
-        """True if the driver has the rows of the batch's files."""
+        """True if the rows of the batch's files are on the driver."""
         return self.blocks.local is not None
 
     def statistics(self, request: StatisticsRequest) -> BatchStatistics:
@@ -74,7 +74,7 @@ class MessageRows:
         return statistics_of(blocks, self.statuses, request)
 
     def positions(self, oids: Collection[int], windows: Mapping[int, CommitWindow]) -> dict[int, RowPositions]:
-        """OID -> positions of all committed rows of these relations."""
+        """The positions of all committed rows of these relations, by OID."""
         if self._local is not None:
             return positions_of(iterate_blocks(self.collect_changes(oids).to_batches()), self.statuses, windows)
         return committed_positions(self.changes().where(F.col("relation").isin(*oids)), self.statuses, windows)
@@ -84,7 +84,7 @@ class MessageRows:
         return of_kind(self._all_blocks(), *_CHANGES)
 
     def collect_changes(self, oids: Collection[int]) -> pa.Table:
-        """The blocks of these relations' changes."""
+        """The blocks with changes of these relations."""
         names, local = ["relation", *UNPACKED_BY], self._local
         if local is None:
             return self.changes().where(F.col("relation").isin(*oids)).select(*names).toArrow()
@@ -103,7 +103,7 @@ class MessageRows:
 
     @cached_property
     def ended_on_driver(self) -> pa.Table:
-        """Like `ended`, for transactions that the driver can hold."""
+        """Like `ended`, if the transactions fit on the driver."""
         commits = self.blocks.collect(BlockKind.COMMIT, [*UNPACKED_BY])
         blocks = iterate_blocks(commits.to_batches())
         return pa.Table.from_batches([ended_in(block, self.statuses) for block in blocks], ENDED_SCHEMA)
@@ -114,7 +114,8 @@ class MessageRows:
         return rows.where(~F.col("file").isin(*self.left_out)) if self.left_out else rows
 
     def with_status(self) -> DataFrame:
-        """One row per message, with the status of its transaction, including waiting changes. Slow: for rare cases."""
+        """One row per message, including waiting changes, with the status of its transaction. Slow, for rare cases
+        only."""
         return rows_with_status(self._all_blocks(), self.statuses)
 
     def content_with_status(self) -> DataFrame:

@@ -1,4 +1,4 @@
-"""The blocks of a scan: persisted by Spark, or on the driver if they are few."""
+"""The blocks of a scan: persisted by Spark or, if there are few, on the driver."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from pgoutput_etl.spark.platform import persist, unpersist
 from pgoutput_etl.spark.session import temporarily
 from pgoutput_etl.spark.workers import first_scan
 
-_FEW_BYTES = 1 << 22  # total size of stored files whose blocks the driver can hold, however well they are compressed
+_FEW_BYTES = 1 << 22  # total size of stored files whose blocks fit on the driver, however well they are compressed
 
 _PARTITION_BYTES = 1 << 23  # as stored
 
 
 @dataclass(frozen=True)
 class ScannedBlocks:
-    """Blocks (BLOCK_SCHEMA) of a batch's files. The caller that scanned them must release them.
+    """Blocks (BLOCK_SCHEMA) of a batch's files. The caller of the scan must release them.
 
-    persisted: computed once by Spark. local: the same on the driver. Exactly one of the two is given. size: bytes of
-    the files. spark: None if no session is available to read local blocks.
+    persisted: computed once by Spark. local: on the driver. Exactly one of the two is given. size: bytes of the files.
+    spark: None if no session is available to read local blocks.
     """
 
     spark: SparkSession | None
@@ -41,10 +41,11 @@ class ScannedBlocks:
 
     @classmethod
     def of(cls, spark: SparkSession, scanned: DataFrame, size: int) -> ScannedBlocks:
-        """Few blocks are collected now, in the scan's own job, because more jobs would take longer than the work.
+        """Few blocks are collected immediately, in the scan's own job, because further jobs would take longer than the
+        work.
 
         Others are kept on executors' disks. In memory, Spark keeps them in pieces of 4 MB, each of which takes 6 MB of
-        a heap with G1's regions of 2 MB: a night of 10 GB exhausted a heap of 4 GB.
+        a heap with G1 regions of 2 MB: a run over 10 GB exhausted a heap of 4 GB.
         """
         if size <= _FEW_BYTES:
             with first_scan(spark):
@@ -53,8 +54,8 @@ class ScannedBlocks:
 
     @cached_property
     def frame(self) -> DataFrame:
-        """The blocks in few partitions: ten thousand small files are scanned by dozens of tasks, but their blocks need
-        no more tasks than those of one large file, and each would write a file of its own into an append."""
+        """The blocks, in few partitions: ten thousand small files are scanned by dozens of tasks, but their blocks need
+        no more tasks than those of one large file, and each task would write a separate file in an append."""
         assert self.spark is not None
         if self.persisted is None:
             return frame(self.spark, self.local)
@@ -64,8 +65,7 @@ class ScannedBlocks:
 
     @contextmanager
     def computed_from(self, files: Iterable[ScanTask]) -> Iterator[None]:
-        """Within the context, Spark computes the blocks of these files for the first time, in tasks of the same
-        size."""
+        """Within the context, Spark computes the blocks of these files for the first time, in tasks of equal size."""
         if self.spark is None:
             yield
             return

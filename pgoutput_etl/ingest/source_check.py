@@ -1,8 +1,8 @@
 """Checks that all transactions come from one server, in order.
 
-A commit with a lower LSN than earlier ones must be a resent one: the archive already has its xid and LSN. A server
-commits a transaction only once: if one xid has two commits that are closer together than xids can wrap around, they
-come from two servers. Both checks run only for files that give a reason for them.
+A commit with a lower LSN than earlier ones must be a resent one, whose xid and LSN the archive already has. A server
+commits a transaction only once: if an xid has two commits that are closer together than an xid wraparound, they come
+from two servers. Both checks only run for files that give a reason to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pgoutput_etl.transactions.assembly import Assembly
 from pgoutput_etl.transactions.outcome import ONCE_COMMITTED
 from pgoutput_etl.xid import XIDS_WRAP_WITHIN
 
-_MAX_SUSPECTS = 100_000  # enough, as another server's archive may repeat any xid
+_MAX_SUSPECTS = 100_000  # enough, because another server's archive may repeat any xid
 
 _ADVICE = (
     "Is the file from another server or another slot, or does it belong before files that were already read? Nothing "
@@ -31,7 +31,7 @@ _ADVICE = (
 
 
 class CommitOrderError(SequenceError):
-    """Commits that neither follow the earlier ones nor were sent before. lsns: the lowest one of each file."""
+    """Commits that neither follow the earlier ones nor were sent before. lsns: the lowest one in each file."""
 
     code = ErrorCode.COMMIT_ORDER
 
@@ -41,14 +41,14 @@ class CommitOrderError(SequenceError):
 
 
 class History(Protocol):
-    """The transactions of a batch and of the batches before it, as rows of the ledger."""
+    """The transactions of a batch and of earlier batches, as rows of the ledger."""
 
     def may_have_resent(self) -> bool:
-        """False if the batch certainly has no resent transaction. Looking for resent ones costs Spark jobs."""
+        """False if the batch certainly has no resent transactions. Looking for them takes Spark jobs."""
 
     def unknown_resent(self) -> list[tuple[int, int, int]]:
-        """File, xid, and LSN of the lowest resent commit in each file, in order, that the archive doesn't have.
-        Commits that maintenance may have deleted are left out."""
+        """File, xid, and LSN of the lowest resent commit in each file, in order, that the archive doesn't have. Omits
+        commits that maintenance may have deleted."""
 
     def few_ended(self, which: TransactionFilter) -> pa.Table:
         """Columns `file`, `xid`, `fate`, and `commit_lsn`. `which` selects ordinary transactions; others are few."""
@@ -58,7 +58,7 @@ class History(Protocol):
 
 
 def check_history(history: History, assembly: Assembly, path_of: Callable[[int], str]) -> None:
-    """Raises SequenceError with file, xid and LSN."""
+    """Raises SequenceError, which names file, xid, and LSN."""
     if assembly.watermarks and history.may_have_resent() and (unknown := history.unknown_resent()):
         file, xid, lsn = unknown[0]
         raise CommitOrderError(
@@ -71,8 +71,8 @@ def check_history(history: History, assembly: Assembly, path_of: Callable[[int],
 
 
 def _check_xids(history: History, assembly: Assembly, path_of: Callable[[int], str]) -> None:
-    """An xid that is not newer than all earlier ones must not have been committed before. Only few xids need the check:
-    those of transactions that ran concurrently with others at the end of a file."""
+    """An xid that is not newer than all earlier ones must not have been committed before. Few xids need the check:
+    those of transactions that were concurrent with others at the end of a file."""
     suspects = _few_done(history.few_ended(TransactionFilter(assembly.overlaps, frozenset(assembly.overlapping_xids))))
     xids = sorted({xid for _, xid, _ in suspects})[:_MAX_SUSPECTS]
     if not xids:
@@ -80,7 +80,7 @@ def _check_xids(history: History, assembly: Assembly, path_of: Callable[[int], s
     known: dict[int, list[int]] = {}
     for commits in (
         history.few_ended(TransactionFilter({}, frozenset(xids))),
-        history.few_before((xids[0], xids[-1])),  # the range may have many others
+        history.few_before((xids[0], xids[-1])),  # the range may include many others
     ):
         for _, xid, lsn in _few_done(commits.filter(pc.is_in(commits.column("xid"), pa.array(xids, pa.int64())))):
             known.setdefault(xid, []).append(lsn)
@@ -95,7 +95,7 @@ def _check_xids(history: History, assembly: Assembly, path_of: Callable[[int], s
 
 
 def _few_done(transactions: pa.Table) -> list[tuple[int, int, int]]:
-    """File, xid, and LSN of the transactions that were committed."""
+    """File, xid, and LSN of transactions that were committed."""
     is_done = pc.is_in(transactions.column("fate"), pa.array(ONCE_COMMITTED))
     done = transactions.filter(pc.and_(is_done, transactions.column("xid").is_valid()))
     columns = [done.column(name) for name in ("file", "xid", "commit_lsn")]

@@ -1,1 +1,1 @@
-"""Relation versions, table shapes, the difference between two shapes, and rows carried from one to the other."""
+"""Relation versions, table shapes, differences between versions, and migration of rows from one shape to the next."""

@@ -1,5 +1,6 @@
-"""When a table's columns were changed, because the server may have changed the values of older rows without sending
-them: `ADD COLUMN … DEFAULT` gives all rows a value, `ALTER COLUMN … TYPE … USING` gives them another one."""
+"""Records when a table's columns were changed, because the server may then have changed the values of older rows
+without sending them: `ADD COLUMN … DEFAULT` gives all rows a value, and `ALTER COLUMN … TYPE … USING` replaces their
+values."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ ChangedAt = Mapping[str, int]
 
 
 def changed_at(known: ChangedAt, before: Relation, after: Relation, step: Lineage, lsn: int) -> ChangedAt:
-    """known: of the older version's columns. lsn: of the first commit under the newer version."""
+    """known: for the older version's columns. lsn: of the first commit under the newer version."""
     changed: dict[str, int] = {}
     for column, origin in zip(after.columns, step.origins, strict=True):
         old = None if origin is None else before.columns[origin]
         if old is None and before.catalog and after.catalog and not step.is_rewritten:
-            continue  # what older rows have is known
+            continue  # the values of older rows are known
         if old is None or (old.type_oid, old.type_modifier) != (column.type_oid, column.type_modifier):
             changed[column.name] = lsn
         elif old.name in known:

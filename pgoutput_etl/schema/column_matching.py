@@ -1,32 +1,32 @@
-"""Which column of a relation's older version each column of its newer version is.
+"""Matches the columns of a relation's newer version with those of its older version.
 
 A Relation message lists a table's columns without their numbers in the catalog. PostgreSQL never reorders columns, and
-a new one comes last. Therefore:
+appends new ones. Therefore:
 
 - A name in both versions, in the same order, is the same column.
-- In front of a column that stayed, as many new names as old ones are the old columns, renamed in their order.
-- A declaration of the configuration (`columns: {new: {renamed_from: old}}`, `columns: {new: added}`) comes before both.
-- If catalog Messages have numbered the columns of both versions, the numbers decide, and nothing else does.
+- Before a column that stayed, if there are as many new names as old ones, they are the old columns, renamed in order.
+- A declaration in the configuration (`columns: {new: {renamed_from: old}}`, `columns: {new: added}`) overrides both.
+- If catalog Messages have numbered the columns of both versions, only the numbers decide.
 
-Values never stand under a name that may not be theirs. A TableError holds the table, and lists the explanations as
-declarations, where
+Values are never stored under a name that may be wrong. A TableError, which lists the explanations as declarations,
+holds the table if
 
-- names of both versions are out of order
-- fewer new names than old ones are in front of a column that stayed
-- a new name in front of a column may be that column, and its name be given to a new one
-- a column has taken the type and modifier of a column that is gone
-- fewer commands than this reading needs explain the step, too.
+- names in both versions are in a different order
+- there are fewer new names than old ones before a column that stayed
+- a new name before a column may be that column, and its name may belong to a new column
+- a column has the type and modifier of a column that is gone
+- fewer commands than this reading needs would explain the step, too.
 
-The following readings remove no value, and are a *doubt* until they are declared:
+The following readings remove no values. Each is a *doubt* until it is declared:
 
-- After the last column that stayed, new names are new columns. The old ones there are *retired*: they stay in the
-  target with their values. If none is there, this is a doubt only if as many commands explain the step otherwise.
-- The last columns, if they have other types, were retyped, not dropped and added again. So was a column next to one
-  that is gone.
-- A new name too many in front of a column is one that the publication did not have before (a column list, a generated
+- After the last column that stayed, new names are new columns, and old columns are *retired*: they stay in the target
+  with their values. Without old columns there, it is a doubt only if as many commands would explain the step otherwise.
+- If the last columns have other types, they were retyped, not dropped and added again. So was a column next to one that
+  is gone.
+- An excess new name before a column is one that the publication didn't include before (a column list, a generated
   column). Its values in existing rows were never sent.
 
-Some changes leave no trace: a column that was dropped, and another one of its type that took its name; a last column
+Some changes leave no trace: a column that was dropped and replaced by another one with its type and name; a last column
 that was dropped and added again with its type.
 """
 
@@ -42,15 +42,15 @@ from pgoutput_etl.error_codes import ErrorCode
 from pgoutput_etl.errors import TableError
 from pgoutput_etl.protocol.messages import RelationColumn
 
-# The configuration's declarations: each column's former name, or None for a new column. A tuple has those of several
-# steps, in their order.
+# The configuration's declarations: each column's former name, or None for a new column. A tuple has the declarations
+# for several steps, in order.
 Declared = Mapping[str, str | tuple[str | None, ...] | None]
 
 DeclaredStep = Mapping[str, str | None]
 
 Columns = Sequence[RelationColumn]
 
-_MOST_EXPLAINED, _SHOWN = 8, 3  # columns in which explanations are searched; explanations
+_MOST_EXPLAINED, _SHOWN = 8, 3  # columns for which explanations are searched; explanations shown
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
@@ -58,10 +58,10 @@ _YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A column of a newer version, of which the archive does not show whether it is new.
+    """A column of a newer version that may or may not be new, as far as the archive shows.
 
-    is_kept: it was read as the older column of its name, with another type; otherwise it was read as a new one. former:
-    the names of the older columns that it may be. earlier: the column's declarations that earlier steps have used.
+    is_kept: it was read as the older column with its name, but another type; otherwise, it was read as new. former:
+    names of the older columns that it may be. earlier: declarations for this column that earlier steps have used.
     """
 
     column: str
@@ -71,7 +71,7 @@ class Doubt:
 
     @property
     def reading(self) -> str | None:
-        """As a declaration."""
+        """The reading as a declaration."""
         return self.column if self.is_kept else None
 
     def __str__(self) -> str:
@@ -107,13 +107,13 @@ def _yaml(name: str) -> str:
 
 
 class UndecidedError(TableError):
-    """A step between two versions that needs a declaration. why: the reason. choices: the explanations, the likeliest
+    """A step between two versions that needs a declaration. why: the reason. choices: the explanations, most likely
     first."""
 
     code = ErrorCode.UNDECIDED
 
     def __init__(self, why: str, choices: Sequence[DeclaredStep], earlier: Mapping[str, Sequence[str | None]]) -> None:
-        """earlier: what earlier steps have used or taken for these columns."""
+        """earlier: declarations that earlier steps have used or assumed for these columns."""
         full = [{name: (*earlier.get(name, ()), former) for name, former in choice.items()} for choice in choices]
         shown = "; or ".join(map(declaration, full[:_SHOWN]))
         shown = shown or "columns: {name: {renamed_from: old_name}} or columns: {name: added}, for each of them"
@@ -123,8 +123,8 @@ class UndecidedError(TableError):
 
 @dataclass(slots=True)
 class Identification:
-    """origins: old position by new position, of columns that are not new. retired: old positions. unsent: new positions
-    of columns whose values in existing rows were never sent. used: the declarations that decided."""
+    """origins: old position by new position, for columns that are not new. retired: old positions. unsent: new
+    positions of columns whose values in existing rows were never sent. used: the declarations that decided."""
 
     origins: dict[int, int] = field(default_factory=dict)
     retired: list[int] = field(default_factory=list)
@@ -163,7 +163,7 @@ def are_numbered(columns: Columns) -> bool:
 
 
 def _by_number(before: Columns, after: Columns, declared: DeclaredStep) -> Identification:
-    """What the catalog says. A declaration of a column that is new or renamed must say the same."""
+    """Matches by the catalog's numbers. A declaration of a new or renamed column must agree."""
     old = {column.number: place for place, column in enumerate(before)}
     found = Identification({place: old[c.number] for place, c in enumerate(after) if c.number in old})
     for place, column in enumerate(after):
@@ -180,7 +180,7 @@ def _by_number(before: Columns, after: Columns, declared: DeclaredStep) -> Ident
 
 
 def _is_certain(versions: Versions, found: Identification) -> bool:
-    """True if the columns would be the same without a declaration, and without a doubt."""
+    """True if the columns would be identified the same way without declarations, and without doubts."""
     try:
         undeclared = identify(versions.before, versions.after, {})
     except TableError:
@@ -190,8 +190,8 @@ def _is_certain(versions: Versions, found: Identification) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """The old and the new positions in front of a column that stayed, or after all of them. next: the new position of
-    that column."""
+    """Old and new positions before a column that stayed, or after all of them. next: the new position of that
+    column."""
 
     old: list[int]
     new: list[int]
@@ -228,7 +228,7 @@ def _fill(
 def _judge_types(
     versions: Versions, found: Identification, anchors: Mapping[int, int | None], named: Mapping[int, int]
 ) -> None:
-    """Adds the doubts of retyped columns. Raises TableError."""
+    """Adds doubts about retyped columns. Raises TableError."""
     used = set(found.origins.values())
     gone = {place for place in range(len(versions.before)) if place not in used}
     gone_forms = {_form(versions.before[place]): versions.before[place].name for place in gone}
@@ -246,7 +246,7 @@ def _judge_types(
 
 
 def _judge_count(versions: Versions, found: Identification, anchors: Mapping[int, int | None]) -> None:
-    """Compares the reading with all others. Raises TableError."""
+    """Compares the reading with all other readings. Raises TableError."""
     places = range(len(versions.after))
     commands = versions.cost(found.origins, range(len(versions.before)), places)
     fewest, readings = versions.fewest_commands(commands, anchors)
@@ -275,14 +275,14 @@ class Versions:
         return _form(self.before[origin]) != _form(self.after[place])
 
     def declared_origins(self, declared: DeclaredStep) -> dict[int, int | None]:
-        """By new position, the declared old position, or None for a new column, if the declaration is about this step
-        and not about another one. Raises TableError if it is impossible."""
+        """Declared old positions by new position, or None for a new column, for declarations that apply to this step
+        rather than another one. Raises TableError if a declaration is impossible."""
         old, new = _places(self.before), _places(self.after)
         moved = self._out_of_order(old)
         origins: dict[int, int | None] = {}
 
         def is_open(name: str) -> bool:
-            """True if the column is not certain to be the older one of its name."""
+            """True if it is uncertain whether the column is the older one with its name."""
             own = old.get(name)
             is_other = name in new and origins.get(new[name], own) != own
             return own is None or name in moved or is_other or self._crosses(name, old, new, origins)
@@ -298,7 +298,7 @@ class Versions:
 
         left = {name: declared[name] for name in new if name in declared}
         found_any = True
-        while found_any:  # one declaration may show that another one is meant
+        while found_any:  # one declaration may reveal that another one applies
             found_any = False
             for name, former in [*left.items()]:
                 if is_meant(name, former):
@@ -317,7 +317,7 @@ class Versions:
         return origins
 
     def named(self, anchors: Mapping[int, int | None]) -> dict[int, int]:
-        """Old positions by new position, of the names in both versions without a declaration."""
+        """Old positions by new position, for names that are in both versions and have no declaration."""
         old, taken = _places(self.before), set(anchors.values())
         named = {place: old.get(column.name) for place, column in enumerate(self.after) if place not in anchors}
         return {place: origin for place, origin in named.items() if origin is not None and origin not in taken}
@@ -325,7 +325,7 @@ class Versions:
     def _crosses(
         self, name: str, old: Mapping[str, int], new: Mapping[str, int], origins: Mapping[int, int | None]
     ) -> bool:
-        """True if the older column of this name can't be the new one beside those that have an origin."""
+        """True if, given the known origins, the older column with this name can't be the new one."""
         place, own = new[name], old[name]
         return any(origin is not None and (origin < own) != (other < place) for other, origin in origins.items())
 
@@ -349,10 +349,10 @@ class Versions:
         return UndecidedError(why, self.explanations(anchors), {})
 
     def explanations(self, anchors: Mapping[int, int | None]) -> list[DeclaredStep]:
-        """The declarations that explain the step, those with the fewest changes first. anchors: what was declared."""
+        """The declarations that explain the step, those with the fewest changes first. anchors: declared origins."""
         start, end = self._differing()
         rest = max(len(self.before), len(self.after)) - start
-        if rest <= _MOST_EXPLAINED:  # equal columns at the end may be other ones
+        if rest <= _MOST_EXPLAINED:  # equal columns at the end may be different ones
             end = 0
         elif rest - end > _MOST_EXPLAINED:
             return []
@@ -382,13 +382,13 @@ class Versions:
         return sum(self.is_retyped(origin, place) for place, origin in origins.items())
 
     def cost(self, origins: Mapping[int, int], olds: Sequence[int], news: Sequence[int]) -> int:
-        """The number of commands that do it."""
+        """The number of commands that this reading needs."""
         renamed = sum(self.before[origin].name != self.after[place].name for place, origin in origins.items())
         return self.retyped(origins) + renamed + len(olds) + len(news) - 2 * len(origins)
 
     def fewest_commands(self, most: int, anchors: Mapping[int, int | None]) -> tuple[int, int]:
-        """The least number of commands that explain the step, and the number of such readings. most: only readings
-        with so many are searched."""
+        """The minimum number of commands that explain the step, and the number of such readings. most: searches only
+        readings with up to this many."""
         beyond = most + 1
         # For the old columns so far: by number of new columns that they became, the fewest commands and the readings.
         best: dict[int, tuple[int, int]] = {0: (0, 1)}

@@ -1,4 +1,4 @@
-"""A table's contract with its readers about column changes: the `on_schema_change` setting of its rule."""
+"""How a table reacts to column changes: the `on_schema_change` setting of its rule."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pgoutput_etl.schema.diff import ChangeKind, SchemaChange
 
 
 class OnAmbiguous(Enum):
-    """What to do where a change can be read in two ways, of which the archive does not show the right one.
+    """What to do about a change that has two readings, if the archive doesn't show which one is right.
 
-    REPORT takes the likelier reading, and reports the table until somebody has declared which is right. HOLD leaves the
-    table as it is until then. IGNORE takes the reading for right.
+    REPORT takes the likelier reading, and reports the table until somebody has declared the right one. HOLD leaves the
+    table unchanged until then. IGNORE considers the likelier reading right.
     """
 
     REPORT = "report"
@@ -28,8 +28,8 @@ class OnAmbiguous(Enum):
 class OnChange(Enum):
     """A reaction to a change of columns.
 
-    FOLLOW applies the change. HOLD leaves the table as it is until somebody accepts the change. FAIL stops the run
-    before it writes. KEEP applies to dropped columns and leaves the column in the target.
+    FOLLOW applies the change. HOLD leaves the table unchanged until somebody accepts the change. FAIL stops the run
+    before it writes. KEEP is for dropped columns, and leaves the column in the target.
     """
 
     FOLLOW = "follow"
@@ -68,7 +68,7 @@ class SchemaContract:
 
     @property
     def follows_all(self) -> bool:
-        """True if no change waits for somebody."""
+        """True if every change is applied without asking."""
         is_followed = replace(self, ambiguous=FOLLOW_ALL.ambiguous) == FOLLOW_ALL
         return is_followed and self.ambiguous is not OnAmbiguous.HOLD
 

@@ -1,6 +1,6 @@
-"""A table's declarations, each of which counts for one step between two versions: the first one that needs it.
+"""A table's declarations. Each one applies to one step between two versions: the first one that needs it.
 
-Later steps look alike, but may be about another column. A name may have several declarations, for steps in their order.
+Later steps may look alike but concern another column. A name may have several declarations, for successive steps.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from pgoutput_etl.schema.column_matching import (
 
 Used = Mapping[str, tuple[str | None, ...]]
 
-_MOST_TRIED, _MOST_SEARCHED = 64, 1000  # combinations of declarations that are tried for a step, and for a history
+_MOST_TRIED, _MOST_SEARCHED = 64, 1000  # combinations of declarations to try for a step, and for a history
 
-_MOST_PARTS, _MOST_OF_NAME = 1024, 2  # combinations that are compared for a step, with so many of each name's next ones
+_MOST_PARTS, _MOST_OF_NAME = 1024, 2  # combinations to compare for a step, with this many of each name's next ones
 
-_History = tuple[tuple[tuple[int, int], ...], ...]  # old positions by new one, of each step
+_History = tuple[tuple[tuple[int, int], ...], ...]  # for each step, old positions by new position
 
 
 @dataclass(slots=True)
 class Declarations:
-    """declared: of the configuration. used: those that earlier steps have used. taken: the readings of later steps that
-    none has decided. planned: the declarations of the steps to come, if they were foreseen; None if two fit."""
+    """declared: in the configuration. used: declarations that earlier steps have used. taken: readings that earlier
+    steps assumed without a declaration. planned: declarations for the following steps, if foreseen; None for a step if
+    two fit."""
 
     declared: Declared
     used: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
@@ -45,18 +46,18 @@ class Declarations:
     planned: list[DeclaredStep | None] = field(default_factory=list)
 
     def foresee(self, history: Sequence[Columns]) -> None:
-        """Decides which declarations the steps of a history get: a step that does not need one may look like the later
+        """Decides which steps of a history get which declarations: a step that doesn't need one may look like the later
         step that does."""
         steps = [(before, after) for before, after in pairwise(history) if before != after]
         if self.declared and len(steps) > 1:
             search = _Search(steps, sum(map(len, self.left().values())))
             search.follow(self, [], _Cost())
-            ways = [*search.best.values()][: 1 if search.cost.doubts else None]  # doubts are reported
+            ways = [*search.best.values()][: 1 if search.cost.doubts else None]  # doubts are reported anyway
             steps_used = zip(*ways, strict=True)
             self.planned = [used[0] if all(other == used[0] for other in used) else None for used in steps_used]
 
     def identify(self, before: Columns, after: Columns) -> Identification:
-        """Identifies a step's columns by the declarations that are left, and uses those that it needs. Raises
+        """Identifies a step's columns with the remaining declarations, and marks those that it needs as used. Raises
         TableError."""
         if self.planned and before != after:
             planned = self.planned.pop(0)
@@ -108,14 +109,14 @@ class Declarations:
         return Declarations(self.declared, {**self.used}, {**self.taken}, [*self.planned])
 
     def doubts(self, found: Iterable[Doubt]) -> list[Doubt]:
-        """New doubts, each with what earlier steps have used or taken for its column."""
+        """The new doubts, each with the declarations that earlier steps have used or assumed for its column."""
         doubts = [replace(doubt, earlier=self._earlier(doubt.column)) for doubt in found]
         for doubt in doubts:
             self._take(doubt)
         return doubts
 
     def open_doubts(self, known: Iterable[Doubt]) -> list[Doubt]:
-        """Older doubts without those that are declared since. Their declarations are used."""
+        """The older doubts, without those that have been declared since, whose declarations are marked as used."""
         is_open: list[Doubt] = []
         for doubt in known:
             left = self.left()
@@ -127,7 +128,7 @@ class Declarations:
         return is_open
 
     def likeliest(self, history: Sequence[Columns]) -> Declared:
-        """The likeliest declarations of the columns for which the steps of a history need more than there are."""
+        """The likeliest declarations for all columns that need more of them in the steps of a history."""
         declarations, found = self.copy(), dict[str, None]()  # in the order in which the steps need them
         for before, after in pairwise(history):
             try:
@@ -143,7 +144,7 @@ class Declarations:
         return {name: (*declarations.used[name], *left.get(name, ())) for name in found}
 
     def _use(self, name: str, former: str | None, left: Used) -> None:
-        """Earlier ones were about steps that did not need them."""
+        """Earlier declarations were for steps that didn't need them."""
         facts = left[name]
         self.used[name] = (*self.used.get(name, ()), *facts[: facts.index(former) + 1])
 
@@ -154,7 +155,7 @@ class Declarations:
         return (*self.used.get(name, ()), *self.taken.get(name, ()))
 
     def _with_earlier(self, error: TableError) -> TableError:
-        """The error, whose choices have the declarations of their columns that other steps use."""
+        """The error, with the declarations of its columns that other steps use added to its choices."""
         if not isinstance(error, UndecidedError):
             return error
         names = {name for choice in error.choices for name in choice}
@@ -162,13 +163,13 @@ class Declarations:
 
 
 def _of_columns(left: Used, columns: Columns) -> Used:
-    """In the order of the configuration: of two that fit a step, the first one is used first."""
+    """In the order of the configuration: if two fit a step, the first one is used first."""
     names = {column.name for column in columns}
     return {name: facts for name, facts in left.items() if name in names}
 
 
 def _offers(left: Used) -> Iterable[DeclaredStep]:
-    """A declaration per name. First the first ones, because they are in the order of the steps."""
+    """One declaration per name. First ones come first, because they are in the order of the steps."""
     places = product(*(range(len(facts)) for facts in left.values()))
     for chosen in sorted(islice(places, _MOST_TRIED), key=sum):
         yield {name: facts[place] for (name, facts), place in zip(left.items(), chosen, strict=True)}
@@ -176,8 +177,8 @@ def _offers(left: Used) -> Iterable[DeclaredStep]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Cost:
-    """unused: declarations that no step has used. doubts: those of declared columns. overruled: declarations that are
-    used by steps that are certain without them, and then have other columns."""
+    """unused: declarations that no step has used. doubts: those about declared columns. overruled: declarations used by
+    steps that would be certain without them, but with other columns."""
 
     unused: int = 0
     doubts: int = 0
@@ -186,8 +187,8 @@ class _Cost:
 
 @dataclass(slots=True)
 class _Search:
-    """Searches declarations for the steps of a history under which none is undecided. declared: their number. best: the
-    ways with the least cost, one for each that gives other columns."""
+    """Searches for declarations with which no step of a history is undecided. declared: number of declarations. best:
+    the ways with the lowest cost, one for each different result."""
 
     steps: Sequence[tuple[Columns, Columns]]
     declared: int
@@ -196,7 +197,7 @@ class _Search:
     tries: int = _MOST_SEARCHED
 
     def follow(self, declarations: Declarations, way: Sequence[Identification], cost: _Cost) -> None:
-        """Completes the identification of the first steps in all ways."""
+        """Completes the identification of the first steps in all possible ways."""
         if len(way) == len(self.steps):
             self._add(way, replace(cost, unused=self.declared - sum(len(step.used) for step in way)))
             return
@@ -217,7 +218,8 @@ class _Search:
     def _ways(
         self, declarations: Declarations, before: Columns, after: Columns
     ) -> list[tuple[Identification, int, Declarations]]:
-        """The ways to identify a step, each with the doubts that are left and what later steps have."""
+        """The ways to identify a step, each with its number of doubts and the declarations that remain for later
+        steps."""
         left = declarations.left()
         ways: list[tuple[Identification, int, Declarations]] = []
         for offer in _meant(_parts(_of_columns(left, after)), Versions(before, after)):
@@ -236,14 +238,14 @@ class _Search:
 
 
 def _overruled(found: Identification, certain: Iterable[Identification]) -> int:
-    """The number of declarations without which the step is certain, and has other columns."""
+    """The number of declarations without which the step would be certain, but with other columns."""
     parts = (other for other in certain if other.used.items() < found.used.items() and other.origins != found.origins)
     return max((len(found.used) - len(other.used) for other in parts), default=0)
 
 
 def _parts(left: Used) -> Iterable[DeclaredStep]:
-    """A declaration or none per name. First those that pass over none, because that leaves it unused; of these, those
-    with many first."""
+    """One declaration or none per name. Combinations that skip no declarations, which would leave them unused, come
+    first, and among these, those with the most."""
     facts = [[*islice(own, _MOST_OF_NAME)] for own in left.values()]
 
     def cost(chosen: tuple[int, ...]) -> tuple[int, int]:
@@ -256,7 +258,7 @@ def _parts(left: Used) -> Iterable[DeclaredStep]:
 
 
 def _meant(offers: Iterable[DeclaredStep], versions: Versions) -> Iterator[DeclaredStep]:
-    """One of the offers that say the same of a step."""
+    """One of the offers that mean the same for a step."""
     known: list[Mapping[int, int | None]] = []
     for offer in offers:
         try:

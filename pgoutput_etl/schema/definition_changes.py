@@ -1,6 +1,6 @@
-"""What a command has changed in a table's definition, from its catalog Message: for people to read.
+"""What a command has changed in a table's definition, from its catalog Message, for people to read.
 
-A target's own changes (diff.py) follow its committed rows, and leave out what has no effect on a target.
+The changes of a target (diff.py) follow committed rows instead, and omit those without an effect on a target.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CREATES = ("CREATE ", "SELECT INTO", "IMPORT ")
 
 @dataclass(frozen=True, slots=True)
 class DefinitionChange:
-    """value: a default, a label, or a comment: like a cell value, it is only shown on request."""
+    """value: a default, a label, or a comment; like a cell value, it is only shown on request."""
 
     change: SchemaChange
     value: str | None = None
@@ -31,7 +31,7 @@ class DefinitionChange:
 def changed_definitions(
     entries: Sequence[DefinitionEntry], types: UserTypes
 ) -> Iterator[tuple[DefinitionEntry, list[DefinitionChange]]]:
-    """The entries that change something, with their changes."""
+    """The entries that change something, each with its changes."""
     names = {entry.definition.oid: entry.definition.full_name for entry in entries}
     for entry in entries:
         if changes := _changes(entry, types, names):
@@ -39,7 +39,7 @@ def changed_definitions(
 
 
 def _changes(entry: DefinitionEntry, types: UserTypes, names: Mapping[int, str]) -> list[DefinitionChange]:
-    """None for the first definition that send_catalog() sends. names: of tables, by OID."""
+    """The changes; none for the first definition that send_catalog() sends. names: of tables, by OID."""
     before, after = entry.before, entry.definition
     if after.is_dropped:
         return [_change(ChangeKind.TABLE_DROPPED)]

@@ -1,12 +1,12 @@
-"""Definitions of tables as the server's catalog has them, from catalog Messages.
+"""Definitions of tables in the server's catalog, from catalog Messages.
 
-An event trigger writes a Message where a table's definition changes, into the transaction that changes it. So it
-stands in front of the table's next Relation message, which it completes: with the columns' numbers in the catalog, the
-values that a new column has in older rows, and the number of rewrites whose values were never sent. A Relation that
-differs from the definition stays as it was sent, and its columns are matched as in an archive without such Messages.
+An event trigger writes a Message where a table's definition changes, in the transaction that changes it. It therefore
+precedes the table's next Relation message, which it completes: with the columns' numbers in the catalog, the values
+that a new column has in older rows, and the number of rewrites whose values were never sent. A Relation message that
+differs from the definition is used as it was sent, and its columns are matched as in an archive without such Messages.
 
-A definition holds for the transaction that sent it, and once that has committed, for all. A change of a definition
-locks the table until then, so the newest definition that counts is the right one.
+A definition applies to the transaction that sent it and, once that has committed, to all. A change of a definition
+locks the table until then, so the newest applicable definition is the right one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TABLE_NAMES = (2205, 2206, 2210, 2211)  # regclass and regtype, and their array
 
 Position = tuple[int, int]  # as in relation_history
 
-# True for the name of a column whose values may not be stored, of the table with this schema and name.
+# Whether a column's values may not be stored. Arguments: schema, table, and column name.
 IsMasked = Callable[[str, str, str], bool]
 
 
@@ -39,8 +39,8 @@ def _nothing(_schema: str, _table: str, _column: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RemovedPartition:
-    """A partition that was detached, dropped, or truncated. bounds: its own and those of its parents, which hold its
-    rows; None if no reader can tell them. message: its identity."""
+    """A partition that was detached, dropped, or truncated. bounds: its own and those of its parents, which contain its
+    rows; None if they can't be determined. message: identifies the Message."""
 
     oid: int
     name: str
@@ -50,10 +50,10 @@ class RemovedPartition:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A table's name and columns; no columns if they are unknown or the table is dropped. mark: what its next Relation
-    message gets. partitions: OIDs, of a root. parent, bound: of a partition. removed: partitions that left a root with
-    this definition. is_verified: a key proves that the table is dropped. comments: by the columns' numbers, 0 for the
-    table, of columns that are not masked; "" if it was removed."""
+    """A table's name and columns; no columns if they are unknown or the table was dropped. mark: added to its next
+    Relation message. partitions: OIDs, if it is a root. parent, bound: if it is a partition. removed: partitions that
+    left a root with this definition. is_verified: the Message's key proves that the table was dropped. comments: by
+    column number, 0 for the table, without masked columns; "" if a comment was removed."""
 
     oid: int
     namespace: str
@@ -70,7 +70,7 @@ class Definition:
     comments: tuple[tuple[int, str], ...] = field(default=(), repr=False)
 
     def completed(self, relation: Relation) -> Relation | None:
-        """The Relation message with what the catalog knows; None if it is not of this definition."""
+        """The Relation message with information from the catalog; None if it doesn't match this definition."""
         columns: list[RelationColumn] = []
         left = iter(self.columns)
         for sent in relation.columns:
@@ -82,7 +82,7 @@ class Definition:
         return replace(relation, columns=tuple(columns), catalog=replace(self.mark, is_whole=is_whole))
 
     def applied(self, relation: Relation) -> Relation:
-        """An earlier description with all that has changed: the columns, too, if the publication sends all of them."""
+        """An earlier description with all changes, including the columns if the publication sends all of them."""
         followed = self.followed(relation)
         if relation.catalog is None or not relation.catalog.is_whole or not self.columns or self.has_generated:
             return followed
@@ -92,7 +92,7 @@ class Definition:
         return replace(followed, columns=columns, catalog=replace(self.mark, is_whole=True))
 
     def followed(self, relation: Relation) -> Relation:
-        """An earlier description with what has changed without a row: the name, rewrites, and the forms of types."""
+        """An earlier description with changes that don't need a row: the name, rewrites, and the forms of types."""
         relation = replace(relation, namespace=self.namespace, name=self.name)
         if relation.catalog is None or not self.columns:
             return relation
@@ -108,7 +108,7 @@ class Definition:
 
     @property
     def has_names(self) -> bool:
-        """True if values are the names of tables."""
+        """True if values may be names of tables."""
         return any(column.type_oid in _TABLE_NAMES for column in self.columns)
 
     def rewritten(self, is_cast: bool = False) -> Definition:
@@ -120,16 +120,16 @@ class Definition:
         return replace(without, is_dropped=True, is_verified=is_verified)
 
     def unlogged(self) -> Definition:
-        """Not all of its rows are sent, even if it is new."""
+        """The definition after the table was UNLOGGED: not all of its rows are sent, even if it is new."""
         mark = replace(self.mark, unlogged=self.mark.unlogged + 1, is_created=False)
         return replace(self, mark=mark, removed=())
 
 
 @dataclass(frozen=True, slots=True)
 class DefinitionEntry:
-    """A definition from `position` on. xid: of the open transaction that sent it, None once it is committed. subxid: of
-    its subtransaction, in a stream segment. commit_lsn: None if it is open, or unreadable. commit_ts, top_xid: of the
-    transaction, once it is committed. command: the tag of the command that changed it. before: the definition that it
+    """A definition from `position` on. xid: of the open transaction that sent it; None once it has committed. subxid:
+    of its subtransaction, in a stream segment. commit_lsn: None if it is open or unreadable. commit_ts, top_xid: of the
+    transaction, once it has committed. command: tag of the command that made the change. before: the definition that it
     replaces for all transactions."""
 
     position: Position
@@ -152,8 +152,8 @@ class DefinitionEntry:
 class Definitions:
     """The definitions of all tables. Grows with their changes.
 
-    key: of the Messages' digests; None accepts any. added: definitions that count since the catalog was loaded.
-    refused: the numbers of Messages that did not count, by reason.
+    key: for the Messages' digests; None accepts any. added: applicable definitions since the catalog was loaded.
+    refused: numbers of Messages that were ignored, by reason.
     """
 
     key: bytes | None = field(default=None, repr=False)
@@ -161,15 +161,15 @@ class Definitions:
     added: list[DefinitionEntry] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=dict)
     _committed: dict[int, DefinitionEntry] = field(default_factory=dict)
-    _open: dict[int, list[DefinitionEntry]] = field(default_factory=dict)  # by the transaction's xid
-    _comments_before: dict[int, tuple[tuple[int, str], ...]] = field(default_factory=dict)  # of those in `added`
-    # By the root's OID and the Message's identity, so that one that is sent again counts once.
+    _open: dict[int, list[DefinitionEntry]] = field(default_factory=dict)  # by transaction xid
+    _comments_before: dict[int, tuple[tuple[int, str], ...]] = field(default_factory=dict)  # for tables in `added`
+    # By the root's OID and the Message's identity, so that a Message that is sent again counts once.
     _removals: dict[int, dict[int | None, DefinitionEntry]] = field(default_factory=dict)
-    _children: dict[int, set[int]] = field(default_factory=dict)  # OIDs of all that have been partitions, by parent
+    _children: dict[int, set[int]] = field(default_factory=dict)  # OIDs of all current and former partitions, by parent
 
     @classmethod
     def of(cls, entries: Iterable[DefinitionEntry], still_open: Collection[Position] = ()) -> Definitions:
-        """From stored entries. still_open: the positions of those whose transactions are open."""
+        """From stored entries. still_open: positions of those whose transactions are open."""
         definitions = cls()
         for entry in sorted(entries, key=lambda e: e.position):
             if entry.xid is None:
@@ -184,24 +184,24 @@ class Definitions:
         return bool(self._committed or self._open)
 
     def dropped(self) -> set[int]:
-        """OIDs of tables."""
+        """OIDs of dropped tables."""
         return {oid for oid, entry in self._committed.items() if entry.definition.is_dropped}
 
     def removals(self, root: int) -> list[DefinitionEntry]:
-        """Each time that partitions left a root, in commit order."""
+        """The times when partitions left a root, in commit order."""
         return sorted(self._removals.get(root, {}).values(), key=lambda entry: entry.at)
 
     def left_at(self, oid: int) -> list[tuple[int, DefinitionEntry]]:
-        """The roots that a table left, whose partition it was."""
+        """The roots that a table left as a partition, with the entries that show it."""
         found = ((root, entry) for root, entries in self._removals.items() for entry in entries.values())
         return [(root, entry) for root, entry in found if any(p.oid == oid for p in entry.definition.removed)]
 
     def to_store(self) -> list[DefinitionEntry]:
-        """The new definitions, and all of open transactions."""
+        """The new definitions, and all definitions of open transactions."""
         return [*self.added, *(entry for entries in self._open.values() for entry in entries)]
 
     def read(self, message: Message, place: MessagePlace) -> CatalogMessage:
-        """A Message that doesn't count is empty."""
+        """The catalog Message; an empty one if it must be ignored."""
         if not message.transactional or not message.content:
             return CatalogMessage()
         try:
@@ -223,7 +223,7 @@ class Definitions:
         commit_ts: int | None = None,
         top_xid: int | None = None,
     ) -> None:
-        """xid: of the open transaction that sends the Message; None if it has committed."""
+        """xid: of the open transaction that sent the Message; None if it has committed."""
         removed = self._removed_by(found, xid)
         rewritten = [known for oid in found.rewritten if (known := self.definition(oid, xid))]
         changed = [known.unlogged() if found.is_unlogged else known.rewritten(found.is_cast) for known in rewritten]
@@ -253,7 +253,7 @@ class Definitions:
                     self._add(DefinitionEntry(position, replace(known, parent=None, bound=None), *sent_by))
 
     def _removed_by(self, found: CatalogMessage, xid: int | None) -> dict[int, tuple[RemovedPartition, ...]]:
-        """The partitions that a Message shows to have left their roots, by root."""
+        """By root, the partitions that left it according to a Message."""
         again = {
             root: entries[found.identity].definition.removed
             for root, entries in self._removals.items()
@@ -276,7 +276,7 @@ class Definitions:
         return again or {root: tuple(partitions) for root, partitions in removed.items()}
 
     def _bounds(self, partition: Definition, xid: int | None) -> tuple[Definition, list[PartitionBound | None]]:
-        """The root of a partition, and the bounds of all tables below it that hold the partition's rows."""
+        """A partition's root, and the bounds of the partition and its parents below the root."""
         bounds, seen = list[PartitionBound | None](), set[int]()
         while partition.parent is not None and partition.oid not in seen:
             seen.add(partition.oid)
@@ -287,7 +287,8 @@ class Definitions:
     def _defined(
         self, table: DefinedTable, message: CatalogMessage, earlier: Definition | None, xid: int | None
     ) -> Definition:
-        """A rewrite removes initial values from the catalog, but a later row may be the first that shows the column."""
+        """The table's new definition. A rewrite removes initial values from the catalog, but a later row may be the
+        first to reveal the column."""
         new = CatalogMark(0, table.last_number, is_created=table.is_created)
         mark = new if earlier is None else earlier.mark
         mark = replace(mark, last_number=max(mark.last_number, table.last_number), keys=table.keys)
@@ -337,7 +338,7 @@ class Definitions:
         return [known for oid in sorted(oids) if (known := self.definition(oid, xid)) and known.columns]
 
     def definition(self, oid: int, xid: int | None) -> Definition | None:
-        """The newest one for a transaction (None: for all)."""
+        """The newest definition for a transaction; for None, the one for all."""
         own = () if xid is None else self._open.get(xid, ())
         found = next((entry for entry in reversed(own) if entry.definition.oid == oid), self.committed(oid))
         return None if found is None else found.definition
@@ -346,12 +347,12 @@ class Definitions:
         return self._committed.get(oid)
 
     def completed(self, relation: Relation, xid: int | None) -> Relation:
-        """A Relation message with what the catalog knows of it."""
+        """A Relation message, with information from the catalog."""
         known = self.definition(relation.oid, xid)
         return relation if known is None else known.completed(relation) or relation
 
     def typed(self, relation: Relation) -> Relation:
-        """A description from elsewhere, with the user types that the catalog knows: they never change."""
+        """A description from elsewhere, with the user types that the catalog knows, which never change."""
         defined = (column for entry in self._committed.values() for column in entry.definition.columns)
         known = {column.type_oid: column.types for column in defined}
         columns = tuple(replace(c, types=known.get(c.type_oid, c.types)) for c in relation.columns)
@@ -373,7 +374,8 @@ class Definitions:
                 self._add(replace(committed, commit_ts=commit_ts, top_xid=xid))
 
     def record_time(self, commit_lsn: int, commit_ts: int) -> None:
-        """Of an ordinary transaction that began in an earlier file, which tells it with its first message."""
+        """Adds the commit time of an ordinary transaction that began in an earlier file, which is known from its first
+        message."""
         for entry in [e for e in self.added if (e.commit_lsn, e.commit_ts) == (commit_lsn, None)]:
             if entry.definition.removed:
                 self._removals[entry.definition.oid][entry.definition.removed[0].message] = timed = replace(
@@ -387,8 +389,8 @@ class Definitions:
             self._open[xid] = [entry for entry in self._open[xid] if entry.subxid not in subxids]
 
     def lose(self, position: Position, xid: int | None, commit_lsn: int) -> None:
-        """Messages are missing before `position`. xid: of the open transaction that shows it, whose own definitions are
-        newer."""
+        """Marks definitions as unknown because Messages are missing before `position`. xid: of the open transaction
+        that shows it, whose own definitions are newer."""
         for known in self._known(None):
             self._add(DefinitionEntry(position, replace(known.rewritten(), columns=()), commit_lsn=commit_lsn))
         for other, entries in self._open.items():
@@ -397,7 +399,7 @@ class Definitions:
             entries[:] = rewritten if other == xid else unknown
 
     def unknown(self) -> set[int]:
-        """OIDs of tables whose definitions must be sent anew."""
+        """OIDs of tables whose definitions must be sent again."""
         known = (entry.definition for entry in self._committed.values())
         return {definition.oid for definition in known if not definition.columns and not definition.is_dropped}
 

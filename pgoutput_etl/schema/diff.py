@@ -1,6 +1,6 @@
-"""The differences between two versions of a relation: columns added, dropped, renamed and retyped.
+"""Differences between two versions of a relation: columns added, dropped, renamed, and retyped.
 
-schema/column_matching.py decides which columns of the two versions are the same.
+schema/column_matching.py matches the columns of the two versions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ChangeKind(Enum):
     TABLE_DISPLACED = "table displaced by a new one of its name"
     TABLE_ARCHIVED = "table archived, as it was dropped on the server"
     TABLE_MOVED = "table moved to the path that the configuration gives it"
-    # Of a definition (definition_changes.py), not of a target
+    # Changes of a definition (definition_changes.py), not of a target
     TABLE_CREATED = "table created"
     TABLE_DESCRIBED = "table described"
     TABLE_DROPPED = "table dropped"
@@ -61,10 +61,10 @@ class Lineage:
 
     origins: each column's position in the old version; None for a new column. retired: positions of old columns that
     PostgreSQL's table no longer has by name, but whose values stay in the target. unsent: positions of new columns
-    whose values in existing rows were never sent. doubts: about the origins. initial: the text of new columns' values
-    in existing rows, NULL if missing. is_rewritten: existing rows have other values on the server, which it did not
-    send. reformed: columns whose user type has changed, with its forms before and after. same_type: columns that
-    the server has not retyped.
+    whose values in existing rows were never sent. doubts: about the origins. initial: texts of new columns' values in
+    existing rows; missing for NULL. is_rewritten: existing rows have other values on the server, which didn't send
+    them. reformed: columns whose user type has changed, with its forms before and after. same_type: columns that the
+    server has not retyped.
     """
 
     origins: tuple[int | None, ...]
@@ -79,7 +79,7 @@ class Lineage:
 
 
 def lineage(old: Relation, new: Relation, declarations: Declarations, keeps_dropped: bool = False) -> Lineage:
-    """keeps_dropped: retire every column that the new version lacks. Raises TableError if columns can't be
+    """keeps_dropped: retires every column that the new version lacks. Raises TableError if columns can't be
     identified."""
     found = declarations.identify(old.columns, new.columns)
     origins = [found.origins.get(place) for place in range(len(new.columns))]
@@ -106,14 +106,14 @@ def _has_same_type(old: RelationColumn, new: RelationColumn) -> bool:
 
 
 def _is_reformed(old: TypeForm, new: TypeForm) -> bool:
-    """True if existing values look otherwise. New labels change none."""
+    """True if existing values have another text now. New labels change none."""
     labels = dict(new.labels)
     return old.attributes != new.attributes or any(labels.get(oid, label) != label for oid, label in old.labels)
 
 
 def has_unsent_values(old: Relation, new: Relation) -> bool:
-    """True if catalog Messages show that existing rows have values on the server that it never sent: it computed them
-    anew, or the publication had left a column out."""
+    """True if, according to catalog Messages, existing rows have values on the server that it never sent: it recomputed
+    them, or the publication had omitted a column."""
     if old.catalog is None or new.catalog is None:
         return False
     if old.catalog.rewrites != new.catalog.rewrites or _older_columns(old, new):
@@ -124,8 +124,8 @@ def has_unsent_values(old: Relation, new: Relation) -> bool:
 
 
 def _is_unsent(old: RelationColumn, new: RelationColumn, is_cast: bool) -> bool:
-    """True if values look otherwise on the server, but not how: inside of a composite or range, or in the form that a
-    domain's modifier gives them."""
+    """True if values have changed on the server in an unknown way: inside a composite or range, or by a domain's
+    modifier."""
     before, after = old.form or TypeForm(), new.form or TypeForm()
     if not _has_same_type(old, new):
         return is_cast and after.modifier is not None and not new.types
@@ -133,13 +133,13 @@ def _is_unsent(old: RelationColumn, new: RelationColumn, is_cast: bool) -> bool:
 
 
 def has_cast(old: Relation | None, new: Relation) -> bool:
-    """True if catalog Messages show that the server has cast existing rows' values to other types."""
+    """True if, according to catalog Messages, the server has cast existing rows' values to other types."""
     known = None if old is None else old.catalog
     return known is not None and new.catalog is not None and known.casts != new.catalog.casts
 
 
 def _older_columns(old: Relation, new: Relation) -> list[int]:
-    """The positions of columns that the table had before, but its older description has not."""
+    """The positions of columns that the table had before but that are missing in its older description."""
     if old.catalog is None or new.catalog is None:
         return []
     known, last = {column.number for column in old.columns}, old.catalog.last_number

@@ -1,4 +1,4 @@
-"""Migration of existing rows from one table shape to the next."""
+"""Migrates existing rows from one table shape to the next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Conversions = Mapping[int, ZoneConversion]
 
 
 class ValueChange(Enum):
-    """The effect of a migration on a column's stored values."""
+    """A migration's effect on the stored values of a column."""
 
     NEW = "new"
     UNSENT = "unsent"
@@ -44,9 +44,9 @@ class SchemaMigration:
     """The change from the columns `before` to the columns `after`.
 
     origins: each column's position in `before`; None for a new column, which is NULL in existing rows. unsent:
-    positions of new columns whose values in existing rows were never sent. initial: the text of new columns' values in
-    existing rows. reformed: columns whose user type has changed. same_type: columns that the server has not retyped;
-    its catalog may have described their types since. declared: conversions, by position.
+    positions of new columns whose values in existing rows were never sent. initial: texts of new columns' values in
+    existing rows. reformed: columns whose user type has changed. same_type: columns that the server has not retyped,
+    though its catalog may have described their types since. declared: conversions, by position.
     """
 
     before: tuple[TableColumn, ...]
@@ -77,7 +77,7 @@ class SchemaMigration:
 
     @property
     def is_certain(self) -> bool:
-        """True if a cast gives existing rows the values of the new types, whatever these rows are."""
+        """True if a cast gives every possible row the right values in the new types."""
         changes = enumerate(self.value_changes)
         converted = [i for i, change in changes if change is ValueChange.CONVERTED and i not in self.same_type]
         types = ((i, self.before[o].type, self.after[i].type) for i in converted if (o := self.origins[i]) is not None)
@@ -85,7 +85,7 @@ class SchemaMigration:
 
     @property
     def described(self) -> list[str]:
-        """The columns whose types are other ones now only because the server's catalog describes them."""
+        """The columns whose types have changed only because the server's catalog now describes them."""
         converted = (ValueChange.WIDENED, ValueChange.CONVERTED)
         return [self.after[i].name for i in sorted(self.same_type) if self.value_change(i) in converted]
 
@@ -96,7 +96,7 @@ class SchemaMigration:
         return same_names and same_places and set(self.value_changes) <= {ValueChange.STAYS}
 
     def check_key(self) -> None:
-        """Raises TableError if existing rows would have no key. Must not be called for an empty table."""
+        """Raises TableError if existing rows would have no key. Don't call it for an empty table."""
         for place in self.key:
             if self.origins[place] is None and place not in self.initial:
                 raise TableError(
@@ -113,8 +113,8 @@ def migration_to(
     relation_lineage: Lineage,
     declared: Mapping[str, Sequence[ZoneConversion]] | None = None,
 ) -> SchemaMigration:
-    """relation_lineage: the lineage of the relation's columns. Retired columns are matched by name. declared: of the
-    configuration, by column. Raises TableError for a declaration that contradicts the column's types."""
+    """relation_lineage: of the relation's columns. Retired columns are matched by name. declared: in the configuration,
+    by column. Raises TableError for a declaration that contradicts the column's types."""
     by_name = {column.name: place for place, column in enumerate(before)}
     retired = [by_name[column.name] for column in after.columns if column.retired]
     origins = (*relation_lineage.origins, *retired)
@@ -124,7 +124,7 @@ def migration_to(
 
 
 def _declared_in(migration: SchemaMigration, declared: Mapping[str, Sequence[ZoneConversion]]) -> Conversions:
-    """The declarations that are about columns which this migration converts."""
+    """The declarations about columns that this migration converts."""
     found: dict[int, ZoneConversion] = {}
     for place, column in enumerate(migration.after):
         conversions, origin = declared.get(column.name), migration.origins[place]
@@ -151,7 +151,7 @@ def next_version(
     relation_lineage = lineage(old, new, declarations, keeps_dropped)
     names = {column.name.lower() for column in new.columns}
     candidates = (*retired, *(old.columns[place] for place in relation_lineage.retired))
-    # A new column replaces a retired one of its name.
+    # A new column replaces a retired one with its name.
     return relation_lineage, tuple(column for column in candidates if column.name.lower() not in names)
 
 
@@ -178,7 +178,7 @@ def converted(rows: pa.RecordBatch, migration: SchemaMigration) -> pa.RecordBatc
 
 
 def _new_column(count: int, column: TableColumn, initial: bytes | None) -> tuple[pa.Array, str | None]:
-    """The values of older rows, all alike, and their text if the type can't represent it."""
+    """The values of older rows, all equal, and their text if the type can't represent them."""
     try:
         loaded = load_text(column.type, [initial])
     except ValueTextError as error:

@@ -1,7 +1,8 @@
-"""The replica identities of the partitions that are published through their root.
+"""The replica identities of partitions that are published through their root.
 
-Their rows stand under the root's OID, but an old tuple has the columns of the partition's replica identity, which may
-differ from the root's: a key that only the partitions have, REPLICA IDENTITY FULL or USING INDEX on one side alone.
+Their rows are sent under the root's OID, but an old tuple has the columns of the partition's replica identity, which
+may differ from the root's: a key that only the partitions have, or REPLICA IDENTITY FULL or USING INDEX on one side
+only.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from pgoutput_etl.protocol.messages import Relation, ReplicaIdentity
 
 
 def of_columns(partitions: Iterable[Relation], relation: Relation) -> tuple[Relation, ...]:
-    """The partitions with a replica identity and the columns of this version of their root. Others have not been
+    """The partitions that have a replica identity and the columns of this version of their root. Others have not been
     described since its columns changed, or PostgreSQL rejects UPDATE and DELETE of their rows."""
     names = {column.name for column in relation.columns}
     return tuple(p for p in partitions if names <= {c.name for c in p.columns} and identity_of(p))
 
 
 def identity_of(relation: Relation) -> tuple[str, ...]:
-    """The columns of an old tuple."""
+    """The columns in an old tuple."""
     return tuple(column.name for column in relation.columns if column.is_key)
 
 
@@ -29,7 +30,7 @@ def has_same_identity(one: Relation, other: Relation) -> bool:
 
 
 def own_key(relation: Relation) -> tuple[str, ...]:
-    """Empty under FULL, where nothing says which columns are unique."""
+    """The key; empty under FULL, where no message shows which columns are unique."""
     return () if relation.replica_identity is ReplicaIdentity.FULL else identity_of(relation)
 
 
@@ -39,8 +40,8 @@ def are_full(partitions: Sequence[Relation]) -> bool:
 
 
 def key_of_root(relation: Relation, partitions: Sequence[Relation]) -> tuple[str, ...] | None:
-    """A key that is unique across all partitions, by the server's catalog, and in all of their old tuples. None if
-    nothing shows one, or if none is needed, as all old tuples are whole."""
+    """A key that, according to the server's catalog, is unique across all partitions, and that all their old tuples
+    contain. None if there is no such key, or if none is needed because all old tuples are whole."""
     if relation.catalog is None or not partitions or are_full(partitions):
         return None
     common, names = set(common_identity(relation, partitions)), {c.number: c.name for c in relation.columns}
@@ -62,7 +63,7 @@ def check_identities(relation: Relation, key: Sequence[str], partitions: Sequenc
 
 
 def common_identity(relation: Relation, partitions: Iterable[Relation]) -> tuple[str, ...]:
-    """The columns that the old tuples of all partitions have."""
+    """The columns that are in the old tuples of all partitions."""
     names = [column.name for column in relation.columns]
     common = set(names).intersection(*map(identity_of, partitions))
     return tuple(name for name in names if name in common)

@@ -1,11 +1,11 @@
 """The versions of each relation, and the version in force for a row.
 
-A Relation message describes a table from its position on. Outside of stream segments it holds for everything after it,
-even if it is part of a prepared transaction that is rolled back later. Inside a stream segment it holds only for that
-transaction, until the transaction's Stream Commit or Stream Prepare makes it hold for all transactions. If the
+A Relation message describes a table from its position on. Outside of stream segments, it applies to everything after
+it, even if it is part of a prepared transaction that is later rolled back. Inside a stream segment, it applies only to
+that transaction, until the transaction's Stream Commit or Stream Prepare makes it apply to all transactions. If the
 transaction is aborted, it never does. pgoutput keeps the same state (pgoutput.c, RelationSyncEntry).
 
-A Relation message is only used to decode rows. A target's columns, key, name and place follow the *committed* rows
+A Relation message is only used to decode rows. A target's columns, key, name, and place follow the *committed* rows
 under each version (version_spans.py), because a message may be part of a transaction that never commits.
 
 Positions are (number of the file, ordinal of the message), which orders messages across files and runs.
@@ -29,7 +29,7 @@ Position = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class RelationEntry:
     """`relation` describes its OID from `position` on, for all transactions (scope None) or for one streamed
-    transaction. root: the OID that the rows of a partition stand under, if it is published through its root."""
+    transaction. root: the OID under which a partition's rows are sent, if it is published through its root."""
 
     position: Position
     relation: Relation
@@ -38,7 +38,7 @@ class RelationEntry:
 
 
 class RelationMask(Protocol):
-    """The difference between the rows in a batch's blocks and the rows as sent."""
+    """The difference between the rows in a batch's blocks and the rows as they were sent."""
 
     def masked(self, relation: Relation) -> Relation: ...
 
@@ -46,7 +46,7 @@ class RelationMask(Protocol):
         """The masks of a table, by column."""
 
     def reason_unmaskable(self, oid: int) -> str | None:
-        """Why a table can't continue with its masks."""
+        """Why a table can't continue with its masks, or None."""
 
 
 _SNAPSHOT_ORDINAL = 1 << 62  # no message in a file has this ordinal
@@ -64,7 +64,7 @@ def is_of_snapshot(entry: RelationEntry) -> bool:
 @dataclass(slots=True)
 class _Scope:
     """Relation messages of an open streamed transaction, by OID. entries: those in force, where they differ from the
-    entry for all transactions. declared: position of the newest message."""
+    entry for all transactions. declared: positions of the newest messages."""
 
     entries: dict[int, RelationEntry] = field(default_factory=dict)
     declared: dict[int, Position] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class _Scope:
 class RelationHistory:
     """The versions of all relations. Grows with the number of versions, not of messages.
 
-    entries: as they were sent. mask: applied by `newest` and `versions`. definitions: what completes the next ones.
+    entries: as they were sent. mask: applied by `newest` and `versions`. definitions: complete the next messages.
     """
 
     entries: list[RelationEntry] = field(default_factory=list)
@@ -95,12 +95,13 @@ class RelationHistory:
         return history
 
     def declare(self, relation: Relation, position: Position, scope: int | None, root: int | None = None) -> None:
-        """Adds a Relation message, in a stream segment of transaction `scope` or outside of segments (None). root: the
-        OID that its rows stand under, which is its own for an ordinary table; None if the archive doesn't show it."""
+        """Adds a Relation message in a stream segment of transaction `scope`, or outside of segments (None). root: the
+        OID under which its rows are sent, which is its own for an ordinary table; None if the archive doesn't show
+        it."""
         relation = self._typed(replace(relation, xid=None))
         oid = relation.oid
         if scope is None:
-            # After this message, an open stream with another version must not declare its own version for all.
+            # After this message, an open stream with another version must not make its own version apply to all.
             known = None if self._is_contested(relation) else self._for_all.get(oid)
         else:
             own = self._scopes.get(scope, _Scope()).entries
@@ -117,7 +118,8 @@ class RelationHistory:
             self._scopes[scope].declared[oid] = position
 
     def _typed(self, relation: Relation) -> Relation:
-        """With the former description's user types, which never change, where no catalog Message describes them."""
+        """The relation with user types from the previous description, where no catalog Message describes them: they
+        never change."""
         former = self._by_oid[relation.oid][-1].relation.columns if relation.oid in self._by_oid else ()
         known = {column.type_oid: column.types for column in former if column.types}
         if not known:
@@ -131,8 +133,8 @@ class RelationHistory:
         return any(entry is not None and entry.relation != relation for entry in others)
 
     def follow(self, message: CatalogMessage, position: Position, scope: int | None, xid: int | None) -> None:
-        """Changes the descriptions that are in force by a catalog Message, which may come without a row: names, and
-        the roots of partitions. If nothing has changed, it completes their columns. xid: as in Definitions.add."""
+        """Updates the descriptions in force from a catalog Message, which may come without a row: names, and the roots
+        of partitions. If nothing has changed, it completes their columns. xid: as in Definitions.add."""
         for table in message.tables:
             known = self._in_force(table.oid, scope)
             if known is None:
@@ -154,28 +156,30 @@ class RelationHistory:
         return own.get(oid, self._for_all.get(oid))
 
     def _root_of(self, table: DefinedTable, known: RelationEntry) -> int | None:
-        """The OID that a partition's rows stand under: the root's, if that is published."""
+        """The OID under which a partition's rows are sent: the root's, if that is published."""
         return table.root if known.root is not None or table.root in self._by_oid else None
 
     def _detached_by(self, message: CatalogMessage) -> set[int]:
-        """Partitions of which a Message shows that they are none any more."""
+        """Tables that, according to a Message, are no longer partitions."""
         roots = {table.oid for table in message.tables if table.is_root}
         left = {oid for root in roots for oid in self._partitions.get(root, ())}
         return (left - {table.oid for table in message.tables}) | set(message.dropped)
 
     def promote(self, scope: int, position: Position) -> None:
-        """At Stream Commit or Stream Prepare: the stream's versions hold for all now, unless a newer one does."""
+        """Called at Stream Commit or Stream Prepare: the stream's versions now apply to all, unless a newer one
+        does."""
         stream = self._scopes.pop(scope, _Scope())
         for oid, entry in stream.entries.items():
             if stream.declared[oid] > self._declared.get(oid, (-1, -1)):
                 self.declare(entry.relation, position, None, entry.root)
 
     def keep_scopes(self, scopes: Collection[int]) -> None:
-        """Keeps the scopes of open streamed transactions. Entries of other scopes only describe their rows."""
+        """Keeps the scopes of open streamed transactions. Entries of other scopes only describe those transactions'
+        rows."""
         self._scopes = {scope: stream for scope, stream in self._scopes.items() if scope in scopes}
 
     def end(self, scope: int) -> None:
-        """Ends a scope: its transaction ended, or is sent again."""
+        """Ends a scope, because its transaction has ended or is sent again."""
         self._scopes.pop(scope, None)
 
     def _add(self, entry: RelationEntry) -> None:
@@ -193,23 +197,23 @@ class RelationHistory:
             stream.declared[oid] = entry.position
 
     def newest(self, oid: int) -> Relation | None:
-        """The last description of a relation, committed or not. Used for display, and for a table without committed
-        rows. None if the relation has no description."""
+        """The last description of a relation, committed or not; None without any. For display, and for tables without
+        committed rows."""
         return self.masked(self._newest_unmasked(oid)) if oid in self._by_oid else None
 
     def _newest_unmasked(self, oid: int) -> Relation:
         return self._for_all.get(oid, self._by_oid[oid][-1]).relation
 
     def numbered(self, relation: Relation, since: Position) -> Relation:
-        """A description from the archive, in force at `since`, that no definition completed: with the columns' numbers
-        that a Message gave it later. If it had numbers before, a rewrite since then may have been lost."""
+        """A description in force at `since` that no definition completed, with the columns' numbers from a later
+        Message. If it had numbers before, a rewrite since then may have been lost."""
         if relation.catalog is not None:
             return relation
         entries = sorted((e for e in self._by_oid.get(relation.oid, ()) if e.scope is None), key=lambda e: e.position)
         place = bisect_right(entries, since, key=lambda e: e.position)
         earlier, later = entries[:place], entries[place:]
         if not earlier or earlier[-1].relation.catalog is not None:
-            return relation  # a snapshot's
+            return relation  # from a snapshot
         found = next((self.masked(entry.relation) for entry in later if entry.relation.catalog is not None), None)
         if found is None or found.catalog is None or not is_described_alike(relation, found):
             return relation
@@ -229,28 +233,28 @@ class RelationHistory:
         return tuple(dict.fromkeys(found))
 
     def roots(self) -> dict[Relation, Relation]:
-        """The newest descriptions of partitions that are published through their root, each with the root's."""
+        """The newest descriptions of partitions that are published through their root, each with that of the root."""
         newest = (entries[-1] for entries in self._by_oid.values())
         return {e.relation: self._newest_unmasked(e.root) for e in newest if e.root in self._by_oid}
 
     def attached(self, root: int, since: Position) -> tuple[RelationEntry, ...]:
-        """The description of each partition of a root with which it became one after `since`. A partition without an
-        earlier description was created as one."""
+        """For each table that became a partition of a root after `since`, its description at that point. A partition
+        without an earlier description was created as one."""
         moves = (move for oid in sorted(self._partitions.get(root, ())) for move in self._moves(oid, since))
         return tuple(entry for _, entry in moves if entry.root == root)
 
     def detached(self, root: int, since: Position) -> tuple[RelationEntry, ...]:
-        """The first description after `since` of each former partition of a root."""
+        """The first description, after `since`, of each table that ceased to be a partition of the root."""
         moves = (move for oid in sorted(self._partitions.get(root, ())) for move in self._moves(oid, since))
         return tuple(entry for former, entry in moves if former == root)
 
     def former_roots(self, oid: int, since: Position) -> tuple[Relation, ...]:
-        """The roots whose partition a relation ceased to be after `since`, to have rows of its own."""
+        """The roots of which a relation ceased to be a partition after `since`, and became a table of its own."""
         left = (former for former, entry in self._moves(oid, since) if entry.root is None)
         return tuple(relation for former in left if former is not None and (relation := self.newest(former)))
 
     def _moves(self, oid: int, since: Position) -> Iterator[tuple[int | None, RelationEntry]]:
-        """The descriptions of a relation after `since` with another root than before, and the root before."""
+        """The descriptions of a relation after `since` whose root has changed, with the previous root."""
         for before, entry in pairwise(sorted(self._by_oid.get(oid, ()), key=lambda e: e.position)):
             if entry.root != before.root and entry.position > since:
                 yield before.root, entry
@@ -296,7 +300,7 @@ class RelationVersions:
     holds_from: Mapping[int | None, tuple[tuple[Position, int], ...]]
 
     def at(self, position: Position, scope: int | None) -> int | None:
-        """The index in `relations` of the version in force at a message, None without a description."""
+        """The index in `relations` of the version in force at a message; None if nothing describes it."""
         number = None if scope is None else self._last_before(position, scope)
         return self._last_before(position, None) if number is None else number
 
@@ -306,13 +310,13 @@ class RelationVersions:
         return entries[index - 1][1] if index else None
 
 
-CommitPosition = tuple[int, int, int]  # of a committed row: commit LSN, file, ordinal
+CommitPosition = tuple[int, int, int]  # of a committed row: commit LSN, file, and ordinal
 
 
 @dataclass(frozen=True, slots=True)
 class RelationSpan:
-    """The rows of a table, in commit order from the row at `start` on, that are under `relation`. removal: partitions
-    that left the table before them."""
+    """The rows of a table under `relation`, in commit order from the row at `start` on. removal: partitions that left
+    the table before them."""
 
     start: CommitPosition
     relation: Relation

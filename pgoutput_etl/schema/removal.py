@@ -1,6 +1,6 @@
-"""Rows that leave a partitioned table because their partition does. No message names them: the partition's bound does.
+"""Rows that leave a partitioned table with their partition. No message lists them, but the partition's bound does.
 
-One rule serves rows in memory and Spark's columns: both know `&` and `|`.
+The same rule applies to rows in memory and to Spark columns: both support `&` and `|`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pgoutput_etl.schema.definitions import DefinitionEntry, RemovedPartition
 from pgoutput_etl.schema.table_shape import TableColumn
 from pgoutput_etl.types.column import ValueTextError, load_text
 
-# text, varchar and uuid, whose stored values compare as the server's do (conf/landing/catalog.sql checks collations).
+# text, varchar, and uuid, whose stored values sort like the server's (conf/landing/catalog.sql checks collations).
 _TEXTS = (25, 1043, 2950)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnValue:
-    """A value of a bound, as the table stores it. None is NULL."""
+    """A value in a bound, as the table stores it. None is NULL."""
 
     column: TableColumn
     value: Any
@@ -33,8 +33,8 @@ class ColumnValue:
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """The rows of one partition, by one of its bounds. listed: their only values. lower, upper: the values of a range's
-    edges, and True if rows with these are within it."""
+    """The rows of one partition according to one of its bounds. listed: their only values. lower, upper: the values of
+    a range's edge, and True if rows with these values are included."""
 
     columns: tuple[TableColumn, ...]
     listed: tuple[ColumnValue, ...] = ()
@@ -44,8 +44,9 @@ class HeldRows:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Rows that left with a commit: those of each partition are within all of its bounds. lsn, ts (microseconds since
-    2000-01-01 UTC), xid: of the commit. names: of the partitions. unknown: of those whose rows can't be told."""
+    """Rows that left with a commit: for each partition, the rows within all of its bounds. lsn, ts (microseconds since
+    2000-01-01 UTC), xid: of the commit. names: of the partitions. unknown: partitions whose rows can't be
+    determined."""
 
     lsn: int
     ts: int | None
@@ -55,20 +56,20 @@ class Removal:
     unknown: tuple[str, ...]
 
 
-# True for rows whose value is below the bound's, equal to it, and above it.
+# Flags of rows whose value is below, equal to, and above the bound's.
 Comparison = Callable[[ColumnValue], tuple[Any, Any, Any]]
 
 # The columns that are sent and not masked, by their names in the catalog.
 Sent = Mapping[str, tuple[RelationColumn, TableColumn]]
 
-# True for rows with NULL in a column, and with a value.
+# Flags of rows with NULL in a column, and of rows with a value.
 IsNull = Callable[[TableColumn], tuple[Any, Any]]
 
 
 def removal_of(
     entry: DefinitionEntry, relation: Relation, columns: Sequence[TableColumn], masks: Mapping[str, str]
 ) -> Removal:
-    """relation, columns: of the table before the commit."""
+    """relation, columns: the table's before the commit."""
     known: list[tuple[HeldRows, ...]] = []
     names: dict[bool, list[str]] = {True: [], False: []}
     by_number = {c.number: (c, column) for c, column in zip(relation.columns, columns, strict=False)}
@@ -117,7 +118,7 @@ def _is_comparable(sent: RelationColumn, column: TableColumn, is_range: bool) ->
 
 
 def _value(column: TableColumn, text: str | None) -> ColumnValue:
-    """Raises ValueTextError, also for a value that the column's type can't hold."""
+    """Raises ValueTextError, also for a value that the column's type can't represent."""
     loaded = load_text(column.type, [None if text is None else text.encode()])
     if loaded.unrepresentable:
         raise ValueTextError(0, column.type.name, "a value that the column's type holds")
@@ -132,13 +133,13 @@ def _edge(columns: Sequence[TableColumn], edge: Edge | None) -> tuple[tuple[Colu
 
 
 def is_removed(removal: Removal, compare: Comparison, is_null: IsNull) -> Any:
-    """True for the rows that leave."""
+    """Flags of the rows that leave."""
     parts = [[_is_held(rows, compare, is_null) for rows in partition] for partition in removal.partitions]
     return reduce(or_, [reduce(and_, conditions) for conditions in parts])
 
 
 def _is_held(rows: HeldRows, compare: Comparison, is_null: IsNull) -> Any:
-    """No range has NULLs."""
+    """Flags of the rows in a bound. A range contains no NULLs."""
     if rows.lower is None or rows.upper is None:
         return reduce(or_, [is_null(v.column)[0] if v.value is None else compare(v)[1] for v in rows.listed])
     have_values = [is_null(column)[1] for column in rows.columns]
@@ -146,7 +147,7 @@ def _is_held(rows: HeldRows, compare: Comparison, is_null: IsNull) -> Any:
 
 
 def _is_beyond(values: Sequence[ColumnValue], is_within: bool, side: int, compare: Comparison) -> Any:
-    """side: 0 for rows below an edge, 2 for those above it."""
+    """side: 0 for rows below an edge, 2 for rows above it."""
     found: Any = is_within
     for value in reversed(values):
         order = compare(value)
@@ -155,14 +156,14 @@ def _is_beyond(values: Sequence[ColumnValue], is_within: bool, side: int, compar
 
 
 def is_below_all(text: str) -> bool:
-    """True for a text that the column's type can't hold because it is too low: -infinity, or a year before Christ. The
-    others (infinity, NaN, a late year) are too high."""
+    """True for a text that the column's type can't represent because it is too low: -infinity, or a year BC. Other such
+    texts (infinity, NaN, a late year) are too high."""
     return text.startswith("-") or text.endswith(" BC")
 
 
 def removed_from(removal: Removal) -> Callable[[Mapping[str, Any], Mapping[str, str | None]], bool]:
-    """Tells whether a row in memory leaves: values by column name, and texts of unrepresentable ones. A value that was
-    never sent is in no range."""
+    """Returns a function that decides if a row in memory leaves: given values by column name, and texts of
+    unrepresentable values. A value that was never sent is in no range."""
 
     def is_gone(values: Mapping[str, Any], texts: Mapping[str, str | None]) -> bool:
         def compare(bound: ColumnValue) -> tuple[bool, bool, bool]:

@@ -1,4 +1,4 @@
-"""The shape of a target under one relation version: columns, key, types and layout."""
+"""The shape of a target under one relation version: columns, key, types, and layout."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pgoutput_etl.schema.partitions import are_full, check_identities, key_of_ro
 from pgoutput_etl.schema.relation_history import RelationVersions
 from pgoutput_etl.types import NO_USER_TYPES, ColumnType, UserTypes, type_of
 
-NEVER = -1  # an LSN before all others
+NEVER = -1  # an LSN below all others
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 UNREPRESENTABLE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())]))
 
-# The changes of a key that an event stands for (changes/key_chains.py): operation, commit LSN and xid of the first one;
-# the numbers of contradictions among them, and commit LSN and xid of the first contradiction.
+# The changes of a key that an event stands for (changes/key_chains.py): operation, commit LSN, and xid of the first
+# one; the numbers of contradictions; and commit LSN and xid of the first contradiction.
 CHAIN_NUMBERS = ("lsn", "xid", "missing", "doubled", "bad_lsn", "bad_xid")
 CHAIN = pa.struct([("op", pa.string()), *((name, pa.int64()) for name in CHAIN_NUMBERS)])
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """retired: no longer in the relation, but still in the target (identification.py)."""
+    """retired: no longer in the relation, but still in the target (column_matching.py)."""
 
     name: str
     type: ColumnType
@@ -36,13 +36,13 @@ class TableColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """Columns, key, types and layout of a target under one version of its relation.
+    """Columns, key, types, and layout of a target under one version of its relation.
 
-    columns: the relation's columns, then retired ones. key: positions of the key columns, empty for a bag. toast:
+    columns: the relation's columns, then retired ones. key: positions of the key columns; empty for a bag. toast:
     positions of columns that an event may leave unchanged. moves_toast: True if even an event that moves its row to
     another key may do so. partitions: those published through the relation; its old tuples have their replica
-    identities. layout: the configured layout, as far as a table with these columns can have it (targets/layout.py).
-    memory: bytes of Java's heap that writes a row; None if that is not known. changed_at: per column, see
+    identities. layout: the configured layout, reduced to what a table with these columns can have (targets/layout.py).
+    memory: bytes of Java heap available to write a row; None if unknown. changed_at: per column, see
     schema/column_changes.py; empty if no column was changed.
     """
 
@@ -63,7 +63,7 @@ class TableShape:
 
     @property
     def has_whole_keys(self) -> bool:
-        """True if key-only old tuples have all columns."""
+        """True if old tuples of kind K have all columns."""
         return are_full(self.partitions)
 
     def check_partitions(self) -> None:
@@ -79,13 +79,13 @@ class TableShape:
 
     @property
     def may_exchange_keys(self) -> bool:
-        """True if several rows may have a key within a transaction: PostgreSQL accepts no deferrable index as a replica
-        identity, but any key may be configured under FULL."""
+        """True if several rows may have the same key within a transaction: PostgreSQL accepts no deferrable index as a
+        replica identity, but under FULL, any key may be configured."""
         return bool(self.key) and self.relation.replica_identity is ReplicaIdentity.FULL
 
     def event_schema(self) -> pa.Schema:
-        """_file and _ordinal order events within a commit. u3: c3 is unchanged. f0… and _from_unrep: old key of a V.
-        _chain: NULL if the event stands only for itself."""
+        """_file and _ordinal order events within a commit. u3: c3 is unchanged. f0… and _from_unrep: old key of a V
+        event. _chain: NULL if the event stands only for itself."""
         fields = [
             ("_lsn", pa.int64()),
             ("_file", pa.int64()),
@@ -104,7 +104,7 @@ class TableShape:
 
     def net_schema(self) -> pa.Schema:
         """The columns of an event that matter if no other event has its key. _delete: the event removes the row.
-        _chain: also of an event that stands only for itself."""
+        _chain: set even if the event stands only for itself."""
         events = self.event_schema()
         names = [f"c{i}" for i in range(len(self.columns))] + ["_lsn", "_ts", "_xid", "_unrep", "_chain"]
         return pa.schema([*(events.field(name) for name in names), pa.field("_delete", pa.bool_())])
@@ -120,9 +120,9 @@ def table_shape(
     retired: tuple[RelationColumn, ...] = (),
     partitions: tuple[Relation, ...] = (),
 ) -> TableShape:
-    """unchanged: positions that may be unchanged TOAST. partitions: those published through this relation.
+    """unchanged: positions that may have unchanged TOAST. partitions: those published through this relation.
 
-    Raises TableError if old tuples don't have all columns of the configured key (under FULL they have all columns;
+    Raises TableError if old tuples lack columns of the configured key (under FULL they have all columns;
     `check_partitions` checks those of partitions).
     """
     partitions = of_columns(partitions, relation)
@@ -133,7 +133,7 @@ def table_shape(
     toast = {i for i in unchanged if i < len(relation.columns)}
     if key:
         toast |= {i for i, column in enumerate(columns) if column.retired}
-    # Under a root's REPLICA IDENTITY FULL, the old tuple of another identity doesn't fill unchanged TOAST.
+    # Under a root's REPLICA IDENTITY FULL, the old tuple of another identity doesn't fill in unchanged TOAST.
     fills_toast = relation.replica_identity is not ReplicaIdentity.FULL or not partitions or are_full(partitions)
     moves = moves_toast or bool(retired) or not fills_toast
     return TableShape(relation, columns, key, versions, tuple(sorted(toast)), moves, partitions)
@@ -150,7 +150,7 @@ def _key_positions(relation: Relation, configured: tuple[str, ...] | None, is_ro
     names = [column.name for column in relation.columns]
     flagged = tuple(i for i, column in enumerate(relation.columns) if column.is_key)
     if configured is None:
-        # Under FULL every column is flagged, and none is known to be unique.
+        # Under FULL, every column is flagged, and none is known to be unique.
         return () if relation.replica_identity is ReplicaIdentity.FULL else flagged
     missing = [name for name in configured if name not in names]
     if missing:

@@ -1,4 +1,4 @@
-"""Stored values of a user type that has changed: an enum's label was renamed, a composite has other attributes."""
+"""Updates stored values of a user type that has changed: an enum's label, or a composite's attributes."""
 
 from __future__ import annotations
 

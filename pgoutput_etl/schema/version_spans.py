@@ -1,9 +1,9 @@
-"""The relation version of many rows at once, and the spans of committed rows under each version.
+"""The relation versions of many rows at once, and the spans of committed rows under each version.
 
-A table's columns, key, name and place follow its committed rows in commit order. Versions follow one another in that
-order, because DDL waits for transactions that have changed the table. So the first and the last committed row under
-each version nearly always tell where a table changed. The spans of two versions can overlap only if a change took no
-such lock (a publication's column list). Then every row is checked.
+A table's columns, key, name, and place follow its committed rows in commit order. Versions follow one another in that
+order, because DDL waits for transactions that have changed the table. So the first and last committed row under each
+version nearly always show where a table changed. The spans of two versions can overlap only if a change took no such
+lock (a publication's column list). Then every row is checked.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class RowPositions:
 class VersionSpan:
     """The first and the last committed row, in commit order, under version `number`.
 
-    generation: the number of the Relation message that holds for all. A version that returns, because a column was
-    added and dropped again, has a span per generation.
+    generation: number of the Relation message that applies to all transactions. A version that returns, because a
+    column was added and dropped again, has one span per generation.
     """
 
     generation: int
@@ -58,7 +58,7 @@ HoldsFrom = Mapping[int | None, tuple[tuple[Position, int], ...]]  # the form of
 
 
 def numbers_in_force(files: Numbers, ordinals: Numbers, scopes: Numbers, holds_from: HoldsFrom) -> Numbers:
-    """RelationVersions.at for each row, UNDESCRIBED for None."""
+    """RelationVersions.at for each row; UNDESCRIBED for None."""
     numbers = numbers_at(holds_from, files, ordinals, None)
     if len(holds_from) > 1 or (None not in holds_from and holds_from):
         for scope in np.unique(scopes).tolist():
@@ -70,7 +70,7 @@ def numbers_in_force(files: Numbers, ordinals: Numbers, scopes: Numbers, holds_f
 
 
 def numbers_at(holds_from: HoldsFrom, files: Numbers, ordinals: Numbers, scope: int | None) -> Numbers:
-    """Like `numbers_in_force`, but for the Relation messages of one scope only."""
+    """Like `numbers_in_force`, but only for the Relation messages of one scope."""
     entries = holds_from.get(scope, ())
     numbers = np.full(len(files), UNDESCRIBED, np.int64)
     if not entries or not len(files):
@@ -87,7 +87,7 @@ def numbers_at(holds_from: HoldsFrom, files: Numbers, ordinals: Numbers, scope: 
 
 
 def spans_of(rows: RowPositions, holds_from: HoldsFrom) -> Iterator[VersionSpan]:
-    """A span for each generation and version that has rows."""
+    """One span per generation and version that has rows."""
     if not len(rows.lsn):
         return
     entries = holds_from.get(None, ())
@@ -113,8 +113,8 @@ def _limits(rows: RowPositions, chosen: Numbers) -> tuple[CommitPosition, Commit
 
 
 def relation_spans_of_spans(spans: Iterable[VersionSpan], versions: RelationVersions) -> list[RelationSpan] | None:
-    """The spans of a relation in commit order, without rows that have no description. None if spans of different
-    versions overlap, so that every row must be checked."""
+    """The spans of a relation in commit order, without undescribed rows. None if spans of different versions overlap,
+    so every row must be checked."""
     in_order = sorted((s for s in spans if s.number >= 0), key=lambda span: (span.first, span.last))
     reached: VersionSpan | None = None
     relation_spans: list[RelationSpan] = []
@@ -130,7 +130,7 @@ def relation_spans_of_spans(spans: Iterable[VersionSpan], versions: RelationVers
 
 
 def relation_spans_of_rows(rows: RowPositions, versions: RelationVersions) -> list[RelationSpan]:
-    """The same, from all committed rows in any order."""
+    """Like `relation_spans_of_spans`, but from all committed rows, in any order."""
     order = np.lexsort((rows.ordinal, rows.file, rows.lsn))
     numbers = numbers_in_force(rows.file, rows.ordinal, rows.scope, versions.holds_from)[order]
     order, numbers = order[numbers >= 0], numbers[numbers >= 0]

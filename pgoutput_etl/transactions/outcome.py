@@ -60,7 +60,7 @@ class Outcome:
     """The status of all changes in a transaction's fragments, except those of aborted subtransactions.
 
     commit_lsn, commit_ts (microseconds since 2000-01-01 UTC): None unless its commit was read. reason: why it is
-    quarantined. unreadable_relations: those in its unreadable part, besides those of its rows (None: any).
+    quarantined. unreadable_relations: relations in its unreadable part, in addition to those of its rows (None: any).
     origin, origin_lsn: where the transaction came from, and the LSN of its commit there.
     """
 
