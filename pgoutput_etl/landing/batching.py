@@ -1,7 +1,7 @@
 """Splits a backlog into batches.
 
-A batch takes whole files in the order of the archive as long as they commit no more transactions than its limit; a file
-that commits more is a batch of its own. Files without commits go into the batch of the file before them.
+A batch takes whole files in archive order as long as they don't commit more transactions than its limit; a file that
+commits more becomes a separate batch. Files without commits go into the batch of the file before them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _COMMITS = ("C", "c", "K")  # Commit, Stream Commit, Commit Prepared
 
 
 def commits_in(scan: FileScan) -> int:
-    """The number of committed transactions that end in the file, including transactions that were sent before."""
+    """The number of committed transactions that end in the file, including resent ones."""
     return sum(scan.messages.get(tag, 0) for tag in _COMMITS)
 
 
 def in_steps(selection: FileSelection, commits: Mapping[str, int], limit: int | None) -> list[FileSelection]:
-    """One selection per batch, in order. If there are several, each has to be scanned again by itself.
+    """One selection per batch, in order. If there are several, each must be scanned again on its own.
 
-    commits: number of commits by path, for each file to read. limit: the most commits of a batch, None for no limit.
-    The first batch records the new names of contents, because some are recognized only while they are the archive's
-    end. The last one has all other records and the remarks: any of the files to read may have the same content as
-    those.
+    commits: number of commits by path, for each file to read. limit: the most commits in a batch; None for no limit.
+    The first batch records the new names of contents, because some can only be recognized while they are the archive's
+    end. The last one has all other records and the remarks, because any of the files to read may have the same content
+    as those.
     """
     if limit is None or not _is_ordered_by_name(selection):
         return [selection]
@@ -49,7 +49,7 @@ def in_steps(selection: FileSelection, commits: Mapping[str, int], limit: int | 
 
 
 def _is_ordered_by_name(selection: FileSelection) -> bool:
-    """True if another run would read the rest of the files in the same order, after this run died and left some of them
+    """True if another run would read the remaining files in the same order after this run died with some of them
     applied. A file that took the name of a renamed file comes last, although its name may sort before others."""
     paths = [part.path for _, part in sorted(selection.to_read.items()) if part.was_read or part.unfinished]
     others = [part.path for part in selection.with_status(FileStatus.MOVED).values()]

@@ -1,7 +1,7 @@
-"""Erases changes from a landed file. Each leaves an empty logical decoding Message in its place.
+"""Erases changes from a landed file. Each one leaves an empty logical decoding Message in its place.
 
-So every other message keeps its bytes, its number within the file, its LSN, and its transaction. What moves is the
-offsets after an erased change, for which `Erased.moved` has the new ones.
+Every other message therefore keeps its bytes, its number within the file, its LSN, and its transaction. Only the
+offsets after an erased change move; `Erased.moved` returns the new ones.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats" (Message).
 """
@@ -19,7 +19,7 @@ from pgoutput_etl.protocol.decoder import decode
 from pgoutput_etl.protocol.framing import Frame, Framing, frame_at
 from pgoutput_etl.protocol.messages import Delete, Insert, Message, PgoutputMessage, Update
 
-# The prefix of the Message that an erased change leaves
+# The prefix of the Message that replaces an erased change
 ERASED_PREFIX = "pgoutput_etl.erased"
 
 _LENGTH = struct.Struct(">i")
@@ -30,7 +30,7 @@ _LENGTH_OF_COPYDATA_AT = 1  # from its beginning; the length counts itself
 @dataclass(frozen=True, slots=True)
 class Erased:
     """A decompressed file without some changes. ends: where their frames ended, in order; shifts: by how many bytes the
-    file is longer (or shorter, below 0) from there on."""
+    file is longer (or shorter, if negative) from there on."""
 
     data: bytes
     ends: tuple[int, ...] = ()
@@ -43,8 +43,8 @@ class Erased:
 
 
 def erase(data: bytes, framing: Framing, changes: Mapping[int, bool]) -> Erased:
-    """data: a decompressed file. changes: offsets of the frames to erase, and whether each is in a stream segment. Of a
-    Message only the content is erased.
+    """data: a decompressed file. changes: offsets of the frames to erase; True if the frame is in a stream segment. For
+    a Message, only the content is erased.
 
     Raises FramingError if there is no such message at an offset.
     """

@@ -1,8 +1,8 @@
-"""Selects the files and records that matter to a run, from a listing and the ledger's records as columns.
+"""Selects the files and records that matter to a run, from a listing and from the ledger's records in columns.
 
-Unchanged files never become Python objects. However large the archive is, a run looks only at new and changed files, at
-the contents with their names, at the content where the archive ends, and at contents that begin with the same few bytes
-as a new file. `KnownFiles` decides about these as it would if it had all records.
+Unchanged files never become Python objects. No matter how large the archive is, a run only considers new and changed
+files, the contents with their names, the content where the archive ends, and contents that begin with the same few
+bytes as a new file. `KnownFiles` decides about these as if it had all records.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ _SUFFIX = r"(?i)\.(gz|zst|lz4|bz2)$"
 
 _MILLISECOND = 1000  # Hadoop's times have no microseconds
 
-_EVIDENCE = 3  # names to look at before a new one, to see whether names are numbered
+_EVIDENCE = 3  # names to check before a new one, to see whether names are numbered
 
 
 Rows = npt.NDArray[np.int64]
 
 Flags = npt.NDArray[np.bool_]
 
-# Scans files, given by path with the contents that they may begin with. Returns scans and errors by file number.
+# Scans files, given by path with the contents with which they may begin. Returns scans and errors by file number.
 Scan = Callable[[Mapping[str, ScanTask], KnownContents], tuple[Mapping[int, FileScan], Mapping[int, ScanError]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The landing folder's files (LISTING_SCHEMA). not_plain: by path, the error for everything else that stands among
-    them, such as links; always empty for storage that Spark lists."""
+    """The landing folder's files (LISTING_SCHEMA). not_plain: by path, the error for everything else among them, such
+    as links; always empty for storage that Spark lists."""
 
     table: pa.Table
     not_plain: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Listing:
         return cls(pa.Table.from_pylist([asdict(file) for file in files], LISTING_SCHEMA), dict(not_plain))
 
     def under_uris(self, scheme: str = "file") -> Listing:
-        """The listing of local files with the paths that Spark gives them, and with its times, in milliseconds."""
+        """The listing of local files with Spark's paths and times, in milliseconds."""
         path, modified = self.table.column("path"), self.table.column("modified")
         uris = pc.binary_join_element_wise(f"{scheme}:", path, "")
         times = pc.multiply(pc.divide(modified, _MILLISECOND), _MILLISECOND)
@@ -76,7 +76,7 @@ class Listing:
         return Listing(table, {f"{scheme}:{path}": reason for path, reason in self.not_plain.items()})
 
     def with_content(self) -> Listing:
-        """Without empty files."""
+        """The listing without empty files."""
         return replace(self, table=self.table.filter(pc.greater(self.table.column("size"), 0)))
 
     def files(self, chosen: pa.Array | pa.ChunkedArray | None = None) -> list[LandedFile]:
@@ -88,16 +88,16 @@ class Listing:
         return self.files(pc.is_in(self.table.column("path"), pa.array(sorted(paths), pa.string())))
 
     def files_not_in(self, other: Listing) -> list[LandedFile]:
-        """The files with paths that another listing lacks."""
+        """The files whose paths another listing lacks."""
         return self.files(pc.invert(pc.is_in(self.table.column("path"), other.table.column("path").combine_chunks())))
 
     def among(self, paths: Collection[str]) -> frozenset[str]:
-        """The paths that exist."""
+        """The subset of paths that exist."""
         return frozenset(file.path for file in self.named(paths))
 
 
 class FileIndex:
-    """Parts of files (INDEX_SCHEMA), with unique numbers. A row is a part's position in the order of numbers."""
+    """Parts of files (INDEX_SCHEMA), with unique numbers. A row number is a part's position in the order of numbers."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table.take(pc.sort_indices(table, [("file", "ascending")])).combine_chunks()
@@ -114,13 +114,13 @@ class FileIndex:
 
     @classmethod
     def of_columns(cls, columns: pa.Table) -> FileIndex:
-        """columns: those of the ledger's table `files`, as in INDEX_SCHEMA except that `modified` is a timestamp."""
+        """columns: from the ledger's table `files`, as in INDEX_SCHEMA except that `modified` is a timestamp."""
         modified = columns.column("modified").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         at = columns.column_names.index("modified")
         return cls(columns.set_column(at, "modified", modified).select(INDEX_SCHEMA.names).cast(INDEX_SCHEMA))
 
     def with_parts(self, parts: Mapping[int, FilePart]) -> FileIndex:
-        """The index with the parts of a batch that was begun. It may have them already."""
+        """The index plus the parts of a batch that has begun, which it may already have."""
         others = pc.invert(pc.is_in(self._column("file"), pa.array(sorted(parts), pa.int64())))
         return FileIndex(pa.concat_tables([self.table.filter(others), FileIndex.of(parts).table]))
 
@@ -129,28 +129,28 @@ class FileIndex:
         return int(self._file[-1]) + 1 if len(self._file) else 0
 
     def to_inspect(self, listing: Listing) -> list[LandedFile]:
-        """The files that are new or changed, and those with bytes left to read: no other file is a candidate."""
+        """The files that are new or changed, or have bytes left to read; no other file is a candidate."""
         changed = self._changed(listing)
         paths = {file.path for file in changed}
         left = listing.named([self._path(row) for row in (*self._left, *self._name_of_last)])
         return [*changed, *(file for file in left if file.path not in paths)]
 
     def tails(self, listing: Listing) -> list[FilePart]:
-        """The last records of the listed files that have bytes left for a later run."""
+        """The last records of listed files that have bytes left for a later run."""
         has_tail = self._has_status(FileStatus.READ, FileStatus.MOVED) & self._flags("unfinished")
         parts = self._parts(self._latest[has_tail[self._latest]].tolist()).values()
         listed = listing.among([part.path for part in parts])
         return [part for part in parts if part.path in listed]
 
     def refused(self, listing: Listing) -> list[FilePart]:
-        """The last records of the listed files that were set aside and have not changed since."""
+        """The last records of listed files that were set aside and have not changed since."""
         is_set_aside = self._has_status(FileStatus.REFUSED, FileStatus.UNREADABLE)
         parts = self._parts(self._latest[is_set_aside[self._latest]].tolist()).values()
         listed = {file.path: file for file in listing.named([part.path for part in parts])}
         return [p for p in parts if listed.get(p.path) == LandedFile(p.path, p.size, p.modified)]
 
     def known(self, paths: Collection[str], numbers: Iterable[int] = ()) -> KnownFiles:
-        """The records that matter to files with these paths, and to the parts with these numbers."""
+        """The records that matter to files with these paths, and to parts with these numbers."""
         rows = {*self._bearing(paths), *self._left, *self._last, *self._rows_of(numbers)}
         latest = self._latest_of([*paths, *map(self._path, (*self._left, *self._name_of_last))])
         parts = self._parts({*rows, *latest})
@@ -192,7 +192,7 @@ class FileIndex:
         """Selects among files that were scanned with the contents of `known`. Also returns their current scans.
         salvages: as in select_files.
 
-        Calls `scan` at most once, for files that may begin with further contents.
+        Calls `scan` at most once, for files that may begin with other contents.
         """
         tasks = scan_tasks(files)
         candidates = self._further_contents({n: file.path for n, file in files.items()}, scans, errors, known)
@@ -218,8 +218,8 @@ class FileIndex:
         errors: Mapping[int, ScanError],
         known: KnownFiles,
     ) -> dict[int, set[int]]:
-        """The parts outside `known` that each scanned file may copy or continue, by the file's number. Files with the
-        content known under their name are left out."""
+        """The parts outside `known` that each scanned file may copy or continue, by file number. Leaves out files with
+        the content that is known under their name."""
         results: dict[int, FileScan | ScanError] = {**scans, **errors}
         by_head = self._by_head({head for result in results.values() for head in result.heads})
         further = {}
@@ -233,7 +233,7 @@ class FileIndex:
         return further
 
     def around(self, paths: Collection[str]) -> list[str]:
-        """The known paths from the first of these on, in the archive's order, and a few before it."""
+        """The known paths from the first of these on, in archive order, and a few before it."""
         names, key = self._paths.dictionary.to_pylist(), self._keys.__getitem__
         in_order = sorted(range(len(names)), key=key)
         first = bisect_left(in_order, min(map(natural_order, paths)), key=key)
@@ -265,7 +265,7 @@ class FileIndex:
 
     @cached_property
     def _extended(self) -> Rows:
-        """The numbers of parts that a later one continues."""
+        """The numbers of parts that are continued by a later one."""
         return np.unique(self._numbers("same_as")[self._was_read & self._has("same_as")])
 
     @cached_property
@@ -279,7 +279,7 @@ class FileIndex:
 
     @cached_property
     def _codes(self) -> Rows:
-        """For each row, the code of its path in `_paths`."""
+        """Per row, the code of its path in `_paths`."""
         return np.asarray(self._paths.indices, np.int64)
 
     @cached_property
@@ -294,7 +294,7 @@ class FileIndex:
 
     @cached_property
     def _last_read(self) -> Rows:
-        """The last row that was read of each content, by its root; -1 if there is no such row."""
+        """The last read row of each content, by its root; -1 if there is none."""
         read = np.flatnonzero(self._was_read)
         return _last_of(self._roots[read], read, len(self._file))
 
@@ -315,7 +315,7 @@ class FileIndex:
 
     @cached_property
     def _left(self) -> list[int]:
-        """The last rows of files that no run has read any bytes of. A refused file is still unread."""
+        """The last rows of files of which no run has read any bytes. A refused file is still unread."""
         not_refused = np.flatnonzero(~self._has_status(FileStatus.REFUSED))
         last = _last_of(self._codes[not_refused], not_refused, len(self._paths.dictionary))
         is_left = self._is_read & (self._consumed == 0) & self._flags("unfinished")
@@ -359,7 +359,7 @@ class FileIndex:
         return contents
 
     def _newest_but(self, roots: Collection[int]) -> str | None:
-        """The last name in the archive's order among all other contents."""
+        """The last name, in archive order, among all other contents."""
         rows = np.delete(self._name_rows, list(roots))
         codes = self._codes[rows[rows >= 0]]
         if not len(codes):
@@ -379,7 +379,7 @@ class FileIndex:
 
 
 def scan_tasks(files: Mapping[int, LandedFile]) -> dict[str, ScanTask]:
-    """Tasks for whole files, by path."""
+    """Tasks to scan whole files, by path."""
     newest = max(files, default=None)
     return {file.path: ScanTask(number, file.size, may_grow=number == newest) for number, file in files.items()}
 

@@ -1,12 +1,12 @@
-"""Recognizes the content of a landed file by its bytes: known in whole, known up to an offset, or new.
+"""Recognizes the content of a landed file by its bytes: entirely known, known up to an offset, or new.
 
-A file is identified by its bytes, not its name. For the content that was read, the ledger has the SHA-256 of its first
+A file is identified by its bytes, not its name. For content that was read, the ledger has the SHA-256 of its first
 `consumed` bytes, decompressed. A file that begins with these bytes has that content, and is read from there on. It may
 have grown, been renamed, or been compressed since.
 
-The same few bytes may occur in two files: an Insert on its own does not identify a file. A content is *distinctive*
-once it has a message with the LSN of a commit, or frames with two LSNs. Until then it is recognized only under its own
-name, or if no file has that name any more.
+The same few bytes may occur in two files: an Insert alone doesn't identify a file. A content is *distinctive* once it
+has a message with a commit LSN, or frames with two LSNs. Until then, it is only recognized under its own name, or if no
+file has that name any more.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ COMPRESSED = (".gz", ".zst", ".lz4", ".bz2")
 
 DISTINCTIVE_TAGS = frozenset("BCbPKrcp")
 
-# Sizes of a content's prefixes, in bytes, that have a key to look the content up by
+# Sizes, in bytes, of the prefixes for which a content has lookup keys
 HEAD_SIZES = (2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 
 _KEY_DIGITS = 16
 
 
 class FileStatus(Enum):
-    """The use of a landed file, or of a part of one."""
+    """How a landed file, or part of one, is used."""
 
     READ = "read"
-    SAME = "same"  # nothing new: the file was written again unchanged
+    SAME = "same"  # nothing new: the file was written again, unchanged
     MOVED = "moved"  # nothing new: the content was read under a name that no longer exists
     DUPLICATE = "duplicate"  # nothing new: the content was read from a file that still exists
     REFUSED = "refused"  # not applied, and nothing depends on it: a name that was read before, with other content
-    UNREADABLE = "unreadable"  # not read, but with a place in the order: later rows of its relations may depend on it
+    UNREADABLE = "unreadable"  # not read, but has a place in the order: later rows of its relations may depend on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class FilePart:
 
     same_as: the number of the part that this one continues, or that ends where this file ends. unfinished: the bytes
     after `consumed` were not a whole message yet. reason: why they were not, or why the file was refused.
-    decompressed_size: size of the whole content. head: the key of content[:consumed], one of `heads_of`. oids: of the
-    relations that a file without content may have rows of, separated by spaces; None: any relation. Older ledgers have
-    none of the last three.
+    decompressed_size: of the whole content. head: the key of content[:consumed], one of `heads_of`. oids: relations of
+    which a file without content may have rows, separated by spaces; None: any relation. Older ledgers don't have the
+    last three.
     """
 
     path: str
@@ -69,7 +69,7 @@ class FilePart:
     consumed: int = 0
     prefix_hash: str | None = None  # of content[:consumed]: SHA-256, in hexadecimal digits
     distinctive: bool = False
-    varied: bool = False  # not all its messages are the same
+    varied: bool = False  # not all of its messages are the same
     framing: str | None = None
     begins_in_stream: bool | None = None  # None: unknown
     ends_in_stream: bool | None = None
@@ -87,38 +87,38 @@ class FilePart:
 
     @property
     def has_content(self) -> bool:
-        """True if its bytes are known, and can be recognized under any name."""
+        """True if its bytes are known, so that they can be recognized under any name."""
         is_known = self.was_read or self.status == FileStatus.REFUSED.value
         return is_known and bool(self.consumed) and self.prefix_hash is not None
 
     @property
     def is_set_aside(self) -> bool:
-        """True if the file is quarantined as a whole. One without content has its stored bytes in the accounts."""
+        """True if the file is quarantined as a whole. Without content, its stored bytes count in the accounts."""
         return self.status in (FileStatus.REFUSED.value, FileStatus.UNREADABLE.value)
 
     @property
     def relations(self) -> frozenset[int] | None:
-        """The OIDs of the relations that a file without content may have rows of. None: any relation."""
+        """The OIDs of relations of which a file without content may have rows; None: any relation."""
         return None if self.oids is None else frozenset(map(int, self.oids.split()))
 
     @property
     def is_needless(self) -> bool:
-        """True if the file was set aside, and no table depends on it."""
+        """True if the file was set aside and no table depends on it."""
         return self.is_set_aside and self.oids == ""
 
     @property
     def is_unread(self) -> bool:
-        """True if later runs may still read the file from its beginning."""
+        """True if later runs may yet read the file from its beginning."""
         return self.is_left or self.status == FileStatus.UNREADABLE.value
 
     @property
     def has_tail(self) -> bool:
-        """True if a later run has to read on after `consumed`."""
+        """True if a later run has to continue reading after `consumed`."""
         return self.status in (FileStatus.READ.value, FileStatus.MOVED.value) and self.unfinished
 
     @property
     def is_left(self) -> bool:
-        """True if the file had bytes, and all of them were left for a later run."""
+        """True if the file had bytes and all of them were left for a later run."""
         return self.status == FileStatus.READ.value and self.unfinished and not self.consumed
 
 
@@ -129,7 +129,7 @@ class Prefix:
     consumed: int
     hash: str
     number: int
-    name: str  # the file's uncompressed_name, under which content is recognized even if it is not distinctive
+    name: str  # the file's uncompressed_name, under which even content that isn't distinctive is recognized
     distinctive: bool
     continued: bool
     framing: str | None
@@ -138,7 +138,7 @@ class Prefix:
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """prefix: the known content that a file begins with. resembles: the number of a part that it may begin with."""
+    """prefix: the known content with which a file begins. resembles: number of a part with which it may begin."""
 
     prefix: Prefix | None = None
     resembles: int | None = None
@@ -146,7 +146,7 @@ class PrefixMatch:
 
 @dataclass(frozen=True, slots=True)
 class KnownContents:
-    """Contents that were read, by length and hash. unkeyed: contents without heads to look them up by."""
+    """Contents that were read, by length and hash. unkeyed: contents without heads for lookup."""
 
     by_length: Mapping[int, Mapping[str, tuple[Prefix, ...]]]
     unkeyed: UnkeyedContents | None = None
@@ -161,9 +161,10 @@ class KnownContents:
 
     def match(self, path: str, hashes: Hashes) -> PrefixMatch:
         """The known content of the file with this name, if the file begins with it: another session may have sent more
-        of the same bytes. Otherwise the longest known prefix; among equal ones, the one of this name or the last.
+        of the same bytes. Otherwise, the longest known prefix; among equal ones, the one with this name or the last
+        one.
 
-        A file that continues a prefix in another way than the known content does was sent again, and continues nothing.
+        A file that continues a prefix differently than the known content was sent again, and continues nothing.
         """
         lengths = sorted(length for length in self.by_length if 0 < length <= len(hashes.data))
         name = uncompressed_name(path)
@@ -191,8 +192,8 @@ def uncompressed_name(path: str) -> str:
 
 
 class Hashes:
-    """SHA-256 of prefixes of a content, in hexadecimal digits. Each call continues from the last one unless its prefix
-    is shorter, so prefixes in order of length take one pass."""
+    """SHA-256 of prefixes of a content, in hexadecimal digits. Each call continues from the previous one unless its
+    prefix is shorter, so prefixes in order of length take a single pass."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -215,7 +216,7 @@ def heads_of(data: bytes) -> list[str]:
 
 
 def head_of(consumed: int, heads: list[str]) -> str | None:
-    """The key among a file's heads for its first `consumed` bytes; None if these are too few."""
+    """The one of a file's heads that is the key for its first `consumed` bytes; None if these are too few."""
     number = bisect_right(HEAD_SIZES, consumed)
     return heads[number - 1] if number else None
 
@@ -242,7 +243,7 @@ class UnkeyedContents:
         )
 
     def beginnings(self, data: bytes) -> list[int]:
-        """The numbers of the contents that the data begin with."""
+        """The numbers of the contents with which the data begin."""
         end = np.searchsorted(self.lengths, len(data), "right")
         lengths, counts = np.unique(self.lengths[:end], return_counts=True)
         own = _short_digests(map(Hashes(data).of, lengths.tolist()))
@@ -256,10 +257,10 @@ def _short_digests(hashes: Iterable[str]) -> npt.NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """A file to scan. known_part, end: the part to read, and where it ends, if an earlier run decided it.
+    """A file to scan. known_part, end: the part to read and its end, if an earlier run determined them.
 
-    leaves_tail: bytes at the end that may become a message are left unread. may_grow: only the first `size` bytes are
-    read. Any other file was complete when a later one was begun, even if a listing that lagged behind says less.
+    leaves_tail: leaves bytes at the end unread that may become a message. may_grow: reads only the first `size` bytes.
+    Any other file was complete when a later one began, even if an outdated listing shows a smaller size.
     """
 
     number: int
@@ -271,8 +272,8 @@ class ScanTask:
 
 
 def task_again(number: int, part: FilePart) -> ScanTask:
-    """Reads a part again as before, even if its file has grown since. The bytes that were left after it are read, too:
-    without them, a torn message may look whole."""
+    """Reads a part exactly as before, even if its file has grown since. Also reads the bytes that were left after it,
+    because without them a torn message may look whole."""
     end = part.consumed if part.decompressed_size is None else part.decompressed_size
     return ScanTask(number, part.size, part.unfinished, part, end)
 

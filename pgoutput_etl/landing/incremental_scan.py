@@ -1,4 +1,4 @@
-"""Scans a landed file from the position where earlier runs stopped: content that is known by its hash is skipped."""
+"""Scans a landed file from where earlier runs stopped, skipping content whose hash is known."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def scan_part(
 ) -> ScanResult:
     """Decodes the new part of a landed file. Offsets count from the beginning of the decompressed file.
 
-    leaves_tuples_from: the size in bytes from which the rows of an uncompressed file have no tuples. Raises
-    ArchiveError naming file, offset and LSN.
+    leaves_tuples_from: size in bytes of an uncompressed file from which its rows have no tuples. Raises ArchiveError,
+    which names file, offset, and LSN.
     """
     try:
         if len(content) < task.size:
@@ -76,7 +76,7 @@ def _scan(
     hashes = Hashes(data)
     match = known.match(path, hashes) if task.known_part is None else PrefixMatch(_recorded_prefix(hashes, task))
     prefix = match.prefix
-    # A content that was read before keeps its framing, even if the configuration has changed.
+    # Content that was read before keeps its framing, even if the configuration has changed.
     recorded = next((part.framing for part in (prefix, task.known_part) if part and part.framing), None)
     request = ScanRequest(
         data,
@@ -146,7 +146,7 @@ def _scan_detected(request: ScanRequest) -> ScanResult:
 
 
 def _other_framing(request: ScanRequest) -> Framing | None:
-    """The framing that fits the first messages of a new file, if it is not the configured one."""
+    """The framing that fits the first messages of a new file, if it differs from the configured one."""
     if request.start:
         return None
     try:
@@ -161,7 +161,7 @@ def _framing_hint(fits: Framing) -> str:
 
 
 def nothing_to_read(number: int, part: FilePart) -> FileScan:
-    """The result of a scan of a part that was recorded as empty."""
+    """The scan result for a part that was recorded as empty."""
     return _empty(number, part.framing or Framing.AUTO.value, part.offset)
 
 

@@ -1,4 +1,4 @@
-"""Parts of landed files that earlier runs recorded, and the landed files that may hold something new."""
+"""Parts of landed files that earlier runs recorded, and the landed files that may contain something new."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _DIGITS = re.compile(r"(\d+)")
 
 
 def natural_order(path: str) -> tuple[tuple[int, int, str], ...]:
-    """A key to sort paths by: runs of digits count as numbers, so that 9.bin comes before 10.bin."""
+    """A sort key for paths: runs of digits count as numbers, so 9.bin comes before 10.bin."""
     parts = _DIGITS.split(path)
     return tuple((0, int(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts))
 
 
 @dataclass(frozen=True)
 class KnownFiles:
-    """The ledger's records of all files (`of`), or only of the files that matter to a run (file_index.py).
+    """The ledger's records of all files (`of`), or only those that matter to a run (file_index.py).
 
     parts: by number. roots: for each part, the first part of its content. names: by first part, the last path of each
-    content that was read. by_path: the last record of each path. extended: the parts that a later one continues.
-    unread: by path, the last record of each file from which no run has read any bytes. last: the part where the archive
-    ends. other_newest: the last name in the archive's order among contents that are not in `names`.
+    content that was read. by_path: the last record of each path. extended: parts that a later one continues. unread: by
+    path, the last record of each file of which no run has read any bytes. last: the part where the archive ends.
+    other_newest: the last name, in archive order, among contents that are not in `names`.
     """
 
     parts: Mapping[int, FilePart]
@@ -73,22 +73,22 @@ class KnownFiles:
 
     @cached_property
     def newest(self) -> str | None:
-        """The last name in the archive's order among the names of contents."""
+        """The last name, in archive order, among the names of contents."""
         return newest_of([*self.names.values(), self.other_newest])
 
     @property
     def left_unread(self) -> dict[str, int]:
-        """The unread files that sort before files that were read, and on which tables may depend."""
+        """The unread files that sort before files that were read and on which tables may depend."""
         newest = None if self.newest is None else natural_order(self.newest)
         needed = {path: n for path, n in self.unread.items() if not self.by_path[path][1].is_needless}
         return {path: n for path, n in needed.items() if newest is not None and natural_order(path) < newest}
 
     def places(self, paths: Collection[str]) -> set[str]:
-        """All paths that matter to the selection of files with these paths."""
+        """All paths that matter when files with these paths are selected."""
         return {*paths, *map(uncompressed_name, paths), *self.names.values(), *self.by_path, *self.unread}
 
     def contents(self, unkeyed: UnkeyedContents | None = None) -> KnownContents:
-        """unkeyed: contents that can't be looked up."""
+        """unkeyed: contents without heads for lookup."""
         return KnownContents.of((self._prefix(n, part) for n, part in self.parts.items() if part.has_content), unkeyed)
 
     def _prefix(self, number: int, part: FilePart) -> Prefix:
@@ -104,15 +104,14 @@ def newest_of(paths: Iterable[str | None]) -> str | None:
 
 
 def candidates(landed: Iterable[LandedFile], known: KnownFiles) -> dict[int, LandedFile]:
-    """The files that may have new content, by the number that each one gets if they are read in the order of their
-    names."""
+    """The files that may have new content, by the number that each gets if they are read in name order."""
     files = {file.path: file for file in landed}
     chosen = {path: file for path, file in files.items() if not is_unchanged(file, known)}
     last = None if known.last is None else known.names[known.roots[known.last]]
     left_unread = known.left_unread
     for path in known.unread:
         part = known.by_path[path][1]
-        # A version that did not check whether bytes can become a message recorded no reason for leaving them.
+        # A version that didn't check whether bytes can become a message recorded no reason for leaving them.
         is_due = path in left_unread or part.reason is None
         if path in files and part.is_left and (chosen or is_due):
             chosen[path] = files[path]

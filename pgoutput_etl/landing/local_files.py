@@ -1,4 +1,4 @@
-"""Lists the plain files of local folders, as Spark lists files, and names everything else that stands among them."""
+"""Lists the plain files in local folders as Spark does, and identifies everything else among them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _Found = tuple[str, os.stat_result]
 
 
 class LocalFiles:
-    """Collects files by path. A folder or file that the user names may be a link; nothing below it, and nothing that a
-    glob matches, may be one."""
+    """Collects files by path. A folder or file that the user names may be a link, but nothing below it or matched by a
+    glob may be."""
 
     def __init__(self) -> None:
         self._files: dict[str, LandedFile] = {}
@@ -35,8 +35,8 @@ class LocalFiles:
             raise ConfigError(f"{path} does not exist") from None
 
     def add_matched(self, paths: Iterable[str], root: str) -> None:
-        """Folders and files that a glob matches. root: as in plain_file.root_of. Raises ArchiveError for an unreadable
-        folder."""
+        """Adds folders and files that a glob matches. root: as in plain_file.root_of. Raises ArchiveError for an
+        unreadable folder."""
         for path in paths:
             try:
                 status = os.lstat(path)
@@ -71,18 +71,18 @@ def is_hidden(name: str) -> bool:
 
 
 def _is_text(path: str) -> bool:
-    """False for a name that is not UTF-8, which Java could not open."""
+    """False for a name that isn't UTF-8, which Java couldn't open."""
     return not any("\udc80" <= character <= "\udcff" for character in path)
 
 
 def _is_below(path: str, root: str) -> bool:
-    """True if no folder between them is a link."""
+    """True if no folder in between is a link."""
     folder = Path(path).parent
     return Path(os.path.realpath(folder)) == Path(os.path.realpath(root), folder.relative_to(root))
 
 
 def _below(path: str) -> Iterator[_Found]:
-    """All that is neither hidden nor a folder. A link to a folder is not followed."""
+    """Everything that isn't hidden and isn't a folder. Links to folders are not followed."""
     for folder, folders, names in os.walk(path, onerror=_refuse):
         folders[:] = [name for name in folders if not is_hidden(name)]
         links = [name for name in folders if Path(folder, name).is_symlink()]
@@ -95,7 +95,8 @@ def _below(path: str) -> Iterator[_Found]:
 
 
 def _refuse(error: OSError) -> None:
-    """An unreadable folder may have files that come before others. One that is gone was removed meanwhile."""
+    """Raises an error for an unreadable folder, which may have files that come before others. A missing one was removed
+    meanwhile."""
     if not isinstance(error, FileNotFoundError):
         raise ArchiveError(
             f"{error.filename}: can't be read: {error.strerror}. No file is applied meanwhile, because later rows may "

@@ -1,7 +1,7 @@
 """Decides which landed files a run reads, in which order, and what it records about the others.
 
-All candidates are scanned first. Their content shows which of them are new, which continue the archive's end, and which
-were read before; their order follows from that and from their names. A content goes by the name under which it was last
+All candidates are scanned first. Their content shows which of them are new, which one continues the archive's end, and
+which were read before; this and their names determine the order. A content goes by the name under which it was last
 found, so a renamed file has the position of its new name.
 """
 
@@ -59,8 +59,8 @@ def select_files(
     landed: Collection[str],
     salvages: bool = False,
 ) -> FileSelection:
-    """landed: all existing paths. salvages: set hopeless files aside. Raises ArchiveError for unreadable files,
-    RunError for files that come too late."""
+    """landed: all existing paths. salvages: sets hopeless files aside. Raises ArchiveError for unreadable files, and
+    RunError for files that arrive too late."""
     paths = frozenset(landed)
     if not salvages:
         errors = {n: replace(error, is_hopeless=error.is_ignored) for n, error in errors.items()}
@@ -71,7 +71,7 @@ def select_files(
 
 
 def _is_being_compressed(path: str, scan: FileScan | None, landed: Collection[str]) -> bool:
-    """While a.bin.gz is being written, a.bin exists and has the whole content."""
+    """While a.bin.gz is being written, a.bin still exists and has the whole content."""
     plain = uncompressed_name(path)
     return plain != path and plain in landed and (scan is None or scan.tail is not None)
 
@@ -93,7 +93,7 @@ class _Selector:
         self.fresh = {n for n in files if n in errors or scans[n].same_as is None}
         self.recorded: list[tuple[int, FilePart]] = []
         self.same: list[tuple[int, FilePart]] = []
-        # Files with nothing new but an incomplete message
+        # Files without anything new except an incomplete message
         self.own_ends: set[int] = set()
         self.rescan = False
         self.remarks = [
@@ -120,7 +120,7 @@ class _Selector:
         last = max((i for i, (_, part) in enumerate(ordered) if part.was_read or part.unfinished), default=-1)
         rescan = rescan or any(part.unfinished for _, part in ordered[:last])
         next_number = max([self.known.next_number - 1, *(number for number, _ in ordered)]) + 1
-        if ordered or self.recorded:  # unchanged files alone make no batch
+        if ordered or self.recorded:  # unchanged files alone don't make a batch
             self.recorded += self.same
         recorded = {
             next_number + i: part if part.same_as not in renumbered else replace(part, same_as=renumbered[part.same_as])
@@ -132,11 +132,12 @@ class _Selector:
         self.recorded.append((number, self._part(number, status)))
 
     def _recognize_renamed(self, number: int) -> None:
-        """Recognizes a file that begins with the content read last, which no file has under its old name any more.
+        """Recognizes a file that begins with the content read last, if no file has that content under its old name any
+        more.
 
-        If all messages of that content are the same, a new file may begin with it, too. Raises RunError then, unless
-        another file has taken its old name. That file may begin with it as well: then the one that sorts first has the
-        bytes that were read, as it would if both were new.
+        If all messages of that content are the same, a new file may begin with it, too. Then raises RunError, unless
+        another file has taken the old name. That file may also begin with the content; then the one that sorts first
+        has the bytes that were read, as if both were new.
         """
         scan, last = self.scans[number], self.known.last
         if scan.resembles is None or scan.resembles != last:
@@ -158,7 +159,7 @@ class _Selector:
         self.rescan = self.rescan or scan.consumed > before.consumed
 
     def _is_next_before(self, path: str, last: str) -> bool:
-        """True if the path sorts before the last name, and after all others."""
+        """True if the path sorts before the last name, but after all others."""
         others = [self.known.other_newest, *(name for name in self.known.names.values() if name != last)]
         before = newest_of(others)
         return natural_order(path) < natural_order(last) and newest_of([path, before]) == path
@@ -179,7 +180,7 @@ class _Selector:
         ]
 
     def _sort_out_known(self) -> list[tuple[int, FilePart]]:
-        """Records the files with nothing new. Returns the one that continues the archive's end, if any."""
+        """Records files without anything new. Returns the one that continues the archive's end, if any."""
         grown: dict[int, bool] = {}
         for number in sorted(set(self.files) - self.fresh):
             scan, path = self.scans[number], self.files[number].path
@@ -205,9 +206,9 @@ class _Selector:
         return self._continue_end(grown)
 
     def _continue_end(self, grown: Mapping[int, bool]) -> list[tuple[int, FilePart]]:
-        """Among the files that continue a known content, the one that continues the archive's end: it has the same
-        name, or that name no longer exists. The content at the beginning of any other was sent again, by a server that
-        did not know how much had been received."""
+        """Among the files that continue a known content, finds the one that continues the archive's end: it has the
+        same name, or that name no longer exists. In any other file, the known content was sent again, by a server that
+        didn't know how much had been received."""
         last = None if self.known.last is None else self.known.roots[self.known.last]
         at_end: list[tuple[int, FilePart]] = []
         for number in sorted(grown, key=lambda n: self.scans[n].consumed == self.scans[n].offset):
@@ -232,7 +233,7 @@ class _Selector:
         return at_end
 
     def _has_own_end(self, number: int, name: str) -> bool:
-        """True if the file ends with an incomplete message, and not with the same one as the file with this name."""
+        """True if the file ends with an incomplete message, which differs from that of the file with this name."""
         scan = self.scans[number]
         holder = self.numbers.get(name)
         same = None if holder is None or holder in self.errors else self.scans[holder].tail_hash
@@ -248,7 +249,7 @@ class _Selector:
         self.rescan = True
 
     def _holds(self, path: str, root: int) -> bool:
-        """True if the file with this path still has the content of this root."""
+        """True if the file with this path still has the content with this root."""
         if path not in self.landed:
             return False
         number = self.numbers.get(path)
@@ -258,10 +259,10 @@ class _Selector:
         return same_as is not None and self.known.roots[same_as] == root
 
     def _new_files(self, grown: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
-        """The new files, one per content. Records copies, and files that reuse the name of one already read."""
+        """The new files, one per content. Records copies, and files that reuse the name of one that was read."""
         used_names = set(self.names.values())
         new: list[tuple[int, FilePart]] = []
-        # By name, too: only the new part of a copy that has just been made was scanned, which may not be distinctive.
+        # Also by name: for a copy that has just been made, only the new part was scanned, which may not be distinctive.
         by_content = {
             (part.prefix_hash, name, self.scans[number].tail_hash): number
             for number, part in grown
@@ -271,7 +272,7 @@ class _Selector:
         for number in sorted(self.fresh):
             path, error = self.files[number].path, self.errors.get(number)
             if error is not None and error.is_ignored and (path in used_names or path in self.known.unread):
-                self._refuse(number, IGNORED)  # the path has a place in the order already
+                self._refuse(number, IGNORED)  # the path already has a place in the order
                 continue
             if path in used_names and (error is None or not error.offset):
                 self._refuse(number, _OTHER_CONTENT)
@@ -301,7 +302,7 @@ class _Selector:
         return new
 
     def _refuse_framing(self, new: Iterable[int]) -> None:
-        """Raises FramingError if the configured framing fits none of the new files, and another one does."""
+        """Raises FramingError if the configured framing fits none of the new files, but another one does."""
         read = [number for number in new if number in self.scans]
         scans = [(self.files[number].path, self.scans[number]) for number in read if self.scans[number].size]
         if any(scan.messages for _, scan in scans):
@@ -315,7 +316,7 @@ class _Selector:
                 )
 
     def _in_order(self, new: list[tuple[int, FilePart]]) -> list[tuple[int, FilePart]]:
-        """Sorts new files by name, except that a file that took the name of a renamed file was begun later and comes
+        """Sorts new files by name, except that a file with the name of a renamed file was begun later and comes
         last."""
         used = set(self.known.names.values())
         reused = [entry for entry in new if entry[1].path in used]
@@ -348,7 +349,7 @@ class _Selector:
         ]
 
     def _foreign(self, in_order: Iterable[tuple[int, FilePart]]) -> list[int]:
-        """The unreadable files between two others whose numbers prove that none is missing between them."""
+        """The unreadable files between two files whose numbers prove that none is missing between them."""
         foreign, unreadable, before = list[int](), list[int](), self.newest
         for number, part in in_order:
             if part.is_needless:
@@ -387,33 +388,33 @@ def unread_part(file: LandedFile) -> FilePart:
 
 
 def refused(part: FilePart, why: str) -> FilePart:
-    """The part of a file that is set aside, and on which nothing depends. why: continues the path."""
+    """The part of a file that is set aside and on which nothing depends. why: continues the path in a sentence."""
     status, reason = FileStatus.REFUSED.value, f"{part.path}{why}"
     return replace(part, status=status, same_as=None, offset=part.consumed, unfinished=False, reason=reason)
 
 
 def set_aside(part: FilePart, why: str, relations: frozenset[int] | None) -> FilePart:
-    """The part of a file that is not read, but has a place in the order. why: continues the path. relations: the OIDs
-    of those that may depend on it; None: any."""
+    """The part of a file that is not read but has a place in the order. why: continues the path in a sentence.
+    relations: OIDs of those that may depend on it; None: any."""
     oids = None if relations is None else " ".join(map(str, sorted(relations)))
     status, reason = FileStatus.UNREADABLE.value, f"{part.path}{why}"
     return FilePart(part.path, part.size, part.modified, status, reason=reason, oids=oids)
 
 
 def without(*paths: str) -> tuple[str, ...]:
-    """The job that goes on without files, and records that. The command line adds the configuration's source.ignore."""
+    """The job that continues without files, and records that. The command line adds the configured source.ignore."""
     return ("apply", "--set", ignoring(paths))
 
 
 def ignoring(paths: Iterable[str]) -> str:
-    """An override of the configuration. In its values, ${ begins the name of an environment variable, and YAML does not
-    combine surrogates."""
+    """An option that overrides the configuration. In its values, ${ begins the name of an environment variable, and
+    YAML doesn't combine surrogates."""
     names = json.dumps(list(paths), ensure_ascii=False)
     return f"{_IGNORE}{names.replace('${', '$${')}"
 
 
 def also_ignoring(option: str, names: Iterable[str]) -> str:
-    """An option of a command, with further names if it is one of `ignoring`."""
+    """An option of a command; if it is one from `ignoring`, with these names added."""
     if not option.startswith(_IGNORE):
         return option
     own: list[str] = json.loads(option.removeprefix(_IGNORE).replace("$${", "${"))
@@ -421,7 +422,7 @@ def also_ignoring(option: str, names: Iterable[str]) -> str:
 
 
 def is_ignored(path: str, names: Iterable[str]) -> bool:
-    """names: paths, or their last parts."""
+    """names: paths, or their last components."""
     return any(path == name or path.endswith(f"/{name}") for name in names)
 
 
@@ -455,7 +456,7 @@ _NOT_AMONG_THE_NUMBERED = (
     "no table depends on it. Remove it"
 )
 
-# Reasons for a refusal, after the file's path
+# Reasons for a refusal, continuing the file's path
 _OTHER_CONTENT = (
     " was read before and has other content now, which was not applied. If it is new, land it under a new name that "
     "sorts after the others"
@@ -470,7 +471,7 @@ _INCOMPLETE_END = (
 
 
 def whole_file(file: LandedFile, scan: FileScan) -> FilePart:
-    """The part for a file that was read from its beginning."""
+    """The part for a file that is read from its beginning."""
     framing = None if scan.framing == Framing.AUTO.value else scan.framing
     part = FilePart(file.path, file.size, file.modified, framing=framing, begins_in_stream=scan.begins_in_stream)
     return with_scan(part, scan)
@@ -482,7 +483,7 @@ def tail_remark(part: FilePart) -> str:
 
 
 def with_scan(part: FilePart, scan: FileScan) -> FilePart:
-    """A part with the result of another scan, after its position in the archive was decided."""
+    """A part with the result of another scan, after its position in the archive was determined."""
     is_distinctive = scan.first_lsn != scan.last_lsn or not DISTINCTIVE_TAGS.isdisjoint(scan.messages)
     return replace(
         part,
@@ -499,7 +500,7 @@ def with_scan(part: FilePart, scan: FileScan) -> FilePart:
 
 
 def refuse(errors: Iterable[str], waited_for: Collection[str] = (), shown: int = 5) -> None:
-    """Raises ArchiveError if there are any errors. waited_for: the paths of new files without which a run can go on."""
+    """Raises ArchiveError if there are any errors. waited_for: the paths of new files that a run can do without."""
     in_order = sorted(errors)
     if in_order:
         more = f"\n… and {len(in_order) - shown} more files" if len(in_order) > shown else ""
@@ -511,9 +512,10 @@ def refuse(errors: Iterable[str], waited_for: Collection[str] = (), shown: int =
 
 
 def _in_common(errors: Collection[str], paths: Collection[str]) -> str:
-    """The end of an error about many files: no hostile file among good ones, but a receiver that writes something else.
+    """The end of an error about many files: it is not one hostile file among good ones, but a receiver that writes
+    something else.
 
-    errors: in the order of their paths.
+    errors: in path order.
     """
     reasons = {text.removeprefix(path) for text, path in zip(errors, sorted(paths), strict=False)}
     same = "all for the same reason" if len(reasons) == 1 else f"for {len(reasons):,} different reasons"

@@ -1,8 +1,8 @@
-"""Finds missing numbers in the names of consecutive files: whole transactions may be missing.
+"""Finds missing numbers in the names of consecutive files, where whole transactions may be missing.
 
-A file that is missing within a transaction shows in the messages of the others. One that had only whole transactions
-leaves a trace in the names alone. Names count as numbered if two consecutive ones differ by one in a single number.
-Dates and times of day do not count, because their steps vary.
+A file that is missing within a transaction can be noticed from the messages of the others. A missing file with only
+whole transactions leaves a trace only in the names. Names count as numbered if two consecutive ones differ by one in a
+single number. Dates and times of day don't count, because their steps vary.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _STEPS_OF_EVIDENCE = 2
 
 
 def missing_number(paths: Sequence[str], checked_from: int = 0) -> str | None:
-    """Describes the first gap before any of paths[checked_from:], or None. paths: in the order of the archive."""
+    """Describes the first gap before any of paths[checked_from:], or None. paths: in archive order."""
     return next((text for at, text in missing_numbers(paths) if at >= checked_from), None)
 
 
 def missing_numbers(paths: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Describes all gaps, each with the index of the path after it."""
+    """Describes all gaps, each with the index of the path that follows it."""
     steps = 0
     for number, (before, after) in enumerate(pairwise(paths), start=1):
         step = _step(before, after)
@@ -37,7 +37,7 @@ def missing_numbers(paths: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 def is_consecutive(paths: Sequence[str]) -> bool:
-    """True if the names prove that no file is missing between them: each number follows the one before."""
+    """True if the names prove that no file is missing between them: each number follows the previous one."""
     return len(paths) > 1 and all(_step(before, after) == 1 for before, after in pairwise(paths))
 
 

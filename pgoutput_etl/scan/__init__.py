@@ -1,1 +1,1 @@
-"""The bytes of one file become message rows; unreadable ranges are salvaged. `fast` is the compiled twin."""
+"""Turns the bytes of one file into message rows and salvages unreadable ranges. `fast` is the compiled twin."""

@@ -1,9 +1,9 @@
 """Packs thousands of message rows into a block: one Spark row.
 
 The rows of a block have the same kind and, if they are changes, the same relation; they may come from several files.
-`head` has their positions and transactions, and `tuples` the bytes that are only needed when a table is written. Both
-are Arrow IPC, with integers as narrow as possible, and with a value that all rows share stored once. The tuples of some
-files are not in the block: `landed` names these files, and the tuples are read there (landed_tuples).
+`head` has their positions and transactions, and `tuples` has the bytes that are only needed when a table is written.
+Both are Arrow IPC, with integers as narrow as possible, and with a value that all rows share stored only once. The
+tuples of some files are not in the block: `landed` names these files, from which the tuples are read (landed_tuples).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ BLOCK_BYTES = 1 << 19  # Java's collector treats values of 1 MB and more separat
 
 SPLIT_ROWS = 1 << 13
 
-PENDING_BYTES = 1 << 26  # limit for all blocks that one task has not yielded yet
+PENDING_BYTES = 1 << 26  # limit for all blocks that a task has not yielded yet
 
-_ROW_BYTES = 64  # the approximate size of a row without its tuples
+_ROW_BYTES = 64  # approximate size of a row without its tuples
 
 BLOCK_SCHEMA = pa.schema(
     [
@@ -41,7 +41,7 @@ BLOCK_SCHEMA = pa.schema(
         ("head", pa.binary()),
         ("tuples", pa.binary()),
         ("landed", pa.string()),  # JSON: TupleFile by file number; NULL if all tuples are in the block
-        ("size", pa.int64()),  # bytes of all tuples, approximately
+        ("size", pa.int64()),  # approximate bytes of all tuples
     ]
 )
 
@@ -55,7 +55,7 @@ _UNSIGNED = ((1 << 8, pa.uint8()), (1 << 16, pa.uint16()), (1 << 32, pa.uint32()
 
 
 class BlockKind(Enum):
-    """The use of a block's rows."""
+    """How a block's rows are used."""
 
     CHANGE = "change"
     COMMIT = "commit"  # of fragments that begin in their files: as many rows as there are small transactions
@@ -63,7 +63,7 @@ class BlockKind(Enum):
     CONTROL = "control"  # for the driver: the other control messages, and a file's summary or error
     LOGICAL = "logical"  # logical decoding Messages
     WAITING = "waiting"  # changes of transactions that earlier batches left open
-    WAITING_LOGICAL = "waiting_logical"  # Messages of these transactions
+    WAITING_LOGICAL = "waiting_logical"  # Messages of such transactions
 
 
 _Key = tuple[BlockKind, int | None]  # the kind of a block, and the relation of its changes
@@ -72,7 +72,7 @@ _KINDS = tuple(BlockKind)
 
 _COMMIT = ord("C")
 
-# By tag. Texts of several letters count as 0: a file's summary or error is for the driver.
+# By tag. Texts of several letters count as 0, because a file's summary or error is for the driver.
 _KIND_OF_TAG = np.full(256, _KINDS.index(BlockKind.CONTROL), np.uint16)
 _KIND_OF_TAG[[ord(tag) for tag in CHANGE_TAGS]] = _KINDS.index(BlockKind.CHANGE)
 _KIND_OF_TAG[_COMMIT] = _KINDS.index(BlockKind.COMMIT)
@@ -95,10 +95,10 @@ class _Pending:
 
 @dataclass(slots=True)
 class Packer:
-    """Collects message rows, and yields blocks as they become large enough."""
+    """Collects message rows and yields blocks once they are large enough."""
 
     kind_of_changes: BlockKind = BlockKind.CHANGE
-    landed: dict[int, TupleFile] = field(default_factory=dict)  # by file number: files whose rows have no tuples
+    landed: dict[int, TupleFile] = field(default_factory=dict)  # files whose rows have no tuples, by file number
     _unsplit: _Pending = field(default_factory=_Pending)
     _pending: dict[_Key, _Pending] = field(default_factory=dict)
 
@@ -141,8 +141,8 @@ class Packer:
             yield self._key(int(in_order[begin]), relation), sorted_rows.slice(begin, end - begin)
 
     def _group_codes(self, rows: pa.Table) -> tuple[pa.Array, npt.NDArray[np.uint16]]:
-        """The number of each row's key: the index of its kind or, for a change, the index of its relation counted after
-        all kinds. Also returns the relations."""
+        """The number of each row's key: the index of its kind or, for a change, that of its relation, counted after all
+        kinds. Also returns the relations."""
         tag, unit = one_letter(rows.column("tag").chunk(0)), rows.column("unit").to_numpy()
         codes = _KIND_OF_TAG[tag]
         codes[(tag == _COMMIT) & (unit == HEAD)] = _KINDS.index(BlockKind.CONTROL)
@@ -172,7 +172,7 @@ def _size(rows: pa.RecordBatch | pa.Table) -> int:
 def packed(
     rows: pa.Table, kind: BlockKind, relation: int | None = None, landed: Mapping[int, TupleFile] = MappingProxyType({})
 ) -> pa.RecordBatch:
-    """One block of rows with MESSAGE_SCHEMA. landed: by file number, the files whose rows have no tuples."""
+    """One block of rows of MESSAGE_SCHEMA. landed: files whose rows have no tuples, by file number."""
     head = _serialized({name: rows.column(name) for name in _HEAD_NAMES})
     bodies = [name for name in _IN_TUPLES if not (kind is BlockKind.COMMIT and name == "body")]
     tuples = _serialized({name: rows.column(name) for name in bodies})
@@ -187,7 +187,7 @@ def packed(
 
 
 def unpacked(block: Mapping[str, Any], names: Iterable[str] = MESSAGE_SCHEMA.names) -> pa.RecordBatch:
-    """The columns `names` of a block's rows. block: UNPACKED_BY, or only `rows` and `head` if that suffices. Raises
+    """The columns `names` of a block's rows. block: with UNPACKED_BY, or only `rows` and `head` if they suffice. Raises
     RereadError."""
     schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
     files = block["landed"] if "new" in schema.names else None
@@ -209,8 +209,8 @@ def unpacked(block: Mapping[str, Any], names: Iterable[str] = MESSAGE_SCHEMA.nam
 
 
 def _serialized(columns: Mapping[str, pa.ChunkedArray]) -> bytes:
-    """Arrow IPC without the columns that are all NULL. Its metadata has in `same` the values that all rows share, and
-    in `from` the numbers that were subtracted from a column."""
+    """Arrow IPC without the columns that are entirely NULL. Its metadata has the values that all rows share in `same`,
+    and the numbers that were subtracted from columns in `from`."""
     stored: dict[str, pa.Array] = {}
     same: dict[str, Any] = {}
     base: dict[str, int] = {}
@@ -242,7 +242,7 @@ def _serialized(columns: Mapping[str, pa.ChunkedArray]) -> bytes:
 
 
 def _narrowed(column: pa.ChunkedArray, least: int, narrow: pa.DataType) -> pa.Array:
-    """The numbers minus the least one."""
+    """The numbers minus the smallest one."""
     if column.null_count:
         return pc.subtract(column.combine_chunks().cast(pa.int64()), least).cast(narrow)
     numbers = np.empty(len(column), narrow.to_pandas_dtype())

@@ -1,4 +1,4 @@
-"""Catalog Messages (protocol/catalog_message.py) are for the driver, like Relation messages."""
+"""Marks catalog Messages (protocol/catalog_message.py), which are for the driver, like Relation messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pgoutput_etl.scan.message_row import CATALOG_TAG, LOGICAL_TAG
 
 _PREFIX = PREFIX.encode() + b"\0"
 
-_BEFORE_PREFIX = (10, 14)  # bytes: tag, flags and LSN; inside a stream segment the xid, too
+_BEFORE_PREFIX = (10, 14)  # bytes of tag, flags, and LSN; in a stream segment, also of the xid
 
 
 def with_catalog_tag(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Message rows, of which those of catalog Messages have a tag of their own."""
+    """The message rows, with a separate tag for catalog Messages."""
     tag, body = batch.column("tag"), batch.column("body")
     prefixes = [pc.equal(pc.binary_slice(body, at, at + len(_PREFIX)), _PREFIX) for at in _BEFORE_PREFIX]
     is_catalog = pc.and_(pc.equal(tag, LOGICAL_TAG), pc.fill_null(pc.or_(*prefixes), False))

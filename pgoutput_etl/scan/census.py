@@ -1,4 +1,4 @@
-"""Counts of messages that produce no row: Origin, logical decoding Message, Stream Abort."""
+"""Counts messages that produce no row: Origin, logical decoding Message, and Stream Abort."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pgoutput_etl.protocol.messages import Message, Origin, PgoutputMessage, Str
 
 CENSUS_TAGS = frozenset("MOA")
 
-_MOST_NAMES = 10_000  # of prefixes and of origins; all further ones are counted as OTHERS
+_MOST_NAMES = 10_000  # prefixes, and origins; any more are counted as OTHERS
 OTHERS = "(others)"
 
 
 @dataclass(slots=True)
 class PrefixCounts:
-    """Logical decoding Messages of one prefix; size: total bytes of content."""
+    """Logical decoding Messages with one prefix; size: total bytes of content."""
 
     transactional: int = 0
     non_transactional: int = 0
@@ -32,7 +32,7 @@ class PrefixCounts:
 
 @dataclass(slots=True)
 class MessageCensus:
-    """origins: the number of transactions by origin. is_parallel: a Stream Abort has an LSN and a time."""
+    """origins: number of transactions by origin. is_parallel: a Stream Abort has an LSN and a time."""
 
     origins: Counter[str] = field(default_factory=Counter)
     prefixes: dict[str, PrefixCounts] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The summary of one scanned file: open transactions, damage, and how the file begins and ends."""
+"""The summary of a scanned file: open transactions, damage, and how the file begins and ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FragmentKind(Enum):
 
 
 class FileBeginning(Enum):
-    """The position of a file's beginning in or out of a stream segment, as far as the file itself shows."""
+    """Whether a file begins inside a stream segment, as far as the file itself shows."""
 
     OUTSIDE = "outside"
     INSIDE = "inside"
@@ -28,7 +28,7 @@ class FileBeginning(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpenFragment:
-    """A fragment that the file ends in. commit_lsn, commit_ts and origin: only for an ordinary transaction."""
+    """A fragment in which the file ends. commit_lsn, commit_ts, and origin: only for an ordinary transaction."""
 
     fragment: int
     kind: str
@@ -46,15 +46,15 @@ class Damage:
     """`size` unreadable bytes from `offset` on, in fragment `fragment` (NO_FRAGMENT: between fragments).
 
     cut_short: they are the first part of a message. begins_anew: the next message begins or ends a transaction
-    regardless of the open one, or no message follows. oids: the values in them that may be a relation's OID; None if
-    they may be more than one message. may_hold_rows: False if they can only have been a control message.
+    regardless of the open one, or there is no next message. oids: the values in them that may be a relation's OID; None
+    if they may be more than one message. may_hold_rows: False if they can only have been a control message.
     """
 
     fragment: int
     ordinal: int  # of the next message
     offset: int
     size: int
-    lsn: int | None  # of the last frame before them, where the framing has it
+    lsn: int | None  # of the last frame before them, if the framing has it
     commit_lsn: int  # of the last commit before them in this file; 0 if none
     reason: str
     cut_short: bool
@@ -67,13 +67,13 @@ class Damage:
 
     @property
     def is_torn(self) -> bool:
-        """True if a receiver died while writing these bytes: the server sends their transaction again."""
+        """True if a receiver died while writing these bytes; the server will then send their transaction again."""
         return self.cut_short and self.begins_anew
 
 
 @dataclass(frozen=True, slots=True)
 class InterruptedFragment:
-    """An ordinary transaction that another beginning cut off. next_lsn: LSN of the first commit after it."""
+    """An ordinary transaction that was cut off by another beginning. next_lsn: LSN of the first commit after it."""
 
     fragment: int
     epoch: int
@@ -84,7 +84,7 @@ class InterruptedFragment:
 
 @dataclass(slots=True)
 class FileScan:
-    """The facts that the driver needs about a file in addition to its control messages."""
+    """The facts that the driver needs about a file, in addition to its control messages."""
 
     file: int
     framing: str
@@ -93,10 +93,10 @@ class FileScan:
     messages: dict[str, int] = field(default_factory=dict)  # tag -> count
     changes: dict[int, int] = field(default_factory=dict)  # relation's OID -> change rows
     roots: dict[int, int] = field(default_factory=dict)  # as in partition_roots
-    xids: tuple[int, int] | None = None  # oldest and newest of the ordinary transactions that begin and end here
+    xids: tuple[int, int] | None = None  # oldest and newest xid of the ordinary transactions that begin and end here
     head_ended: bool = False
-    head_prepared: bool = False  # the head has no changes and ends with a Prepare, maybe an empty transaction's
-    # The head has Messages that belong, or may belong, to the transaction open at its beginning.
+    head_prepared: bool = False  # the head has no changes and ends with a Prepare, perhaps that of an empty transaction
+    # The head has Messages that belong, or may belong, to the transaction that is open at its beginning.
     head_needs_owner: bool = False
     head_may_have_owner: bool = False
     interrupted: list[InterruptedFragment] = field(default_factory=list)
@@ -116,20 +116,20 @@ class FileScan:
     resembles: int | None = None  # a part that this file may continue
     tail: str | None = None  # why the remaining bytes are not a whole message yet
     tail_hash: str | None = None  # of the whole content, if it has a tail
-    heads: list[str] = field(default_factory=list)  # keys to look up known contents that it may begin with
-    unkeyed: list[int] = field(default_factory=list)  # known contents without heads that the file begins with
-    fits: str | None = None  # a framing with messages, where the configured one has none
+    heads: list[str] = field(default_factory=list)  # keys to look up known contents with which it may begin
+    unkeyed: list[int] = field(default_factory=list)  # known contents without heads with which the file begins
+    fits: str | None = None  # a framing that has messages, if the configured one has none
     remark: str | None = None
 
     @property
     def commits(self) -> tuple[int | None, int | None]:
-        """The lowest and the highest LSN of a commit."""
+        """The lowest and highest LSN of a commit."""
         epochs = [epoch for epoch in self.epochs if epoch is not None]
         return min((first for first, _ in epochs), default=None), max((last for _, last in epochs), default=None)
 
     @property
     def ends_in_stream(self) -> bool | None:
-        """True if a part that continues this one begins inside a stream segment. None: unknown."""
+        """True if a part that continues this one begins inside a stream segment; None if unknown."""
         if self.open_fragment is None:
             return False
         if self.open_fragment.kind != FragmentKind.HEAD.value:
@@ -149,6 +149,6 @@ class FileScan:
 
 @cache
 def _adapter() -> Any:
-    from pydantic import TypeAdapter  # only for the driver: executors' workers start faster without it
+    from pydantic import TypeAdapter  # only on the driver: executors' workers start faster without it
 
     return TypeAdapter(FileScan)

@@ -1,4 +1,4 @@
-"""A scan's request and result, and the fragments that a file is cut into."""
+"""A scan's request and result, and the fragments into which a file is split."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pgoutput_etl.scan.message_row import STORED_TIMES, SUMMARY_TAG, note
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """rows: message rows. left: the number of bytes read after the last row. census: None unless requested. has_tuples:
-    False if the rows of changes have no tuples, because a landed file has them."""
+    """rows: message rows. left: number of bytes read after the last row. census: None unless requested. has_tuples:
+    False if the rows of changes have no tuples, because they stay in the landed file."""
 
     summary: FileScan
     rows: list[pa.RecordBatch]
@@ -28,7 +28,7 @@ class ScanResult:
 
     @property
     def batches(self) -> list[pa.RecordBatch]:
-        """The rows, and the summary's row."""
+        """The rows, including that of the summary."""
         end = self.summary.consumed
         return [*self.rows, note(self.summary.file, SUMMARY_TAG, self.summary.to_json(), end - self.left, end)]
 
@@ -37,8 +37,8 @@ class ScanResult:
 class ScanRequest:
     """A request to scan data[start:]. begins_in_stream: None if unknown.
 
-    leaves_tail: an unfinished message at the end is no error, but reported and left unread. with_census: count the
-    messages that produce no row. with_tuples: False to leave tuples where they are (landed_tuples).
+    leaves_tail: an unfinished message at the end is not an error, but reported and left unread. with_census: counts the
+    messages that produce no row. with_tuples: False leaves tuples where they are (landed_tuples).
     """
 
     data: bytes
@@ -61,7 +61,7 @@ def check_time(message: PgoutputMessage) -> None:
 
 
 class HeadError(Exception):
-    """An error in the head, which may decode if begins_in_stream is the opposite."""
+    """An error in the head, which may be decodable if begins_in_stream is the opposite."""
 
     def __init__(self, cause: ArchiveError, messages_read: int) -> None:
         super().__init__(cause, messages_read)
@@ -93,11 +93,11 @@ class Fragment:
         return {**begin, "origin": self.origin}
 
     def at_end(self) -> OpenFragment:
-        """The fragment as open at the end of its file."""
+        """The fragment, as open at the end of its file."""
         begin = (self.xid, self.commit_lsn, self.commit_ts, self.is_damaged)
         return OpenFragment(self.number, self.kind.value, *begin, origin=self.origin, origin_lsn=self.origin_lsn)
 
 
 def stored_origin_lsn(lsn: int) -> int | None:
-    """An Origin's LSN; None if it is 0 or does not fit in a BIGINT."""
+    """An Origin's LSN; None if it is 0 or doesn't fit into a BIGINT."""
     return lsn if 0 < lsn <= MAX_STORED_LSN else None

@@ -1,8 +1,8 @@
-"""Tuples that blocks leave in the landed file: a worker reads them there, instead of receiving copies from Spark.
+"""Tuples that blocks leave in the landed file: a worker reads them there instead of receiving copies from Spark.
 
-That works for uncompressed files on a file system that workers see as their own. The head of a block tells where each
-change is. Its tag, relation, and kinds of tuples are compared with the bytes found there, so that a file that was
-overwritten meanwhile is an error. A receiver may rename a file at any time: it is found again by its inode.
+This works for uncompressed files on a file system that workers see as their own. The head of a block has the location
+of each change. Its tag, relation, and kinds of tuples are compared with the bytes found there, so a file that was
+overwritten meanwhile causes an error. A receiver may rename a file at any time; its inode identifies it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Numbers = NDArray[np.int64]
 # The columns of a message row that locate its tuples
 LOCATED_BY = ("file", "offset", "end", "tag", "xid", "relation", "old_kind")
 
-_WINDOW_BYTES = 1 << 22  # read at a time
+_WINDOW_BYTES = 1 << 22  # bytes to read at a time
 
 
 class RereadError(ArchiveError):
@@ -44,7 +44,7 @@ class RereadError(ArchiveError):
 
 @dataclass(frozen=True, slots=True)
 class TupleFile:
-    """A landed file that has the tuples of its changes. path: on the local file system."""
+    """A landed file that contains the tuples of its changes. path: on the local file system."""
 
     path: str
     framing: str
@@ -72,7 +72,7 @@ class TupleFile:
             yield descriptor
 
     def _current_path(self) -> str:
-        """The path, or that of another file in its folder if the file was renamed."""
+        """The path or, if the file was renamed, its new path in the same folder."""
         path = Path(self.path)
         try:
             if path.lstat().st_ino == self.inode:
@@ -90,7 +90,7 @@ class TupleFile:
 
 
 def landed_tuples(rows: pa.RecordBatch, files: Mapping[int, TupleFile]) -> tuple[pa.Array, pa.Array]:
-    """The old and new tuples of changes, as pa.binary(). NULL for those of other files.
+    """The old and new tuples of changes, as pa.binary(); NULL for those in other files.
 
     rows: rows of changes, with the columns LOCATED_BY. Raises RereadError.
     """
@@ -127,7 +127,7 @@ def _tuples_of(rows: pa.RecordBatch, file: TupleFile) -> Iterator[tuple[pa.Array
 
 
 def _tuples_in(data: bytes, at: int, rows: pa.RecordBatch, file: TupleFile) -> tuple[pa.Array, pa.Array]:
-    """The tuples of changes in `data`, which is at offset `at` of the file."""
+    """The tuples of changes in `data`, which is at offset `at` in the file."""
     truncates = pc.equal(rows.column("tag"), "T")
     if jit.AVAILABLE and not pc.any(truncates).as_py():
         expected = np.empty((rows.num_rows, 4), np.int64)

@@ -1,4 +1,4 @@
-"""The output schema of a scan: a row per message that matters beyond itself, and one for the file."""
+"""The output schema of a scan: one row per message that matters beyond itself, and one for the file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MESSAGE_SCHEMA = pa.schema(
         ("file", pa.int64()),  # the file's number in the ledger
         ("ordinal", pa.int64()),  # the message's number within the file
         ("offset", pa.int64()),  # of its frame, in the decompressed file
-        ("begin", pa.int64()),  # begin, end: the bytes of its frame and of frames without a row before it
+        ("begin", pa.int64()),  # begin, end: the bytes of its frame, and of preceding frames without a row
         ("end", pa.int64()),
-        ("lsn", pa.int64()),  # where the framing has it
+        ("lsn", pa.int64()),  # if the framing has it
         ("tag", pa.string()),  # pgoutput's message type, or CATALOG_TAG, SUMMARY_TAG, ERROR_TAG, DAMAGE_TAG
         ("unit", pa.int32()),  # the fragment's number within the file, or HEAD, or NO_FRAGMENT
         ("stretch", pa.int32()),  # the epoch's number within the file
@@ -49,7 +49,7 @@ MESSAGE_SCHEMA = pa.schema(
         ("top_xid", pa.int64()),
         ("changes", pa.int64()),  # on a Commit: the number of changes in its fragment
         ("origin", pa.string()),  # from Origin: ordinary transactions that begin in this file
-        ("origin_lsn", pa.int64()),  # on a Commit: its LSN at the origin; NULL if none, or too large for a BIGINT
+        ("origin_lsn", pa.int64()),  # on a Commit: its LSN at the origin; NULL if none, or if too large for a BIGINT
     ]
 )
 
@@ -73,9 +73,9 @@ _TYPES = {field.name: field.type for field in MESSAGE_SCHEMA}
 
 @dataclass(frozen=True, slots=True)
 class ScanError:
-    """The reason why a file could not be scanned. offset: the end of the content that was read before; 0 if none was.
-    heads, unkeyed: as in FileScan. is_hopeless: no receiver wrote the file, and nothing in it will ever be read.
-    is_ignored: the configuration says so, and that no table depends on the file."""
+    """The reason why a file could not be scanned. offset: the end of the content that was read earlier; 0 if there is
+    none. heads, unkeyed: as in FileScan. is_hopeless: no receiver wrote the file, and nothing in it will ever be
+    readable. is_ignored: according to the configuration, which also says that no table depends on the file."""
 
     text: str
     offset: int = 0
@@ -85,7 +85,7 @@ class ScanError:
     is_ignored: bool = False
 
     def note(self, file: int) -> pa.RecordBatch:
-        """The only row of the file."""
+        """The file's only row."""
         return note(file, ERROR_TAG, json.dumps(asdict(self)).encode())
 
     @classmethod
@@ -95,7 +95,7 @@ class ScanError:
 
 
 def batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Message rows from some of their fields. Like RecordBatch.from_pylist, but in a fraction of the time."""
+    """Message rows from some of their fields. Like RecordBatch.from_pylist, but takes a fraction of the time."""
     present = set().union(*rows)
     columns = [
         pa.array([row.get(name) for row in rows], kind) if name in present else _nulls(len(rows), kind)
@@ -110,6 +110,6 @@ def _nulls(count: int, kind: pa.DataType) -> pa.Array:
 
 
 def note(file: int, tag: str, body: bytes, begin: int = 0, end: int = 0) -> pa.RecordBatch:
-    """A row about a file: its summary or its error."""
+    """A row about a file: its summary or error."""
     row = {"file": file, "tag": tag, "body": body, "begin": begin, "end": end, "unit": NO_FRAGMENT}
     return batch_of([row])

@@ -1,8 +1,8 @@
-"""The root of each partition that is published through it, as a file's messages show it.
+"""Finds the root of each partition that is published through it, from the order of a file's messages.
 
-pgoutput sends the root's Relation, directly behind it the partition's, and the row that follows stands under the root's
-OID (pgoutput.c, maybe_send_schema). Type messages may stand between. A Truncate sends the Relations of its tables in a
-row, too, and shows nothing.
+pgoutput sends the root's Relation, then the partition's, and then the row, which is sent under the root's OID
+(pgoutput.c, maybe_send_schema). There may be Type messages in between. A Truncate sends the Relations of its tables in
+a row, too, and proves nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _ROWS = tuple(b"IUD")
 
 
 def partition_roots(batches: Sequence[pa.RecordBatch]) -> dict[int, int]:
-    """By the ordinal of a Relation that a row directly follows, the OID that the row stands under: the relation's own,
-    or that of its root. batches: a file's message rows, in order."""
+    """For each Relation that is directly followed by a row, by ordinal: the OID under which the row is sent, which is
+    the relation's own or that of its root. batches: a file's message rows, in order."""
     if not batches:
         return {}
     tags = np.concatenate([one_letter(batch.column("tag")) for batch in batches])
@@ -55,10 +55,10 @@ class _Rows:
         return number
 
     def are_adjacent(self, first: int, second: int) -> bool:
-        """True if no message without a row stands between."""
+        """True if there is no message without a row in between."""
         return self.number("ordinal", second) - self.number("ordinal", first) == second - first
 
     def oid(self, place: int) -> int:
-        """The OID of a Relation, which stands behind the xid inside a stream segment."""
+        """The OID of a Relation; in a stream segment, it follows the xid."""
         begin = 1 if self._rows.column("xid")[place].as_py() is None else 5
         return int.from_bytes(self._rows.column("body")[place].as_py()[begin : begin + 4], "big")

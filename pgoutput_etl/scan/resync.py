@@ -1,9 +1,9 @@
-"""Finds where whole messages begin again after unreadable bytes.
+"""Finds where whole messages resume after unreadable bytes.
 
 A receiver that is killed while it writes leaves the first part of a message. If it is restarted on the same file, it
-writes whole messages after that part, and the length in the torn message may claim them. So the search begins at the
-second byte of the torn message. It accepts the first position from which several messages follow one another; one or
-two that occur by accident inside a value are not enough.
+writes whole messages after that part, which the length in the torn message may cover. The search therefore begins at
+the second byte of the torn message. It accepts the first position from which several messages follow one another; one
+or two that occur by accident inside a value are not enough.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from pgoutput_etl.protocol.decoder import MESSAGE_TAGS, decode
 from pgoutput_etl.protocol.framing import Frame, Framing, frame_at, stands_in_stream
 from pgoutput_etl.protocol.reader import MAX_STRING
 
-_MAX_FRAMES = 16  # to read from one position; that many in a row are no accident
+_MAX_FRAMES = 16  # to read from one position; so many in a row can't be an accident
 
-_CONVINCING_FRAMES = 4  # even if unreadable bytes follow them
+_CONVINCING_FRAMES = 4  # even if unreadable bytes follow
 
-_TIMES = range(2**53)  # microseconds since 2000: up to the year 2285
+_TIMES = range(2**53)  # microseconds since 2000, up to the year 2285
 
 _LAST_LSN = 2**56
 
-_NEAR = 2**44  # bytes of WAL between an archive's LSNs: a server that keeps 16 TiB for a receiver has lost it
+_NEAR = 2**44  # bytes of WAL between LSNs in an archive: no server keeps 16 TiB for a receiver
 
-# From the first byte of a frame to its message, and from there to the LSN of a message that begins a connection
+# Distance from a frame's first byte to its message, and from there to the LSN in a message that begins a connection
 MESSAGE_AT = {Framing.RECVLOGICAL: 0, Framing.PGCOPY: 26, Framing.COPYDATA: 30, Framing.LENGTH_PREFIXED: 4}
 
 _LSN_AT = {b"B": 1, b"M": 2}
 
-_TAGS_WITH_TIME = b"BCbcKr"  # of the messages whose times _is_plausible checks
+_TAGS_WITH_TIME = b"BCbcKr"  # messages whose times are checked by _is_plausible
 
-# The search may read at most this many times the bytes of the file. After that, it gives up on the rest of the file.
+# The search may read at most this many times the bytes of the file, and then gives up on the rest of the file.
 _PASSES = 16
 
 _LEAST_BUDGET = 1 << 20
@@ -43,7 +43,7 @@ _COST_OF_A_TRIAL = 32
 
 _TAG = b"[" + re.escape(bytes(sorted(MESSAGE_TAGS))) + b"]"
 
-# The first bytes of any frame
+# Possible first bytes of any frame
 _MAY_BEGIN = {
     Framing.RECVLOGICAL: re.compile(
         rb"(?=[IUD].{4}(?:.{4})?[NKO][\0-\6]|B.{20}\n|C\0.{24}\n|S.{4}[\0\1]\n|E\n|c.{4}\0.{24}\n|A.{8}(?:.{16})?\n"
@@ -55,8 +55,8 @@ _MAY_BEGIN = {
     Framing.LENGTH_PREFIXED: re.compile(rb"(?=[\x00-\x7f][\x00-\xff]{3}" + _TAG + rb")"),
 }
 
-# The first bytes that only a new connection begins with; a value is unlikely to contain them. A Message that is not
-# transactional may be the first one.
+# First bytes with which only a new connection begins; a value is unlikely to contain them. The first message may be a
+# Message that is not transactional.
 _BEGINS_CONNECTION = {
     Framing.RECVLOGICAL: re.compile(rb"B\0\0|M\0\0|S[\0-\xff]{4}[\0\1]\n"),
     Framing.COPYDATA: re.compile(rb"d\0[\0-\xff]{3}[wk](?:\0|\Z)"),
@@ -72,7 +72,7 @@ _PREFIX = re.compile(rb"[^\0-\x1f\x7f]+(?:\0|\Z)|\Z")
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The position where whole messages begin again. in_stream: inside a stream segment."""
+    """The position at which whole messages resume. in_stream: inside a stream segment."""
 
     position: int
     in_stream: bool
@@ -80,8 +80,8 @@ class Resumption:
 
 @dataclass(slots=True)
 class Budget:
-    """The number of bytes that all searches in a file may still read: any byte of a file can look like a beginning.
-    near: an LSN of the messages before, which those of a new connection are not far from."""
+    """The number of bytes that all searches in a file may still read, because any byte of a file can look like a
+    beginning. near: an LSN of previous messages; those of a new connection are not far from it."""
 
     left: int
     near: int | None = None
@@ -99,9 +99,10 @@ def next_whole(
     within: tuple[int, int] | None = None,
     budget: Budget | None = None,
 ) -> Resumption | None:
-    """Searches data[start:], which may begin with the rest of something, for whole messages. None if there are none.
+    """Searches data[start:], which may begin with the remainder of something, for whole messages. None if there are
+    none.
 
-    in_stream: the assumption to try first. within: the extent of a frame that may be torn; accept only messages that
+    in_stream: the assumption to try first. within: the extent of a frame that may be torn; accepts only messages that
     begin in it and continue past its end.
     """
     budget = budget or Budget.of(data)
@@ -120,7 +121,7 @@ def next_whole(
 
 def next_connection(data: bytes, framing: Framing, start: int, last: int, budget: Budget) -> Resumption | None:
     """Searches data[start:last] for the beginning of a connection whose messages continue past `last`, or whose first
-    message is cut off by the end of the file because that receiver died, too."""
+    message is cut off by the end of the file because its receiver died, too."""
     pattern = _BEGINS_CONNECTION.get(framing)
     for match in () if pattern is None else pattern.finditer(data, start):
         position = match.start()
@@ -138,8 +139,8 @@ def next_connection(data: bytes, framing: Framing, start: int, last: int, budget
 def _may_begin_connection(data: bytes, framing: Framing, position: int, near: int | None) -> bool:
     """True if data[position:] can be the first part of a new connection's first message.
 
-    The end of an LSN and the time after it can look like a Message, M with flags of 0. But read as an LSN, a time is
-    far from those of the archive, and the bytes of LSNs, times and xids are no prefix.
+    The end of an LSN and the time after it can look like a Message: M with flags of 0. But a time, read as an LSN, is
+    far from those of the archive, and the bytes of LSNs, times, and xids are not a prefix.
     """
     start = position + MESSAGE_AT[framing]
     tag = data[start : start + 1]
@@ -155,14 +156,14 @@ def _may_begin_connection(data: bytes, framing: Framing, position: int, near: in
 
 
 def _is_near(part: bytes, near: int | None) -> bool:
-    """True if these are the first bytes of an LSN that is near another one."""
+    """True if these are the first bytes of an LSN close to `near`."""
     if near is None:
         return _least(part) < _LAST_LSN
     return _least(part) < near + _NEAR and int.from_bytes(part.ljust(8, b"\xff"), "big") > max(near - _NEAR, 0)
 
 
 def _least(part: bytes) -> int:
-    """The least Int64 that begins with these bytes."""
+    """The smallest Int64 that begins with these bytes."""
     return int.from_bytes(part.ljust(8, b"\0"), "big")
 
 
@@ -170,8 +171,8 @@ def _least(part: bytes) -> int:
 class FrameRun:
     """Consecutive valid frames up to `end`.
 
-    scanned_to: past `end` if the last frame read was not valid. to_the_end: the frames reach the end of the file, or
-    only the first part of one follows.
+    scanned_to: beyond `end` if the last frame read was not valid. to_the_end: the frames reach the end of the file, or
+    are followed only by the first part of one.
     """
 
     end: int
@@ -181,13 +182,13 @@ class FrameRun:
     to_the_end: bool = False
 
     def is_convincing(self, framing: Framing) -> bool:
-        """One frame of CopyData is enough, because few other bytes look like it."""
+        """A single frame of CopyData is enough, because few other bytes look like one."""
         least = 1 if framing is Framing.COPYDATA else _CONVINCING_FRAMES
         return self.frames >= least or (self.to_the_end and self.has_time)
 
 
 def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: int = 0) -> FrameRun:
-    """Reads frames from a position on: _MAX_FRAMES, or more until they reach past `past`."""
+    """Reads frames from a position on: _MAX_FRAMES, or more until they extend beyond `past`."""
     run = FrameRun(position, position)
     try:
         while run.end < len(data):
@@ -215,7 +216,7 @@ def follow(data: bytes, framing: Framing, position: int, in_stream: bool, past: 
 
 
 def _has_plausible_head(data: bytes, frame: Frame) -> bool:
-    """Checks the LSN with which XLogData and keepalives begin, and the time when they were sent."""
+    """Checks the LSN at the beginning of XLogData and keepalives, and the time when they were sent."""
     head = frame.offset + 6
     time_at = head + (16 if frame.has_message else 8)
     lsn, time = (int.from_bytes(data[at : at + 8], "big") for at in (head, time_at))

@@ -1,6 +1,6 @@
 """The state of one file's scan, and the message rows built from it.
 
-The readable scanner and the fast path take turns advancing the same state.
+The readable scanner and the fast path take turns in advancing the same state.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BATCH_ROWS = 8192
 
 
 class ScanState:
-    """The position in a file, the open fragment, the file's summary so far, and the rows built so far."""
+    """The position in a file, the open fragment, and the file's summary and rows so far."""
 
     def __init__(self, request: ScanRequest) -> None:
         self.data, self.file, self.framing = request.data, request.file, request.framing
@@ -29,14 +29,14 @@ class ScanState:
         self.summary.offset = request.start
         self.summary.begins_in_stream = request.begins_in_stream
         self.fragment: Fragment | None = Fragment(HEAD, FragmentKind.HEAD)
-        self.fragments = 0  # begun so far, not counting the head
+        self.fragments = 0  # number begun so far, without the head
         self.head_matters = False
         self.commit_lsn = 0  # the highest so far
         self.ordinal = 0
         self.offset = 0  # of the last frame, like lsn
         self.lsn: int | None = None
         self.read_to = request.start
-        self.accounted_to = request.start  # the end of the bytes that the rows so far stand for
+        self.accounted_to = request.start  # the end of the bytes that the rows so far account for
         self.batches: list[pa.RecordBatch] = []
         self.census = MessageCensus() if request.with_census else None
         self._rows: list[dict[str, Any]] = []
@@ -51,7 +51,7 @@ class ScanState:
         return self.fragment is not None and self.fragment.kind is FragmentKind.HEAD
 
     def compare(self, bodies: Iterable[bytes]) -> None:
-        """Records in the summary whether any of the next messages differs from the one before it."""
+        """Records in the summary whether any of the next messages differs from its predecessor."""
         if self.summary.varied:
             return
         for body in bodies:

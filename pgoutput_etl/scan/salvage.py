@@ -1,4 +1,4 @@
-"""Reads the messages of a file, and describes the gaps: the unreadable bytes between them."""
+"""Reads the messages of a file and describes the gaps: the unreadable bytes between them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from pgoutput_etl.scan.file_summary import Damage
 from pgoutput_etl.scan.message_row import STORED_TIMES
 from pgoutput_etl.scan.resync import MESSAGE_AT, Budget, Resumption, follow, next_connection, next_whole
 
-# Messages that begin or end a transaction, or concern one as a whole, whatever is open before them
+# Messages that begin or end a transaction, or concern one as a whole, regardless of what is open before them
 _BEGIN_ANEW = frozenset(b"BSbcAKrp")
 
 _CONTROL = frozenset(bytes((tag,)) for tag in b"BCSEbPcAKrpOMY")
 
-_CONTROL_SIZES = frozenset((1, 6, 9, 21, 25, 26, 30))  # of the control messages of fixed length
+_CONTROL_SIZES = frozenset((1, 6, 9, 21, 25, 26, 30))  # of control messages of fixed length
 
-_MAX_CONTROL_SIZE = 256  # of one control message, as an estimate
+_MAX_CONTROL_SIZE = 256  # estimate for a control message
 
 _ROW_TAG = re.compile(rb"[IUDTR]")
 
@@ -45,7 +45,7 @@ _MOST_TRIED = 1 << 16
 
 _MOST_OIDS = 4096
 
-_MOST_GAPS = 1000  # in a file; the last one extends to the end
+_MOST_GAPS = 1000  # per file; the last one extends to the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Gap:
     """Unreadable bytes: data[offset:end].
 
     in_stream: the messages after them are inside a stream segment. cut_short: they are the first part of a message,
-    left by a receiver that died while writing. is_one_message: they can't be anything but one message. may_grow: the
-    file ends with them, and further bytes may complete a message.
+    left by a receiver that died while writing. is_one_message: they can only be a single message. may_grow: the file
+    ends with them, and further bytes may complete a message.
     """
 
     offset: int
@@ -66,7 +66,7 @@ class Gap:
     may_grow: bool = False
 
 
-# No server sends a NUL in text: the bytes were zeroed, or belong to data written after a torn message.
+# No server sends a NUL in text: either bytes were zeroed, or they belong to data written after a torn message.
 _NUL_IN_TEXT = WireError(0, "TupleData", "value", "text, which has no NUL byte", "one")
 
 Read = tuple[PgoutputMessage, Frame]
@@ -85,9 +85,9 @@ class ReadPosition:
 class SalvageReader:
     """Reads data[start:].
 
-    must_refuse: True if unreadable bytes raise an error now. read_fast: may read many messages at once, from a valid
-    one on; messages() then skips them. announced_commit: the commit LSN in the Begin of the open transaction, if it is
-    known.
+    must_refuse: True if unreadable bytes currently raise an error. read_fast: may read many messages at once, starting
+    at a valid one; messages() then skips them. announced_commit: the commit LSN in the Begin of the open transaction,
+    if known.
     """
 
     data: bytes
@@ -99,7 +99,7 @@ class SalvageReader:
     announced_commit: Callable[[], int | None]
 
     def messages(self) -> Iterator[Read | Gap]:
-        """All messages and gaps in order. Raises ArchiveError naming offset and LSN."""
+        """All messages and gaps in order. Raises ArchiveError, which names offset and LSN."""
         position, in_stream, ordinal = self.start, self.begins_in_stream, 0
         budget = Budget.of(self.data)
         for number in count(1):
@@ -115,14 +115,14 @@ class SalvageReader:
                 return
 
     def rest(self, position: int, in_stream: bool, reason: str) -> Gap:
-        """The gap at a position where a frame was refused."""
+        """The gap at a position where a frame was rejected."""
         return self._refused(position, in_stream, reason, Budget.of(self.data))
 
     def _until_gap(
         self, position: int, in_stream: bool, ordinal: int, budget: Budget
     ) -> Generator[Read | Gap, None, tuple[Gap | None, int]]:
-        """Yields a message once another one or the end follows it: a torn message may claim the bytes written after it,
-        and decode. Returns the gap, if any, and the number of messages read."""
+        """Yields a message once it is followed by another one or the end, because a torn message may cover bytes
+        written after it and still decode. Returns the gap, if any, and the number of messages read."""
         walk = frames(self.data, self.framing, in_stream, position)
         held: Read | None = None
         held_in_stream = in_stream
@@ -163,7 +163,7 @@ class SalvageReader:
             in_stream = stands_in_stream(self.data[frame.start], in_stream)
 
     def _lsn_near(self, held: Read) -> int | None:
-        """An LSN that those after a message are near, or None."""
+        """An LSN close to those after a message, or None."""
         message, frame = held
         if isinstance(message, pgoutput.Begin):
             return message.final_lsn
@@ -172,7 +172,8 @@ class SalvageReader:
         return self.announced_commit() or frame.lsn or None
 
     def _after(self, reached: ReadPosition) -> tuple[Iterator[Frame], Read | None]:
-        """The frames from the position on; if the message there is valid, that message and the frames after it."""
+        """The frames from the position on; if the message there is valid, also that message, with the frames after
+        it."""
         if reached.position < len(self.data):
             walk = frames(self.data, self.framing, reached.in_stream, reached.position)
             frame = next(walk)
@@ -199,7 +200,7 @@ class SalvageReader:
         return (message, None) if invalid is None else (None, invalid)
 
     def _refused(self, position: int, in_stream: bool, reason: str, budget: Budget) -> Gap:
-        """The gap at a refused frame. The last keepalive before that frame may be torn and claim the bytes after it."""
+        """The gap at a rejected frame. The last keepalive before it may be torn and cover bytes written after it."""
         before: Frame | None = None
         try:
             while not (frame := frame_at(self.data, self.framing, position, in_stream)).has_message:
@@ -233,7 +234,7 @@ class SalvageReader:
         return next_connection(extent, self.framing, 1, claimed - offset, budget) is not None
 
     def _unreadable(self, frame: Frame, in_stream: bool, error: WireError, budget: Budget) -> Gap:
-        """The gap at a frame without a valid message: all of the frame, or a torn part that claims the bytes after
+        """The gap at a frame without a valid message: the whole frame, or a torn part that covers bytes written after
         it."""
         connection = next_connection(self.data, self.framing, frame.offset + 1, frame.next, budget)
         if connection is not None:
@@ -256,7 +257,7 @@ class SalvageReader:
 
 def find_framing(data: bytes, salvages: bool, leaves_tail: bool = False, fits: Framing | None = None) -> Framing:
     """The framing of a file, even if its first message is damaged (`salvages`) or still incomplete (`leaves_tail`).
-    fits: one that is known to fit.
+    fits: a framing that is known to fit.
 
     Raises FramingError if no framing or more than one fits.
     """
@@ -274,7 +275,7 @@ def find_framing(data: bytes, salvages: bool, leaves_tail: bool = False, fits: F
 
 def _framing_of_damaged(data: bytes) -> Framing | None:
     """The framing in which messages follow a damaged first one most closely, or in which the file is the first part of
-    one message. None if there is no such framing."""
+    a single message. None if there is no such framing."""
     resumed: list[tuple[int, Framing]] = []
     begins = first_framing(data)
     for framing in MESSAGE_AT:
@@ -303,7 +304,7 @@ def damage_of(
     commit_lsn: int,
     may_end_with: Callable[[pgoutput.Prepare], bool],
 ) -> Damage:
-    """The facts of a gap that the driver needs. may_end_with: True if a Prepare may end the fragment that is open at
+    """The facts about a gap that the driver needs. may_end_with: True if a Prepare may end the fragment that is open at
     the gap."""
     extent = data[gap.offset : gap.end]
     message = extent[MESSAGE_AT[framing] :]
@@ -342,7 +343,7 @@ def _has_nul(message: PgoutputMessage) -> bool:
 
 
 def _commit_error(message: PgoutputMessage, announced: int | None) -> WireError | None:
-    """The error in a Commit, Stream Commit or Commit Prepared that was torn and claims the bytes after it."""
+    """The error in a Commit, Stream Commit, or Commit Prepared that was torn and covers bytes written after it."""
     if not isinstance(message, (pgoutput.Commit, pgoutput.StreamCommit, pgoutput.CommitPrepared)):
         return None
     name = type(message).__name__
@@ -357,7 +358,7 @@ def _commit_error(message: PgoutputMessage, announced: int | None) -> WireError 
 
 
 def _differs_by_one_byte(extent: bytes, in_stream: bool) -> bool:
-    """True if a change to one byte makes the bytes one message with its newline, for a framing without lengths."""
+    """True if changing one byte turns the bytes into one message with its newline, in a framing without lengths."""
     if len(extent) > _MOST_TRIED or not extent.endswith(b"\n"):
         return False
     try:
@@ -392,8 +393,8 @@ def _begins_anew(data: bytes, framing: Framing, gap: Gap, may_end_with: Callable
 
 
 def _oids(extent: bytes) -> tuple[int, ...] | None:
-    """All four-byte values that may be a relation's OID: anywhere in a short extent, after a row's tag in a long
-    one."""
+    """All four-byte values that may be a relation's OID: anywhere in a short extent; in a long one, after a row's
+    tag."""
     if len(extent) <= _SHORT:
         positions: Iterable[int] = range(len(extent) - 3)
     else:

@@ -1,12 +1,12 @@
-"""Scans one archived file into an Arrow row per message that matters, and a summary of the file.
+"""Scans one archived file into Arrow rows, one per message that matters, and a summary of the file.
 
 Files are scanned independently, so thousands can be scanned in parallel. A file is split into fragments: the messages
 between Begin and Commit, between Begin Prepare and Prepare, or in one stream segment. Fragment 0 is the head: the
 messages before the first beginning, which belong to a transaction that an earlier file left open. Transaction assembly
 finds that transaction, and the ends of streamed and prepared transactions, from the control rows of all files.
 
-Within a file commit LSNs rise, unless the receiver reconnected and the server sent again from an earlier point: a new
-*epoch* begins there. A transaction is new if its commit LSN is greater than all commits before its epoch.
+Within a file, commit LSNs rise, unless the receiver reconnected and the server started again from an earlier point: a
+new *epoch* begins there. A transaction is new if its commit LSN is greater than all commits before its epoch.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def scan_file(
     salvages: bool = False,
     max_size: int = MAX_SIZE,
 ) -> ScanResult:
-    """Decodes a landed file as it is on storage. Raises ArchiveError naming file, offset and LSN.
+    """Decodes a landed file, given its stored bytes. Raises ArchiveError, which names file, offset, and LSN.
 
     salvages: unreadable bytes become a Damage in the summary, and the messages around them are read. max_size: the
-    limit for a decompressed file, in bytes.
+    limit for the decompressed file, in bytes.
     """
     try:
         data = decompress(content, path, max_size)
@@ -44,7 +44,7 @@ def scan_file(
 def scan_either_way(request: ScanRequest) -> ScanResult:
     """Reads the head as if outside a stream segment, then as if inside one: the wrong assumption fails to decode.
 
-    Message, Relation and Type may decode both ways. If the head has no other messages, the choice does not matter,
+    Message, Relation, and Type may decode both ways. If the head has no other messages, the choice doesn't matter,
     because transaction assembly knows the open transaction and decodes them again; if frames have LSNs, those of
     Messages equal them under the right assumption. A head with changes that decodes both ways is an error. If neither
     way decodes, the result has the damage or tail of the reading that gets further.

@@ -30,15 +30,15 @@ class Scanner(ScanState):
     def __init__(
         self, request: ScanRequest, begins_in_stream: bool, is_certain: bool = False, reads_head_messages: bool = True
     ) -> None:
-        """is_certain: begins_in_stream is known to be right, so an error in the head is final.
-        reads_head_messages=False: leave the head's Messages to transaction assembly, which knows the open transaction.
+        """is_certain: begins_in_stream is known to be right, so an error in the head is final. reads_head_messages:
+        False leaves the head's Messages to transaction assembly, which knows the open transaction.
         """
         super().__init__(request)
         self.request = request
         self.begins_in_stream = begins_in_stream
         self.is_certain = is_certain
         self.reads_head_messages = reads_head_messages
-        self.head_hash: int | None = None  # of the head's Messages as decoded; None if the head has none
+        self.head_hash: int | None = None  # of the head's Messages as decoded; None if there are none
         self.head_lsns_differ = False  # a Message's LSN differs from its frame's, which a server never sends
 
     @property
@@ -53,7 +53,7 @@ class Scanner(ScanState):
         return not (self.head_matters or self.head_hash is not None) or self.summary.head_ended
 
     def _must_refuse(self) -> bool:
-        """An error in the head may mean that begins_in_stream is wrong, so it is no damage yet."""
+        """An error in the head may mean that begins_in_stream is wrong, so it isn't damage yet."""
         return not self.request.salvages or (self.in_head and not self.is_certain)
 
     def run(self) -> None:
@@ -87,14 +87,15 @@ class Scanner(ScanState):
         return FastPath(self).read if jit.AVAILABLE else None
 
     def _announced_commit(self) -> int | None:
-        """The commit LSN in the open transaction's Begin; None after damage, where another one may have begun."""
+        """The commit LSN in the open transaction's Begin; None after damage, where another transaction may have
+        begun."""
         fragment = self.fragment
         if fragment is None or fragment.kind is not FragmentKind.TRANSACTION or fragment.is_damaged:
             return None
         return fragment.commit_lsn
 
     def _is_tail(self, reader: SalvageReader, error: ArchiveError) -> bool:
-        """True if the bytes after the last whole message may become one, and are left for a later run."""
+        """True if the bytes after the last whole message may become a message, and are left for a later run."""
         if not (isinstance(error, FramingError) and error.short and self.request.leaves_tail):
             return False
         return reader.rest(self.read_to, self.in_stream, str(error)).may_grow
@@ -113,8 +114,8 @@ class Scanner(ScanState):
         self.ordinal += 1
 
     def _damage(self, gap: Gap) -> None:
-        """The open fragment continues after the gap unless another one begins there. A fragment whose beginning is in
-        the gap is an orphan."""
+        """The open fragment continues after the gap unless another one begins there. A fragment that begins in the gap
+        is an orphan."""
         position = (self.fragment_number, self.ordinal, self.lsn, self.commit_lsn)
         damage = damage_of(self.data, self.framing, gap, *position, self._may_end_with)
         self.summary.damages.append(damage)
@@ -189,7 +190,7 @@ class Scanner(ScanState):
                     self.append_change("T", fragment, message.xid, oid)
 
     def _logical(self, message: pgoutput.Message, frame: Frame) -> None:
-        """Non-transactional Messages belong to no fragment. Inside one, the next row accounts for their bytes."""
+        """Non-transactional Messages belong to no fragment. Within one, the next row accounts for their bytes."""
         if message.lsn > MAX_STORED_LSN:
             raise SequenceError(f"a Message's LSN {format_lsn(message.lsn)} does not fit in a BIGINT")
         body = self.data[frame.start : frame.end]
@@ -216,7 +217,7 @@ class Scanner(ScanState):
         self.summary.head_may_have_owner |= message.transactional or not self.reads_head_messages
 
     def _origin(self, message: pgoutput.Origin, frame: Frame) -> None:
-        """Adds the origin to the rows of a transaction that begins in this file. The driver gets other origins."""
+        """Adds the origin to the rows of a transaction that begins in this file. Other origins are for the driver."""
         fragment = self.fragment
         if fragment is None:
             return
@@ -262,7 +263,7 @@ class Scanner(ScanState):
         self.fragment = None
 
     def _committed(self, lsn: int) -> None:
-        """Records a commit. An LSN that is not greater than the last one begins an epoch."""
+        """Records a commit. An LSN that isn't greater than the last one begins a new epoch."""
         if lsn > MAX_STORED_LSN:
             raise SequenceError(f"commit LSN {format_lsn(lsn)} does not fit in a BIGINT")
         self._set_next_lsn(lsn)
@@ -358,7 +359,7 @@ class Scanner(ScanState):
             self.summary.begins = (FileBeginning.INSIDE if self.begins_in_stream else FileBeginning.OUTSIDE).value
         if self.fragment is not None:
             self.summary.open_fragment = self.fragment.at_end()
-        # A file of keepalives alone is not recognizable by its content.
+        # A file that only has keepalives can't be recognized by its content.
         ends = self.summary.tail is None and bool(self.ordinal or self.summary.damages or self.request.start)
         self.summary.consumed = len(self.data) if ends else self.read_to
         self.flush()

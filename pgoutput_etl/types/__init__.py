@@ -1,7 +1,7 @@
 """Maps PostgreSQL types (OID, typmod) to Arrow types, and columns of text or binary values to Arrow arrays.
 
 The Arrow types are those of Delta columns. A value either arrives exactly, or is returned as PostgreSQL's text because
-the Arrow type can't hold it (``LoadedColumn.unrepresentable``), or is refused with a ``ValueTextError`` because
+the Arrow type can't represent it (``LoadedColumn.unrepresentable``), or is rejected with a ``ValueTextError`` because
 PostgreSQL would not have printed or sent it. Nothing is rounded or guessed.
 
     column.py         ColumnType and LoadedColumn; the fast and the careful path through a column

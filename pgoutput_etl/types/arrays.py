@@ -1,8 +1,8 @@
 """Arrays, as Arrow lists of the element type. The column's type modifier applies to the elements.
 
-A PostgreSQL array may have any number of dimensions, each with its own lower bound, whatever its column declares. A
-list is an array of one dimension whose lower bound is 1. Any other array, and any array with an unrepresentable
-element, is unrepresentable as a whole: it is never flattened and never loses an element.
+A PostgreSQL array may have any number of dimensions, each with its own lower bound, regardless of its column's
+declaration. A list is a one-dimensional array with lower bound 1. Any other array, and any array with an
+unrepresentable element, is unrepresentable as a whole: arrays are never flattened, and never lose elements.
 
 Text: array_out, "8.15.6. Array Input and Output Syntax". Binary: array_send (src/backend/utils/adt/arrayfuncs.c).
 """
@@ -48,7 +48,7 @@ _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
 @dataclass(slots=True)
 class ListColumn:
-    """Builds an Arrow list array: the elements of all lists in sequence, and the end of each list."""
+    """Builds an Arrow list array from the elements of all lists in sequence and the end of each list."""
 
     elements: list[bytes | None] = field(default_factory=list)
     ends: list[int] = field(default_factory=lambda: [0])
@@ -65,7 +65,7 @@ class ListColumn:
         return bisect_right(self.ends, position) - 1
 
     def finish(self, arrow: pa.ListType, loaded: LoadedColumn) -> tuple[pa.Array, set[int]]:
-        """The list array, and the indices of lists that are NULL because an element is unrepresentable."""
+        """The list array, and the indices of lists that are NULL because of an unrepresentable element."""
         unrepresentable = {self.list_index(position) for position in loaded.unrepresentable}
         for index in unrepresentable:
             self.is_null[index] = True
@@ -73,12 +73,12 @@ class ListColumn:
         return pa.ListArray.from_arrays(ends, loaded.array, type=arrow, mask=is_null), unrepresentable
 
 
-# A list's text -> its elements, or None if the column can't hold it; raises RefusedError.
+# Splits a list's text into elements; None if the column can't represent it. Raises RefusedError.
 ParseList = Callable[[bytes], Sequence[bytes | None] | None]
 
 
 def load_lists(column_type: ColumnType, values: Sequence[bytes | None], parse: ParseList) -> LoadedColumn:
-    """Parse the texts as lists, and load all their elements with the element type's loader."""
+    """Parses texts as lists, and loads all of their elements with the element type's loader."""
     element, lists = element_of(column_type), ListColumn()
     for elements in convert_each(column_type, values, parse):
         lists.add(elements)
@@ -118,8 +118,8 @@ def load_array(column_type: ColumnType, values: Sequence[bytes | None]) -> Loade
 
 
 def _check_elements(column_type: ColumnType, values: Sequence[bytes | None], indices: Sequence[int]) -> None:
-    """Raise ValueTextError for an element that its type doesn't print, in arrays that are kept as text: ambiguous text
-    must not be kept.
+    """Raises ValueTextError for an element that its type doesn't print, in arrays that are kept as text, because
+    ambiguous text must not be kept.
     """
     element, pattern, lists = element_of(column_type), _grammar_of(column_type).element, ListColumn()
     for index in indices:
@@ -138,7 +138,7 @@ def _elements_offset(text: bytes) -> int:
 
 
 def load_array_or_other(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    """Load a type known to be an array only by its name, which text that is not an array disproves."""
+    """Loads a type that is known to be an array only by its name; a text that isn't an array disproves that."""
     assert isinstance(column_type.binary_text, ArrayText)
     expected = declare(column_type.binary_text.own_name, "text")
     return load_lists(column_type, values, partial(_list_elements_or_refuse, _grammar_of(column_type), expected))
@@ -146,7 +146,7 @@ def load_array_or_other(column_type: ColumnType, values: Sequence[bytes | None])
 
 @dataclass(frozen=True, slots=True)
 class _Grammar:
-    """Patterns of array_out's text, for one delimiter."""
+    """Patterns for array_out's text with one delimiter."""
 
     delimiter: bytes
     simple: re.Pattern[bytes]  # one dimension, nothing quoted
@@ -202,12 +202,12 @@ def _unquoted(element: bytes) -> bytes | None:
 
 
 def unescaped(text: bytes) -> bytes:
-    """A text that stood within quotes, as array_out and hstore_out print it."""
+    """A text that was within quotes, as printed by array_out and hstore_out."""
     return _ESCAPED.sub(rb"\1", text) if b"\\" in text else text
 
 
 def _check_dimensions(grammar: _Grammar, text: bytes) -> None:
-    """Raise RefusedError unless the array is rectangular and its lengths match its bounds, if it has any."""
+    """Raises RefusedError unless the array is rectangular and its lengths match its bounds, if it has any."""
     bounds = _BOUNDS.match(text)
     lengths = _lengths(grammar, text, _elements_offset(text))
     if bounds is not None and lengths != [int(upper) - int(lower) + 1 for lower, upper in _BOUND.findall(bounds[0])]:
@@ -270,7 +270,7 @@ def _read_binary(value: bytes, element_oid: int | None) -> _BinaryArray:
 
 
 def _item(text: bytes | None, delimiter: bytes) -> bytes:
-    """An element as array_out prints it."""
+    """An element, as array_out prints it."""
     if text is None:
         return b"NULL"
     if _grammar(delimiter).element.fullmatch(text) and text[:1] != b'"' and text.upper() != b"NULL":
@@ -290,9 +290,9 @@ def array_text(elements: Sequence[bytes | None], delimiter: bytes) -> bytes:
 def map_elements(
     text: bytes, delimiter: bytes, convert: Callable[[bytes], bytes | None], new_delimiter: bytes
 ) -> bytes | None:
-    """The array, of any dimensions, with each element's text converted; None if `convert` returns None for one.
+    """The array, of any dimension, with the text of each element converted; None if `convert` returns None for one.
 
-    Raises RefusedError if the text is not an array.
+    Raises RefusedError if the text isn't an array.
     """
     if text == b"{}":
         return text
@@ -303,7 +303,7 @@ def map_elements(
     for token in grammar.token.findall(text, begin):
         element = None if token in (b"{", b"}", delimiter) else _unquoted(token)
         if element is None:
-            parts.append(new_delimiter if token == delimiter else token)  # a delimiter, a brace or NULL
+            parts.append(new_delimiter if token == delimiter else token)  # a delimiter, a brace, or NULL
             continue
         converted = convert(element)
         if converted is None:
@@ -312,7 +312,7 @@ def map_elements(
     return b"".join(parts)
 
 
-# A type's OID -> the function from its binary form to text, or None if the OID is unknown.
+# Returns the function from a type's binary form to text, given its OID; None if the OID is unknown.
 TextLookup = Callable[[int], "BinaryText | None"]
 
 
@@ -324,9 +324,9 @@ def _unknown(_oid: int) -> None:
 class ArrayText:
     """Prints an array in binary form as array_out does.
 
-    element_oid: None for a user type, which may have any OID. A known type behind the OID in the value takes precedence
-    over the array type's name: the elements may be of a domain, whose name doesn't reveal its base type. other: what a
-    type whose name begins with _ is if it is no array.
+    element_oid: None for a user type, which may have any OID. If the value contains the OID of a known type, that takes
+    precedence over the array type's name: the elements may be of a domain, whose name doesn't reveal its base type.
+    other: what a type whose name begins with _ is if it isn't an array.
     """
 
     element: ColumnType
@@ -363,7 +363,7 @@ class ArrayText:
 
 @dataclass(frozen=True, slots=True)
 class ListsFromBinary:
-    """The fast path for arrays in binary form that are lists; most element types need no text."""
+    """The fast path for lists in binary form; most element types don't need the detour through text."""
 
     element: ColumnType
     element_oid: int | None
@@ -393,7 +393,7 @@ class ListsFromBinary:
 def array_type(
     element: ColumnType, element_oid: int | None, text_of: TextLookup = _unknown, other: ColumnType | None = None
 ) -> ColumnType:
-    """element_oid: None for an array of a user type, recognized by its name alone (`_mood`). other: see ArrayText."""
+    """element_oid: None for an array of a user type, recognized only by its name (`_mood`). other: see ArrayText."""
     return ColumnType(
         f"{element.name}[]",
         pa.list_(element.arrow),
@@ -407,7 +407,7 @@ def array_type(
 
 BOX = 603  # the only built-in type whose arrays have a delimiter other than a comma: {(1,1),(0,0);(3,3),(2,2)}
 
-# Built-in array types -> their element types.
+# The element type of each built-in array type.
 ELEMENTS = {
     143: 142, 199: 114, 271: 5069, 629: 628, 651: 650, 719: 718, 775: 774, 791: 790, 1000: 16, 1001: 17, 1002: 18,
     1003: 19, 1005: 21, 1006: 22, 1007: 23, 1008: 24, 1009: 25, 1010: 27, 1011: 28, 1012: 29, 1013: 30, 1014: 1042,

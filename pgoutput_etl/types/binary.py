@@ -1,4 +1,4 @@
-"""Building blocks of binary values, as send functions write them: big-endian numbers, sized and NUL-terminated text."""
+"""Building blocks of binary values, as written by send functions: big-endian numbers, sized and NUL-terminated text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FLOAT8 = struct.Struct(">d")
 
 
 def unpacked(form: struct.Struct, value: bytes, expected: str) -> tuple[Any, ...]:
-    """The numbers that make up the whole value; RefusedError if its length differs."""
+    """The numbers that make up the whole value. Raises RefusedError if its length differs."""
     if len(value) != form.size:
         raise RefusedError(expected)
     return form.unpack(value)
@@ -47,7 +47,7 @@ def number(form: struct.Struct, value: bytes, expected: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class IntegerText:
-    """Prints an integer in binary form in decimal digits. size: in bytes."""
+    """Prints an integer in binary form as decimal digits. size: in bytes."""
 
     expected: str
     size: int
@@ -60,7 +60,7 @@ class IntegerText:
 
 
 class ValueReader:
-    """Reads a value of variable length; RefusedError if it ends too early or too late."""
+    """Reads a value of variable length. Raises RefusedError if the value is too short or too long."""
 
     __slots__ = ("_at", "_expected", "_value")
 
@@ -94,7 +94,7 @@ class ValueReader:
         return self.number(UINT32)
 
     def count(self, min_size: int) -> int:
-        """An int32 count of the items that follow, of at least `min_size` bytes each."""
+        """An int32 count of the items that follow, each at least `min_size` bytes."""
         count = self.int32()
         if count < 0 or count * min_size > self.left():
             raise self.refusal()
@@ -108,7 +108,7 @@ class ValueReader:
         return self._value[begin : self._at]
 
     def sized(self) -> bytes | None:
-        """An int32 length and that many bytes; length -1 is NULL."""
+        """An int32 length followed by that many bytes; length -1 is NULL."""
         size = self.int32()
         return None if size == -1 else self.take(size)
 
@@ -138,7 +138,7 @@ class ValueReader:
 def number_column(values: pa.Array, typecode: str, arrow: pa.DataType) -> pa.Array:
     """A column of big-endian numbers; NULL where a value's length differs.
 
-    typecode: the code of an array.array whose items are as wide as those of the Arrow type.
+    typecode: of an array.array whose items are as wide as those of the Arrow type.
     """
     numbers = array(typecode)
     has_width = pc.equal(pc.binary_length(values), numbers.itemsize)
@@ -151,7 +151,7 @@ def number_column(values: pa.Array, typecode: str, arrow: pa.DataType) -> pa.Arr
 
 
 def _data(values: pa.Array, width: int) -> bytes | memoryview:
-    """The bytes of all values, each of this width, in sequence."""
+    """The bytes of all values, which all have this width, in sequence."""
     if len(values) == 0:
         return b""
     _, offsets, data = values.buffers()

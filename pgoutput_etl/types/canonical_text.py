@@ -1,4 +1,4 @@
-"""Values as PostgreSQL prints them, and one canonical spelling for values that PostgreSQL may print in several ways."""
+"""Values as PostgreSQL prints them, and a canonical spelling for values that it may print in several ways."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ComparedColumn:
 
 
 def compares_by_value(column_type: ColumnType) -> bool:
-    """True if different texts may mean the same value: floats (fewer digits before PostgreSQL 12), timestamptz (another
-    TimeZone), documents in a VARIANT, hstore, vector and geometry."""
+    """True if different texts may represent the same value: floats (fewer digits before PostgreSQL 12), timestamptz
+    (another TimeZone), documents in a VARIANT, hstore, vector, and geometry."""
     if column_type.element is not None and compares_by_value(column_type.element):
         return True
     if column_type.storage is not Storage.PLAIN or column_type.printer is not None or column_type.to_utc is not None:
@@ -52,7 +52,7 @@ def texts_of(column_type: ColumnType, array: pa.Array) -> list[Text]:
 
 
 def canonical_texts(column_type: ColumnType, texts: Sequence[Text]) -> list[Text]:
-    """One spelling for each value. A text that the type can't parse stays unchanged."""
+    """A single spelling for each value. A text that the type can't parse is unchanged."""
     if not compares_by_value(column_type):
         return list(texts)
     if column_type.holds_variant:
@@ -94,7 +94,7 @@ def _canonical_document(column_type: ColumnType, text: str) -> str:
 
 
 class _Number(str):
-    """A JSON number of any size in its canonical spelling, unrounded."""
+    """A JSON number of any size in its canonical spelling, not rounded."""
 
     __slots__ = ()
 

@@ -1,12 +1,12 @@
-"""Code that all type families share: column types, loaded columns, and the paths from text and binary values to Arrow.
+"""Code shared by all type families: column types, loaded columns, and the paths from text and binary values to Arrow.
 
-On the fast path, Arrow casts a whole column at once. Arrow's casts don't check what PostgreSQL prints: they read
-``0x1F`` as 31 and ``+1`` as 1, turn ``1e400`` into infinity, and fail on one ``infinity`` among a million dates. So the
-fast path only takes texts in the type's plain form and leaves the others NULL. Each of those takes the careful path: a
-few lines of Python that return the value, return None if the Arrow type can't hold it, or refuse it.
+On the fast path, Arrow casts a whole column at once. Arrow's casts don't check for PostgreSQL's format: they read
+``0x1F`` as 31 and ``+1`` as 1, turn ``1e400`` into infinity, and fail on a single ``infinity`` among a million dates.
+The fast path therefore only takes texts in the type's plain form, and leaves the others NULL. Those take the careful
+path: a few lines of Python that return the value, return None if the Arrow type can't represent it, or reject it.
 
-Binary values have two paths, too: a fast one for whole columns, where the family has one, and otherwise a detour
-through PostgreSQL's text, so that both forms always give the same value.
+Binary values also have two paths: a fast one for whole columns, in some families, and otherwise a detour through
+PostgreSQL's text, so that both forms always result in the same value.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pgoutput_etl.reasons import Reason, ReasonKind
 class ValueTextError(ValueError):
     """A value is not what PostgreSQL prints or sends for its type, so it can't be read without guessing.
 
-    The message has the value's index and what was expected, never the value, which may be confidential.
+    The message has the value's index and what was expected, but never the value, which may be confidential.
     """
 
     def __init__(self, index: int, type_name: str, expected: str) -> None:
@@ -44,34 +44,34 @@ class LoadedColumn:
     """The values of one column, in input order."""
 
     array: pa.Array
-    unrepresentable: Mapping[int, str]  # index -> PostgreSQL's text; the array is NULL there
+    unrepresentable: Mapping[int, str]  # PostgreSQL's text by index; the array is NULL there
 
 
 TextLoader: TypeAlias = "Callable[[ColumnType, Sequence[bytes | None]], LoadedColumn]"
 
-# A value as the type's send function writes it -> what its output function prints; raises RefusedError.
+# From a value as the type's send function writes it to the text that its output function prints; raises RefusedError.
 BinaryText: TypeAlias = Callable[[bytes], bytes]
 
-# A value's text -> its text under TimeZone UTC; raises RefusedError.
+# From a value's text to its text under TimeZone UTC; raises RefusedError.
 ToUtc: TypeAlias = Callable[[bytes], bytes]
 
-# A column of values as the send function writes them -> the array; NULL for values left to the detour through text.
+# From a column of values as the send function writes them to the array; NULL for values that need the detour.
 FastBinary: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
 
-# A stored value, as Arrow gives it to Python -> what the type's output function prints.
+# From a stored value, as Arrow returns it in Python, to the text that the type's output function prints.
 Printer: TypeAlias = Callable[[Any], bytes]
 
 
 class Storage(Enum):
-    """The Delta column's type, where it is not the Arrow type that events carry."""
+    """The Delta column's type, if it differs from the Arrow type in events."""
 
-    PLAIN = "plain"  # the Arrow type's own
+    PLAIN = "plain"  # the type that corresponds to the Arrow type
     MAP = "map"  # MAP<STRING,STRING>; Arrow: list<struct<key, value>>, which Spark can compare
     VARIANT = "variant"  # Arrow: string
 
 
 class RefusedError(Exception):
-    """A value that is not PostgreSQL's text or binary form of the type. Loaders turn it into a ValueTextError."""
+    """A value that isn't in PostgreSQL's text or binary form of the type. Loaders turn it into a ValueTextError."""
 
     def __init__(self, expected: str) -> None:
         super().__init__(expected)
@@ -83,7 +83,7 @@ MAX_TEXT = 2**28
 
 
 def bounded(texts: Iterable[bytes]) -> Iterator[bytes]:
-    """Pass on the parts of one value's text; RefusedError once they exceed MAX_TEXT."""
+    """Passes on the parts of one value's text. Raises RefusedError once they exceed MAX_TEXT."""
     size = 0
     for text in texts:
         size += len(text) + 1
@@ -93,7 +93,7 @@ def bounded(texts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def declare(type_name: str, declared: str, otherwise: str = "") -> Reason:
-    """What is expected of a value whose type the archive does not describe, and how to describe it."""
+    """What is expected of a value whose type the archive doesn't describe, and how to describe it."""
     text = f'a type that is declared in the configuration (types: {{"{type_name}": {declared}}}){otherwise}'
     return Reason(text, ReasonKind.UNDECLARED)
 
@@ -110,13 +110,13 @@ def no_binary_form(_value: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """How columns of one PostgreSQL type and modifier are read, carried and stored.
+    """How columns of one PostgreSQL type and modifier are read, represented, and stored.
 
     Pickled for Spark's executors, so its functions must be importable by name.
     """
 
-    name: str  # PostgreSQL's name with modifier, for people: "numeric(10,2)"; "oid 16999" if unknown
-    arrow: pa.DataType  # carried by events; also the Delta column's type, unless `storage` differs
+    name: str  # PostgreSQL's name with modifier, for display: "numeric(10,2)"; "oid 16999" if unknown
+    arrow: pa.DataType  # in events; also the Delta column's type, unless `storage` differs
     may_be_unrepresentable: bool
     text_loader: TextLoader
     binary_text: BinaryText = no_binary_form
@@ -126,7 +126,7 @@ class ColumnType:
     delimiter: bytes = b","  # pg_type.typdelim: separates the elements in arrays of this type
     to_utc: ToUtc | None = None  # for types whose text depends on the sender's TimeZone
     printer: Printer | None = None  # for types that printing.py can't print by their Arrow type alone
-    keeps_bytes: bool = False  # text that is not UTF-8 is unrepresentable; otherwise it is refused
+    keeps_bytes: bool = False  # text that isn't UTF-8 is unrepresentable; otherwise, it is rejected
 
     @property
     def holds_variant(self) -> bool:
@@ -134,20 +134,20 @@ class ColumnType:
 
     @property
     def stored_as(self) -> str:
-        """The target column's type, as ledger and plan compare it."""
+        """The target column's type, in the form that ledger and plan compare."""
         return str(self.arrow) if self.storage is Storage.PLAIN else self.storage.value
 
 
-TypeTable: TypeAlias = Mapping[int, Callable[[int], ColumnType]]  # type OID -> (typmod -> column type)
+TypeTable: TypeAlias = Mapping[int, Callable[[int], ColumnType]]  # functions from typmod to column type, by type OID
 
 
 def always(column_type: ColumnType) -> Callable[[int], ColumnType]:
-    """A table entry for a type on which a modifier has no effect."""
+    """A table entry for a type whose modifier has no effect."""
     return lambda _typmod: column_type
 
 
 def with_modifier(name: str, typmod: int) -> str:
-    """The name of a type whose modifier is shown as it is: bit(3), timestamp(0)."""
+    """The name of a type whose modifier is displayed unchanged: bit(3), timestamp(0)."""
     return f"{name}({typmod})" if typmod >= 0 else name
 
 
@@ -157,7 +157,7 @@ T = TypeVar("T")
 def convert_each(
     column_type: ColumnType, values: Iterable[bytes | None], convert: Callable[[bytes], T]
 ) -> list[T | None]:
-    """Convert all values but NULLs. A RefusedError becomes a ValueTextError with the value's index."""
+    """Converts all values except NULLs. A RefusedError becomes a ValueTextError with the value's index."""
     results: list[T | None] = []
     for index, value in enumerate(values):
         try:
@@ -170,23 +170,23 @@ def convert_each(
 # The fast path: NULL for each text that it leaves to the careful path.
 Fast: TypeAlias = Callable[[pa.Array, pa.DataType], pa.Array]
 
-# The careful path: None if the Arrow type can't hold the value; raises RefusedError.
+# The careful path: None if the Arrow type can't represent the value; raises RefusedError.
 Careful: TypeAlias = Callable[[bytes, pa.DataType], Any]
 
 
-_KEPT = "\\x"  # begins the text that stands for bytes; no value that a type can't represent is printed like this
+_KEPT = "\\x"  # begins a text that stands for bytes; no unrepresentable value is printed like this
 
 
 def kept_bytes(text: str) -> bytes | None:
-    """The bytes that an unrepresentable value's text stands for, a bytea in hex form; None for any other text."""
+    """The bytes that an unrepresentable value's text stands for, as a bytea in hex form; None for any other text."""
     return bytes.fromhex(text.removeprefix(_KEPT)) if text.startswith(_KEPT) else None
 
 
 def load_text(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    """Load the values of one column, in text form as TupleData carries them ('t'); None is SQL's NULL.
+    """Loads the values of one column, in text form as in TupleData ('t'); None is SQL's NULL.
 
     Raises ValueTextError for the first value that PostgreSQL would not have printed for the type, and OverflowError for
-    2 GiB or more of values.
+    values of 2 GiB or more.
     """
     odd = _not_utf8(values)
     if not odd:
@@ -198,7 +198,7 @@ def load_text(column_type: ColumnType, values: Sequence[bytes | None]) -> Loaded
 
 
 def _not_utf8(values: Sequence[bytes | None]) -> dict[int, str]:
-    """The texts that are not UTF-8, by index, each as `kept_bytes` reads it."""
+    """The texts that are not UTF-8, by index, in the form that `kept_bytes` reads."""
     try:
         binary_array(values).cast(pa.string())
     except pa.ArrowInvalid:
@@ -216,7 +216,7 @@ def is_utf8(text: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TwoPathLoader:
-    """Loads all texts by the fast path, and those that it leaves out, one by one, by the careful path."""
+    """Loads all texts with the fast path, and those that it leaves out, one by one, with the careful path."""
 
     fast: Fast
     careful: Careful
@@ -242,10 +242,10 @@ class TwoPathLoader:
 
 
 def load_binary(column_type: ColumnType, values: Sequence[bytes | None]) -> LoadedColumn:
-    """Load the values of one column, in binary form as TupleData carries them ('b'); None is SQL's NULL.
+    """Loads the values of one column, in binary form as in TupleData ('b'); None is SQL's NULL.
 
     Raises ValueTextError for the first value that the type's send function would not have written, and OverflowError
-    for 2 GiB or more of values, or more than MAX_TEXT bytes of text on the detour.
+    for values of 2 GiB or more, or for more than MAX_TEXT bytes of text on the detour.
     """
     if column_type.fast_binary is None:
         return load_text(column_type, _texts_of(column_type, values))
@@ -284,9 +284,9 @@ def _texts_of(column_type: ColumnType, values: Sequence[bytes | None]) -> list[b
 
 
 def cast_plain(texts: pa.Array, plain: str, arrow: pa.DataType) -> pa.Array:
-    """Cast the texts that match the RE2 pattern `plain`; NULL for the others.
+    """Casts the texts that match the RE2 pattern `plain`; NULL for the others.
 
-    All NULL if a matching text can't be cast (2023-02-30, an int2 of 99999): the careful path finds it.
+    All NULL if a matching text can't be cast (2023-02-30, an int2 of 99999); the careful path will find it.
     """
     matches = pc.if_else(pc.match_substring_regex(texts, plain), texts, None)
     try:
@@ -296,7 +296,7 @@ def cast_plain(texts: pa.Array, plain: str, arrow: pa.DataType) -> pa.Array:
 
 
 def binary_array(values: Sequence[bytes | None]) -> pa.Array:
-    """The values as an Arrow array; OverflowError from 2 GiB on, as its offsets have 32 bits."""
+    """The values as an Arrow array. Raises OverflowError from 2 GiB on, because its offsets have 32 bits."""
     array = pa.array(values, pa.binary())
     if isinstance(array, pa.ChunkedArray):
         raise OverflowError("2 GiB or more of values in one column of a batch; make the batch smaller")

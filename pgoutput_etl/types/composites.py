@@ -16,7 +16,7 @@ EXPECTED = "a row as record_send writes it"
 
 
 def quoted(text: bytes, must_quote: Callable[[bytes], object]) -> bytes:
-    """Quote like record_out and range_out: double quotes where necessary, quotes and backslashes doubled."""
+    """Quotes like record_out and range_out: double quotes where necessary, with quotes and backslashes doubled."""
     if not must_quote(text):
         return text
     return b'"' + text.replace(b"\\", b"\\\\").replace(b'"', b'""') + b'"'
@@ -28,8 +28,8 @@ _must_quote = re.compile(rb'^$|["\\(),\s]').search
 def record_text(value: bytes, field_text: Callable[[int, bytes], bytes]) -> bytes:
     """The text of a row in binary form, as record_out prints it.
 
-    record_send: int32 number of fields; per field its type's OID, int32 length (-1: NULL) and the field's binary form,
-    which `field_text` turns into text. RefusedError if the value is not a row.
+    record_send: int32 number of fields; per field its type's OID, int32 length (-1: NULL), and the field's binary form,
+    which `field_text` converts to text. Raises RefusedError if the value is not a row.
     """
     reader = ValueReader(value, EXPECTED)
     fields = [(reader.uint32(), reader.sized()) for _ in range(reader.count(8))]
@@ -39,8 +39,8 @@ def record_text(value: bytes, field_text: Callable[[int, bytes], bytes]) -> byte
 
 
 def may_become(old: str, new: str) -> bool:
-    """True if two texts may be one row before and after attributes were added to its type, or dropped from it. The
-    number of attributes shows that: an added one is last, and NULL in existing rows."""
+    """True if two texts may be the same row before and after attributes were added to or dropped from its type. The
+    number of attributes shows this: an added one is last, and NULL in existing rows."""
     before, after = _attributes(old), _attributes(new)
     if not before or not after or len(before) == len(after):
         return False
@@ -51,7 +51,7 @@ def may_become(old: str, new: str) -> bool:
 
 
 def with_attributes(row: str, before: Sequence[int], after: Sequence[int]) -> str:
-    """A row's text after its type has gained or lost attributes, which is NULL in existing rows. before, after: the
+    """A row's text after its type has gained or lost attributes; new ones are NULL in existing rows. before, after: the
     numbers of its attributes."""
     texts = dict(zip(before, _attributes(row), strict=False))
     return f"({','.join(texts.get(number, '') for number in after)})" if len(texts) == len(before) else row
@@ -65,7 +65,7 @@ _each_attribute = re.compile(rf"[(,]({_ATTRIBUTE})").findall
 
 
 def _attributes(row: str) -> list[str]:
-    """The attributes as they stand in a row's text, NULL as an empty one. Empty if it is no row's text."""
+    """The attributes as written in a row's text; NULL is an empty text. Empty if the text isn't a row's."""
     return _each_attribute(row) if _row(row) else []
 
 

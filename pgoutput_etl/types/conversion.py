@@ -1,16 +1,16 @@
 """Converts stored values after a change of their column's type.
 
-ALTER TABLE … TYPE rewrites the server's rows without sending them, so the archive only has a value under the old type.
-Where PostgreSQL's cast between the two types is certain and exact, the cast gives the new value. Otherwise (the cast
-rounds, depends on TimeZone, or a USING clause may have computed anything) no value is invented: the column is NULL, and
-the old text is kept as unrepresentable.
+ALTER TABLE … TYPE rewrites the server's rows without sending them, so the archive only has values of the old type. If
+PostgreSQL's cast between the two types is certain and exact, the new value is the result of the cast. Otherwise (the
+cast rounds, depends on TimeZone, or a USING clause may have computed anything), no value is invented: the column is
+NULL, and the old text is kept as unrepresentable.
 
-Conversion maps the text that PostgreSQL prints for the old type to the text it prints for the new one. Arrays are
-converted element by element, as PostgreSQL's cast does.
+Conversion maps the text that PostgreSQL prints for the old type to the text that it prints for the new one. Arrays are
+converted element by element, as in PostgreSQL's cast.
 
-A value is certain only as far as the cast between the types determines it. The archive can't reveal a USING clause that
-computes something else from values that the cast accepts (`ALTER COLUMN price TYPE bigint USING price * 100`), nor that
-the server printed text under a DateStyle or bytea_output other than the archive's.
+A value is only as certain as the cast between the types. The archive can't reveal a USING clause that computes
+something else from values which the cast accepts (`ALTER COLUMN price TYPE bigint USING price * 100`), or that the
+server printed text with another DateStyle or bytea_output than the archive's.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _WITH_FRACTIONS: Final = ("time", "timetz", "timestamp", "timestamptz", "interva
 
 _SPECIAL: Final = (b"NaN", b"Infinity", b"-Infinity")
 
-# Cast to text, these depend on the TimeZone of the session that altered the table (and reg* types on its search_path).
+# Their cast to text depends on the TimeZone of the session that altered the table (reg* types': on its search_path).
 _TEXT_DEPENDS_ON_SETTINGS: Final = ("timestamptz", "tstzrange", "tstzmultirange")
 
 _FRACTION = re.compile(rb"\.([0-9]+)")
 
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,5})?")
 
-# An enum's label, and no text of another type that the database defines, which may print it anew.
+# An enum's label; excludes texts of other types that the database defines, which may be printed differently.
 _LABEL = re.compile(rb"(?![0-9A-Fa-f]{8,}$)(?!(?i:empty)$)[A-Za-z_][A-Za-z0-9_]*")
 
 _EXACT = Context(prec=40_000)  # more digits than a numeric can have
@@ -60,7 +60,7 @@ _INTEGER_DIGITS: Final = 19  # digits of the largest int8
 
 
 def is_unchanged(old: ColumnType, new: ColumnType) -> bool:
-    """True if every stored value is valid under the new type, unchanged."""
+    """True if every stored value is valid for the new type, unchanged."""
     if old.arrow != new.arrow or old.storage != new.storage:
         return False
     if old.name == new.name:
@@ -74,7 +74,7 @@ def is_unchanged(old: ColumnType, new: ColumnType) -> bool:
 
 
 def widens(old: ColumnType, new: ColumnType) -> bool:
-    """True if Delta widens the column's type without rewriting rows, equivalent to PostgreSQL's cast."""
+    """True if Delta can widen the column's type without rewriting rows, with the same result as PostgreSQL's cast."""
     before, after = old.arrow, new.arrow
     if _base(old) not in _NUMBERS or _base(new) not in _NUMBERS:
         return False
@@ -96,10 +96,10 @@ def convert(
     declared: ZoneConversion | None = None,
     is_same: bool = False,
 ) -> tuple[LoadedColumn, set[int]]:
-    """Convert values of the old type, as PostgreSQL prints them, to the new type. declared: for this column.
-    is_same: it is one type on the server, which was not known before.
+    """Converts values of the old type, as PostgreSQL prints them, to the new type. declared: for this column. is_same:
+    it is the same type on the server, but was not known before.
 
-    Also returns the indices of values whose new value isn't certain. They are unrepresentable, with their old text.
+    Also returns the indices of values whose new value is uncertain. They are unrepresentable, with their old text.
     """
     rule = _same if is_same else _rule(old, new) if declared is None else _declared(declared, new)
     converted = [None if text is None else rule(text) for text in texts]
@@ -127,7 +127,7 @@ def _is_array(column_type: ColumnType) -> bool:
 
 
 def _base(column_type: ColumnType) -> str:
-    """The type's name without its modifier. User types have a dot in it, so they match no built-in name."""
+    """The type's name without its modifier. Names of user types contain a dot, so they match no built-in name."""
     if _is_array(column_type):
         return "array"
     name = column_type.name.partition("(")[0]
@@ -140,13 +140,13 @@ def _is_users(base: str) -> bool:
 
 
 def _size(column_type: ColumnType) -> int | None:
-    """n of varchar(n), timestamp(n) and the like."""
+    """The n in varchar(n), timestamp(n), and the like."""
     size = column_type.name.partition("(")[2].rstrip(")")
     return int(size) if size.isdigit() else None
 
 
 def _scale(column_type: ColumnType) -> int | None:
-    """s of numeric(p,s); None for a type without it."""
+    """The s in numeric(p,s); None for a type without it."""
     scale = column_type.name.partition(",")[2].rstrip(")")
     return int(scale) if scale else None
 
@@ -173,14 +173,15 @@ def _rule(old: ColumnType, new: ColumnType) -> Rule:
         return _at_midnight
     if before == after == "varbit":
         return partial(_within_size, size=_size(new))
-    # These need USING column::type, which parses the text; jsonb, uuid and inet would normalize it.
+    # These need USING column::type, which parses the text; jsonb, uuid, and inet would normalize it.
     reads_text = before in ("text", "varchar") and after in _PARSED_FROM_TEXT
     is_document = (before, after) == ("jsonb", "json") and (old.storage is Storage.PLAIN or old.storage is new.storage)
     return _same if reads_text or is_document else _never
 
 
 def is_certain(old: ColumnType, new: ColumnType) -> bool:
-    """True if the types alone say that `convert` gives PostgreSQL's result for every value that its cast accepts."""
+    """True if the types alone guarantee that `convert` gives PostgreSQL's result for every value that its cast
+    accepts."""
     if is_unchanged(old, new) or widens(old, new):
         return True
     if _is_array(old) and _is_array(new):
@@ -195,7 +196,7 @@ def is_certain(old: ColumnType, new: ColumnType) -> bool:
 
 
 def is_declared(old: ColumnType, new: ColumnType, declared: ZoneConversion) -> bool:
-    """True if the declaration is about this change of types."""
+    """True if the declaration applies to this change of types."""
     return (_base(old), _base(new)) == (declared.before, declared.after)
 
 
@@ -216,13 +217,13 @@ def _of_elements(old: ColumnType, new: ColumnType) -> Rule:
         try:
             return map_elements(text, old.delimiter, element_rule, new.delimiter)
         except RefusedError:
-            return None  # the type is an array by its name alone
+            return None  # only the type's name suggests that it is an array
 
     return rule
 
 
 def _has_one_text(old: ColumnType) -> bool:
-    """True if a cast to text gives the same result in every session, and the target still has that text."""
+    """True if a cast to text has the same result in every session, and the target still has that text."""
     if _is_array(old):
         return _has_one_text(element_of(old))
     if old.storage is Storage.VARIANT or _base(old) in _TEXT_DEPENDS_ON_SETTINGS or old.name.startswith("reg"):
@@ -244,7 +245,7 @@ def _same(text: bytes) -> bytes:
 
 
 def _as_label(text: bytes) -> bytes | None:
-    """The text, if it looks like an enum's label, which every type that takes it prints as it is. (A domain arrives as
+    """The text, if it looks like an enum's label: every type that accepts it prints it unchanged. (A domain arrives as
     its base type.)"""
     return text if _LABEL.fullmatch(text) else None
 
@@ -267,7 +268,7 @@ def _to_text(before: str, after: str, size: int | None) -> Rule:
 
 
 def _as_text(before: str, text: bytes) -> bytes | None:
-    """The result of a cast to text; for most types their printed text. None if uncertain."""
+    """The result of a cast to text, which for most types is their printed text. None if uncertain."""
     match before:
         case "bool":
             return b"true" if text == b"t" else b"false"
@@ -306,7 +307,8 @@ def _at_midnight(text: bytes) -> bytes:
 
 
 def _to_integer(text: bytes, before: str) -> bytes | None:
-    """The number as an integer; None if the cast would round it. Floats are read as binary: their text is abridged."""
+    """The number as an integer; None if the cast would round it. Floats are read as binary, because their text is
+    shortened."""
     if text in _SPECIAL:
         return None
     number = Decimal(_to_float(text, before).as_py()) if before in _FLOATS else _number(text)
@@ -317,7 +319,7 @@ def _to_integer(text: bytes, before: str) -> bytes | None:
 
 
 def _to_numeric(text: bytes, scale: int | None, digits: int | None) -> bytes | None:
-    """The number with `scale` decimals. PostgreSQL's cast keeps 15 digits of a float8 and 6 of a float4."""
+    """The number with `scale` decimals. PostgreSQL's cast keeps 15 digits of a float8, and 6 of a float4."""
     if text in _SPECIAL:
         return text
     number = _number(text)
@@ -331,7 +333,7 @@ def _to_numeric(text: bytes, scale: int | None, digits: int | None) -> bytes | N
 
 
 def _to_float_text(text: bytes, before: str, after: str) -> bytes | None:
-    """The float nearest to a numeric, as in PostgreSQL; None for an integer or float that isn't exact then."""
+    """The float nearest to a numeric, as in PostgreSQL; None for an integer or float that would not be exact."""
     if text in _SPECIAL:
         return text
     number = _to_float(text, after).as_py() if before != "float4" else _to_float(text, before).as_py()

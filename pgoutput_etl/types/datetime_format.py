@@ -1,6 +1,6 @@
-"""Prints dates and times as PostgreSQL does in DateStyle ISO, from its internal numbers.
+"""Prints dates and times as PostgreSQL does with DateStyle ISO, from its internal numbers.
 
-Dates are days and timestamps are microseconds since 2000-01-01, in any year; the ends of the integer types are the
+Dates are days, and timestamps are microseconds, since 2000-01-01, in any year; the ends of the integer types are the
 infinities. Times of day are microseconds.
 """
 
@@ -20,12 +20,12 @@ _INFINITE_US = {2**63 - 1: b"infinity", -(2**63): b"-infinity"}
 
 
 def is_date(days: int) -> bool:
-    """PostgreSQL's IS_VALID_DATE, 4714-11-24 BC to 5874897-12-31, or infinite."""
+    """PostgreSQL's IS_VALID_DATE: 4714-11-24 BC to 5874897-12-31, or infinite."""
     return -2_451_545 <= days < 2_145_031_949 or days in _INFINITE_DAYS
 
 
 def is_timestamp(microseconds: int) -> bool:
-    """PostgreSQL's IS_VALID_TIMESTAMP, 4714-11-24 BC to the end of 294276, or infinite.
+    """PostgreSQL's IS_VALID_TIMESTAMP: 4714-11-24 BC to the end of 294276, or infinite.
 
     The end itself is not valid, but PostgreSQL rounds a timestamp(3) to it after its check.
     """

@@ -1,8 +1,8 @@
-"""date, timestamp and timestamptz in DateStyle ISO, for the years 0001 to 9999 that Spark and Python share.
+"""date, timestamp, and timestamptz in DateStyle ISO, for the years 0001 to 9999 that Spark and Python share.
 
-Any other DateStyle is refused: only the sender knows whether 03/04/2026 is in March or in April. Infinity, years BC and
-years past 9999 are unrepresentable. For a timestamptz the year in UTC decides, not the year in its text; an
-unrepresentable one is returned as text in UTC, whatever the sender's TimeZone. The binary forms count days or
+Any other DateStyle is rejected: only the sender knows whether 03/04/2026 is in March or April. Infinity, years BC, and
+years after 9999 are unrepresentable. For a timestamptz, the year in UTC decides, not the year in its text; an
+unrepresentable one is returned as text in UTC, regardless of the sender's TimeZone. The binary forms count days or
 microseconds since 2000-01-01, with infinities at the ends of the integer range.
 """
 
@@ -60,7 +60,7 @@ _INFINITIES = (b"infinity", b"-infinity")
 
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 
-_EPOCH_2000 = datetime.date(2000, 1, 1).toordinal() - _EPOCH  # days from 1970
+_EPOCH_2000 = datetime.date(2000, 1, 1).toordinal() - _EPOCH  # in days since 1970
 
 _EPOCH_2000_US = _EPOCH_2000 * DAY_US
 
@@ -102,7 +102,7 @@ def careful_timestamp(text: bytes, _arrow: pa.DataType) -> int | None:
 
 
 def text_in_utc(text: bytes) -> bytes:
-    """The timestamptz's text in UTC; RefusedError if the text is not a timestamptz."""
+    """The timestamptz's text in UTC. Raises RefusedError if the text is not a timestamptz."""
     if text in _INFINITIES:
         return text
     return timestamptz_text(_instant(text) - _EPOCH_2000_US)
@@ -110,7 +110,7 @@ def text_in_utc(text: bytes) -> bytes:
 
 def fast_timestamptz(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
     array = cast_plain(texts, f"^{_PLAIN_DATE} {PLAIN_TIME}{_PLAIN_OFFSET}$", arrow)
-    # 0001-01-01 00:00:00+01 has the plain form, but its instant is in 1 BC
+    # 0001-01-01 00:00:00+01 is in the plain form, but its instant is in 1 BC
     return _between(array, pa.scalar(_MIN_US, arrow), pa.scalar(_MAX_US, arrow))
 
 
@@ -212,7 +212,7 @@ def fast_binary_timestamp(values: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def _from_epoch_2000(numbers: pa.Array, low: int, high: int, epoch: int) -> pa.Array:
-    """The numbers counted from 1970 instead of 2000; NULL unless the result is between low and high."""
+    """Converts numbers that count from 2000 to count from 1970; NULL unless the result is between low and high."""
     arrow = numbers.type
     inside = _between(numbers, pa.scalar(low - epoch, arrow), pa.scalar(high - epoch, arrow))
     return pc.add(inside, pa.scalar(epoch, arrow))

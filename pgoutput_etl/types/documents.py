@@ -1,11 +1,11 @@
-r"""json, jsonb, jsonpath and xml as PostgreSQL's text, and "char", which is a single byte.
+r"""json, jsonb, jsonpath, and xml as PostgreSQL's text, and "char", which is a single byte.
 
-jsonb and jsonpath are sent as a version byte of 1 and the text. xml is sent as it is printed, except that its
+jsonb and jsonpath are sent as a version byte of 1 followed by the text. xml is sent as it is printed, except that its
 declaration names the encoding if client_encoding is not UTF8; the text form never names it.
 
-"char" prints a byte that is not ASCII as a backslash and three octal digits, and 0 as nothing. Before PostgreSQL 16 it
-printed the byte itself: invalid UTF-8, refused in text form. The binary form is the byte in all versions, and is read
-as the newer text.
+"char" prints a byte that isn't ASCII as a backslash and three octal digits, and 0 as nothing. Before PostgreSQL 16, it
+printed the byte itself, which is invalid UTF-8 and rejected in text form. The binary form is the byte in all versions,
+and is read as the newer text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def versioned_text(value: bytes) -> bytes:
 
 def fast_binary_versioned(values: pa.Array, arrow: pa.DataType) -> pa.Array:
     texts = fast_binary_string(pc.if_else(pc.starts_with(values, _VERSION), values, None), arrow)
-    return pc.utf8_slice_codeunits(texts, 1)  # binary_slice fails on short values
+    return pc.utf8_slice_codeunits(texts, 1)  # binary_slice fails for short values
 
 
 def xml_text(value: bytes) -> bytes:

@@ -4,8 +4,8 @@ hstore       a map of strings, in PostgreSQL's order: shortest keys first
 vector       a list of float4
 citext       its text
 geometry, geography
-             EWKB, byte for byte as PostGIS sends it. It includes the SRID, if any, which plain WKB can't. For a
-             two-dimensional geometry without an SRID, EWKB and WKB are the same.
+                          EWKB, byte for byte as PostGIS sends it. It includes the SRID, if any, which WKB can't. For a
+                          two-dimensional geometry without an SRID, EWKB and WKB are identical.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PAIRS = re.compile(rb"(?:%b(?:, %b)*)?" % (_PAIR, _PAIR), re.DOTALL)
 
 _ONE_PAIR = re.compile(rb"(?:, )?" + _STRING + rb"=>(?:(NULL)|" + _STRING + rb")", re.DOTALL)
 
-# EWKB begins with a byte order and a type, of which PostGIS has 17.
+# EWKB begins with a byte order and a type; PostGIS has 17 types.
 _EWKB_HEAD, _EWKB_KINDS = 5, 17
 
 _FLOAT4 = numbers.TYPES[700](-1)
@@ -58,7 +58,8 @@ def _pairs(text: bytes) -> list[tuple[str, str | None]]:
 
 
 def _sorted(pairs: _Pairs) -> _Pairs:
-    """The pairs in hstore's order. hstore_out already prints them so, except for values from an old pg_upgrade."""
+    """The pairs in hstore's order. hstore_out already prints them in this order, except for values from an old
+    pg_upgrade."""
     ordered = sorted(pairs, key=lambda pair: (len(pair[0]), pair[0]))
     if len({key for key, _value in ordered}) < len(ordered):
         raise RefusedError("pairs with distinct keys")
@@ -135,7 +136,7 @@ def _checked(value: bytes) -> bytes:
 
 
 def _begins_geometry(head: bytes) -> bool:
-    """True for a byte order and the type of a geometry, without the flags for Z, M and SRID."""
+    """True for a byte order followed by a geometry's type, ignoring the flags for Z, M, and SRID."""
     if len(head) < _EWKB_HEAD or head[0] > 1:
         return False
     kind = int.from_bytes(head[1:], "little" if head[0] else "big")
@@ -162,7 +163,7 @@ def hstore_type(name: str) -> ColumnType:
 
 def vector_type(name: str) -> ColumnType:
     arrow = pa.list_(pa.float32())
-    # unrepresentable elements are possible for the float4 loader, though pgvector's are always finite
+    # to the float4 loader, unrepresentable elements are possible, although pgvector's are always finite
     return ColumnType(name, arrow, True, load_vector, vector_text, fast_vector, element=_FLOAT4, printer=printed_vector)
 
 

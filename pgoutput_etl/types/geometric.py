@@ -1,4 +1,4 @@
-"""point, lseg, path, box, polygon, line and circle, as PostgreSQL's text; all are made of float8s."""
+"""point, lseg, path, box, polygon, line, and circle, as PostgreSQL's text; all consist of float8s."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _counted_points(reader: ValueReader) -> bytes:
 
 
 def _points(reader: ValueReader, count: int) -> bytes:
-    """`count` points, and nothing after them."""
+    """`count` points, which must be the rest of the value."""
     if reader.left() != count * _POINT.size:
         raise reader.refusal()
     pairs = [reader.numbers(_POINT) for _ in range(count)]

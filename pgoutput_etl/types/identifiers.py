@@ -1,10 +1,10 @@
 """uuid, and the types of PostgreSQL's own catalogs: transactions, snapshots, tuple and WAL positions, OIDs, vectors.
 
-The reg* types (regclass, regtype …) print the name of the object with an OID. Their binary form is the bare OID, whose
-name is not in the archive, so the value is the OID in digits. PostgreSQL reads these as the same value, and itself
-prints digits if no object has that OID.
+The reg* types (regclass, regtype, …) print the name of the object with an OID. Their binary form is the OID, and the
+name isn't in the archive, so the value is the OID in digits. PostgreSQL reads both as the same value, and itself prints
+digits if no object has that OID.
 
-int2vector and oidvector are printed as numbers separated by spaces, and sent as an array of one dimension with lower
+int2vector and oidvector are printed as numbers separated by spaces, and sent as a one-dimensional array with lower
 bound 0 (array_send).
 """
 

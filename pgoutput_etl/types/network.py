@@ -1,4 +1,4 @@
-"""inet, cidr, macaddr and macaddr8, as PostgreSQL's text.
+"""inet, cidr, macaddr, and macaddr8, as PostgreSQL's text.
 
 IPv6 addresses are printed as in src/port/inet_net_ntop.c: ``::`` replaces the first of the longest runs of two or more
 zero words, and an IPv4 address is printed after 96 zero bits or ::ffff.

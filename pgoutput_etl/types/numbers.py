@@ -1,11 +1,11 @@
-"""bool, the integers and the floats: types of fixed width that Arrow has, too.
+"""bool, the integers, and the floats: types of fixed width that Arrow has, too.
 
-bool is printed as ``t`` or ``f`` and sent as 1 or 0. int2, int4, int8 and the unsigned oid and xid are printed as an
+bool is printed as ``t`` or ``f`` and sent as 1 or 0. int2, int4, int8, and the unsigned oid and xid are printed as an
 optional minus sign and ASCII digits, nothing else. oid and xid become int64, because neither Delta nor Java has
 unsigned integers. The binary forms are big-endian.
 
-float4 and float8 are exact to the bit: -0, NaN, infinities, denormals, shortest decimals. Arrow parses text directly
-into the target type, correctly rounded. Parsing a float4 through a double would round twice and miss some decimals by
+float4 and float8 are exact to the bit: -0, NaN, infinities, denormals, and shortest decimals. Arrow parses text
+directly to the target type, correctly rounded. Parsing a float4 as a double would round twice and miss some decimals by
 one unit, so neither Python's float() nor numpy.float32() is used here.
 """
 
@@ -76,7 +76,7 @@ def careful_unsigned(text: bytes, _arrow: pa.DataType) -> int:
 
 def _integer_between(text: bytes, form: re.Pattern[bytes], low: int, high: int) -> int:
     digits = text.lstrip(b"-").lstrip(b"0") or b"0"
-    # every int8 fits in 20 digits; more could exceed the limit of int()
+    # every int8 fits into 20 digits; more could exceed the limit of int()
     if len(digits) <= 20 and form.fullmatch(text):
         value = -int(digits) if text.startswith(b"-") else int(digits)
         if low <= value <= high:
@@ -101,7 +101,8 @@ def fast_float(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def careful_float(text: bytes, _arrow: pa.DataType) -> None:
-    """None: PostgreSQL 11 and older print 15 digits, so the largest float8 arrives as a number too large for float8."""
+    """Returns None: PostgreSQL 11 and older print 15 digits, so the largest float8 is printed as a number that is too
+    large."""
     if not _FLOAT_BYTES.fullmatch(text):
         raise RefusedError("a number in decimal digits, NaN, Infinity or -Infinity")
 
@@ -116,7 +117,7 @@ def float8_text(value: bytes) -> bytes:
 
 def fast_binary_float(values: pa.Array, arrow: pa.DataType) -> pa.Array:
     array = number_column(values, {32: "I", 64: "Q"}[arrow.bit_width], arrow)
-    # text doesn't carry a NaN's sign and payload, which depend on the sender's processor
+    # text doesn't contain a NaN's sign and payload, which depend on the sender's processor
     return pc.if_else(pc.is_nan(array), pa.scalar(math.nan, arrow), array)
 
 

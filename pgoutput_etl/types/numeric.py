@@ -1,14 +1,14 @@
 """numeric, and money as text.
 
-numeric(p,s) becomes DECIMAL(p,s) where Delta has it (p <= 38, 0 <= s <= p), otherwise as its exact text.
+numeric(p,s) becomes DECIMAL(p,s) if Delta supports that (p <= 38, 0 <= s <= p), and otherwise its exact text.
 
-NaN, infinities, and numbers with more digits than (p,s) allows (PostgreSQL wouldn't send one) are unrepresentable: a
+NaN, infinities, and numbers with more digits than (p,s) allows (PostgreSQL wouldn't send any) are unrepresentable: a
 decimal is never rounded.
 
 Binary form (numeric_send), in 16-bit numbers: count of base-10000 digits, weight of the first digit, sign, number of
 decimals to print, digits.
 
-The text of money follows the sender's lc_monetary. Its binary form is an integer count of the smallest unit of an
+The text of money follows the sender's lc_monetary. Its binary form is an integer that counts the smallest unit of an
 unknown currency, printed here as with lc_monetary C: ``$1,234.56`` and ``-$1.00``. Use the text form for senders with
 another lc_monetary.
 """
@@ -35,7 +35,7 @@ _MAX_DECIMALS = 0x3FFF
 
 _NEGATIVE = 0x4000
 
-_SPECIAL = {  # an infinity's number of decimals is left over from its storage format
+_SPECIAL = {  # an infinity's number of decimals is a leftover of its storage format
     _HEADER.pack(0, 0, 0xC000, 0): b"NaN",
     _HEADER.pack(0, 0, 0xD000, 0x20): b"Infinity",
     _HEADER.pack(0, 0, 0xF000, 0x20): b"-Infinity",

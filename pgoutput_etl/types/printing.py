@@ -22,8 +22,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def print_text(column_type: ColumnType, array: pa.Array) -> list[bytes | None]:
-    """The values' texts; None is NULL. A VARIANT document is printed in the target's spelling, not in the one that was
-    sent."""
+    """The values' texts; None is NULL. A VARIANT document is printed in the target's spelling, not as it was sent."""
     return [None if value is None else _print(column_type, value) for value in array.to_pylist()]
 
 
@@ -56,9 +55,9 @@ def _print(column_type: ColumnType, value: Any) -> bytes:
 
 
 def canonical_texts(column_type: ColumnType, values: Sequence[bytes | None], binary: bool) -> list[bytes | None]:
-    """The texts of values that were sent in any form, under any settings; floats with their shortest exact digits.
+    """The texts of values that were sent in any form, with any settings; floats with their shortest exact digits.
 
-    Raises ValueTextError for a value that is not of the type, and OverflowError for more than a column holds.
+    Raises ValueTextError for a value that isn't of the type, and OverflowError for more than a column can hold.
     """
     loaded = (load_binary if binary else load_text)(column_type, values)
     is_text = pa.types.is_string(column_type.arrow) and column_type.printer is None

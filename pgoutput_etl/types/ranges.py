@@ -1,7 +1,7 @@
 """Ranges and multiranges as PostgreSQL's text, independent of the sender's settings.
 
 Dates and timestamps in bounds must be in DateStyle ISO, like such values elsewhere. The bounds of a tstzrange arrive in
-the sender's time zone and are kept in UTC.
+the sender's time zone, and are kept in UTC.
 
 Text: range_out, multirange_out, "8.17.5. Range Input/Output". Binary: range_send, multirange_send
 (src/backend/utils/adt/rangetypes.c, multirangetypes.c).
@@ -41,7 +41,7 @@ EXPECTED = "a range as PostgreSQL prints it"
 
 EXPECTED_BINARY = "a range as range_send writes it"
 
-# Bounds that are dates or timestamps may be quoted, but contain no characters to escape.
+# Bounds that are dates or timestamps may be quoted, but contain no characters that need escaping.
 _BOUND = rb'(?:"[^"\\]+"|[^\[\]"\\(),\s]+)'
 
 _FULL_RANGE = rb"[\[(]%b?,%b?[\])]" % (_BOUND, _BOUND)
@@ -56,7 +56,7 @@ _PLAIN_DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 _PLAIN_TIMESTAMP = f"{_PLAIN_DAY} {datetimes.PLAIN_TIME}"
 
-# A bound's text -> its canonical text; raises RefusedError.
+# From a bound's text to its canonical text; raises RefusedError.
 Canonical = Callable[[bytes], bytes]
 
 
@@ -99,7 +99,7 @@ class CanonicalRange:
 
 @dataclass(frozen=True, slots=True)
 class RangeLoader:
-    """Loads texts in the plain form unchanged, and makes all others canonical."""
+    """Loads texts in the plain form unchanged, and canonicalizes all others."""
 
     plain: str
     canonical: CanonicalRange
@@ -120,7 +120,8 @@ class RangeLoader:
 
 @dataclass(frozen=True, slots=True)
 class RangeText:
-    """Prints a range in binary form as range_out does. range_send: a byte of flags, each finite bound, sized."""
+    """Prints a range in binary form as range_out does. range_send: a byte of flags, then each finite bound with its
+    size."""
 
     bound_text: BinaryText
 
@@ -141,7 +142,8 @@ class RangeText:
 
 @dataclass(frozen=True, slots=True)
 class MultirangeText:
-    """Prints a multirange in binary form as multirange_out does. multirange_send: int32 count, each range, sized."""
+    """Prints a multirange in binary form as multirange_out does. multirange_send: int32 count, then each range with its
+    size."""
 
     range_text: RangeText
 
@@ -152,7 +154,7 @@ class MultirangeText:
         return b"{" + b",".join(ranges) + b"}"
 
 
-# Arrow types of bounds that depend on the sender's settings -> their plain form, and the function for all other texts.
+# For types of bounds that depend on the sender's settings: their plain form, and the function for all other texts.
 _WITH_SETTINGS: Mapping[pa.DataType, tuple[str, Canonical]] = {
     pa.date32(): (_PLAIN_DAY, canonical_date),
     pa.timestamp("us"): (f'"{_PLAIN_TIMESTAMP}"', canonical_timestamp),
@@ -181,8 +183,8 @@ def _type(
     return ColumnType(name, pa.string(), False, loader, binary_text, to_utc=loader.canonical if bound.to_utc else None)
 
 
-# No message has the subtype of a user-defined range. These are PostgreSQL's documented examples ("8.17.8. Defining New
-# Range Types"), known by name; bounds of another type are refused.
+# No message contains the subtype of a user-defined range. These are PostgreSQL's documented examples ("8.17.8. Defining
+# New Range Types"), known by name; bounds of another type are rejected.
 EXAMPLES: Mapping[str, str] = {
     "floatrange": "range(float8)",
     "floatmultirange": "multirange(float8)",

@@ -1,9 +1,9 @@
 """Looks up column types across all families, by the OID and typmod in Relation messages.
 
-A built-in type is identified by its OID, any other by its name in a Type message. pgoutput sends a domain's OID with
-the name of its base type: a domain over int4 arrives as pg_catalog.int4.
+A built-in type is identified by its OID, any other type by its name in a Type message. pgoutput sends a domain's OID
+with the name of its base type: a domain over int4 arrives as pg_catalog.int4.
 
-To add a type, add it to `TYPES` of its family's module, and its array to `arrays.ELEMENTS`. Kernels are optional.
+To add a type, add it to `TYPES` in its family's module, and its array to `arrays.ELEMENTS`. Kernels are optional.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ MAX_TYPES_IN_TYPES = 4 * MAX_ROWS_IN_ROWS  # without a key, anybody can write a 
 
 _BASE = "b"  # pg_type.typtype of a type that only an extension's code describes
 
-_CATALOG = ("pg_catalog", "")  # on the wire the schema pg_catalog is ""
+_CATALOG = ("pg_catalog", "")  # in messages, the schema pg_catalog is ""
 
 _JSON, _NUMERIC, _JSONB = 114, 1700, 3802
 
@@ -89,7 +89,7 @@ BUILT_IN_OIDS |= {f"_{_type_name(element)}": oid for oid, element in arrays.ELEM
 
 
 def column_type(oid: int, typmod: int, user_types: UserTypes = NO_USER_TYPES) -> ColumnType:
-    """The type of a column, from its Relation message ("OID of the column's data type", "type modifier of the column
+    """A column's type, from its Relation message ("OID of the column's data type", "type modifier of the column
     (atttypmod)", -1 if absent).
     """
     found = _column_type(oid, typmod, user_types)
@@ -97,7 +97,7 @@ def column_type(oid: int, typmod: int, user_types: UserTypes = NO_USER_TYPES) ->
 
 
 def type_of(column: RelationColumn, user_types: UserTypes = NO_USER_TYPES) -> ColumnType:
-    """The type of a relation's column: as the server's catalog defines it, otherwise by its name."""
+    """The type of a relation's column: as defined in the server's catalog, otherwise by its name."""
     if column.types:
         user_types = replace(user_types, defined={found.oid: found for found in column.types})
     return column_type(column.type_oid, column.type_modifier, user_types)
@@ -166,8 +166,8 @@ def _catalog_type(found: TypeDefinition, user_types: UserTypes) -> ColumnType:
 
 
 def contradiction(column: RelationColumn, user_types: UserTypes) -> str | None:
-    """The entry of the configuration's `types` that can't be right about the column's types. Any type may be text, json
-    a variant, and a numeric without a modifier may get one."""
+    """The entry of the configuration's `types` that contradicts the column's known types, or None. Any type may be
+    declared as text, json as a variant, and a numeric without a modifier may get one."""
     defined = {found.oid: found for found in column.types}
     types = replace(user_types, defined=defined, configured={})
     for found in defined.values():
@@ -191,7 +191,7 @@ def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -
         full_name in user_types.configured or name in ranges.EXAMPLES or user_types.is_element(namespace, name)
     )
     if not is_no_array and name[:1] == "_" and len(name) > 1 and name not in extensions.BY_NAME:
-        # the element type is not an array, even if its name has another underscore: PostgreSQL has no arrays of arrays
+        # the element type isn't an array, even if its name has another underscore: PostgreSQL has no arrays of arrays
         element = _scalar_type(name[1:], f"{namespace}.{name[1:]}", user_types)
         return arrays.array_type(element, None, KnownElements(user_types), _other_type(full_name, user_types))
     return _scalar_type(name, full_name, user_types)
@@ -199,7 +199,7 @@ def _named_type(namespace: str, name: str, typmod: int, user_types: UserTypes) -
 
 def _scalar_type(name: str, full_name: str, user_types: UserTypes) -> ColumnType:
     configured = user_types.configured.get(full_name)
-    if configured is not None and not (configured == "text" and name[:1] == "_"):  # no array, whatever it is
+    if configured is not None and not (configured == "text" and name[:1] == "_"):  # in that case it isn't an array
         return _configured_type(full_name, configured, user_types)
     if name in ranges.EXAMPLES:
         return _by_name(_configured_type(full_name, ranges.EXAMPLES[name], user_types))
@@ -211,8 +211,8 @@ def _scalar_type(name: str, full_name: str, user_types: UserTypes) -> ColumnType
 
 
 def _by_name(known: ColumnType) -> ColumnType:
-    """The type that has this name in an extension. A user's enum or row may have it, too."""
-    takes_any_text = known.text_loader is strings.load_string  # also the texts of rows and enums
+    """The type that has this name in an extension. A user's enum or row may have the same name."""
+    takes_any_text = known.text_loader is strings.load_string  # including the texts of rows and enums
     loader = known.text_loader if takes_any_text else LoaderByName(known.text_loader)
     return replace(known, text_loader=loader, binary_text=TextByName(known.name, known.binary_text))
 
@@ -223,7 +223,7 @@ def _another_type(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoaderByName:
-    """Loads the text of a type that is known only by its name, and says how to correct that."""
+    """Loads the text of a type that is known only by its name. Errors say how to correct that."""
 
     load: TextLoader
 
@@ -237,7 +237,7 @@ class LoaderByName:
 
 @dataclass(frozen=True, slots=True)
 class TextByName:
-    """Prints the binary form of a type that is known only by its name, and says how to correct that."""
+    """Prints the binary form of a type that is known only by its name. Errors say how to correct that."""
 
     name: str
     text_of: BinaryText
@@ -250,7 +250,7 @@ class TextByName:
 
 
 def _configured_type(full_name: str, text: str, user_types: UserTypes) -> ColumnType:
-    """The type that the configuration declares for a user type, under the user type's name."""
+    """The type that the configuration declares for a user type, with the user type's name."""
     parsed = parse_type(text, BUILT_IN_OIDS)
     if _is_text(parsed):
         return _text_or_row(full_name, user_types)
@@ -277,13 +277,13 @@ def _other_type(name: str, user_types: UserTypes) -> ColumnType:
 
 
 def _text_or_row(name: str, user_types: UserTypes) -> ColumnType:
-    """A type whose binary form is its text, or an enum or a row."""
+    """A type whose binary form is its text, or an enum, or a row."""
     return strings.string_type(name, TextOrRow(OtherText(name, user_types)), fast_binary_label)
 
 
 @dataclass(frozen=True, slots=True)
 class TextOrRow:
-    """Prints a text, or a row: only a row has zero bytes."""
+    """Prints a text or a row; only a row has zero bytes."""
 
     row: OtherText
 
@@ -304,10 +304,10 @@ class KnownElements:
 
 @dataclass(frozen=True, slots=True)
 class OtherText:
-    """Prints the binary form of a type known only by its name, where the form is recognizable.
+    """Prints the binary form of a type that is known only by its name, if the form is recognizable.
 
     An enum is sent as its label, and a row describes its own fields. Other forms are unlikely to be mistaken for these:
-    numbers, lengths and version bytes contain control characters, and a row's lengths add up.
+    numbers, lengths, and version bytes contain control characters, and only a row's lengths add up.
     """
 
     name: str
@@ -328,8 +328,8 @@ class OtherText:
 
 
 def is_user_type(column_type: ColumnType) -> bool:
-    """True for types that the archive knows only by their names, which have a schema: it doesn't tell enums,
-    composites, domains, and ranges."""
+    """True for types that the archive knows only by their names, which include a schema. Enums, composites, domains,
+    and ranges then can't be told apart."""
     schema, _, name = column_type.name.partition("(")[0].rpartition(".")
     return bool(schema) and name not in extensions.BY_NAME
 
@@ -350,7 +350,7 @@ def is_text(value: bytes) -> bool:
 
 
 def check_configured(name: str, text: str) -> None:
-    """Check an entry of the configuration's `types`; the ValueError's message is what was expected."""
+    """Checks an entry of the configuration's `types`. The message of the ValueError says what was expected."""
     parsed = parse_type(text, BUILT_IN_OIDS)
     if "." in name.strip(".") or _OID.fullmatch(name):
         return

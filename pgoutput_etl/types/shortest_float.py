@@ -1,6 +1,6 @@
 """Prints floats as float4out and float8out do: the fewest digits that identify the number.
 
-Both use the Ryu algorithm with one restriction (STRICTLY_SHORTEST in ryu_common.h): they never print a decimal exactly
+Both use the Ryu algorithm with a restriction (STRICTLY_SHORTEST in ryu_common.h): they never print a decimal exactly
 halfway between two floats, because a reader may round it the wrong way. Python's repr does print such decimals.
 """
 
@@ -15,8 +15,8 @@ _FLOAT8_SCIENTIFIC = 15
 
 _FLOAT4_SCIENTIFIC = 6
 
-# A shortest decimal can only be halfway between two doubles in this range: below it, half a unit has too many decimals,
-# and above it, a power of ten has too many factors of five.
+# A shortest decimal can only be halfway between two doubles in this range: below it, half a unit has too many decimals;
+# above it, a power of ten has too many factors of five.
 _HALFWAY_FROM, _HALFWAY_TO = 2.0**53, 1e41
 
 _FLOAT4_BITS = struct.Struct(">I")
@@ -49,14 +49,14 @@ def _is_halfway(text: str, size: float) -> bool:
 
 
 def shortest_float4(number: float) -> str:
-    """Print a number that is a float4 exactly. It has so few digits that all lengths can be tried."""
+    """Prints a number that is exactly a float4. It has so few digits that all lengths can be tried."""
     if not math.isfinite(number):
         return _print_not_finite(number)
     if not number:
         return repr(number).removesuffix(".0")
     size = abs(number)
     low, high = _midpoints(size)
-    # every decimal of 6 digits survives as a normal float4, so shorter ones are found by trying 6 digits first
+    # every decimal of 6 digits is preserved by a normal float4, so trying 6 digits first also finds shorter ones
     for decimals in range(5 if size >= _LEAST_NORMAL_FLOAT4 else 0, 9):
         candidates = [text for text in _candidates(size, decimals) if _is_between(low, text, high)]
         if candidates:
@@ -67,17 +67,18 @@ def shortest_float4(number: float) -> str:
 
 
 def _midpoints(size: float) -> tuple[float, float]:
-    """The midpoints to the float4 below and above. A double holds both exactly."""
+    """The midpoints to the adjacent float4s below and above. A double represents both exactly."""
     (bits,) = _FLOAT4_BITS.unpack(_FLOAT4.pack(size))
     (below,) = _FLOAT4.unpack(_FLOAT4_BITS.pack(bits - 1))
     unit = size - below
-    # the successor of the largest float4 is infinity, in place of the next power of two
+    # the successor of the largest float4 is infinity instead of the next power of two
     above = _FLOAT4.unpack(_FLOAT4_BITS.pack(bits + 1))[0] if bits < 0x7F7FFFFF else size + unit
     return (size + below) / 2, (size + above) / 2
 
 
 def _candidates(size: float, decimals: int) -> list[str]:
-    """The nearest decimal with this many digits; at a power of two, where the gap below is smaller, also the next."""
+    """The nearest decimal with this many digits; at a power of two, where the gap below is smaller, also the next
+    one."""
     nearest = f"{size:.{decimals}e}"
     if math.frexp(size)[0] != 0.5:
         return [nearest]
@@ -86,7 +87,7 @@ def _candidates(size: float, decimals: int) -> list[str]:
 
 
 def _is_between(low: float, text: str, high: float) -> bool:
-    near = float(text)  # correctly rounded: on the same side of a bound as the decimal, unless it equals the bound
+    near = float(text)  # correctly rounded: on the same side of a bound as the decimal, unless equal to the bound
     if low < near < high:
         return True
     return low <= near <= high and Fraction(low) < Fraction(text) < Fraction(high)
@@ -99,7 +100,7 @@ def _print_not_finite(number: float) -> str:
 
 
 def _format(number: float, text: str, scientific: int) -> str:
-    """Format the digits of `text`, Python's repr of the absolute value, like PostgreSQL."""
+    """Formats the digits of `text`, Python's repr of the absolute value, like PostgreSQL."""
     mantissa, _, power = text.partition("e")
     integer, _, fraction = mantissa.partition(".")
     sign = "-" if number < 0 else ""

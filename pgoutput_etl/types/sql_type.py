@@ -1,4 +1,4 @@
-"""The SQL name of a target column's type, found without Spark: bigint, decimal(10,2), array<string>."""
+"""The SQL name of a target column's type, without Spark: bigint, decimal(10,2), array<string>."""
 
 from __future__ import annotations
 

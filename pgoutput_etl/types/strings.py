@@ -1,13 +1,13 @@
-r"""Character, binary and bit strings, and the column type of all values stored as PostgreSQL's text.
+r"""Character, binary, and bit strings, and the column type of all values stored as PostgreSQL's text.
 
-A text is stored exactly as sent: a char(n) with its padding, json with its spaces. So are all types with values that no
-Delta type can hold: a time of 24:00:00, an interval of months and days, a network.
+A text is stored exactly as sent: a char(n) with its padding, json with its spaces. The same goes for all types with
+values that no Delta type can represent: a time of 24:00:00, an interval of months and days, a network.
 
-bytea is read in hex form, ``\x`` and two digits per byte. The escape form (bytea_output = escape) is refused. The forms
-can't be confused: the escape form doubles every backslash, so its text never begins with ``\x``. The binary form is the
-bytes themselves.
+bytea is read in hex form, ``\x`` and two digits per byte. The escape form (bytea_output = escape) is rejected. The
+forms can't be confused: the escape form doubles every backslash, so its text never begins with ``\x``. The binary form
+is the bytes themselves.
 
-The text of bit(n) and varbit(n) is zeros and ones. Binary form: int32 number of bits, and the bytes that they fill.
+The text of bit(n) and varbit(n) is zeros and ones. Binary form: int32 number of bits, then the bytes that they fill.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def fast_binary_string(values: pa.Array, arrow: pa.DataType) -> pa.Array:
     try:
         return values.cast(arrow)
     except pa.ArrowInvalid:
-        return pa.nulls(len(values), arrow)  # the detour through text finds the value that is not UTF-8
+        return pa.nulls(len(values), arrow)  # the detour through text finds the value that isn't UTF-8
 
 
 def text_type(name: str) -> ColumnType:
@@ -68,7 +68,7 @@ def string_with_modifier(name: str, binary_text: BinaryText) -> Callable[[int], 
 
 
 def _sized_text(name: str, bare: str) -> Callable[[int], ColumnType]:
-    """A type whose modifier is its size plus VARHDRSZ, 4."""
+    """A type whose modifier is its size plus VARHDRSZ (4)."""
     return lambda typmod: text_type(f"{name}({typmod - 4})" if typmod >= 4 else bare)
 
 

@@ -58,7 +58,7 @@ class _Operator:
 
 @dataclass(frozen=True, slots=True)
 class _Printed:
-    parts: deque[bytes]  # parts are added on both sides, without recursion: a query may nest as deep as it is long
+    parts: deque[bytes]  # added on both sides, without recursion: a query may nest as deeply as it is long
     operator: int  # the outermost operator; 0 for a value
     priority: int
 
@@ -129,7 +129,7 @@ def _combine(left: _Printed, operator: _Operator, right: _Printed) -> _Printed:
 
 
 def _parts_within(operand: _Printed, operator: int, *, is_right_of_phrase: bool = False) -> deque[bytes]:
-    """The operand's parts, in parentheses if the query would have another meaning without them."""
+    """The operand's parts, in parentheses if the query would mean something else without them."""
     if operand.priority < _PRIORITY[operator] or (is_right_of_phrase and operand.operator == _PHRASE):
         operand.parts.appendleft(b"( ")
         operand.parts.append(b" )")

@@ -1,11 +1,11 @@
-"""time, timetz and interval, as PostgreSQL's text, because Delta has no types for them.
+"""time, timetz, and interval, as PostgreSQL's text, because Delta has no types for them.
 
-A time may be 24:00:00. An interval is three independent numbers: months, days and microseconds. Its text depends on the
-sender's IntervalStyle, which must be postgres: any other text is refused, so that equal intervals have equal texts.
-(The styles agree on some texts, such as 04:05:06, and then also on the value.)
+A time may be 24:00:00. An interval is three independent numbers: months, days, and microseconds. Its text depends on
+the sender's IntervalStyle, which must be postgres: any other text is rejected, so that equal intervals have equal
+texts. (For some texts, such as 04:05:06, the styles agree, and then also on the value.)
 
-Since PostgreSQL 17 the largest and smallest intervals are infinity and -infinity; before, they were 178956970 years and
-so on. The binary form doesn't show which is meant, and is read as infinity.
+Since PostgreSQL 17, the largest and smallest intervals are infinity and -infinity; before, they were 178956970 years
+and so on. The binary form doesn't show which one is meant, and is read as infinity.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _INFINITIES = {
 
 _EXPECTED = "an interval in the form 1 year 2 mons 3 days 04:05:06.789; the sender's IntervalStyle must be postgres"
 
-# The fast path: nothing negative, and with a time.
+# The fast path: nothing negative, with a time.
 _PLAIN = (
     "^(?:(?:1 year|(?:[2-9]|[1-9][0-9]{1,7}) years) )?(?:(?:1 mon|(?:[2-9]|1[01]) mons) )?"
     "(?:(?:1 day|(?:[2-9]|[1-9][0-9]{1,8}) days) )?"
     r"(?:[0-9]{2}|[1-9][0-9]{2,8}):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{0,5}[1-9])?$"
 )
 
-_ZERO_TIME = " 00:00:00$"  # not printed after years, months or days
+_ZERO_TIME = " 00:00:00$"  # not printed after years, months, or days
 
 _NUMBER = rb"[+-]?[0-9]{1,10}"
 
@@ -60,7 +60,7 @@ def fast_interval(texts: pa.Array, arrow: pa.DataType) -> pa.Array:
 
 
 def careful_interval(text: bytes, _arrow: pa.DataType) -> str:
-    """The text; RefusedError unless PostgreSQL prints the parsed interval as exactly this text."""
+    """The text. Raises RefusedError unless PostgreSQL prints the parsed interval as exactly this text."""
     if text not in _INFINITIES.values():
         parts = _INTERVAL_TEXT.fullmatch(text)
         if parts is None or not _is_printed(text, *_parse(parts)):
@@ -91,7 +91,7 @@ def interval_text(value: bytes) -> bytes:
 
 
 def _print(microseconds: int, days: int, months: int) -> bytes:
-    """EncodeInterval in style postgres: after a negative field, a positive one has a sign, too."""
+    """EncodeInterval in style postgres: after a negative field, a positive one also has a sign."""
     years, months = int(months / 12), int(math.fmod(months, 12))  # rounded toward zero, as in C
     text = ""
     plus = ""
@@ -128,7 +128,7 @@ def _time(microseconds: int) -> str:
     return time_of_day(microseconds)
 
 
-# Bits of the typmod's upper half, numbered as in INTERVAL_MASK.
+# Bits in the typmod's upper half, numbered as in INTERVAL_MASK.
 _FIELDS = (
     (1 << 2, "year"),
     (1 << 1, "month"),
@@ -144,7 +144,7 @@ _FULL_PRECISION = 0xFFFF
 
 
 def interval_type(typmod: int) -> ColumnType:
-    """typmod: a mask of fields in the upper half, the precision in the lower half."""
+    """typmod: a mask of fields in the upper half, and the precision in the lower half."""
     name = "interval"
     if typmod >= 0:
         mask, precision = typmod >> 16 & _ALL_FIELDS, typmod & 0xFFFF

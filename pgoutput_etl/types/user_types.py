@@ -1,6 +1,6 @@
 """User types: their names from Type messages, and their declarations in the configuration.
 
-The configuration's `types` maps the name of a type to the type that its values are read and stored as:
+The configuration's `types` maps the name of a type to the type with which its values are read and stored:
 
     "public.posint": int4             a user type: a domain in an array, a type of an extension
     "public.document": variant
@@ -21,7 +21,7 @@ from pgoutput_etl.types import extensions
 
 VARIANT = "variant"
 
-# SQL names of built-in types that differ from their names in pg_type.
+# SQL names of built-in types that differ from those in pg_type.
 _ALIASES = {
     "bigint": "int8",
     "bit varying": "varbit",
@@ -59,12 +59,10 @@ _RANGE = re.compile(r"\s*(?P<kind>range|multirange)\s*\((?P<bound>.*)\)\s*")
 class UserTypes:
     """The user types of an archive.
 
-    names: type OID -> (namespace, name) from Type messages; for a domain, those of its base type.
-    configured: the configuration's `types`: type name -> declared type.
-    row_depth: number of rows around the value to be read.
-    keeps_bytes: see ColumnType.
-    defined: a column's types by OID, from catalog Messages.
-    depth: number of these around the type to be resolved.
+    names: type OID -> (namespace, name) from Type messages; for a domain, those of its base type. configured: the
+    configuration's `types`: type name -> declared type. row_depth: number of rows around the value to be read.
+    keeps_bytes: see ColumnType. defined: a column's types by OID, from catalog Messages. depth: number of these around
+    the type to be resolved.
     """
 
     names: Mapping[int, tuple[str, str]] = field(default_factory=dict)
@@ -79,12 +77,12 @@ class UserTypes:
         return cls({message.oid: (message.namespace, message.name) for message in messages}, configured)
 
     def declared(self, found: TypeDefinition) -> str | None:
-        """The configuration's type for a type of the server's catalog."""
+        """The type that the configuration declares for a type in the server's catalog."""
         return self.configured.get(f"{found.namespace}.{found.name}", self.configured.get(f"oid {found.oid}"))
 
     def is_element(self, namespace: str, name: str) -> bool:
-        """True if a Type message names the type's array. PostgreSQL has no arrays of arrays, and gives an array another
-        underscore only if a type has the name with one."""
+        """True if a Type message names an array of this type. PostgreSQL has no arrays of arrays, and adds a second
+        underscore to an array's name only if the name with one underscore is taken by a type."""
         return (namespace, f"_{name}") in self.names.values()
 
 
@@ -106,7 +104,7 @@ class ParsedType:
 
 
 def parse_type(text: str, known: Iterable[str]) -> ParsedType:
-    """Parse a declared type; the ValueError's message is what was expected. known: names of built-in types."""
+    """Parses a declared type. The message of the ValueError says what was expected. known: names of built-in types."""
     names = {*known, *extensions.BY_NAME, VARIANT}
     ranges = _RANGE.fullmatch(text.lower())
     if ranges is not None:

@@ -1,7 +1,7 @@
-"""json and jsonb as VARIANT columns, if configured. Events carry the document's text.
+"""json and jsonb as VARIANT columns, if configured. Events contain the document's text.
 
 A VARIANT keeps a document's values, but not its spelling: it loses spaces, the order of keys, and the last zero of
-1.10. A document that it can't hold exactly is unrepresentable and kept as text. Because of the way Spark's parse_json
+1.10. A document that it can't represent exactly is unrepresentable and kept as text. Because of how Spark's parse_json
 works, these are documents with
 
 - numbers that are neither decimals of 38 digits nor exactly a double (rounded; 1e400 becomes a string),
@@ -35,7 +35,8 @@ _MAX_DIGITS = 38
 # Upper bound of a value's bytes beyond its characters: its header, and its entries in its container's tables.
 _OVERHEAD = 12
 
-# Also matches an unterminated string, or scanning for the end from each of its quotes would take quadratic time.
+# Also matches an unterminated string; otherwise, scanning for the end from each of its quotes would take quadratic
+# time.
 _STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 _MANTISSA_DIGIT = re.compile("^[^eE]*[1-9]")
@@ -63,7 +64,7 @@ def load_variant(column_type: ColumnType, values: Sequence[bytes | None]) -> Loa
 
 
 def is_exact(value: bytes, text: str) -> bool:
-    """True if parse_json keeps all of the document's values. ValueError if the text is not JSON."""
+    """True if parse_json keeps all of the document's values. Raises ValueError if the text is not JSON."""
     openings = value.count(b"[") + value.count(b"{")
     if openings > _MAX_DEPTH and _depth(value) > _MAX_DEPTH:
         return False
@@ -97,7 +98,7 @@ def _check_integer(digits: str) -> None:
 
 
 def _check_number(text: str) -> None:
-    """Raise _InexactError unless the number has at most 38 digits in all or is exactly a double."""
+    """Raises _InexactError unless the number has at most 38 digits or is exactly a double."""
     whole, _point, fraction = text.lstrip("-").partition(".")
     is_decimal = "e" not in text and "E" not in text
     if is_decimal and len((whole + fraction).lstrip("0")) <= _MAX_DIGITS and len(fraction) <= _MAX_DIGITS:
@@ -129,7 +130,7 @@ _DECODER = json.JSONDecoder(
 
 
 def variant_text(value: bytes) -> bytes:
-    """jsonb_send writes a byte of 1 and the text; json_send only the text, which never begins with that byte."""
+    """jsonb_send writes a byte of 1 and then the text; json_send only the text, which never begins with that byte."""
     return value[1:] if value[:1] == b"\1" else value
 
 

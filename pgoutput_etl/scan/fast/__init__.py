@@ -1,1 +1,1 @@
-"""The compiled path of a scan: message columns, fragments and rows, without an object per message."""
+"""The compiled path of a scan: message columns, fragments, and rows, without an object per message."""

@@ -1,6 +1,6 @@
 """The compiled loop that assigns messages to fragments and commits, and writes their rows as numbers.
 
-It continues from the readable scanner's position and stops before the first message that is not an ordinary step of a
+It continues from the readable scanner's position, and stops before the first message that is not an ordinary step of a
 transaction. The readable scanner reads that message.
 """
 
@@ -38,7 +38,7 @@ from pgoutput_etl.scan.fast.messages import (
 from pgoutput_etl.scan.message_row import NO_FRAGMENT, STORED_TIMES
 from pgoutput_etl.xid import XIDS
 
-# Kinds of fragments. OTHER: prepared, or its beginning is unreadable; the loop uses only its number.
+# Kinds of fragments. OTHER: prepared, or with an unreadable beginning; the loop only uses its number.
 NO_KIND, HEAD_FRAGMENT, TRANSACTION, SEGMENT, OTHER = range(5)
 
 NO_ORIGIN, KNOWN_ORIGIN = 0, -1
@@ -95,11 +95,11 @@ ROW_ORDINAL, ROW_OFFSET, ROW_BEGIN, ROW_END, ROW_LSN, ROW_XID, ROW_RELATION = ra
 ROW_COMMIT_LSN, ROW_COMMIT_TS, ROW_TOP_XID, ROW_CHANGES, ROW_ORIGIN = range(7, 12)
 NUMBERS = 12
 
-# A row's variable-length columns; extents[column, r + 1] is where row r's value ends
+# A row's variable-length columns; extents[column, r + 1] is where the value of row r ends
 OLD_TUPLE, NEW_TUPLE, BODY, UNCHANGED = range(4)
 EXTENTS = 4
 
-# Bits of a row's columns that are not NULL
+# Bits for a row's columns that are not NULL
 HAS_XID, HAS_RELATION, HAS_OLD, HAS_NEW = 1, 2, 4, 8
 HAS_UNCHANGED, HAS_BODY, HAS_TRANSACTION, HAS_CHANGES = 16, 32, 64, 128
 
@@ -127,10 +127,10 @@ def follow(  # noqa: C901 - one loop, for speed
     extents: NDArray[np.int32],
     presences: Bytes,
 ) -> tuple[int, int, int]:
-    """Reads up to `limit` messages and advances `cursor`. Returns the numbers of messages, rows and relations.
+    """Reads up to `limit` messages and advances `cursor`. Returns the numbers of messages, rows, and relations.
 
     tag_counts: by tag, the count and the index of its first message. relation_counts: a hash table of relation numbers
-    from 1, then the OID and the count by relation number. row_messages: the index of each row's message.
+    (from 1), then the OID and the count by relation number. row_messages: the index of each row's message.
     """
     kind, fragment, fragment_count = cursor[KIND], cursor[FRAGMENT], cursor[FRAGMENTS]
     fragment_xid, fragment_lsn, fragment_ts = cursor[FRAGMENT_XID], cursor[FRAGMENT_LSN], cursor[FRAGMENT_TS]

@@ -1,4 +1,4 @@
-"""Hands a scan to the fast path, and back to the readable scanner after the last message read there."""
+"""Hands a scan over to the fast path, and back to the readable scanner after the last message that it read."""
 
 from __future__ import annotations
 

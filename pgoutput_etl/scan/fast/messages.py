@@ -1,10 +1,10 @@
-"""Finds and checks the messages that archives are mostly made of, in a compiled loop at memory speed.
+"""Finds and checks the messages that make up most of an archive, in a compiled loop at memory speed.
 
-It accepts frequent messages (all but Truncate, two-phase messages, names that are not ASCII, and Stream Abort where the
-framing has no length) that are valid by the rules of protocol/decoder.py and protocol/framing.py, with text as
+It accepts frequent messages (all except Truncate, two-phase messages, names that are not ASCII, and Stream Abort in a
+framing without lengths) that are valid by the rules of protocol/decoder.py and protocol/framing.py, with text as
 salvage.py requires it. It stops silently before any other message; the readable code reports any error there.
 
-Messages are described by numbers, one row of a table for each; their bytes stay where they are.
+Messages are described by numbers, one row of a table per message; their bytes stay where they are.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Bytes = NDArray[np.uint8]
 
 Numbers = NDArray[np.int64]
 
-# Per call: few enough that the messages are still in the processor's caches when they are read.
+# Per call: few enough that messages are still in the processor's caches when they are read.
 MOST_MESSAGES = 16384
 MOST_BYTES = 1 << 22
 _MOST_UNCHANGED = 8 * MOST_MESSAGES
@@ -36,19 +36,19 @@ OFFSET = 0  # of the frame
 START = 1
 END = 2
 NEXT = 3  # the end of the frame
-LSN = 4  # the frame's, an unsigned 64-bit number; 0 where the framing has none
+LSN = 4  # the frame's LSN, an unsigned 64-bit number; 0 if the framing has none
 TAG = 5
 IN_STREAM = 6  # 1 inside a stream segment, where XID is the message's
 XID = 7  # B and S: their own; M: NO_XID if it has none
 RELATION = 8
 OLD_KIND = 9  # K, O or 0
-OLD = 10  # OLD to NEW_END: where the tuples begin and end; 0 without a tuple
+OLD = 10  # OLD to NEW_END: where the tuples begin and end; 0 if there is no tuple
 OLD_END = 11
 NEW = 12
 NEW_END = 13
-UNCHANGED_END = 14  # the number of unchanged columns in all messages up to this one
-COMMIT_LSN = 15  # B, C and c: unsigned; O: the LSN at the origin, unsigned; M: flags
-COMMIT_TS = 16  # B, C and c; M: its LSN, unsigned
+UNCHANGED_END = 14  # number of unchanged columns in all messages up to this one
+COMMIT_LSN = 15  # B, C, and c: unsigned; O: the LSN at the origin, unsigned; M: flags
+COMMIT_TS = 16  # B, C, and c; M: its LSN, unsigned
 FIELDS = 17
 
 NO_XID = -1
@@ -73,21 +73,22 @@ _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 @dataclass(slots=True)
 class MessageFields:
-    """The messages that one call of `find` found. values[i, LSN] is the LSN of message i. unchanged: the
-    positions of the unchanged TOAST columns of all messages, one message after the other.
+    """The messages that one call of `find` found. values[i, LSN] is the LSN of message i. unchanged: the positions of
+    the unchanged TOAST columns in all messages, one message after another.
 
     The next call reuses the arrays.
     """
 
     messages: int = 0
-    more: bool = False  # the arrays are full, so the next message may be frequent and valid, too
+    more: bool = False  # the arrays are full; the next message may also be frequent and valid
     to_the_end: bool = False  # nothing is left to read
     values: Numbers = field(default_factory=lambda: np.empty((MOST_MESSAGES, FIELDS), np.int64))
     unchanged: NDArray[np.int16] = field(default_factory=lambda: np.empty(_MOST_UNCHANGED, np.int16))
 
 
 def find(data: Bytes, framing: Framing, position: int, in_stream: bool, limit: int, fields: MessageFields) -> None:
-    """Finds up to `limit` messages from the frame at data[position] on, up to the first rare or invalid one.
+    """Finds up to `limit` messages, starting at the frame at data[position] and stopping at the first rare or invalid
+    one.
 
     `in_stream`: the frame is inside a stream segment.
     """
@@ -99,7 +100,7 @@ def find(data: Bytes, framing: Framing, position: int, in_stream: bool, limit: i
 
 
 def fitting(data: bytes) -> Framing | None:
-    """The first framing in which a file begins with messages that `find` accepts, as many as framing.detect reads. None
+    """The first framing in which a file begins with as many messages that `find` accepts as framing.detect reads. None
     if no framing fits, or if there is no compiled code."""
     if not jit.AVAILABLE or data.startswith(COPY_SIGNATURE):
         return None
@@ -136,7 +137,7 @@ def has_nul(data: Bytes, begin: int, end: int) -> bool:
 
 @inlined
 def _is_text_value(data: Bytes, begin: int, size: int) -> bool:
-    """True if data[begin:begin+size] has no NUL. Fast for ASCII, as values mostly are short and ASCII."""
+    """True if data[begin:begin+size] contains no NUL. Fast for ASCII, because most values are short and ASCII."""
     at, left = begin, size
     no_text = _U64(0)
     while left >= _BLOCK and at + _BLOCK <= len(data):
@@ -199,7 +200,7 @@ def _tuple_end(data: Bytes, begin: int, limit: int, unchanged: NDArray[np.int16]
 @compiled
 def _relation_end(data: Bytes, identity: int, limit: int) -> int:
     """The offset after the Relation whose replica identity is data[identity]; 0 if it is invalid or has a column name
-    that is not ASCII."""
+    that isn't ASCII."""
     p = identity + 3
     if p > limit or data[_U64(identity)] not in (_DEFAULT, _NOTHING, _FULL, _INDEX):
         return 0
@@ -354,7 +355,7 @@ def find_messages(  # noqa: C901 - one branch for each message
             if p == 0:
                 break
         elif tag == _M:
-            # A Message of a new connection has no xid; recognized as decoder._is_outside does it.
+            # A Message of a new connection has no xid; recognized as in decoder._is_outside.
             fields[_U64(n), XID] = NO_XID
             if in_stream and p + 5 <= end and (data[_U64(p)] != 0 or (_int32(data, p) != 0 and data[_U64(p + 4)] == 1)):
                 fields[_U64(n), XID] = _uint32(data, p)
@@ -381,7 +382,7 @@ def find_messages(  # noqa: C901 - one branch for each message
         else:
             if p != end:
                 break
-            p = end  # does not depend on the tuple, so the processor can start on the next message
+            p = end  # doesn't depend on the tuple, so the processor can start on the next message
         unchanged_end = unchanged_to
         fields[_U64(n), OFFSET] = position
         fields[_U64(n), LSN] = lsn

@@ -29,10 +29,10 @@ _U64 = np.uint64
 
 
 def read_tuples(data: Bytes, framing: Framing, offsets: Numbers, expected: Numbers) -> tuple[pa.Array, pa.Array] | None:
-    """The old and new tuples of the changes whose frames begin at `offsets` of `data`; NULL for a missing one. None if
-    a change is not as `expected`, or is not a message that `find_messages` accepts.
+    """The old and new tuples of the changes whose frames begin at `offsets` in `data`; NULL for a missing one. None if
+    a change isn't as `expected`, or isn't a message that `find_messages` accepts.
 
-    expected: by change, its tag, OID, kind of old tuple or 0, and xid or -1.
+    expected: per change, its tag, OID, kind of old tuple (or 0), and xid (or -1).
     """
     count = len(offsets)
     fields = np.empty((count, FIELDS), np.int64)
@@ -46,7 +46,7 @@ def read_tuples(data: Bytes, framing: Framing, offsets: Numbers, expected: Numbe
 def _locate(
     data: Bytes, framing: int, offsets: Numbers, expected: Numbers, fields: Numbers, unchanged: NDArray[np.int16]
 ) -> int:
-    """Writes the fields of each message. Returns how many are as expected before the first one that is not."""
+    """Writes the fields of each message. Returns how many messages are as expected before the first one that isn't."""
     for i in range(len(offsets)):
         r = _U64(i)
         in_stream = expected[r, 3] >= 0

@@ -1,4 +1,4 @@
-"""Builds batches of message rows from message fields: tuples are copied, and no message becomes a Python object."""
+"""Builds batches of message rows from message fields: copies tuples, without a Python object per message."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pgoutput_etl.scan.fast.messages import Bytes, MessageFields, Numbers
 from pgoutput_etl.scan.fragment import stored_origin_lsn
 from pgoutput_etl.scan.message_row import MESSAGE_SCHEMA
 
-_FEWEST_MESSAGES = 8  # fewer are read faster one by one
+_FEWEST_MESSAGES = 8  # fewer are faster to read one by one
 
-# The number of messages to look for at a time. Messages that are found but not read have to be found again.
+# The number of messages to find at a time. Messages that are found but not read have to be found again.
 _FIRST_LIMIT = 512
 _GROWTH = 16
 
@@ -43,11 +43,11 @@ class _RowArrays(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FastRows:
-    """The rows of `messages` messages, and the scan's state after the last of them.
+    """The rows of `messages` messages, and the scan's state after the last one.
 
     tags, relations: counts, in order of first occurrence. offset, lsn, read_to: of the last message's frame. position,
-    in_stream: of the first message not read, or the end. more: the fast path may read that message, too. origin: from
-    an Origin among the messages, of the fragment that is open after them.
+    in_stream: of the first message not read, or the end. more: the fast path may be able to read that message, too.
+    origin: from an Origin among the messages, for the fragment that is open after them.
     """
 
     messages: int
@@ -80,7 +80,7 @@ class FastScanner:
         self.row_messages = np.empty(finder.MOST_MESSAGES, np.int64)
 
     def find(self, position: int, in_stream: bool) -> bool:
-        """Finds messages from a frame on. False if they are too few to be worth reading here."""
+        """Finds messages from a frame on. False if there are too few to be worth reading here."""
         finder.find(self.data, self.framing, position, in_stream, self.limit, self.fields)
         return self.fields.messages >= (2 if self.fields.more else _FEWEST_MESSAGES)
 
@@ -90,8 +90,8 @@ class FastScanner:
             yield self.data[message[finder.START] : message[finder.END]].tobytes()
 
     def read(self, cursor: ScanCursor, epoch: int, origin: OriginField | None = None) -> FastRows:
-        """Reads the messages found, except the last one unless it ends the file: a message is only known to be whole
-        once another one follows. `origin`: the open fragment's."""
+        """Reads the messages found, except the last one, unless it ends the file: only another message after it proves
+        that a message is whole. `origin`: the open fragment's."""
         fields = self.fields
         limit = fields.messages if fields.to_the_end else fields.messages - 1
         cursor_numbers = cursor.to_array()
@@ -133,15 +133,15 @@ class FastScanner:
         return name, lsn
 
     def _origins(self, messages: Numbers) -> tuple[list[str], list[int | None]]:
-        """The names and LSNs of Origin messages, given by their indexes."""
+        """The names and LSNs of Origin messages, given by index."""
         values, view = self.fields.values, self.data.data
         begins, ends = (values[messages, finder.START] + 9).tolist(), (values[messages, finder.END] - 1).tolist()
         names = [str(view[begin:end], "ascii") for begin, end in zip(begins, ends, strict=True)]
         return names, [stored_origin_lsn(lsn) for lsn in values[messages, finder.COMMIT_LSN].tolist()]
 
     def _with_origins(self, batch: pa.RecordBatch, row_origins: Numbers, known: OriginField | None) -> pa.RecordBatch:
-        """`row_origins`: each row's origin, as in ScanCursor.origin. `known`: the origin that KNOWN_ORIGIN stands
-        for."""
+        """`row_origins`: each row's origin, as in ScanCursor.origin. `known`: the origin for which KNOWN_ORIGIN
+        stands."""
         if not row_origins.any():
             return batch
         numbers, places = np.unique(row_origins, return_inverse=True)
@@ -221,7 +221,7 @@ class FastScanner:
 
 
 def _column(kind: pa.DataType, values: NDArray[Any]) -> pa.Array:
-    """An array of the values, without a copy and without pandas, which pa.array() imports to inspect a NumPy array."""
+    """An array of the values without a copy. pa.array() would import pandas to inspect a NumPy array."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 
@@ -241,8 +241,8 @@ def _counted_tags(counts: Numbers) -> list[tuple[str, int]]:
 def _gather(
     data: Bytes, fields: Numbers, field: int, row_messages: Numbers, ends: NDArray[np.int32], rows: int, values: Bytes
 ) -> None:
-    """Copies data[fields[row_messages[r], field]:] to values[ends[r]:ends[r + 1]] for each row r. `values` has room for
-    PADDING more bytes."""
+    """Copies data[fields[row_messages[r], field]:] to values[ends[r]:ends[r + 1]] for each row r. `values` must have
+    room for PADDING more bytes."""
     for r in range(rows):
         to, end = _U64(ends[_U64(r)]), _U64(ends[_U64(r + 1)])
         begin = _U64(fields[_U64(row_messages[_U64(r)]), _U64(field)])

@@ -1,1 +1,1 @@
-"""The compiled twin of the loaders: columns of text or binary values to Arrow arrays."""
+"""The compiled twin of the loaders: converts columns of text or binary values to Arrow arrays."""

@@ -49,7 +49,7 @@ _DAY_US = 86_400_000_000
 
 _EPOCH_2000_US = _EPOCH_2000 * _DAY_US
 
-# The years 1 to 9999, since 1970.
+# The years 1 to 9999, in days since 1970.
 _LEAST_DAY, _MOST_DAY = -719_162, 2_932_896
 
 _LEAST_US, _MOST_US = _LEAST_DAY * _DAY_US, (_MOST_DAY + 1) * _DAY_US - 1
@@ -90,7 +90,8 @@ def dates(data: Any, at: Any, size: Any, chosen: Any, out: Any, states: Any) -> 
 
 @inlined
 def _zone(data: Any, end: Any) -> tuple[Any, Any]:
-    """Length of the zone that ends at `end`, like +00 or -03:30, or 0; and its offset east of UTC in microseconds."""
+    """Length of the zone that ends at `end`, such as +00 or -03:30, or 0; and its offset east of UTC in
+    microseconds."""
     size, sign = _3, data[end - _3]
     last = load_word(data, end - _8)
     if last >> _40 == _UTC:
@@ -107,7 +108,7 @@ def _zone(data: Any, end: Any) -> tuple[Any, Any]:
 
 @inlined
 def _local_time(data: Any, p: Any) -> Any:
-    """Microseconds since 1970 from the 19 characters at p, like 2000-01-01 00:00:00, or _NO_INSTANT."""
+    """Microseconds since 1970 from the 19 characters at p, such as 2000-01-01 00:00:00, or _NO_INSTANT."""
     first = load_word(data, p) ^ _YEAR_MONTH
     middle = load_word(data, p + _8) ^ _DAY_HOUR
     last = load_word(data, p + _11) ^ _TIME
@@ -123,7 +124,7 @@ def _local_time(data: Any, p: Any) -> Any:
 
 @inlined
 def _instant(data: Any, p: Any, length: Any, with_zone: Any) -> Any:
-    """Microseconds since 1970 from the text at p, of a length from 19 to 32, or _NO_INSTANT."""
+    """Microseconds since 1970 from the text at p, whose length is 19 to 32, or _NO_INSTANT."""
     size, east = length, np.int64(0)
     if with_zone:
         zone, east = _zone(data, p + length)

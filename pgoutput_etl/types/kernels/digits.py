@@ -1,4 +1,4 @@
-"""Arithmetic for kernels: parses numbers and dates from eight bytes of text at a time, without a loop over digits.
+"""Arithmetic for kernels: parses numbers and dates eight bytes of text at a time, without a loop over digits.
 
 A word is eight bytes in little-endian order (jit.load_word). All functions take and return scalars.
 """
@@ -17,7 +17,7 @@ _ZEROS = np.uint64(0x3030303030303030)
 
 _HIGH_BITS = np.uint64(0x8080808080808080)
 
-_TO_NINE = np.uint64(0x7676767676767676)  # added to a byte, stays below 0x80 for 0 to 9 only
+_TO_NINE = np.uint64(0x7676767676767676)  # added to a byte, stays below 0x80 only for 0 to 9
 
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
@@ -60,7 +60,7 @@ def digits_at_end(word: Any, count: Any) -> Any:
 
 @inlined
 def pairs(digits: Any) -> Any:
-    """For a word of digits as bytes of 0 to 9: each byte becomes the number formed by it and the next byte."""
+    """For a word of digits as bytes of 0 to 9, replaces each byte by the number that it forms with the next byte."""
     return digits * _TEN + (digits >> _8)
 
 
@@ -75,13 +75,13 @@ def byte_swapped(word: Any) -> Any:
 def has_form(difference: Any, slack: Any) -> Any:
     """True if a word matches a form.
 
-    difference: the word XOR the form, which has "0" for each digit. slack: 0x76 per digit, 0x7F per other character.
+    difference: the word XOR the form, in which each digit is "0". slack: 0x76 per digit, 0x7F per other character.
     """
     return ((difference + slack) | difference) & _HIGH_BITS == _0
 
 
-# Per month of a common year, then of a leap year, indexed by month number (0, 13 and above have no days): the number of
-# its days, and of the days before it.
+# Per month of a common year, then of a leap year, indexed by month number (0, 13, and above have no days): the number
+# of its days, and of the days before it.
 _LENGTHS = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0)
 
 _LEAP_LENGTHS = (0, 31, 29, *_LENGTHS[3:])

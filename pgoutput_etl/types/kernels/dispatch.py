@@ -1,7 +1,7 @@
 """Loads columns of cells with kernels. The results equal those of load_text and load_binary.
 
-A kernel writes the values that it is certain of straight into the Arrow array's memory. All others, and all values of
-types without a kernel, go through the type's loaders.
+A kernel writes the values that it is certain of directly to the Arrow array's memory. All other values, and all values
+of types without a kernel, go through the type's loaders.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BINARY = int(number_kernels.BINARY)
 
 
 class UnsureError(Exception):
-    """Raised by the compiled twin for input that is left to the readable code, which reports any error."""
+    """Raised by the compiled twin for input that it leaves to the readable code, which reports any error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _array(arrow: pa.DataType, states: Numbers, *buffers: Numbers) -> pa.Array:
 
 
 def _run(kernel: Callable[..., None], cells: Cells, *arguments: Any) -> tuple[Numbers, Numbers]:
-    """The states of the values, and the indices of the odd ones."""
+    """The states of the values, and the indices of odd ones."""
     states = np.empty(len(cells), np.uint8)
     kernel(*cells._arguments(), *arguments, states)
     return states, np.flatnonzero(states == number_kernels.ODD)

@@ -1,7 +1,7 @@
 """Kernel for float columns. Its arguments are described in numbers.py.
 
-Decimals are parsed by Lemire's algorithm ("Number Parsing at a Gigabyte per Second", 2021): the digits, as a 64-bit
-integer, times the power of ten, in 128 bits of which the leading ones are exact.
+Decimals are parsed with Lemire's algorithm ("Number Parsing at a Gigabyte per Second", 2021): the digits, as a 64-bit
+integer, are multiplied by the power of ten, in 128 bits of which the leading ones are exact.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _leading_zeros(number: Any) -> Any:
 
 @compiled
 def nearest_float8(digits: Any, power: Any) -> tuple[Any, bool]:
-    """The bits of digits * 10**power as the nearest float8, and True if they are certain."""
+    """The bits of the float8 nearest to digits * 10**power, and True if they are certain."""
     if digits == _0:
         return _0, True
     if power < _LEAST_POWER or power > _MOST_POWER:
@@ -112,9 +112,9 @@ def floats(
     as_bits: Any,
     states: Any,
 ) -> None:
-    """width: 8 or 4 bytes. bits: `out` viewed as unsigned integers. as_float, as_bits: two views of one float64.
+    """width: 8 or 4 bytes. bits: `out` viewed as unsigned integers. as_float, as_bits: two views of the same float64.
 
-    The nearest float8 rounds to the nearest float4, unless it is halfway between two.
+    Rounding the nearest float8 results in the nearest float4, unless the float8 is halfway between two.
     """
     for i in range(chosen.shape[0]):
         t = chosen[i]

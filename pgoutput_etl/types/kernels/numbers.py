@@ -1,4 +1,4 @@
-"""Kernels for integer, boolean and decimal columns, in text and binary form.
+"""Kernels for integer, boolean, and decimal columns, in text and binary form.
 
 All column kernels share these arguments:
 
@@ -50,7 +50,7 @@ def _digits_before(data: Any, end: Any, count: Any) -> Any:
         is_number = is_number and upper != NO_DIGITS
         number += upper * _TEN_8
         if count > 16:
-            # three digits at most, so that the sum stays below 2**64
+            # at most three digits, so the sum stays below 2**64
             upper = digits_at_end(load_word(data, end - _8 - _8 - _8), np.uint64(count - 16))
             is_number = is_number and upper != NO_DIGITS
             number += upper * _TEN_16
@@ -61,7 +61,7 @@ def _digits_before(data: Any, end: Any, count: Any) -> Any:
 def integers(
     data: Any, at: Any, size: Any, chosen: Any, width: Any, low: Any, high: Any, out: Any, states: Any
 ) -> None:
-    """width: bytes in binary form. low: magnitude of the lowest value, 0 for unsigned types. high: highest value."""
+    """width: bytes in binary form. low: magnitude of the lowest value; 0 for unsigned types. high: highest value."""
     for i in range(chosen.shape[0]):
         t = chosen[i]
         length = np.int64(size[t]) if t >= 0 else np.int64(-1)
@@ -84,7 +84,7 @@ def integers(
             states[i] = ODD
             continue
         amount = _digits_before(data, end, count)
-        if amount > (low if negative else high):  # as NO_DIGITS always is
+        if amount > (low if negative else high):  # NO_DIGITS always is
             states[i] = ODD
         else:
             out[i] = -np.int64(amount) if negative else np.int64(amount)
@@ -134,7 +134,7 @@ def _binary_amount(head: Any, digits: Any, count: Any, precision: Any, scale: An
     if amount == _0:
         return _0, sign == _0
     weight = np.int64(head << np.uint64(16)) >> np.int64(48)
-    zeros = scale - 4 * (count - 1 - weight)  # to append to the last digit; negative: to cut off
+    zeros = scale - 4 * (count - 1 - weight)  # to append to the last digit; if negative, to cut off
     if zeros < 0:
         divisor = _TENS[min(-zeros, 19)]
         if amount % divisor != _0:
@@ -149,7 +149,7 @@ def _binary_amount(head: Any, digits: Any, count: Any, precision: Any, scale: An
 
 @compiled
 def _long_amount(data: Any, begin: Any, before: Any, scale: Any) -> tuple[Any, Any, Any]:
-    """Lower and upper half of the amount, and its number of significant digits; 99 if the text is not a number."""
+    """Lower and upper half of the amount, and its number of significant digits; 99 if the text isn't a number."""
     p = begin
     low, high, significant = _0, _0, 0
     for k in range(before + scale):
@@ -171,7 +171,7 @@ def _long_amount(data: Any, begin: Any, before: Any, scale: Any) -> tuple[Any, A
 
 @compiled
 def decimals(data: Any, at: Any, size: Any, chosen: Any, precision: Any, scale: Any, out: Any, states: Any) -> None:
-    """out: per value the lower and the upper half of 128 bits."""
+    """out: per value, the lower and upper half of 128 bits."""
     point = np.uint64(scale + 1 if scale else 0)  # distance from the end of the text
     for i in range(chosen.shape[0]):
         t = chosen[i]

@@ -1,7 +1,7 @@
 r"""Kernels for text and bytea columns, in two steps: first the offsets of all values, then their bytes.
 
 Their arguments are described in numbers.py, except for `offsets`, which has one more entry than there are values. The
-second step returns -1 if a text is not UTF-8, or not bytes in hex form.
+second step returns -1 if a text isn't UTF-8, or isn't bytes in hex form.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pgoutput_etl.types.kernels.numbers import BINARY, LENGTH, ODD
 
 np: Any = numpy  # numpy's stubs don't cover numba's scalars
 
-# The binary forms of types that are kept as text. Then the forms of bytes: any, unchanged, and a bytea.
+# The binary forms of types that are kept as text, then the forms of bytes: any bytes unchanged, and a bytea.
 AS_TEXT, VERSIONED, UUID, NO_FORM, AS_IS, HEX = range(6)
 
 _UUID_TEXT = 36
@@ -25,7 +25,7 @@ _0, _1 = np.uint64(0), np.uint64(1)
 
 @compiled
 def is_utf8(data: Any, begin: Any, end: Any) -> bool:
-    """Strict UTF-8, as Python decodes it: no overlong forms, no surrogates, nothing beyond U+10FFFF."""
+    """True for strict UTF-8, as Python decodes it: no overlong forms, no surrogates, nothing beyond U+10FFFF."""
     p = begin
     while p < end:
         byte = data[p]
@@ -95,7 +95,7 @@ def _hex_digit(nibble: Any) -> Any:
 
 @inlined
 def _nibble(digit: Any) -> Any:
-    """The value of a hex digit; 16 if the byte is not one."""
+    """The value of a hex digit; 16 if the byte isn't one."""
     if 0x30 <= digit <= 0x39:
         return np.int64(digit) - 0x30
     lower = np.int64(digit) | 0x20
