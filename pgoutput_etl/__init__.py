@@ -1,6 +1,6 @@
 """Turns archives of PostgreSQL logical replication (pgoutput) into Delta tables, in batches, on Spark.
 
-Each public name is imported when it is first used, so that `import pgoutput_etl` starts neither Spark nor the compiler.
+Each public name is imported on first use, so `import pgoutput_etl` starts neither Spark nor the compiler.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ _NAMES = {
 
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-if not TYPE_CHECKING:  # else any name would pass as one of the package
+if not TYPE_CHECKING:  # otherwise, any name would seem to be in the package
 
     def __getattr__(name: str) -> Any:
         if name not in _MODULES:

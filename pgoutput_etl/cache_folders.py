@@ -1,4 +1,4 @@
-"""The folders for what each process would otherwise compute again."""
+"""The folders for caches of what each process would otherwise compute again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 
 def cache_folders() -> list[Path]:
-    """The folder that NUMBA_CACHE_DIR names, else those beside the package and of the user. They need not exist."""
+    """The folder that NUMBA_CACHE_DIR names; otherwise, folders beside the package and of the user. They may not
+    exist."""
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         return [Path(chosen) / __package__]
     folders = [Path(__file__).parent / "__pycache__"]

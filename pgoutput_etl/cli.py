@@ -1,4 +1,4 @@
-"""The installed command: `pgoutput-etl JOB …`. Options may stand before the job."""
+"""The installed command: `pgoutput-etl JOB …`. Options may precede the job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def command(job: str) -> Command:
 
 
 class _Jobs(click.Group):
-    """For help, completion, and errors. `main` runs the jobs."""
+    """Used for help, completion, and errors. `main` runs the jobs."""
 
     def list_commands(self, _: click.Context) -> list[str]:
         return list(JOBS)
@@ -65,7 +65,7 @@ def _jobs() -> None:
 
 
 def _place_of_job(given: Sequence[str]) -> int | None:
-    """The job may follow some of its options. Their values may have the name of a job, too."""
+    """The position of the job, which may follow some of its options. Their values may be names of jobs, too."""
     for place, word in enumerate(given):
         if word in JOBS and (place == 0 or command(word).parser().takes(given[:place])):
             return place

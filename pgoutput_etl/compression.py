@@ -19,25 +19,25 @@ TRUNCATED = "Truncated compressed stream"  # Arrow's message
 
 _PART_SIZE = 1 << 20
 
-_UNMEASURED_SIZE = 1 << 26  # a content of more bytes is measured before it is kept, if it expands unusually
+_UNMEASURED_SIZE = 1 << 26  # larger content that expands unusually is measured before it is kept
 
-_USUAL_RATIO = 32  # of a content to its data. Receivers' files expand less
+_USUAL_RATIO = 32  # content size to data size; receivers' files expand less
 
-_BZ2_INPUT_SIZE = 1 << 16  # the input after the end of a member is copied, so it must not be the rest of the file
+_BZ2_INPUT_SIZE = 1 << 16  # the input after the end of a member is copied, so it must not be the whole rest of the file
 
 
 class ExpansionError(FramingError):
-    """A compressed file that expands to more than a reader accepts, and so much that no receiver wrote it."""
+    """A compressed file that expands to more than a reader accepts, and by so much that no receiver wrote it."""
 
     code = ErrorCode.EXPANSION
 
 
 def _inflate(data: bytes, codec: str, max_size: int, part_size: int) -> tuple[bytes, str | None]:
-    """Decompresses data of the codec gzip, zstd, lz4 or bz2 in parts of `part_size` bytes. Returns the content, and the
-    error that ends it if the data are damaged or truncated.
+    """Decompresses data of the codec gzip, zstd, lz4, or bz2 in parts of `part_size` bytes. Returns the content, and
+    the error at its end if the data are damaged or truncated.
 
-    Raises FramingError if the content is larger than `max_size`, without holding all of it: a content that is much
-    larger than its data is measured before it is kept. It is an ExpansionError then.
+    Raises FramingError if the content is larger than `max_size`, without keeping all of it: content that is much larger
+    than its data is measured first, and the error is then an ExpansionError.
     """
     content, size, usual = BytesIO(), 0, _USUAL_RATIO * len(data)
     kept = max(_UNMEASURED_SIZE, usual)
@@ -61,7 +61,7 @@ def _inflate(data: bytes, codec: str, max_size: int, part_size: int) -> tuple[by
 
 
 def _first(data: bytes, codec: str, part_size: int, size: int) -> bytes:
-    """The first `size` bytes of a content that has them."""
+    """The first `size` bytes of content that has at least as many."""
     content = BytesIO()
     parts = _parts(data, codec, part_size)
     while content.tell() < size:
@@ -80,8 +80,8 @@ def _arrow_parts(data: bytes, codec: str, part_size: int) -> Iterator[bytes]:
 
 
 def _bz2_parts(data: bytes, part_size: int) -> Iterator[bytes]:
-    """Arrow's bz2 fails on an empty member before others; Python's bz2.decompress ignores trailing bytes."""
-    import bz2  # not in every build of Python
+    """Uses Python's bz2: Arrow's fails on an empty member before others. bz2.decompress would ignore trailing bytes."""
+    import bz2  # missing in some builds of Python
 
     member = bz2.BZ2Decompressor()
     for begin in range(0, len(data), _BZ2_INPUT_SIZE):
@@ -109,8 +109,8 @@ class Content:
 
 _CODECS = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bz2"}
 
-# zstd and lz4 files may begin with a skippable frame; only the file's name tells them apart. A file of another kind may
-# begin like the first 4 bytes of bzip2, but not with the number of a block or of the end after them.
+# zstd and lz4 files may begin with a skippable frame, and then only the file's name tells them apart. Other files may
+# begin with the first 4 bytes of bzip2, but not with the number of a block, or of the end, after them.
 _SKIPPABLE = tuple(bytes((kind, 0x2A, 0x4D, 0x18)) for kind in range(0x50, 0x60))
 
 _MAGIC = {
@@ -124,7 +124,7 @@ _SALVAGE_PART_SIZE = 1 << 10  # for a truncated stream
 
 
 def decompress(data: bytes, path: str, max_size: int = MAX_SIZE) -> bytes:
-    """A file's bytes, decompressed if they are compressed (gzip, zstd, lz4, bzip2), whatever the file's name.
+    """A file's bytes, decompressed if they are compressed (gzip, zstd, lz4, or bzip2), regardless of the file's name.
 
     Consecutive members or frames are concatenated. Raises FramingError for a compressed file that is truncated or
     damaged, or that expands to more than `max_size` bytes.
@@ -151,12 +151,12 @@ def read_content(data: bytes, path: str, max_size: int = MAX_SIZE) -> Content:
     refusal = f"offset 0: expected {len(data)} bytes of {codec} data, found: {error}"
     if TRUNCATED not in error:
         raise FramingError(refusal)
-    # The last part before the end is lost, so the parts must be small.
+    # The last part before the end is lost, so parts must be small.
     return Content(_inflate(data, codec, max_size, _SALVAGE_PART_SIZE)[0], refusal, remark)
 
 
 def compress_like(original: bytes, path: str, content: bytes) -> bytes:
-    """Compresses the new content of a file as its old one was. original: the file's old bytes."""
+    """Compresses a file's new content in the same way as the old one. original: the file's old bytes."""
     codec = _codec(original, _CODECS.get(PurePosixPath(path).suffix.lower()))
     if codec is None:
         return content

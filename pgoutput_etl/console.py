@@ -1,4 +1,4 @@
-"""Output of the command line: progress, warnings, errors, and summaries as tables or JSON."""
+"""Command-line output: progress, warnings, errors, and summaries as tables or JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Row = tuple[str, Iterable[int | str], Iterable[str]]
 
 
 def summary_json(summary: Any, **extra: Any) -> str:
-    """The fields of a dataclass, extra ones, and its `exit_code`."""
+    """The fields of a dataclass, plus extra ones and its `exit_code`."""
     return json.dumps({**asdict(summary), **extra, "exit_code": summary.exit_code}, indent=2)
 
 
@@ -46,12 +46,11 @@ def grid(
     limit: int | None = None,
     rare: Collection[str] = (),
 ) -> Table:
-    """A table whose rows have a name, then numbers, then texts. Empty columns, and rare ones without a number other
-    than 0, are left out.
+    """A table whose rows have a name, then numbers, then texts. Omits empty columns, and rare ones that only contain 0.
 
-    limit: the number of rows to list. rare: names of number columns.
+    limit: number of rows to list. rare: names of number columns.
     """
-    from rich.table import Table  # not for progress and errors, which take less time than this import
+    from rich.table import Table  # slow to import: not for progress and errors
     from rich.text import Text
 
     table = Table()
@@ -72,7 +71,7 @@ def grid(
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """The number with its noun in the singular or plural. plural: the plural form, if it is irregular."""
+    """The number with its noun in singular or plural. plural: the plural form, if it is irregular."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
@@ -91,7 +90,7 @@ def duration(seconds: float) -> str:
 
 
 def shortened(lines: Sequence[str], limit: int, noun: str) -> list[str]:
-    """The first lines, and the number of the others."""
+    """The first lines, and the number of remaining ones."""
     more = len(lines) - limit
     return [*lines[:limit], f"… and {more:,} more {noun}"] if more > 0 else list(lines)
 
@@ -105,7 +104,8 @@ def content_line(size: int, accounts: Mapping[str, int]) -> str:
 def print_parts(parts: Iterable[str | Table], console: Console | None, soft_wrap: bool = False) -> None:
     """Prints lines, and tables that have rows.
 
-    console: None for one as wide as the terminal, or 120 columns without one. soft_wrap: the terminal wraps lines.
+    console: None for one as wide as the terminal, or 120 columns if there is no terminal. soft_wrap: lets the terminal
+    wrap lines.
     """
     from rich.console import Console
 
@@ -121,17 +121,17 @@ def print_parts(parts: Iterable[str | Table], console: Console | None, soft_wrap
             console.print(part)
 
 
-# Set while a job with --debug runs: errors and Spark's log are printed in full.
+# Set while a job with --debug runs: prints errors and Spark's log in full.
 DEBUG = "PGOUTPUT_ETL_DEBUG"
 
 _LOG_LEVEL, _LOG_FORMAT = "PGOUTPUT_ETL_LOG_LEVEL", "PGOUTPUT_ETL_LOG_FORMAT"
 
-_JOBS = "pgoutput_etl.jobs"  # the logger of what jobs print themselves
+_JOBS = "pgoutput_etl.jobs"  # the logger for output of jobs themselves
 
 
 class LogLevel(Enum):
     """What jobs print to standard error, besides their own errors and warnings. debug: also what Spark and libraries
-    log as INFO; info: progress, and their warnings; warning: no progress; error: their errors only."""
+    log at INFO; info: progress, and warnings of Spark and libraries; warning: no progress; error: only their errors."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -144,20 +144,20 @@ class LogLevel(Enum):
 
     @property
     def of_libraries(self) -> str:
-        """The level of Python's logging and of Log4j, both of which know these names."""
+        """The level for Python's logging and Log4j, which both know these names."""
         return {LogLevel.DEBUG: "INFO", LogLevel.ERROR: "ERROR"}.get(self, "WARN")
 
 
 class LogFormat(Enum):
-    """Of what jobs print to standard error. json: each line is an object with time (UTC), level, logger, and message,
-    and an error's class and exit code."""
+    """The format of what jobs print to standard error. json: each line is an object with time (UTC), level, logger, and
+    message, and for an error also its class and exit code."""
 
     TEXT = "text"
     JSON = "json"
 
 
 def set_log(level: LogLevel = LogLevel.INFO, log_format: LogFormat = LogFormat.TEXT) -> None:
-    """For this process and its children, as long as a job runs."""
+    """Sets the log of this process and its children, for the duration of a job."""
     os.environ.update({_LOG_LEVEL: level.value, _LOG_FORMAT: log_format.value})
 
 
@@ -173,7 +173,8 @@ _JAVA_MEMORY = "Java is out of memory: give it more (--driver-memory, --executor
 
 _FULL = "a disk is full: the target's, or that of Spark's own files (spark.local.dir, by default /tmp)"
 
-# By a sign in the classes and texts of an error and of those that it hides. Without a JVM, its exceptions have no text.
+# By a text in the classes and messages of an error and of those that it hides. Without a JVM, its exceptions have no
+# text.
 _ADVICE = (
     (r"No space left on device|Disk quota exceeded", ErrorCode.DISK_FULL, _FULL),
     (r"OutOfMemoryError", ErrorCode.JAVA_MEMORY, _JAVA_MEMORY),
@@ -192,7 +193,7 @@ _ADVICE = (
 
 
 def print_error(error: PgoutputEtlError, command: str | None = None) -> None:
-    """Prints to standard error. Lines after the first are indented, so that no name in the error can fake a line.
+    """Prints an error to standard error. Lines after the first are indented, so that no name in it can fake a line.
 
     command: resolves the error.
     """
@@ -202,18 +203,18 @@ def print_error(error: PgoutputEtlError, command: str | None = None) -> None:
 
 
 def print_source(name: str) -> None:
-    """Prints the source that the next lines of standard error are about."""
+    """Prints which source the following lines on standard error are about."""
     print_to_stderr(f"source {name}")
 
 
 def print_stopped() -> None:
-    """Prints to standard error that somebody has stopped the job, without the texts of errors that this interrupted."""
+    """Prints to standard error that the job was stopped, without the texts of errors that this caused."""
     print_to_stderr("stopped by SIGINT (Ctrl-C)", "ERROR", exit_code=EXIT_STOPPED)
 
 
 def print_unexpected(error: Exception, job: str) -> ErrorCode:
-    """Prints to standard error, like `print_error`, an error of a library or of this package's code, and returns its
-    code. Its text may contain rows' values: it is printed only with --debug."""
+    """Prints an error of a library or of this package's code to standard error, like `print_error`, and returns its
+    code. Its text may contain values of rows, so it is only printed with --debug."""
     step = step_of(error)
     where = f"{job} failed" if step is None else f"{job} failed {step}"
     own = own_lines(error)[-1:]
@@ -227,7 +228,7 @@ def print_unexpected(error: Exception, job: str) -> ErrorCode:
 
 
 def _with_hidden(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those that it was raised from or instead of."""
+    """The error, and those from which or instead of which it was raised."""
     current: BaseException | None = error
     while current is not None:
         yield current
@@ -254,9 +255,9 @@ def _print_failure(error: Exception, code: ErrorCode, first: str, *rest: str) ->
 
 
 def print_to_stderr(text: str, level: str = "INFO", logger: str = _JOBS, **more: str | float | None) -> None:
-    """Prints to standard error, even if progress is off. If nobody can read it, as on a full disk, the run goes on.
+    """Prints to standard error, even if progress is off. If that fails, as on a full disk, the run continues.
 
-    level, logger: as in Python's logging; they and more, without None, are printed only in JSON.
+    level, logger: as in Python's logging; these and `more`, without None, are only printed as JSON.
     """
     _print_lines([text], level, logger, **more)
 
@@ -273,12 +274,12 @@ def _print_lines(lines: Iterable[str], level: str, logger: str = _JOBS, **more: 
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
     except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # also for what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())  # also for the contents of the buffer
 
 
 class _PrivateLog(logging.Handler):
-    """Prints what libraries log: with --debug in full, otherwise the logger and an error's class. This package's own
-    texts have no values."""
+    """Prints what libraries log: with --debug in full, otherwise only the logger and an error's class. This package's
+    own texts contain no values."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if DEBUG in os.environ:
@@ -292,7 +293,7 @@ class _PrivateLog(logging.Handler):
 
 
 def keep_log_private() -> None:
-    """For the process's logs and warnings, unless somebody has configured logging."""
+    """Applies to the process's logs and warnings, unless logging is already configured."""
     if not logging.root.handlers:
         logging.basicConfig(handlers=[_PrivateLog()])
         logging.captureWarnings(True)

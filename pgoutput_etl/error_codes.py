@@ -1,5 +1,5 @@
-"""The codes of errors, each with a row in docs/errors.md. A number never changes its meaning, and a removed one is not
-used again."""
+"""The codes of errors, each with a row in docs/errors.md. A number never changes its meaning, and is not reused after
+removal."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@
         └── TryLaterError    … nothing is wrong: run again later             exit 75
             └── AnotherRunError  … another run works on the source, or just has
 
-No message contains a cell's value: messages reach logs, terminals and tickets. The texts of other libraries' errors may
-contain values: `brief` describes such an error without its text.
+No message contains a cell's value, because messages reach logs, terminals, and tickets. The texts of other libraries'
+errors may contain values: `brief` describes such an error without its text.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ CODE_OF_KIND = {
 class PgoutputEtlError(Exception):
     """The base class of all exceptions that this package raises on purpose.
 
-    next_job: a job and its options that resolve the error, once the reader has followed the message. kind: of the
-    reason for holding a table that the error is about. code: of the class, the kind, or where the error was raised.
+    next_job: a job and its options that resolve the error, once the reader has followed the message. kind: the kind of
+    reason, if the error holds a table. code: from the class, the kind, or the place where the error was raised.
     """
 
     code: ErrorCode = ErrorCode.UNEXPECTED
@@ -74,8 +74,8 @@ class ArchiveError(PgoutputEtlError):
 class WireError(ArchiveError):
     """Bytes that are not a pgoutput message.
 
-    offset: bytes from the message's first byte. short: the data ends inside the message. scanned_to: the position in
-    the data up to which the message was read, where the caller needs it as a measure of the cost.
+    offset: bytes from the message's first byte. short: the data ends inside the message. scanned_to: the position up to
+    which the data was read, for callers that limit this cost.
     """
 
     code = ErrorCode.WIRE
@@ -95,8 +95,7 @@ class WireError(ArchiveError):
 
 
 class FramingError(ArchiveError):
-    """A file that can't be split into messages. short: True if the reason is that it ends too early. scanned_to: as in
-    WireError."""
+    """A file that can't be split into messages. short: True because it ends too early. scanned_to: as in WireError."""
 
     code = ErrorCode.FRAMING
 
@@ -107,13 +106,13 @@ class FramingError(ArchiveError):
 
 
 class SequenceError(ArchiveError):
-    """Complete messages in an order that no server sends, or with messages missing between them."""
+    """Complete messages in an order that no server sends, or with missing messages in between."""
 
     code = ErrorCode.SEQUENCE
 
 
 class TableError(PgoutputEtlError):
-    """One table can't be updated. Its changes are left out and reported; the other tables continue."""
+    """A table can't be updated. Its changes are left out and reported; the other tables continue."""
 
     code = ErrorCode.TABLE
 
@@ -125,15 +124,15 @@ class TableError(PgoutputEtlError):
 
 
 class ServerTableError(TableError):
-    """A TableError of a Python worker about values that only the server has. As with RowError, its class tells so."""
+    """A Python worker's TableError about values that only the server has. As with RowError, the class identifies it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, ReasonKind.ON_SERVER)
 
 
 class RowError(ArchiveError):
-    """A row that can't be read or applied, which holds its table. Each kind is a class of its own, because Spark
-    reports an error of a Python worker as text, in which the class's name is all that no value can imitate."""
+    """A row that can't be read or applied, which holds its table. Each kind has its own class: Spark reports a Python
+    worker's error as text, in which the class's name is the only part that no value can imitate."""
 
     code = ErrorCode.ROW
     classes: ClassVar[dict[str, type[RowError]]] = {}
@@ -162,7 +161,7 @@ class ServerValueError(RowError):
 
 
 class RunError(PgoutputEtlError):
-    """The ledger or a target is in a state that does not allow this run."""
+    """The state of the ledger or a target does not allow this run."""
 
     code = ErrorCode.RUN
 
@@ -172,26 +171,26 @@ class RunError(PgoutputEtlError):
 
 
 class TryLaterError(RunError):
-    """Nothing is wrong: a later run of the same command may be able to."""
+    """Nothing is wrong, and a later run of the same command may succeed."""
 
     code = ErrorCode.TRY_LATER
 
 
 class AnotherRunError(TryLaterError):
-    """Another run works on this source, or has just finished. Running again once it has ended is enough."""
+    """Another run is active on this source, or has just finished. Run again once it has ended."""
 
     code = ErrorCode.ANOTHER_RUN
 
 
 def coded_reason(reason: str) -> str:
-    """The text, after its kind's code if it has one."""
+    """The text, preceded by the code of its kind if it has one."""
     code = CODE_OF_KIND.get(kind) if (kind := kind_of(reason)) else None
     return reason if code is None else f"{code}: {reason}"
 
 
 @contextmanager
 def coded(code: ErrorCode, of_class: type[PgoutputEtlError]) -> Iterator[None]:
-    """Within the context, errors of this class, and of no subclass, have this code unless they have another."""
+    """Within the context, errors of exactly this class get this code unless they have another one."""
     try:
         yield
     except PgoutputEtlError as error:
@@ -201,8 +200,8 @@ def coded(code: ErrorCode, of_class: type[PgoutputEtlError]) -> Iterator[None]:
 
 
 def brief(error: BaseException) -> str:
-    """Describes a library's error without its text, which may contain a row's values: a system error's reason; for any
-    other error its class, Spark's error condition, and the classes and conditions of its causes in Java."""
+    """Describes a library's error without its text, which may contain values of rows: the reason of a system error; for
+    any other error its class, Spark's error condition, and the classes and conditions of its causes in Java."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     causes = [*dict.fromkeys(_causes(error))] or [_with_condition(type(error).__name__, error)]
@@ -214,8 +213,8 @@ def _causes(error: BaseException) -> Iterator[str]:
 
 
 def _java_causes(error: BaseException) -> Iterator[tuple[str, Any]]:
-    """An exception of the JVM and its causes, with the names of their classes; fewer if the JVM has ended. Without
-    pyspark, whose import takes a second."""
+    """A JVM exception and its causes, with the names of their classes; incomplete if the JVM has ended. Avoids pyspark,
+    whose import takes a second."""
     java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     with suppress(Exception):
         while java is not None:
@@ -224,24 +223,24 @@ def _java_causes(error: BaseException) -> Iterator[tuple[str, Any]]:
 
 
 def texts_of_storage(error: BaseException) -> list[str]:
-    """The texts of an error's causes in Java that are about files, which have no values of rows."""
+    """The texts of an error's Java causes that are about files, which contain no values of rows."""
     storage = re.compile(r"(?:IO|FileNotFound|FileSystem|UncheckedIO)Exception")
     return [str(java.getMessage()) for name, java in _java_causes(error) if storage.fullmatch(name)]
 
 
 def _with_condition(name: str, error: Any) -> str:
-    """error: of Python or Java, with Spark's methods if it is one of Spark's."""
+    """error: from Python or Java, with Spark's methods if it is one of Spark's."""
     with suppress(Exception):
         condition, state = error.getCondition(), error.getSqlState()
         return f"{name} ({condition}{f', SQLSTATE {state}' if state else ''})" if condition else name
     with suppress(Exception):
-        return f"{name} (SQLSTATE {error.getSQLState()})"  # of a JDBC driver
+        return f"{name} (SQLSTATE {error.getSQLState()})"  # from a JDBC driver
     return name
 
 
 def _worker_class(error: BaseException) -> list[str]:
     """The class of the exception that a Python worker raised, from the traceback in Spark's error. Only a class that
-    this process knows: the text may contain anything else."""
+    this process knows, because the text may contain anything else."""
     names = re.findall(r"^([A-Za-z_][\w.]*)(?:$|: )", text_of(error) if _is_of_worker(error) else "", re.MULTILINE)
     return [name for name in names if _is_exception(name)][-1:]
 
@@ -257,7 +256,7 @@ def _is_exception(name: str) -> bool:
 
 
 def text_of(error: BaseException) -> str:
-    """The error's text, to look for words that it may contain; empty if the JVM that has it has ended."""
+    """The error's text, to search for known words; empty if the text is in a JVM that has ended."""
     with suppress(Exception):
         return str(error)
     return ""
@@ -267,8 +266,8 @@ _OWN = re.compile(r"^pgoutput_etl(?:\.\w+)*\.(\w+: .*)", re.MULTILINE)
 
 
 def own_lines(error: BaseException) -> list[str]:
-    """This package's errors in an error: each one's class and the first line of its text. A Python worker's error
-    arrives as a traceback in the text of Spark's."""
+    """This package's errors within an error: each one's class, and the first line of its text. A Python worker's error
+    arrives as a traceback in the text of Spark's error."""
     if isinstance(error, PgoutputEtlError):
         return [f"{type(error).__name__}: {error}".partition("\n")[0]]
     return [line.rstrip() for line in _OWN.findall(text_of(error))]
@@ -292,7 +291,7 @@ _STEP = "pgoutput_etl_step"
 
 @contextmanager
 def during(step: str) -> Iterator[None]:
-    """An unexpected error within the context is reported with this step, such as "writing public.orders"."""
+    """Within the context, an unexpected error is reported with this step, such as "writing public.orders"."""
     try:
         yield
     except Exception as error:
@@ -301,11 +300,11 @@ def during(step: str) -> Iterator[None]:
 
 
 def step_of(error: BaseException) -> str | None:
-    """The innermost step of `during`."""
+    """The innermost step set by `during`."""
     step: str | None = vars(error).get(_STEP)
     return step
 
 
 def without_offset(reason: str) -> str:
-    """An error's text without the offset at its beginning, for a line that has the offset already."""
+    """An error's text without the offset at its beginning, for a line that already has the offset."""
     return re.sub(r"^offset \d+: ", "", reason)

@@ -10,19 +10,19 @@ EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_QUARANTINE = 3  # finished, but something was set aside
-EXIT_TRY_LATER = 75  # sysexits' EX_TEMPFAIL: nothing is wrong, and a later run may be able to
+EXIT_TRY_LATER = 75  # sysexits' EX_TEMPFAIL: nothing is wrong, and a later run may succeed
 EXIT_STOPPED = 130  # by SIGINT (Ctrl-C), as shells have it
 EXIT_DIFFERENT = 3  # verify: tables differ from the other side, or are held
 
 
 def exit_code_of(error: Exception) -> int:
-    """The exit code of a run that `error` ended."""
+    """The exit code of a run that was ended by `error`."""
     if isinstance(error, TryLaterError):
         return EXIT_TRY_LATER
     return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
 
 
-# From what somebody must correct first to what needs nobody.
+# From codes that require a correction to those that require nothing.
 _WORST_FIRST = (EXIT_STOPPED, EXIT_USAGE, EXIT_FAILED, EXIT_QUARANTINE, EXIT_TRY_LATER, EXIT_DONE)
 
 
@@ -32,5 +32,5 @@ def worst_code(codes: Iterable[int]) -> int:
 
 
 def quarantine_code(*set_aside: object) -> int:
-    """The exit code of a finished run. set_aside: damages, refused files, and reasons why tables are held."""
+    """The exit code of a finished run. set_aside: damage, refused files, and reasons why tables are held."""
     return EXIT_QUARANTINE if any(set_aside) else EXIT_DONE

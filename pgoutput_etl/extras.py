@@ -1,10 +1,10 @@
-"""The extras of the installed package (pyproject.toml), and what a user without one is told."""
+"""The extras of the installed package (pyproject.toml), and the message for a user who lacks one."""
 
 from __future__ import annotations
 
 import sys
 
-# The extra of modules that jobs import without more ado. Other modules check for theirs.
+# The extra for modules that jobs import without a check. Other modules check for their extras themselves.
 EXTRA_OF = {"pyspark": "spark", "delta": "spark", "matplotlib": "reports", "psycopg": "postgres"}
 
 
@@ -14,6 +14,6 @@ def installing(extra: str) -> str:
 
 
 def missing_module(program: str, module: str) -> str:
-    """What a user is told whose Python lacks a module. It has no extra if the package itself requires it."""
+    """The message if a module is missing. Without an extra, the package itself requires the module."""
     how = installing(EXTRA_OF.get(module, "spark"))
     return f"{program}: {sys.executable} has no module {module}: {how}, or make demo in a clone"

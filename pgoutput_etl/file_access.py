@@ -1,4 +1,4 @@
-"""Who may read local files: everybody, or only this user and a configured group."""
+"""Determines who may read local files: everybody, or only this user and a configured group."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @contextmanager
 def _where_supported() -> Iterator[None]:
-    """Some file systems, such as FUSE mounts of object storage, have no permissions."""
+    """Ignores that some file systems, such as FUSE mounts of object storage, have no permissions."""
     try:
         yield
     except OSError as error:
@@ -41,20 +41,20 @@ class Access:
         self.give(folder)
 
     def give(self, path: Path) -> None:
-        """Leaves a file of another user, and one that is deleted meanwhile, as it is."""
+        """Sets a file's permissions, unless it belongs to another user or is deleted meanwhile."""
         with suppress(FileNotFoundError, PermissionError), _where_supported():
             stat = path.stat(follow_symlinks=False)
             mode = self.folder_mode if path.is_dir() else self.file_mode
             if self.group is not None and stat.st_gid != self.group:
                 try:
                     os.chown(path, -1, self.group)
-                except PermissionError:  # such as a sandbox without this call: the other group gets nothing
+                except PermissionError:  # such as in a sandbox without this call: the other group gets no access
                     mode &= 0o700
             if stat.st_mode & 0o777 != mode:
                 path.chmod(mode)
 
     def give_all(self, folder: Path) -> None:
-        """For everything below the folder, too: Spark and delta-rs let everybody read what they write."""
+        """Like `give`, for everything below the folder: what Spark and delta-rs write is readable by everybody."""
         self.give(folder)
         for parent, folders, files in os.walk(folder):
             for name in (*folders, *files):
@@ -62,7 +62,7 @@ class Access:
                     self.give(Path(parent, name))
 
 
-# For files with rows' values.
+# For files with values of rows.
 PRIVATE = Access(0o600, 0o700)
 
 # For files without values, which other programs read.

@@ -1,7 +1,7 @@
-"""Quotes names from an archive for Spark expressions, paths, catalogs and terminals. Nothing else quotes names.
+"""Quotes names from an archive for Spark expressions, paths, catalogs, and terminals. Nothing else quotes names.
 
-PostgreSQL allows every character but NUL in a name. A database in SQL_ASCII allows any other byte, too: here, a byte
-that is not UTF-8 is NUL and two digits, so that no other name has the same text.
+PostgreSQL allows every character except NUL in a name. A database in SQL_ASCII also allows any other byte: here, a byte
+that isn't UTF-8 is represented by NUL and two digits, so that no other name has the same text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from glob import escape
 from posixpath import normpath
 
-EXCLUDED = "!"  # begins a pattern of tables to leave out
+EXCLUDED = "!"  # begins a pattern for tables to leave out
 
 MAX_SEGMENT = 255  # bytes in the name of a file or folder
 
@@ -21,13 +21,13 @@ _IN_CATALOGS = re.compile(r"[A-Za-z0-9_]+")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-$")
 
 
-_NO_TEXT = re.compile("\0([0-9a-f]{2})")  # a byte of a name that is not UTF-8
+_NO_TEXT = re.compile("\0([0-9a-f]{2})")  # a byte of a name that isn't UTF-8
 
-_LONE = "[\udc80-\udcff]"  # as Python reads such a byte
+_LONE = "[\udc80-\udcff]"  # how Python represents such a byte
 
 
 def name_of(sent: bytes) -> str:
-    """A name as text, whatever its bytes are."""
+    """A name as text, regardless of its bytes."""
     return re.sub(_LONE, lambda byte: f"\0{ord(byte[0]) - 0xDC00:02x}", sent.decode("utf-8", "surrogateescape"))
 
 
@@ -42,14 +42,14 @@ def is_utf8_name(name: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Escapes control characters, including characters that reverse the direction of text, and bytes of names."""
+    """Escapes control characters, including those that reverse the direction of text, and bytes in names."""
     text = _NO_TEXT.sub(r"\\x\1", text)
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
 
 
 def pattern_of(name: str) -> str:
-    """A shell pattern for `--tables` that matches a table's name. A comma, which separates patterns, and an exclamation
-    mark at the beginning are any one character; so is each character of a byte that is not UTF-8."""
+    """A shell pattern for `--tables` that matches a table's name. Commas, which separate patterns, an exclamation mark
+    at the beginning, and characters for bytes that aren't UTF-8 become wildcards for one character."""
     pattern = _NO_TEXT.sub("???", escape(name).replace(",", "?"))
     return f"?{pattern[1:]}" if pattern.startswith(EXCLUDED) else pattern
 
@@ -60,15 +60,15 @@ def patterns_of(names: Iterable[str]) -> str:
 
 
 def is_chosen(name: str, patterns: Sequence[str]) -> bool:
-    """True if a table's name matches a shell pattern of `--tables`, and none of those behind an exclamation mark.
-    Patterns that only exclude choose all other tables."""
+    """True if a table's name matches a shell pattern of `--tables` and none of those with an exclamation mark. If all
+    patterns exclude tables, all other tables are chosen."""
     chosen = [pattern for pattern in patterns if not pattern.startswith(EXCLUDED)] or ["*"]
     excluded = [pattern.removeprefix(EXCLUDED) for pattern in patterns if pattern.startswith(EXCLUDED)]
     return _matches_any(name, chosen) and not _matches_any(name, excluded)
 
 
 def unmatched(patterns: Iterable[str], names: Collection[str]) -> Iterator[str]:
-    """The patterns of `--tables`, as for `is_chosen`, that match no table's name, without exclamation marks."""
+    """The patterns of `--tables`, without exclamation marks, that match no table's name."""
     for pattern in (pattern.removeprefix(EXCLUDED) for pattern in patterns):
         if not any(fnmatchcase(name, pattern) for name in names):
             yield pattern
@@ -79,11 +79,11 @@ def _matches_any(name: str, patterns: Iterable[str]) -> bool:
 
 
 def forms(name: str) -> frozenset[str]:
-    """Names of which Spark or Delta takes two for the same one have a form in common.
+    """Two names that Spark or Delta considers equal have a common form.
 
-    Spark compares names as Java's equalsIgnoreCase does, which maps each character to upper, then lower case, and by
-    their lower case, which may have more characters: `İd` is `id` to the one, and `i̇d`, with a combining dot, to the
-    other.
+    Spark compares names like Java's equalsIgnoreCase, which maps each character to upper and then lower case, or by
+    their lower case, which may have more characters: `İd` becomes `id` in the former, and `i̇d`, with a combining dot,
+    in the latter.
     """
     upper = (c if len(c.upper()) > 1 else c.upper() for c in name)
     return frozenset(("".join(c.lower()[0] for c in upper), name.lower()))
@@ -95,21 +95,21 @@ def quoted(name: str) -> str:
 
 
 def unquoted(name: str) -> str:
-    """A name that may be quoted for Spark."""
+    """A name without Spark's quotes, if it has any."""
     return name[1:-1].replace("``", "`") if len(name) > 1 and name[0] == name[-1] == "`" else name
 
 
 def text_literal(text: str) -> str:
-    """For Spark's SQL."""
+    """A literal for Spark's SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def path_segment(name: str) -> str:
     """A schema's or table's name as one folder of a path.
 
-    Percent-encodes (UTF-8) everything but ASCII letters, digits, `_`, `-`, `$`, and dots and spaces inside the name: a
-    JVM under the C locale can't create other file names. A leading `_` or dot is encoded, too: Spark ignores such
-    folders, the ledger's begins with `_`, and `..` would lead out of the target.
+    Percent-encodes (UTF-8) everything except ASCII letters, digits, `_`, `-`, `$`, and dots and spaces inside the name:
+    with the C locale, a JVM can't create other file names. A leading `_` or dot is also encoded: Spark ignores such
+    folders, the ledger's folder begins with `_`, and `..` would lead out of the target.
     """
     last = len(name) - 1
     return "".join(c if _is_plain(c, i, last) else _percent_encoded(c) for i, c in enumerate(name))
@@ -128,24 +128,24 @@ def _percent_encoded(c: str) -> str:
 
 
 def may_be_in_catalog(name: str) -> bool:
-    """True if every catalog accepts the name: those of Hive and Spark allow no other characters."""
+    """True if every catalog accepts the name: those of Hive and Spark don't allow other characters."""
     return _IN_CATALOGS.fullmatch(name) is not None
 
 
 def is_within(path: str, folder: str) -> bool:
-    """True if the path is the folder or below it, judging by the text alone."""
+    """True if the path is the folder or is below it, judging by the text alone."""
     inner, outer = (normpath(text.removeprefix("file://").removeprefix("file:")) for text in (path, folder))
     if outer == ".":
         return not inner.startswith(("/", "..")) and ":" not in inner
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
 
-_LONG = 4  # characters of a name that is no accidental part of another one
+_LONG = 4  # characters of a name that can hardly be part of another one by accident
 
 
 def is_named_after(other: tuple[str, str], name: tuple[str, str]) -> bool:
-    """True if a table's name is another one's with an addition before or after it (`t_new`, `new_t`), or is the same in
-    another schema. `t15` is not `t1` with an addition, but another number. other, name: schema and table."""
+    """True if a table's name is another one's with an addition before or after it (`t_new`, `new_t`), or is the same
+    name in another schema. `t15` is not `t1` with an addition, but another number. other, name: schema and table."""
     (schema, table), (base_schema, base) = other, name
     if table == base:
         return schema != base_schema

@@ -1,4 +1,4 @@
-"""Files beside the package: in a clone where they are kept, otherwise where the installed package has them."""
+"""Files that belong to the package: in a clone at their place there, otherwise where the installed package has them."""
 
 from __future__ import annotations
 

@@ -11,8 +11,9 @@
 Importing numba takes more than half a second. It is imported when AVAILABLE is first read or a kernel is first called,
 so importing a module of kernels costs nothing. A kernel may call other kernels by their global names in its module, and
 use the module's numbers and small arrays as constants. Machine code is cached in the folder that NUMBA_CACHE_DIR names,
-else beside the package, else in the user's cache folder. If none is writable (a zip without a home directory), each
-process compiles for itself. The file name has a hash of everything that the code depends on, so it is never stale.
+otherwise beside the package, otherwise in the user's cache folder. If none is writable (a zip without a home
+directory), each process compiles for itself. The file name has a hash of everything that the code depends on, so it is
+never stale.
 
 PGOUTPUT_ETL_PURE=1 in the environment disables kernels.
 """
@@ -40,7 +41,7 @@ PURE_VARIABLE = "PGOUTPUT_ETL_PURE"
 
 AVAILABLE: bool  # True if kernels can be called
 
-WHY_NOT: str | None  # the reason why kernels are not available, for the user
+WHY_NOT: str | None  # why kernels are not available, for the user
 
 P = ParamSpec("P")
 
@@ -82,8 +83,8 @@ def _numba() -> tuple[ModuleType | None, str | None]:
 class Kernel(Generic[P, R]):
     """A function that is compiled when it is first called, for the types of its arguments.
 
-    It runs without the interpreter's lock and without bounds checks, and its integers wrap around. It can't create an
-    array. Raises RuntimeError if kernels are not available.
+    It runs without the interpreter's lock and without bounds checks, and its integers wrap around. It can't create
+    arrays. Raises RuntimeError if kernels are not available.
     """
 
     __slots__ = ("__name__", "_dispatcher", "function", "is_inlined")
@@ -159,10 +160,10 @@ def inlined(function: Callable[P, R]) -> Kernel[P, R]:
 
 
 class _Instruction(Kernel[..., Any]):
-    """An operation on arrays of bytes that numba lacks. Accesses are not checked against the arrays' bounds.
+    """An operation on byte arrays that numba lacks. Accesses are not checked against the arrays' bounds.
 
-    `function` builds LLVM code. Its arguments: the builder; per array a function from an offset and a type (default: a
-    word of 64 bits) to a pointer; per uint64 its value. The result is a uint64.
+    `function` builds LLVM code. Its arguments: the builder; for each array, a function from an offset and a type (by
+    default a 64-bit word) to a pointer; for each uint64, its value. The result is a uint64.
     """
 
     __slots__ = ()
@@ -206,7 +207,7 @@ def load_length(builder: Any, data: Any, at: Any) -> Any:
 
 @_Instruction
 def no_text_in_block(builder: Any, data: Any, at: Any) -> Any:
-    """A mask of 64 bytes, the lowest bit for the first byte: 1 if it is NUL or above 127."""
+    """A mask for 64 bytes, lowest bit first: 1 if the byte is NUL or above 127."""
     from llvmlite import ir
 
     block = ir.VectorType(ir.IntType(8), 64)
@@ -217,7 +218,7 @@ def no_text_in_block(builder: Any, data: Any, at: Any) -> Any:
 
 @_Instruction
 def copy_block(builder: Any, data: Any, at: Any, out: Any, to: Any) -> Any:
-    """Copies 32 bytes; returns a mask, the lowest bit for the first byte: 1 if above 127."""
+    """Copies 32 bytes. Returns a mask, lowest bit first: 1 if the byte is above 127."""
     from llvmlite import ir
 
     block = ir.VectorType(ir.IntType(8), 32)
@@ -228,7 +229,7 @@ def copy_block(builder: Any, data: Any, at: Any, out: Any, to: Any) -> Any:
 
 
 class _CodeCache:
-    """Implements numba's cache of compiled code. On any error with a file, the code is compiled again."""
+    """Implements numba's cache of compiled code. After any error with a file, the code is compiled again."""
 
     def __init__(self, numba: ModuleType, name: str, fingerprint: bytes) -> None:
         self._numba = numba
@@ -256,13 +257,14 @@ class _CodeCache:
                     return
 
     def _file(self, signature: Any, target_context: Any) -> str:
-        """The cache file's name, from all that the code depends on: fingerprint, numba version, types and processor."""
+        """The cache file's name, from everything that the code depends on: fingerprint, numba version, types, and
+        processor."""
         machine = target_context.codegen().magic_tuple()
         key = repr((self._fingerprint, self._numba.__version__, str(signature), machine)).encode()
         return f"{self._name}-{hashlib.sha256(key).hexdigest()[:32]}.{sys.implementation.cache_tag}.nbc"
 
     def flush(self) -> None:
-        """Called by numba to force recompilation; nothing to do, as cached code is never stale."""
+        """Called by numba to force recompilation. Does nothing, because cached code is never stale."""
 
     @property
     def cache_path(self) -> str:
@@ -270,7 +272,7 @@ class _CodeCache:
 
 
 def _write_atomically(folder: Path, name: str, content: bytes) -> bool:
-    """Write the file; False if that fails. Atomic, because other processes may read or write the same file."""
+    """Writes the file; False if that fails. Atomic, because other processes may read or write the same file."""
     unfinished = folder / f"{name}.{secrets.token_hex(8)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -298,7 +300,8 @@ _0, _1 = np.uint64(0), np.uint64(1)
 
 @inlined
 def copy_bytes(data: Any, begin: Any, end: Any, out: Any, to: Any) -> Any:
-    """Copies data[begin:end] to out[to:], which has room for PADDING bytes more; returns 0 if all are ASCII.
+    """Copies data[begin:end] to out[to:], which must have room for PADDING more bytes. Returns 0 if all bytes are
+    ASCII.
 
     All positions are uint64. Up to PADDING bytes after the copy are overwritten, so copies must be made in order.
     """

@@ -1,7 +1,7 @@
 """Runs a job from a clone: `python jobs/NAME.py`, with the Python that `make` installed if this one lacks a dependency.
 
 Python puts a script's folder first in its path, where jobs/inspect.py would shadow the standard library's inspect.
-Until `prepare` has corrected that, nothing may import inspect, as dataclasses does.
+Until `prepare` has corrected that, nothing may import inspect, which dataclasses would do.
 """
 
 from __future__ import annotations

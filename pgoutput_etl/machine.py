@@ -1,4 +1,5 @@
-"""A run's own machine: its clocks, its threads, and which of its processes still run. Simulations have their own."""
+"""A run's own machine: its clocks, its threads, and which of its processes are still running. Simulations replace
+it."""
 
 from __future__ import annotations
 
@@ -21,9 +22,8 @@ _NAMESPACE = Path("/proc/self/ns/pid")
 @dataclass(frozen=True, slots=True)
 class Process:
     """Identifies a run's process despite reboots and reused process IDs. started: clock ticks since boot; 0 if unknown.
-
-    machine: the scope of process IDs, that is, the host, its boot and the container. Two containers may have the same
-    host name and each a process 7.
+    machine: the scope of process IDs, which is the host, its boot, and the container. Two containers may have the same
+    host name and both have a process 7.
     """
 
     machine: str
@@ -44,7 +44,7 @@ class Process:
         return f"process {self.pid} of {self.machine.split()[0]}"
 
     def is_gone(self, here: Process) -> bool:
-        """True only if the process ran on this machine and no longer runs."""
+        """True only if the process ran on this machine and is no longer running."""
         return self.machine == here.machine and self.started != 0 and not _runs(self.pid, self.started)
 
 
@@ -58,7 +58,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
 
 
 def _runs(pid: int, started: int) -> bool:
-    """A killed process that its parent has not waited for (a zombie) doesn't run."""
+    """False for a zombie, too: a killed process for which its parent has not waited."""
     if (stat := _stat(pid)) is not None:
         return stat[0] not in "ZXx" and stat[1] == started
     try:
@@ -96,7 +96,7 @@ class Machine(Protocol):
     def process(self) -> Process: ...
 
     def is_gone(self, process: Process) -> bool:
-        """True only if the process ran on this machine and no longer runs."""
+        """True only if the process ran on this machine and is no longer running."""
 
 
 class LocalMachine:

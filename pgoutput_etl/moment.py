@@ -1,4 +1,4 @@
-"""A moment: the commit as of which tables are read, by its LSN, a time, or a transaction's xid."""
+"""The commit as of which tables are read, given by its LSN, a time, or a transaction's xid."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _XID, _BEFORE = "xid:", "before:"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A commit by exactly one of: its LSN, a time with a zone, before which it is the last one, or its transaction's
-    xid. before: without this commit."""
+    """A commit, given by exactly one of: its LSN, a time with a time zone (for the last commit at or before it), or its
+    transaction's xid. before: exclude this commit."""
 
     lsn: int | None = None
     time: datetime | None = None
@@ -26,7 +26,7 @@ class Moment:
 
     @classmethod
     def parse(cls, text: str) -> Moment:
-        """Parses an LSN, a time in ISO 8601, `xid:8412`, and `before:` with an xid or an LSN. Raises ValueError."""
+        """Parses an LSN, a time in ISO 8601, `xid:8412`, or `before:` with an xid or LSN. Raises ValueError."""
         before, rest = text.startswith(_BEFORE), text.removeprefix(_BEFORE)
         if "/" in rest:
             return cls(lsn=parse_lsn(rest), before=before)
@@ -59,7 +59,7 @@ class Moment:
             raise ConfigError("time: expected a time with a zone, as 2026-11-20T03:57:00+01:00")
 
 
-At: TypeAlias = Moment | datetime | int | str  # int: an LSN; str: as `Moment.parse` takes it
+At: TypeAlias = Moment | datetime | int | str  # int: an LSN; str: as for `Moment.parse`
 
 
 def _parse_xid(text: str) -> int:

@@ -2,7 +2,7 @@
 
     first_lsn: Annotated[int | None, Option("the first commit", LSN, "--from-lsn")] = None
 
-A field without a default is required. Options of the same field exclude each other. A field may have had other names:
+A field without a default is required. Options of the same field are mutually exclusive. A field may have former names:
 
     out: Annotated[str, Option("a new folder", FOLDER), Former("--into", "into")]
 """
@@ -21,7 +21,7 @@ from pgoutput_etl.timestamps import parse_duration, parse_time
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """name: in the help. parse: makes the field's value of the text, or raises ValueError."""
+    """name: in the help. parse: converts the text to the field's value, or raises ValueError."""
 
     name: str
     parse: Callable[[str], object] = str
@@ -29,9 +29,9 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """help: its text. value: None for a switch, which sets the field to `means`. name: by default, that of the field; a
-    name without hyphens is that of an argument by its position. is_list: may be given several times. also: other fields
-    that the option sets, with their values."""
+    """help: its text. value: None for a switch, which sets the field to `means`. name: by default, the field's; a name
+    without hyphens is for a positional argument. is_list: may be given several times. also: other fields that the
+    option sets, with their values."""
 
     help: str
     value: Value | None = None
@@ -43,10 +43,10 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """A former name of a field and of its option: it works, and --help leaves it out.
+    """A former name of a field and its option: it works, but --help doesn't list it.
 
-    option: as typed; keyword: in Python, for classes with `takes_former_names`. value: as in Option; by default that of
-    the field's first option.
+    option: as typed; keyword: in Python, for classes with `takes_former_names`. value: as in Option; by default, that
+    of the field's first option.
     """
 
     option: str | None = None
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 def takes_former_names(part: type[T]) -> type[T]:
-    """The dataclass, whose constructor takes fields by their former names, too."""
+    """The dataclass, whose constructor also accepts fields by their former names."""
     construct: Callable[..., None] = part.__init__
 
     @wraps(construct)

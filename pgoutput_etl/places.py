@@ -1,8 +1,8 @@
-"""Where target tables are. Nothing else takes a place apart, or knows how its text is made.
+"""The places of target tables. Nothing else parses a place, or knows how its text is made.
 
-A Delta table's place is the path of its folder or, in a catalog, its name there, each part in backticks. A table that
-several sources share has one more place per tag, for the rows with these values: the table's own place, and the tag's
-columns and values in brackets. The ledger, the configuration and reports have a place's text.
+A Delta table's place is the path of its folder or, in a catalog, its name there, with each part in backticks. In a
+table that several sources share, each tag has a place, too, for the rows with its values: the table's place followed by
+the tag's columns and values in brackets. The ledger, the configuration, and reports contain a place's text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Place:
 
     @staticmethod
     def below(folder: str, names: Iterable[str]) -> Place:
-        """The folder below another one that is named after a schema and a table, or the like."""
+        """A subfolder named after a schema and a table, or the like."""
         return Place("/".join([folder.rstrip("/"), *map(path_segment, names)]))
 
     @staticmethod
@@ -60,7 +60,7 @@ class Place:
 
     @property
     def tag(self) -> dict[str, str]:
-        """Values by column of the rows that the place stands for; empty for a whole table."""
+        """The values, by column, of the rows for which the place stands; empty for a whole table."""
         return {}
 
     @property
@@ -69,12 +69,12 @@ class Place:
 
     @property
     def catalog_names(self) -> tuple[str, ...]:
-        """The catalog, the schema and the table of a name in a catalog."""
+        """The catalog, schema, and table in a catalog name."""
         return tuple(part.replace("``", "`") for part in re.findall(r"`((?:[^`]|``)*)`", self.name))
 
     @property
     def catalog_schema(self) -> str:
-        """The schema of a name in a catalog, with its catalog, for SQL."""
+        """The schema of a catalog name, including its catalog, for SQL."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -91,7 +91,7 @@ class Place:
         return is_within(self.name, folder)
 
     def is_named(self, folder: str, last: str) -> bool:
-        """True for a path that ends with a name, below a folder whose name is `folder`, wherever that is."""
+        """True for a path that ends with a name, anywhere below a folder named `folder`."""
         return f"/{folder}/" in self.name and self.name.endswith(f"/{last}")
 
     def absolute(self) -> Place:
@@ -100,7 +100,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class SharedPlace(Place):
-    """A tag's rows in a table that several sources share. pairs: of the tag, columns and values."""
+    """A tag's rows in a table that several sources share. pairs: columns and values of the tag."""
 
     pairs: tuple[tuple[str, str], ...]
 
@@ -117,13 +117,14 @@ NO_PLACE = Place("")
 
 
 def is_relative(path: str) -> bool:
-    """True for a path that begins at a working folder: no URL, and no name in a catalog."""
+    """True for a path relative to a working folder: not a URL, and not a name in a catalog."""
     return bool(path) and not _ROOTED.match(path)
 
 
 def absolute_place(place: str) -> str:
-    """A relative path as of this process's working folder; any other place as it is. Links stay as they are written.
+    """Makes a relative path absolute, based on this process's working folder; other places are unchanged. Doesn't
+    resolve links.
 
-    Hadoop's readers begin relative paths at the JVM's working folder, and Delta's ALTER TABLE at the warehouse.
+    Hadoop's readers start relative paths from the JVM's working folder, and Delta's ALTER TABLE from the warehouse.
     """
     return os.path.abspath(place) if is_relative(place) else place  # noqa: PTH100 # Path keeps `..`

@@ -1,4 +1,4 @@
-"""Opens files of local folders that other programs write to: plain files only, without following links or waiting."""
+"""Opens files in local folders to which other programs write: only plain files, without following links or blocking."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _NOT_FOLLOWED = (errno.ELOOP, errno.ENOTDIR, errno.ENXIO, errno.EMLINK)
 
 
 class PlainFileError(ArchiveError):
-    """A name that is not a plain file's."""
+    """A name that doesn't belong to a plain file."""
 
     code = ErrorCode.SPECIAL_FILE
 
 
 def not_plain(path: str, mode: int) -> str:
-    """The error for a path that is not a plain file. mode: as in os.lstat."""
+    """The error for a path that isn't a plain file. mode: from os.lstat."""
     kind = _KINDS.get(stat.S_IFMT(mode), _OTHER_KIND)
     return f"{path}: expected a plain file, found {kind}: put the file itself there, or remove this"
 
@@ -56,8 +56,8 @@ def outside_landing(path: str) -> str:
 
 @contextmanager
 def opened(path: str, root: str | None = None) -> Iterator[int]:
-    """A file descriptor. root: the folder of the user's choice above the file, below which no link is followed; None
-    for the file's own folder.
+    """A file descriptor. root: the folder above the file that the user chose, below which no link is followed; None for
+    the file's own folder.
 
     Raises PlainFileError, and OSError if the file can't be opened.
     """
@@ -65,7 +65,7 @@ def opened(path: str, root: str | None = None) -> Iterator[int]:
         descriptor = os.open(path, _FLAGS) if root is None else _open_below(root, path)
     except OSError as error:
         if error.errno not in _NOT_FOLLOWED:
-            error.filename = path  # below root, only the last part is known
+            error.filename = path  # below root, only the last component is known
             raise
         raise PlainFileError(_found_at(path)) from None
     try:
@@ -77,7 +77,7 @@ def opened(path: str, root: str | None = None) -> Iterator[int]:
 
 
 def read(path: str, root: str | None = None, most: int | None = None) -> bytes:
-    """The file's bytes. most: the largest size that is read. Raises as `opened`, and ArchiveError for a larger file."""
+    """The file's bytes. most: maximum size. Raises errors like `opened`, and ArchiveError for a larger file."""
     with opened(path, root) as descriptor:
         size = os.fstat(descriptor).st_size
         if most is not None and size > most:
@@ -116,7 +116,7 @@ def is_pattern(path: str) -> bool:
 
 
 def root_of(pattern: str) -> str:
-    """The folder above everything that a path or a glob matches: the part before the first wildcard, and of a file its
+    """The folder above everything that a path or glob matches: the part before the first wildcard; for a file, its
     folder."""
     parts = pattern.split("/")
     end = next((n for n, part in enumerate(parts) if is_pattern(part)), len(parts))
@@ -128,8 +128,8 @@ _STORAGE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")  # scheme and bucke
 
 
 def outside_root(paths: Iterable[str], landing: str) -> list[str]:
-    """The listed paths that are not below the folder above everything that `landing` matches. Compares what follows the
-    storage's name, as a listing may spell that in another way. A relative `landing` can't be judged."""
+    """The listed paths that are not below the folder above everything that `landing` matches. Compares the parts after
+    the storage's name, which a listing may spell differently. A relative `landing` can't be checked."""
     root = _within_storage(root_of(landing)) or "/"
     if not root.startswith("/"):
         return []

@@ -1,4 +1,4 @@
-"""Why data is not applied: a text for people, and a kind, which alone decides what resolves it."""
+"""Why data is not applied: a text for people, and a kind, which alone determines what resolves it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import Any
 
 
 class ReasonKind(Enum):
-    """The ledger stores the values. A reason without a kind has no command of its own."""
+    """The ledger stores these values. A reason without a kind has no specific command."""
 
     CONTRACT = "contract"  # columns changed, and on_schema_change holds the table
-    NEW_TYPE = "new type"  # the same, and a column has another type, whose values the server may have computed anyhow
+    NEW_TYPE = "new type"  # also, a column has another type, whose values the server may have computed in any way
     SKIPPED = "skipped"  # changes were committed while the configuration skipped the table
     NOT_UTF8 = "not UTF-8"
     UNDECLARED = "undeclared type"
     ON_SERVER = "on server"  # only the server has the missing values
-    COLUMN_NAME = "column name"  # rows in the archive keep the name of a column that the server has to rename
+    COLUMN_NAME = "column name"  # rows in the archive have a column name that must be changed on the server
     TORN = "torn"  # bytes that need no action, because the server sent them again
-    TRANSACTION = "transaction"  # with unreadable bytes
+    TRANSACTION = "transaction"  # it contains unreadable bytes
 
 
 CONTRACT_KINDS = (ReasonKind.CONTRACT, ReasonKind.NEW_TYPE)
 
 TORN = "; cut off in the middle by a receiver that died: the server sent it again"
 
-# Of texts in ledgers of formats up to 3, which have no kinds
+# Beginnings of texts in ledgers of formats up to 3, which have no kinds
 _CHANGED_COLUMNS = "its columns changed, which on_schema_change holds: "
 _TRANSACTION = "transaction"
 
 
 class Reason(str):  # noqa: SLOT000 # pickle restores the kind through __dict__
-    """The text, with its kind. Text that is made from a reason is no reason: `Reason(f"…{reason}", reason.kind)`."""
+    """The text with its kind. Text made from a reason isn't a Reason; use `Reason(f"…{reason}", reason.kind)`."""
 
     kind: ReasonKind | None
 
@@ -43,7 +43,7 @@ class Reason(str):  # noqa: SLOT000 # pickle restores the kind through __dict__
 
     @classmethod
     def from_json(cls, text: str) -> Reason:
-        """text: of `to_json`, or a text that an older version stored without a kind."""
+        """text: from `to_json`, or a text that an older version stored without a kind."""
         if not text.startswith('{"kind": '):
             return cls.stored(text, None)
         fields = json.loads(text)
@@ -51,7 +51,7 @@ class Reason(str):  # noqa: SLOT000 # pickle restores the kind through __dict__
 
     @classmethod
     def stored(cls, text: str, kind: str | None) -> Reason:
-        """A reason from the ledger. kind: None if an older version wrote it, too."""
+        """A reason from the ledger. kind: None, also if an older version wrote it."""
         return cls(text, _kind_of_text(text) if kind is None else ReasonKind(kind))
 
 
@@ -70,14 +70,14 @@ def columns_of(reason: str | None) -> dict[str, str | None]:
 
 
 def with_reason(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the ledger with a Reason in place of the two columns. An older ledger lacks `reason_kind`."""
+    """A row of the ledger with a Reason instead of the two columns. An older ledger lacks `reason_kind`."""
     fields = {name: value for name, value in row.items() if name != "reason_kind"}
     text = row["reason"]
     return {**fields, "reason": None if text is None else Reason.stored(text, row.get("reason_kind"))}
 
 
 def _kind_of_text(text: str) -> ReasonKind | None:
-    """Of a reason that an older version stored: kinds without which a run would do other things than that version."""
+    """The kind of a reason that an older version stored: only kinds without which a run would behave differently."""
     if text.startswith(_CHANGED_COLUMNS):
         return ReasonKind.NEW_TYPE if "column retyped: " in text else ReasonKind.CONTRACT
     if text.endswith(TORN):

@@ -11,9 +11,9 @@ from pgoutput_etl.file_access import PRIVATE, PUBLIC, Access
 
 
 def replace_file(path: Path, content: str | bytes, access: Access = PRIVATE) -> None:
-    """content: text is written as UTF-8. access: a file that exists keeps its permissions if the access is PUBLIC.
-    Raises OSError, and then leaves nothing behind. The temporary name begins with a dot, so that programs that read
-    whole folders ignore it."""
+    """content: text is written as UTF-8. access: an existing file keeps its permissions if the access is PUBLIC. Raises
+    OSError, and then leaves nothing behind. The temporary name begins with a dot, so that programs that read whole
+    folders ignore it."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.absolute().parent)
     try:
         with os.fdopen(handle, "wb") as file:

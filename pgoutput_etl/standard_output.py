@@ -1,4 +1,4 @@
-"""Standard output that is closed, whose reader has ended, or that is on a full disk."""
+"""Handles standard output that is closed, whose reader has ended, or that is on a full disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def replace_closed_streams() -> None:
 
 @dataclass(frozen=True, slots=True)
 class StandardOutput:
-    """A context for whatever prints a report. What is left of it is dropped if its reader has ended.
+    """A context for code that prints a report. If its reader has ended, the rest is discarded.
 
     Raises RunError if it can't be written for another reason.
     """
@@ -39,7 +39,7 @@ class StandardOutput:
                 error = late
         if not isinstance(error, OSError):
             return False
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the contents of the buffer
         if not isinstance(error, BrokenPipeError):
             reason = f"standard output can't be written ({error.strerror}), so this run's report is lost"
             raise RunError(reason) from None

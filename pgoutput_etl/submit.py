@@ -1,7 +1,7 @@
 """spark-submit.sh: chooses the driver's Python and runs a job with it, or submits the job to a cluster that runs it.
 
-In client mode the job's Python starts the JVM itself, as `pgoutput-etl JOB` does: standard output, signals, and exit
-codes are its own. Runs with any Python, and imports nothing but the standard library.
+In client mode, the job's Python starts the JVM itself, as `pgoutput-etl JOB` does: standard output, signals, and exit
+codes are its own. Runs with any Python, and only imports the standard library.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _FLAGS = ("-h", "--help", "-v", "--verbose", "--supervise")
 
 _EXIT_USAGE = 2  # as in exit_codes.py
 
-# Java's digits in names of files; see spark/jvm.py, which does this for a JVM of its own.
+# Java's digits in file names; spark/jvm.py does this for a JVM that it starts.
 _LANGUAGE = {"spark.driver.defaultJavaOptions": "-Duser.language=en -Duser.country=US"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Does not return if the job runs here."""
+    """Doesn't return if the job runs here."""
     if sys.version_info < (3, 10):  # noqa: UP036 # the machine's own Python may be older
         return _refuse(f"Python 3.10 or newer is required, and {sys.executable} is {sys.version.split()[0]}")
     from pgoutput_etl.spark.options import keep, settings_of, split, submitted
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
     keep([*flags, *options])
     python = _python(settings_of(options))
     if not os.environ.get("SPARK_HOME", "-"):
-        del os.environ["SPARK_HOME"]  # pyspark takes an empty one for a folder
+        del os.environ["SPARK_HOME"]  # pyspark would take an empty one for a folder
     home = os.environ.get("SPARK_HOME")
     if submitted(home).get("spark.submit.deployMode") == "cluster":
         return _submit(home or _home_of(python), [*flags, *options], job)
@@ -102,10 +102,10 @@ def _run(python: str, home: str | None, job: Sequence[str]) -> int:
     if not Path(job[0]).is_file():
         return _refuse(f"no such job: {job[0]}")
     folders = [str(ROOT)]
-    if home and Path(home, "python", "pyspark").is_dir():  # a Spark that has its own pyspark
+    if home and Path(home, "python", "pyspark").is_dir():  # it has its own pyspark
         folders += [str(Path(home, "python")), *map(str, Path(home, "python", "lib").glob("py4j-*.zip"))]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*folders, os.environ.get("PYTHONPATH")]))
-    os.environ["PGOUTPUT_ETL_RESTARTED"] = "1"  # this Python was chosen: see launcher.py
+    os.environ["PGOUTPUT_ETL_RESTARTED"] = "1"  # don't restart with another Python: see launcher.py
     try:
         os.execvp(python, [python, *job])
     except OSError as error:

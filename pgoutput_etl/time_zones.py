@@ -1,4 +1,4 @@
-"""Conversion between timestamp and timestamptz, as PostgreSQL's cast does in a session with a time zone."""
+"""Converts between timestamp and timestamptz, like PostgreSQL's cast in a session with a time zone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OFFSET = re.compile(r"([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?$")
 
 @dataclass(frozen=True, slots=True)
 class ZoneConversion:
-    """Declared for a column: its type was `before`, and the session that altered it was in this zone."""
+    """Declared for a column: its type was `before`, and the session that altered it had this time zone."""
 
     before: str
     zone: str
@@ -32,12 +32,12 @@ class ZoneConversion:
         try:
             zone = ZoneInfo(self.zone)
             return _instant(text, zone) if self.before == TIMESTAMP else _local_time(text, zone)
-        except (ValueError, OverflowError):  # BC, and years past 9999
+        except (ValueError, OverflowError):  # BC, and years after 9999
             return None
 
 
 def _instant(text: bytes, zone: ZoneInfo) -> bytes:
-    """A local time that comes twice is in standard time; one that the clock skips is read by the clock before."""
+    """A local time that occurs twice is in standard time; one that the clock skips has the offset before the gap."""
     local = datetime.fromisoformat(text.decode())
     offset = min(_offset(local.replace(tzinfo=zone, fold=fold)) for fold in (0, 1))
     return _printed(local.replace(tzinfo=timezone(offset)).astimezone(timezone.utc)) + b"+00"

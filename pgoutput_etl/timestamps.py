@@ -18,7 +18,7 @@ def microseconds_of(time: datetime) -> int:
 
 
 def parse_time(text: str) -> datetime:
-    """Parses ISO 8601, as UTC if it names no zone. Raises ValueError."""
+    """Parses ISO 8601; the time is UTC if it has no time zone. Raises ValueError."""
     try:
         time = datetime.fromisoformat(text.removesuffix("Z") + ("+00:00" if text.endswith("Z") else ""))
     except ValueError:
@@ -30,7 +30,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parses 60s, 90m, 36h or 2d. Raises ValueError."""
+    """Parses 60s, 90m, 36h, or 2d. Raises ValueError."""
     match = re.fullmatch(r"([0-9]{1,5})([smhd])", text)
     if match is None:
         raise ValueError(f"not a duration: {text!r} (expected seconds, minutes, hours or days, such as 60s, 36h or 2d)")

@@ -11,7 +11,7 @@ _HALF = 2**31
 
 
 def distance(before: int, after: int) -> int:
-    """The number of xids from `before` to `after`, negative if `after` was assigned first. Correct for xids assigned
+    """The number of xids from `before` to `after`; negative if `after` was assigned first. Correct for xids assigned
     within 2^31 of each other."""
     return (after - before + _HALF) % XIDS - _HALF
 
@@ -22,6 +22,6 @@ def is_newer(xid: int, other: int) -> bool:
 
 
 def widened(xids: tuple[int, int] | None, xid: int) -> tuple[int, int]:
-    """A range of xids, oldest and newest, extended by another xid."""
+    """A range of xids (oldest, newest), extended by another xid."""
     oldest, newest = xids or (xid, xid)
     return (xid if is_newer(oldest, xid) else oldest), (xid if is_newer(xid, newest) else newest)

@@ -1,1 +1,1 @@
-"""The settings of the YAML file, checked in full before a run starts."""
+"""The settings in the YAML file, checked completely before a run starts."""

@@ -1,4 +1,4 @@
-"""The tables that patterns of the command line choose."""
+"""The tables that patterns on the command line choose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pgoutput_etl.identifiers import is_chosen, unmatched
 
 
 def matching_names(patterns: Sequence[str], names: Collection[str], where: str) -> set[str]:
-    """The names that patterns choose. Raises ConfigError for a pattern without a match. where: the place that has the
+    """The names that the patterns choose. Raises ConfigError for a pattern without a match. where: the place of the
     names, for the error."""
     for pattern in unmatched(patterns, names):
         raise ConfigError(f"--tables: {where} has no table {pattern!r}")

@@ -1,6 +1,6 @@
-"""Rules that mask a column's values before any of them is stored: drop, hash or redact.
+"""Rules that mask a column's values before any are stored: drop, hash, or redact.
 
-A hash is HMAC-SHA-256 of PostgreSQL's text of the value, under a salt from the environment, as 64 hexadecimal digits.
+A hash is HMAC-SHA-256 of the value's text in PostgreSQL, with a salt from the environment, as 64 hexadecimal digits.
 NULL always stays NULL. docs/mask-columns.md has the same hash in SQL.
 """
 
@@ -19,7 +19,7 @@ LEAST_SALT = 16  # bytes
 
 _FINGERPRINT_DIGITS = 16
 
-_BLOCK = 64  # bytes in a block of SHA-256
+_BLOCK = 64  # block size of SHA-256 in bytes
 
 
 class ColumnAction(Enum):
@@ -30,7 +30,8 @@ class ColumnAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Salt:
-    """A secret that is never shown. Its fingerprint may be: it identifies the salt and reveals nothing else."""
+    """A secret that is never shown. Its fingerprint may be shown: it identifies the salt without revealing anything
+    else."""
 
     secret: bytes = field(repr=False)
 
@@ -39,7 +40,7 @@ class Salt:
         return self.hashed([b"pgoutput_etl: which salt is this"])[0].decode()[:_FINGERPRINT_DIGITS]
 
     def hashed(self, texts: Iterable[bytes]) -> list[bytes]:
-        """HMAC-SHA-256 (RFC 2104) in hexadecimal digits. Hashes the key only once, which takes half the time of
+        """HMAC-SHA-256 (RFC 2104) as hexadecimal digits. Hashes the key only once, which takes half the time of calling
         hmac.digest for every text."""
         key = self.secret if len(self.secret) <= _BLOCK else sha256(self.secret).digest()
         inner, outer = (sha256(bytes(b ^ pad for b in key.ljust(_BLOCK, b"\0"))) for pad in (0x36, 0x5C))
@@ -54,14 +55,14 @@ class Salt:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
-    """The action for one column. salt: of a hash. text: the replacement for every redacted value."""
+    """The action for one column. salt: for a hash. text: replaces every redacted value."""
 
     action: ColumnAction
     salt: Salt | None = None
     text: str = REDACTED
 
     def __str__(self) -> str:
-        """The form in which the ledger records a rule, to detect changes."""
+        """The form in which the ledger records a rule, in order to detect changes."""
         match self.action:
             case ColumnAction.DROP:
                 return "drop"
@@ -83,8 +84,8 @@ def masks_in_words(uses: Mapping[str, str]) -> str:
 
 
 def changed_masks(then: Mapping[str, str], clear: frozenset[str], now: Mapping[str, str]) -> list[str]:
-    """Describes how the rules for stored values have changed. then: the recorded rules by column. clear: the columns
-    that are stored unmasked. now: the configured rules."""
+    """Describes how the rules for stored values have changed. then: recorded rules by column. clear: columns that are
+    stored unmasked. now: configured rules."""
     names = [*then, *(name for name in now if name not in then and name in clear)]
     changed = (name for name in names if now.get(name) != then.get(name))
     return sorted(_change_text(name, then.get(name), now.get(name)) for name in changed)

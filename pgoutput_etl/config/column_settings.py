@@ -1,4 +1,4 @@
-"""Reads the settings of a table's columns: masks, and the origins of columns that the archive leaves open."""
+"""Reads the settings of a table's columns: masks, and declarations about origins that the archive doesn't reveal."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pgoutput_etl.config.key_checks import SETTINGS, Section, below, expected, m
 from pgoutput_etl.config.yaml_file import FromEnvironment
 from pgoutput_etl.time_zones import TIMESTAMP, TIMESTAMPTZ
 
-# Values in `columns` that declare a column's origin where the archive leaves it open (schema/column_matching.py)
+# Values in `columns` that declare a column's origin if the archive doesn't reveal it (schema/column_matching.py)
 ADDED, RENAMED_FROM = "added", "renamed_from"
 
-KEEP = "keep"  # neither masked nor declared, in place of a more general rule's setting
+KEEP = "keep"  # neither masked nor declared; overrides a more general rule's setting
 
 # The declaration of a conversion between timestamp and timestamptz, which depends on the altering session's time zone
 CONVERTED_FROM, TIME_ZONE = "converted_from", "time_zone"
 
-COMMENT = "comment"  # of the column in the Delta table; also beside another setting
+COMMENT = "comment"  # of the column in the Delta table; allowed next to another setting
 
 SALT = "salt"
 
@@ -42,7 +42,7 @@ _COLUMN_ACTIONS = (
 
 OneSetting: TypeAlias = str | Mapping[str, str]
 
-Setting: TypeAlias = OneSetting | list[OneSetting]  # a list has the declarations of several changes, in their order
+Setting: TypeAlias = OneSetting | list[OneSetting]  # a list has the declarations for several changes, in order
 
 _Argument: TypeAlias = Annotated[str, text("the argument of this action")]
 
@@ -61,7 +61,7 @@ class ColumnDeclaration(Section):
 
     @property
     def given(self) -> dict[str, str]:
-        """All but the salt."""
+        """The arguments without the salt."""
         values = {own.name: getattr(self, own.name) for own in fields(self) if own.name != SALT}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -106,7 +106,7 @@ def column_setting(value: object, environ: Mapping[str, str]) -> tuple[Setting, 
 
 
 def settings_of(setting: Setting) -> Sequence[OneSetting]:
-    """A column's settings, of which a list has several."""
+    """A column's settings; a list has several."""
     return setting if isinstance(setting, list) else [setting]
 
 
@@ -127,7 +127,7 @@ def _one_setting(value: object, environ: Mapping[str, str]) -> tuple[OneSetting,
 
 
 def _salt(written: str | None, environ: Mapping[str, str]) -> Salt:
-    """Reads the salt from the environment, because more people read the file than should know a secret."""
+    """Reads the salt from the environment, because more people can read the file than should know a secret."""
     if written is None:
         if SALT_VARIABLE not in environ:
             raise mistake(f"expected a salt in the environment variable {SALT_VARIABLE}, which is not set", "hash")

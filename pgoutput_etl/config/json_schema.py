@@ -19,15 +19,15 @@ _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 _SEVERAL = "several sources, each with the keys of `source`; they share the other sections"
 
-# The keys of a rule for all tables
+# The keys of a rule that applies to all tables
 _DEFAULTS = "Defaults"
 
-# Keys that have a default made of others
+# Keys whose default is made of others
 _FOLLOW_FROM_OTHERS = {"state", "root"}
 
 
 def json_schema() -> dict[str, Any]:
-    """The schema of what `load_config` accepts, apart from what depends on several keys."""
+    """The schema of what `load_config` accepts, except for conditions that involve several keys."""
     schema = TypeAdapter(Config).json_schema()
     definitions = {name: _of_class(found) for name, found in schema.pop("$defs").items()}
     whole = _of_class(schema)
@@ -47,7 +47,7 @@ def _without(found: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def _of_class(found: dict[str, Any]) -> dict[str, Any]:
-    """Without what is meant for readers of the code."""
+    """The class's schema, without text meant for readers of the code."""
     kept = {key: value for key, value in found.items() if key not in ("title", "description", "properties", "required")}
     if "properties" not in found:
         return kept
@@ -62,7 +62,7 @@ def _of_key(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _used(part: Any, definitions: dict[str, Any]) -> list[str]:
-    """The names of the definitions that a part refers to, also by others."""
+    """The names of the definitions to which a part refers, directly or indirectly."""
     names: dict[str, None] = {}
     parts = [part]
     while parts:

@@ -1,6 +1,6 @@
-"""Checks the values of a YAML file with pydantic, by classes whose fields are the keys.
+"""Checks the values of a YAML file with pydantic, using classes whose fields are the keys.
 
-A mistake is a ConfigError that names the file, the key's path and the expected value. It never repeats a value, which
+A mistake is a ConfigError that names the file, the key's path, and the expected value. It never quotes a value, which
 may be a secret from the environment.
 """
 
@@ -36,7 +36,7 @@ Path: TypeAlias = tuple[str | int, ...]
 
 _MOST_MISTAKES = 100
 
-SETTINGS = ConfigDict(hide_input_in_errors=True)  # built at once, by the names of its module
+SETTINGS = ConfigDict(hide_input_in_errors=True)  # resolves names in its own module immediately
 
 
 def mistake(why: str, *path: str | int) -> PydanticCustomError:
@@ -51,7 +51,7 @@ def expected(value: object, what: str, *path: str | int) -> PydanticCustomError:
 
 @contextmanager
 def below(*path: str | int) -> Iterator[None]:
-    """Puts the path before that of a mistake within the body."""
+    """Prepends the path to that of a mistake within the body."""
     try:
         yield
     except PydanticCustomError as error:
@@ -60,7 +60,7 @@ def below(*path: str | int) -> Iterator[None]:
 
 
 def text(meaning: str) -> BeforeValidator:
-    """Of a text that is not empty."""
+    """A validator for non-empty text."""
 
     def check(value: object) -> object:
         if isinstance(value, str) and value:
@@ -72,7 +72,7 @@ def text(meaning: str) -> BeforeValidator:
 
 
 def matching(pattern: str, why: str) -> AfterValidator:
-    """Of a text that matches as a whole."""
+    """A validator for text that matches as a whole."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -83,7 +83,7 @@ def matching(pattern: str, why: str) -> AfterValidator:
 
 
 def items(meaning: str) -> BeforeValidator:
-    """Of a list."""
+    """A validator for lists."""
 
     def check(value: object) -> object:
         if isinstance(value, list | tuple):
@@ -103,12 +103,12 @@ DIFFERENT = AfterValidator(_different)
 
 
 def about(meaning: str, example: object) -> Any:
-    """What the documentation and the schema say of a key. meaning: in Markdown."""
+    """The description of a key in the documentation and the schema. meaning: in Markdown."""
     return Field(description=meaning, examples=[example])
 
 
 def as_mapping(value: object) -> dict[str, Any]:
-    """A mapping with any keys. A null value counts as absent."""
+    """A mapping with any keys. A null value counts as missing."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -130,7 +130,7 @@ def _positive(value: object) -> int:
 
 
 def setting(value: object) -> str:
-    """A text, number, or Boolean as Spark and Delta write it."""
+    """A text, number, or Boolean, as Spark and Delta write it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int):
@@ -151,9 +151,9 @@ Settings: TypeAlias = Annotated[Mapping[str, _Setting], BeforeValidator(as_mappi
 
 @section(frozen=True, config=SETTINGS)
 class Section:
-    """A mapping of the file, whose keys are the fields of a subclass. A null value counts as absent.
+    """A mapping in the file, whose keys are the fields of a subclass. A null value counts as missing.
 
-    computed: fields that are no keys. form: of the mapping, for errors.
+    computed: fields that are not keys. form: describes the mapping, for errors.
     """
 
     computed: ClassVar[frozenset[str]] = frozenset()
@@ -161,13 +161,13 @@ class Section:
 
     @classmethod
     def computed_from(cls, given: dict[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
-        """The mapping with its computed fields."""
+        """The mapping, with its computed fields added."""
         del context  # for subclasses
         return given
 
     @classmethod
     def key_fields(cls) -> dict[str, FieldInfo]:
-        """What pydantic knows of each key."""
+        """pydantic's information about each key."""
         found: dict[str, FieldInfo] = cls.__pydantic_fields__  # type: ignore[attr-defined] # pydantic adds it
         return {name: field for name, field in found.items() if name not in cls.computed}
 
@@ -195,7 +195,7 @@ def known_keys(given: Mapping[Any, Any], known: Collection[str]) -> dict[str, An
 
 
 def _likeness(a: str, b: str) -> float:
-    """0 to 1; letters out of order count half, so that tragte is nearer to target than to state."""
+    """0 to 1; letters out of order count half, so tragte is closer to target than to state."""
     return (SequenceMatcher(None, a, b).ratio() + SequenceMatcher(None, sorted(a), sorted(b)).ratio()) / 2
 
 
@@ -209,7 +209,7 @@ def checked(kind: Any, document: Document, context: Mapping[str, Any] | None = N
 
 
 def mistakes(kind: Any, document: Document, context: Mapping[str, Any] | None = None) -> list[Mistake]:
-    """All that can be found at once: after a mistake, the rest is checked without its key. Ends after about
+    """All mistakes that can be found at once: after each one, the rest is checked without its key. Stops after about
     _MOST_MISTAKES."""
     found, values = list(document.mistakes), document.values
     while len(found) < _MOST_MISTAKES:
@@ -231,12 +231,12 @@ def mistakes(kind: Any, document: Document, context: Mapping[str, Any] | None = 
 
 
 def in_order(found: Iterable[Mistake], document: Document) -> list[Mistake]:
-    """By their lines in the file."""
+    """Sorted by line in the file."""
     return sorted(found, key=lambda mistake: document.line(mistake.path) or 0)
 
 
 def _without(values: Any, path: Path) -> Any:
-    """The values without a key, and without mappings that have no other; with None in place of an item of a list."""
+    """The values without one key, and without mappings that had no other; an item of a list becomes None."""
     if not path:
         return None
     key, *rest = path
@@ -260,7 +260,7 @@ def part(kind: type[_T], value: object, context: Mapping[str, Any] | None = None
 
 
 def made(kind: Callable[..., _T], **values: Any) -> _T:
-    """An object of values that have been checked one by one. Raises a `mistake` if they don't fit together."""
+    """An object made of values that have been checked individually. Raises a `mistake` if they can't be combined."""
     try:
         return kind(**values)
     except ValidationError as error:
@@ -269,7 +269,7 @@ def made(kind: Callable[..., _T], **values: Any) -> _T:
 
 
 def _first(error: ValidationError) -> tuple[Path, str]:
-    """The path and the text of the first mistake."""
+    """The path and text of the first mistake."""
     return _described(error.errors(include_url=False, include_input=False)[0])
 
 

@@ -10,7 +10,7 @@ from pgoutput_etl.schema.layout import CHANGE_FEED, NOT_FOR_ALL, Layout, Readers
 
 MOST_CLUSTERING_COLUMNS = 4  # Delta's limit
 
-# Properties that the job needs as they are. Spark reserves names without a dot.
+# Properties that must keep their values. Spark reserves names without a dot.
 _REFUSED = {
     "delta.columnMapping.mode": "target.readers decides",
     "delta.columnMapping.maxColumnId": "Delta sets it",
@@ -31,7 +31,7 @@ _FEATURES_NOT_FOR_ALL = frozenset(f"delta.feature.{name}".lower() for name in NO
 
 
 def check_layout(layout: Layout, properties: Mapping[str, str]) -> None:
-    """Raises a `mistake` of the rule that has these keys. properties: as configured."""
+    """Raises a `mistake` in the rule that has these keys. properties: as configured."""
     if layout.partition_by and layout.cluster_by:
         raise mistake("expected either cluster_by or partition_by: Delta can't do both", "cluster_by")
     if len(layout.cluster_by) > MOST_CLUSTERING_COLUMNS:
@@ -45,7 +45,7 @@ def check_layout(layout: Layout, properties: Mapping[str, str]) -> None:
 
 
 def check_readers(layout: Layout, readers: Readers) -> None:
-    """Like `check_layout`. readers: of the target."""
+    """Like `check_layout`. readers: the target's."""
     for name, value in layout.properties.items() if readers is Readers.ALL else ():
         if _is_not_for_all(name.lower(), value.lower()):
             why = "not all readers know it: remove it, or set target.readers to spark"
@@ -56,7 +56,7 @@ _TAG_VALUE = re.compile(r"(?:[^{}]|\{(?:source|schema|table)\})+")
 
 
 def check_tag(into: str | None, tag: Mapping[str, str], layout: Layout) -> None:
-    """Like `check_layout`. tag: of a rule with `into`."""
+    """Like `check_layout`. tag: in a rule with `into`."""
     if into is None and not tag:
         return
     if into is None or not tag:

@@ -1,4 +1,4 @@
-"""Storage that is read without Spark: the settings of Spark's s3a, as options for delta-rs and Arrow."""
+"""Storage that is accessed without Spark: translates Spark's s3a settings to options for delta-rs and Arrow."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _S3 = ("s3", "s3a", "s3n")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
-# An unreachable store is reported within seconds.
+# So that an unreachable store is reported within seconds.
 _RETRIES = {"max_retries": "2", "retry_timeout": "15s", "timeout": "20s", "connect_timeout": "5s"}
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 
-_LEAST_SECRET = 4  # characters of a text that is worth hiding
+_LEAST_SECRET = 4  # minimum characters of a text to hide
 
 
 @dataclass(frozen=True, slots=True)
 class StorageFolder:
-    """A folder, file or glob as both libraries need it. path: on this machine, or bucket and key. s3: None for a local
-    path."""
+    """A folder, file, or glob, as both libraries need it. path: on this machine, or bucket and key. s3: None for a
+    local path."""
 
     path: str
     s3: S3Settings | None = None
@@ -45,7 +45,7 @@ class StorageFolder:
 
 @dataclass(frozen=True, slots=True)
 class S3Settings:
-    """None where the configuration leaves a setting to the environment: its variables, or a machine's role."""
+    """None for settings that the configuration leaves to the environment: its variables, or a machine's role."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -56,7 +56,7 @@ class S3Settings:
 
     @classmethod
     def of(cls, spark: Mapping[str, str], bucket: str) -> S3Settings:
-        """spark: Spark's settings; those of a bucket take precedence, as in s3a."""
+        """spark: Spark's settings; those for a bucket take precedence, as in s3a."""
 
         def setting(name: str) -> str | None:
             keys = (f"spark.hadoop.fs.s3a.bucket.{bucket}.{name}", f"spark.hadoop.fs.s3a.{name}")
@@ -133,7 +133,7 @@ def place_of(url: str, spark: Mapping[str, str], key: str) -> StorageFolder:
 
 
 def without_secrets(text: str, place: StorageFolder) -> str:
-    """An error of a library, in one line and without colors."""
+    """A library's error in one line, without colors and secrets."""
     settings = place.s3 or S3Settings()
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
     secrets = [settings.access_key, settings.secret_key, settings.session_token, *map(os.environ.get, names)]

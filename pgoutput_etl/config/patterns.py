@@ -1,4 +1,4 @@
-"""Shell patterns for tables: which names they match, which is more specific, and whether two of them overlap."""
+"""Shell patterns for tables: which names they match, which one is more specific, and whether two of them overlap."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Like fnmatchcase, which compiles the patterns of many rules again for every name."""
+    """Like fnmatchcase, which would compile the patterns of many rules again for every name."""
     return _compiled(pattern).match(name) is not None
 
 
@@ -21,7 +21,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 class _Piece(NamedTuple):
-    """A part of a pattern: `*`, `?`, a set in brackets, or, if it is literal, a single character."""
+    """A part of a pattern: `*`, `?`, a set in brackets, or, if literal, a single character."""
 
     text: str
     is_literal: bool = False
@@ -48,7 +48,7 @@ def _pieces(pattern: str) -> tuple[_Piece, ...]:
 
 @cache
 def only_name(pattern: str) -> str | None:
-    """The name that the pattern matches, if it is a single one."""
+    """The name that the pattern matches, if it matches only one."""
     pieces = _pieces(pattern)
     return "".join(piece.text for piece in pieces) if all(piece.is_literal for piece in pieces) else None
 
@@ -64,7 +64,7 @@ def _prefix(pattern: str) -> str:
 
 
 class Specificity(NamedTuple):
-    """Greater for a more specific pattern. prefix: the number of literal characters before the first wildcard."""
+    """Greater for a more specific pattern. prefix: number of literal characters before the first wildcard."""
 
     is_name: bool
     literal_characters: int
@@ -78,12 +78,12 @@ def specificity(pattern: str) -> Specificity:
 
 
 def covers(pattern: str, other: str) -> bool:
-    """True if a pattern with no other wildcard than `*` obviously matches every name that another pattern matches."""
+    """True if a pattern without wildcards other than `*` obviously matches every name that another pattern matches."""
     return "[" not in other and matches(pattern, other)
 
 
 def overlap(one: str, other: str) -> bool:
-    """True if some name matches both patterns. Two sets in brackets count as if they had a common character."""
+    """True if some name matches both patterns. Two sets in brackets are assumed to have a common character."""
     begins = sorted((_prefix(one), _prefix(other)), key=len)
     if not begins[1].startswith(begins[0]):
         return False

@@ -1,7 +1,7 @@
-"""The rules that apply to a table, and how they become one: the first that matches, or all of them merged.
+"""The rules that apply to a table, and how they are combined: the first match only, or all matches merged.
 
-Merged rules go from general to specific, over the `defaults`: a mapping is merged by key, and any other value is
-replaced. Every conflict is found when the file is read, whatever tables there will be.
+Merged rules go from general to specific, on top of `defaults`: a mapping is merged by key, and any other value is
+replaced. Every conflict is found when the file is read, regardless of the tables that will appear.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pgoutput_etl.config.yaml_file import written_path
 
 DEFAULTS = "defaults"
 
-# Keys of which a rule has one part or the other: a more specific rule's part replaces a general one's other part.
+# Keys of which a rule has either one group or the other: a specific rule's group replaces a general rule's other group.
 _EITHER_OR = (({"cluster_by"}, {"partition_by"}), ({"rename"}, {"into", "tag"}))
 
 _MAPPINGS = ("columns", "tag", "properties")
 
 
 class Rules(Enum):
-    """The rules that apply to a table."""
+    """Which rules apply to a table."""
 
     FIRST = "first"
     MERGE = "merge"
@@ -38,14 +38,14 @@ class Rules(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PlacedRule:
-    """path: the rule's, in the file."""
+    """path: of the rule, in the file."""
 
     path: tuple[str | int, ...]
     rule: TableRule
 
     @property
     def place(self) -> str:
-        """As errors name it: defaults, or tables[3]."""
+        """The rule's name in errors: defaults, or tables[3]."""
         return written_path(self.path)
 
 
@@ -60,7 +60,7 @@ class RuleBook:
 
     @cached_property
     def placed(self) -> Sequence[PlacedRule]:
-        """In the order of the file."""
+        """The rules, in file order."""
         tables = [PlacedRule(("tables", i), rule) for i, rule in enumerate(self.tables)]
         return [*self._defaults, *tables]
 
@@ -70,14 +70,14 @@ class RuleBook:
 
     @cached_property
     def _by_name(self) -> Mapping[str | None, Sequence[PlacedRule]]:
-        """The rules in `tables` by their only name; those with a pattern under None."""
+        """The rules in `tables`, by the only name that they match; those with a pattern under None."""
         found: dict[str | None, list[PlacedRule]] = {}
         for placed in self.placed[len(self._defaults) :]:
             found.setdefault(only_name(placed.rule.match), []).append(placed)
         return found
 
     def matching(self, table: str) -> list[PlacedRule]:
-        """The rules of a table, from general to specific. table: schema.table."""
+        """The rules that apply to a table, from general to specific. table: schema.table."""
         patterns = [placed for placed in self._by_name.get(None, ()) if matches(placed.rule.match, table)]
         found = [*patterns, *self._by_name.get(table, ())]
         if self.order is Rules.MERGE:
@@ -85,7 +85,7 @@ class RuleBook:
         return [*self._defaults, *sorted(found, key=lambda placed: placed.path)[:1]]
 
     def giver(self, table: str, key: str) -> PlacedRule | None:
-        """The rule that gives a table this key, or has it in a mapping that it adds to."""
+        """The rule that sets this key for a table, or that extends it if it is a mapping."""
         found = [placed for placed in self.matching(table) if key in placed.rule.own_keys]
         return found[-1] if found else None
 
@@ -93,13 +93,13 @@ class RuleBook:
         return self.include is None or any(matches(pattern, table) for pattern in self.include)
 
     def rule(self, table: str) -> TableRule:
-        """The rule of a table; without one, the table is mirrored in full."""
+        """The rule for a table; without one, the table is mirrored completely."""
         rules = [placed.rule for placed in self.matching(table)]
         rule = reduce(merged, rules) if rules else TableRule("*")
         return rule if self.includes(table) else replace(rule, skip=True)
 
     def check(self, ignores_case: bool) -> None:
-        """Raises a `mistake`. ignores_case: as catalogs do in names."""
+        """Raises a `mistake`. ignores_case: for names, as catalogs do."""
         with below("tables"):
             if self.order is Rules.FIRST:
                 _refuse_useless(self.tables)
@@ -129,7 +129,7 @@ def _rank(placed: PlacedRule) -> Specificity:
 
 
 def merged(general: TableRule, specific: TableRule) -> TableRule:
-    """One rule of two. Raises a `mistake` if their values don't fit together."""
+    """Merges two rules. Raises a `mistake` if their values can't be combined."""
     _refuse_unmasked(general, specific)
     left = general.own_keys - _replaced(specific.own_keys)
     names = left | specific.own_keys
@@ -146,20 +146,20 @@ def merged(general: TableRule, specific: TableRule) -> TableRule:
 
 
 def _refuse_unmasked(general: TableRule, specific: TableRule) -> None:
-    """Raises a `mistake` if a setting would take back a mask without saying so."""
+    """Raises a `mistake` if a setting would silently remove a mask."""
     for name, setting in specific.columns.items():
         if name in general.column_rules and name not in specific.column_rules and setting != KEEP:
             raise mistake(f"expected a mask, or {KEEP}: another rule masks the column", "columns", name)
 
 
 def _parts(rule: TableRule) -> dict[str, Any]:
-    """The parts of on_schema_change that the rule gives."""
+    """The parts of on_schema_change that the rule sets."""
     names = [name.partition(".")[2] for name in rule.own_keys if name.startswith(f"{CONTRACT}.")]
     return {name: getattr(rule.on_schema_change, name) for name in names}
 
 
 def _replaced(keys: frozenset[str]) -> set[str]:
-    """The keys of a general rule that other keys of a more specific rule replace."""
+    """The keys of a general rule that a more specific rule's other keys replace."""
     return {
         name
         for one, other in _EITHER_OR
@@ -187,9 +187,9 @@ def _refuse_tie(one: PlacedRule, other: PlacedRule) -> None:
 
 
 def _refuse_useless(rules: Sequence[TableRule]) -> None:
-    """Raises a `mistake` if the first match makes another rule useless."""
+    """Raises a `mistake` if an earlier match makes a rule useless."""
     patterns: dict[str, int] = {}
-    wide: dict[str, int] = {}  # those that match more names than the pattern itself
+    wide: dict[str, int] = {}  # those that match more names than just the pattern itself
     for i, rule in enumerate(rules):
         covering = (n for pattern, n in wide.items() if covers(pattern, rule.match))
         earlier = min((n for n in (patterns.get(rule.match), next(covering, None)) if n is not None), default=None)
@@ -201,7 +201,7 @@ def _refuse_useless(rules: Sequence[TableRule]) -> None:
 
 
 def _refuse_equal_targets(rules: Sequence[TableRule], ignores_case: bool) -> None:
-    """Raises a `mistake` if two rules use one target in different ways."""
+    """Raises a `mistake` if two rules use the same target in different ways."""
     targets: dict[str, int] = {}
     for i, rule in enumerate(rules):
         name = None if rule.fixed_target is None else rule.rename

@@ -1,4 +1,4 @@
-"""The rules of the configuration for tables."""
+"""The configuration's rules for tables."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from pgoutput_etl.time_zones import ZoneConversion
 
 
 class Mode(Enum):
-    """The content of a table's Delta table."""
+    """What a table's Delta table contains."""
 
     MIRROR = "mirror"
     SOFT_DELETE = "soft_delete"
@@ -59,7 +59,7 @@ DEFAULT_MODE = Mode.MIRROR
 
 
 class OnMissingRow(Enum):
-    """The handling of an UPDATE or DELETE of a row that its table does not have."""
+    """What to do about an UPDATE or DELETE of a row that its table doesn't have."""
 
     REPORT = "report"
     HOLD = "hold"
@@ -67,7 +67,7 @@ class OnMissingRow(Enum):
 
 
 class OnDrop(Enum):
-    """The handling of a table that was dropped on the server. All but ARCHIVE keep it; KEEP without naming it."""
+    """What to do with a table that was dropped on the server. All except ARCHIVE keep it; KEEP doesn't report it."""
 
     REPORT = "report"
     KEEP = "keep"
@@ -75,7 +75,7 @@ class OnDrop(Enum):
 
 
 class OnInvalidText(Enum):
-    """The handling of text that is not UTF-8: its table is held, or the value's bytes are kept as unrepresentable."""
+    """What to do about text that isn't UTF-8: hold its table, or keep the value's bytes as unrepresentable."""
 
     HOLD = "hold"
     KEEP = "keep"
@@ -100,7 +100,7 @@ PLACEHOLDER = re.compile(r"\{(?:source|schema|table)\}")
 
 
 def filled(text: str, names: Mapping[str, str]) -> str:
-    """The text with the names that placeholders stand for."""
+    """The text, with placeholders replaced by names."""
     return PLACEHOLDER.sub(lambda found: names[found[0][1:-1]], text)
 
 
@@ -129,10 +129,10 @@ class TableRule(Section):
 
     columns: as configured, without salts. rename: the target's schema.table. into: the schema.table that several
     sources or tables share. tag: values by column that mark this table's rows there, with placeholders. cluster_by,
-    partition_by, properties, comment, cdf (the change data feed): see `layout`. column_rules: of the masked columns.
+    partition_by, properties, comment, cdf (the change data feed): see `layout`. column_rules: for the masked columns.
     on_schema_change: the contract with the table's readers. on_missing_row: for changes that contradict its rows.
     on_invalid_text: for values that are not UTF-8. on_drop: for a table that is dropped on the server. given: the keys
-    that the file has, and the parts of on_schema_change; None for a rule made by code.
+    in the file, and the parts of on_schema_change; None for a rule made by code.
     """
 
     computed: ClassVar[frozenset[str]] = frozenset({"column_rules", "given"})
@@ -236,7 +236,7 @@ class TableRule(Section):
 
     @classmethod
     def computed_from(cls, given: dict[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
-        """Takes each column's mask out of its setting."""
+        """Moves each column's mask out of its setting."""
         settings: dict[str, Setting] = {}
         masks: dict[str, ColumnRule] = {}
         with below("columns"):
@@ -263,7 +263,7 @@ class TableRule(Section):
         return self
 
     def _check_rename(self) -> None:
-        """A pattern's tables need different names."""
+        """Raises a `mistake` if a pattern's tables would all get the same name."""
         if self.rename is None or is_name(self.match):
             return
         schema = self.match.partition(".")[0] if "." in self.match else "*"
@@ -298,7 +298,7 @@ class TableRule(Section):
 
     @property
     def own_keys(self) -> frozenset[str]:
-        """The keys that the rule gives, and the parts of on_schema_change."""
+        """The keys that the rule sets, and the parts of on_schema_change."""
         if self.given is not None:
             return self.given
         blank = TableRule(self.match)
@@ -308,7 +308,7 @@ class TableRule(Section):
 
     @property
     def fixed_target(self) -> tuple[str, str] | None:
-        """The configured schema and table of the target, if they are the same for all tables of the rule."""
+        """The configured schema and table of the target, if all tables of the rule share them."""
         has_names = self.rename is not None and PLACEHOLDER.search(self.rename) is not None
         return None if has_names else self.target_name({})
 

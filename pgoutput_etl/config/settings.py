@@ -1,6 +1,6 @@
-"""The configuration: the settings of the YAML file, checked in full before anything is read or written.
+"""The configuration: the settings in the YAML file, checked completely before anything is read or written.
 
-A mistake is a ConfigError that names the file, the key's path and the expected value. It never repeats a value, which
+A mistake is a ConfigError that names the file, the key's path, and the expected value. It never quotes a value, which
 may be a secret from the environment.
 """
 
@@ -57,21 +57,21 @@ _REMOTE = frozenset({"SPARK_REMOTE", "DATABRICKS_RUNTIME_VERSION"})
 
 
 class OnError(Enum):
-    """The handling of unreadable bytes."""
+    """What to do about unreadable bytes."""
 
     QUARANTINE = "quarantine"
     FAIL = "fail"
 
 
 class Gaps(Enum):
-    """The handling of a missing number among consecutively numbered files."""
+    """What to do about a missing number among consecutively numbered files."""
 
     REFUSE = "refuse"
     ACCEPT = "accept"
 
 
 class Snapshots(Enum):
-    """The handling of tables that appear in the archive without their earlier rows."""
+    """What to do about tables that appear in the archive without their earlier rows."""
 
     MANUAL = "manual"
     AUTO = "auto"
@@ -79,8 +79,8 @@ class Snapshots(Enum):
 
 
 def _place(value: str, info: ValidationInfo) -> str:
-    """A folder or glob of the file. Relative ones begin at this process's working folder, unless another machine reads
-    them."""
+    """A folder or glob in the file. Relative ones start from this process's working folder, unless another machine
+    reads them."""
     return absolute_place(value) if info.context is not None and info.context["absolute"] else value
 
 
@@ -144,8 +144,8 @@ _ServerUrl: TypeAlias = Annotated[str, _WITHOUT_PASSWORD, text("a server's URL")
 @section(frozen=True, config=SETTINGS)
 class Source(Section):
     """One replication slot's archive. landing: a folder or a glob. origins: of the transactions to apply. server: its
-    URL, for snapshots that `apply` takes by itself; jdbc: the same, as JDBC's. ignore: names of landed files to record
-    without applying them."""
+    URL, for snapshots that `apply` takes on its own; jdbc: the same, as a JDBC URL. ignore: names of landed files to
+    record without applying them."""
 
     name: Annotated[
         str,
@@ -215,7 +215,7 @@ class Source(Section):
 
     @property
     def server_url(self) -> str:
-        """The server's URL, or one in which the reader replaces HOST and DATABASE."""
+        """The server's URL, or one in which the reader must replace HOST and DATABASE."""
         return self.server or self.jdbc or "postgresql://HOST:5432/DATABASE"
 
 
@@ -232,8 +232,8 @@ _CATALOG = matching(
 
 @section(frozen=True, config=SETTINGS)
 class Target(Section):
-    """Either root or catalog is set. readers: the programs that can open the tables. views: the prefix of the schemas
-    with a view for each table in the catalog, at its version after the last finished batch."""
+    """Either root or catalog is set. readers: the programs that can open the tables. views: prefix of the schemas that
+    have a view for each table in the catalog, at its version after the last finished batch."""
 
     root: Annotated[
         Annotated[str, AfterValidator(_folder), AfterValidator(_place), text("a folder")] | None,
@@ -278,7 +278,7 @@ def _own_group(name: str) -> str:
 
 
 def _group_id(name: str) -> int | None:
-    """None for a group that this machine doesn't have."""
+    """The group's ID; None for a group that this machine doesn't have."""
     from grp import getgrnam  # not on Windows
 
     try:
@@ -289,7 +289,8 @@ def _group_id(name: str) -> int | None:
 
 @section(frozen=True, config=SETTINGS)
 class State(Section):
-    """root: the ledger's folder. group: of this machine's users; they may read local files with rows' values."""
+    """root: the ledger's folder. group: a group on this machine whose users may read local files with values of
+    rows."""
 
     root: Annotated[
         str,
@@ -305,11 +306,12 @@ class State(Section):
     ] = None
 
     def access(self) -> Access:
-        """Of local files with rows' values. Raises ConfigError if this process may not give files to the group."""
+        """Access to local files with values of rows. Raises ConfigError if this process may not give files to the
+        group."""
         if self.group is None:
             return PRIVATE
         group = _group_id(self.group)
-        assert group is not None  # as load_config has checked
+        assert group is not None  # load_config has checked it
         if os.geteuid() != 0 and group not in {os.getegid(), *os.getgroups()}:
             raise ConfigError(f"state.group: this job's user is not in the group {self.group}: add it, or name another")
         return Access.of_group(group)
@@ -317,7 +319,7 @@ class State(Section):
 
 @section(frozen=True, config=SETTINGS)
 class Merge(Section):
-    """max_transactions: the limit for the commits in a batch of several files; None: one batch for all new files."""
+    """max_transactions: limit on the commits in a batch of several files; None: one batch for all new files."""
 
     max_transactions: Annotated[
         Positive | None,
@@ -334,8 +336,8 @@ _SERVER = matching(
 
 @section(frozen=True, config=SETTINGS)
 class SourceDatabase(Section):
-    """The PostgreSQL database of an archive, which does not name it. namespace: postgres://HOST:PORT, as OpenLineage
-    names a server."""
+    """The PostgreSQL database of an archive; the archive doesn't name it. namespace: postgres://HOST:PORT,
+    OpenLineage's name for a server."""
 
     form: ClassVar[str] = "{namespace: postgres://HOST:PORT, database: name}"
 
@@ -348,8 +350,8 @@ _PROMETHEUS_FILE = matching(r"(?s:.*)\.prom", "expected a name that ends in .pro
 
 @section(frozen=True, config=SETTINGS)
 class Metrics(Section):
-    """The outputs of a run's metrics. json: a file that each run appends a line to, or "stderr". prometheus: a file
-    that each run replaces. opentelemetry, openlineage: configured by the environment variables of their libraries."""
+    """The outputs for a run's metrics. json: a file to which each run appends a line, or "stderr". prometheus: a file
+    that each run replaces. opentelemetry, openlineage: configured by their libraries' environment variables."""
 
     json: Annotated[
         Annotated[str, text("a file's path, or stderr")] | None,
@@ -370,7 +372,7 @@ class Metrics(Section):
 
 
 class Occasion(Enum):
-    """What somebody is told of: a failed run, and the states of tables (targets/condition.py)."""
+    """Events to notify somebody of: a failed run, and the states of tables (targets/condition.py)."""
 
     FAILED = "failed"
     HELD = "held"
@@ -414,8 +416,8 @@ def _defaults(value: object, info: ValidationInfo) -> TableRule:
 
 @section(frozen=True, config=SETTINGS)
 class Config(Section):
-    """spark: Spark's settings, as strings. secrets: the names of those with any part from the environment. options: the
-    command line's options that loaded this configuration."""
+    """spark: Spark's settings, as strings. secrets: the names of settings with any part from the environment. options:
+    the command-line options with which this configuration was loaded."""
 
     computed: ClassVar[frozenset[str]] = frozenset({"secrets", "options"})
 
@@ -489,7 +491,7 @@ class Config(Section):
         if not isinstance(given, Mapping | None):
             return given
         target, given = info.data.get("target"), given or {}
-        if target is None:  # it has mistakes, and a default that it may have had is none
+        if target is None:  # it has mistakes; don't report a missing default, too
             return {"root": ".", **given}
         if target.root is None:
             return given
@@ -510,7 +512,7 @@ class Config(Section):
         return self
 
     def _check_rule(self, rule: TableRule) -> None:
-        """Raises a `mistake` if the rule does not fit to other sections."""
+        """Raises a `mistake` if the rule contradicts other sections."""
         check_readers(rule.layout, self.target.readers)
         if rule.on_drop is OnDrop.ARCHIVE and self.source.catalog_key is None:
             raise mistake(
@@ -530,7 +532,7 @@ class Config(Section):
         return {}
 
     def rule_for(self, namespace: str, name: str) -> TableRule:
-        """What the rules say of a table; without any, the table is mirrored in full."""
+        """The rule for a table; without any, the table is mirrored completely."""
         table = f"{namespace}.{name}"
         if table not in self._rules_by_name:
             self._rules_by_name[table] = self.rule_book.rule(table)
@@ -542,9 +544,10 @@ def load_config(
     path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None, source: str | None = None
 ) -> Config:
     """Loads the file at `path`; overrides ("target.root=…", as for --set) replace its values. Relative folders become
-    absolute, from this process's working folder. source: the name of one, if the file has several. Raises ConfigError.
+    absolute, based on this process's working folder. source: the name of one source, if the file has several. Raises
+    ConfigError.
 
-    An override names a key of the file or of a section, and everything after the section's dot is one key:
+    An override names a key of the file or of a section; everything after the section's dot is one key:
     spark.spark.sql.shuffle.partitions=8. Its value is YAML.
     """
     document = read_document(path, overrides, environ)
@@ -569,7 +572,7 @@ def _config(document: Document, overrides: Sequence[str], source: str | None) ->
 
 
 def config_mistakes(document: Document) -> list[Mistake]:
-    """All that can be found at once in the file of a source."""
+    """All mistakes in a source's file that can be found at once."""
     return in_order(mistakes(Config, document, _context(document, (), None)), document)
 
 
@@ -582,7 +585,7 @@ def _context(document: Document, overrides: Sequence[str], source: str | None) -
 
 
 def document_of(config: Config) -> Document:
-    """The file and the options that a configuration was loaded from, read again. Raises ConfigError."""
+    """The file and options from which a configuration was loaded, read again. Raises ConfigError."""
     options = list(zip(config.options[::2], config.options[1::2], strict=True))
     [path] = [value for name, value in options if name == "--config"]
     overrides = [value for name, value in options if name == "--set"]
@@ -590,7 +593,7 @@ def document_of(config: Config) -> Document:
 
 
 def _options(path: str, overrides: Sequence[str], source: str | None) -> tuple[str, ...]:
-    """Without overrides of Spark's settings, which may be secrets: reports repeat these options."""
+    """Omits overrides of Spark's settings, which may be secrets, because reports repeat these options."""
     repeated = [override for override in overrides if not override.startswith("spark")]
     chosen = () if source is None else ("--source", source)
     return ("--config", path, *chosen, *(word for override in repeated for word in ("--set", override)))

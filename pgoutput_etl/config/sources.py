@@ -1,6 +1,6 @@
-"""Several sources in one file: a document for each, which has the file's other sections.
+"""Several sources in one file: makes one document per source, each with the file's other sections.
 
-`{source}` in the values of `target`, `state` and `metrics` stands for the source's name.
+`{source}` in the values of `target`, `state`, and `metrics` stands for the source's name.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pgoutput_etl.errors import ConfigError
 
 SOURCE, SOURCES = "source", "sources"
 
-_NAMED = ("target", "state", "metrics")  # sections with places that sources may need apart
+_NAMED = ("target", "state", "metrics")  # sections with places that sources may need to keep separate
 
 _PLACEHOLDER = "{source}"
 
 
 def source_documents(document: Document) -> list[Document]:
-    """A document per source, with a section `source`. Raises ConfigError."""
+    """One document per source, with a section `source`. Raises ConfigError."""
     values = document.values
     if not isinstance(values, Mapping) or values.get(SOURCES) is None:
         return [document]
@@ -37,7 +37,7 @@ def source_documents(document: Document) -> list[Document]:
 
 
 def chosen_document(document: Document, name: str | None) -> Document:
-    """The document of the source with this name, or of the only one. Raises ConfigError."""
+    """The document of the source with this name, or of the only source. Raises ConfigError."""
     documents = source_documents(document)
     names = [str(_name(one)) for one in documents]
     if name is not None and name not in names:
@@ -83,7 +83,7 @@ def _refuse_equal_names(document: Document, items: Sequence[object]) -> None:
 
 
 def _refuse_equal_files(document: Document, documents: Sequence[Document]) -> None:
-    """Raises ConfigError if a source would replace another one's file."""
+    """Raises ConfigError if a source would replace another source's file."""
     files = [one.value(("metrics", "prometheus")) for one in documents]
     if None not in files and len({*map(str, files)}) < len(files):
         why = f"expected {_PLACEHOLDER} in it: each source replaces its file"

@@ -1,6 +1,6 @@
-"""Reads a YAML file as plain values, with variables of the environment in its strings.
+"""Reads a YAML file as plain values, with environment variables in its strings.
 
-A mistake is a ConfigError that names the file and the key's path. It never repeats a value, which may be a secret.
+A mistake is a ConfigError that names the file and the key's path. It never quotes a value, which may be a secret.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import yaml
 
 from pgoutput_etl.errors import ConfigError
 
-# Limits for a configuration, in bytes and in values: it is not trusted to be small.
+# Limits for a configuration, in bytes and in number of values: a file is not trusted to be small.
 _MAX_SIZE = 1 << 20
 
 _MAX_VALUES = 100_000
@@ -28,7 +28,7 @@ _VARIABLE = re.compile(r"(\$?)\$\{([^}]{0,500})(\}?)")
 
 
 class FromEnvironment(str):
-    """A text of which any part comes from the environment, and may be a secret."""
+    """A text that comes, entirely or in part, from the environment, and may be a secret."""
 
     __slots__ = ()
 
@@ -43,10 +43,10 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Document:
-    """A file's content as plain values. overridden: keys of options such as --set. environ: the environment, whose
-    variables are already put into strings. lines: by the path of a key or an item, its line in the file. mistakes: of
-    variables, whose values are absent. source_place: the path of the section `source` in the file, if it is of one of
-    several sources."""
+    """A file's content as plain values. overridden: keys set by options such as --set. environ: the environment, whose
+    variables have already been inserted into strings. lines: line numbers in the file, by the path of a key or item.
+    mistakes: about variables, whose values are missing. source_place: the path of the section `source` in the file, if
+    the document is for one of several sources."""
 
     file: str
     values: object
@@ -57,7 +57,7 @@ class Document:
     source_place: str = "source"
 
     def in_file(self, path: str) -> str:
-        """The path of a key in the file."""
+        """A key's path in the file."""
         return self.source_place + path.removeprefix("source") if is_within_key(path, "source") else path
 
     def place(self, path: str) -> str:
@@ -70,14 +70,14 @@ class Document:
         return self.file if line is None else f"{self.file}:{line}"
 
     def line(self, path: str) -> int | None:
-        """The line of a key in the file, or of what lacks this key."""
+        """The line of a key in the file, or of the mapping that lacks it."""
         path = self.in_file(path)
         while path and path not in self.lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.lines.get(path)
 
     def value(self, keys: Sequence[str | int]) -> object:
-        """The value of these keys, one within the other; None if it is absent."""
+        """The value of these nested keys; None if it is missing."""
         value = self.values
         for key in keys:
             if isinstance(value, dict):
@@ -95,7 +95,7 @@ class Document:
 
 @dataclass(slots=True)
 class _Variables:
-    """Puts environment variables into strings. A string with a mistake becomes None."""
+    """Inserts environment variables into strings. A string with a mistake becomes None."""
 
     environ: Mapping[str, str]
     mistakes: list[Mistake] = field(default_factory=list)
@@ -125,7 +125,7 @@ class _Variables:
 
 
 def has_secret(value: object) -> bool:
-    """True if any text in it comes from the environment."""
+    """True if any text within the value comes from the environment."""
     match value:
         case dict():
             return any(map(has_secret, value.values()))
@@ -143,7 +143,7 @@ def written_path(keys: Iterable[str | int]) -> str:
 
 
 def is_within_key(path: str, key: str) -> bool:
-    """True for the path of the key itself, and of one below it. key: "" for the whole file."""
+    """True for the key's own path and any path below it. key: "" for the whole file."""
     return path == key or path.startswith((f"{key}.", f"{key}[")) or not key
 
 
@@ -155,8 +155,8 @@ def key_path(path: str, key: object) -> str:
 
 
 def read_document(path: str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Document:
-    """The file's content with the overrides, KEY=VALUE as for --set. environ: of this process, if None. Raises
-    ConfigError."""
+    """The file's content, with overrides (KEY=VALUE, as for --set). environ: None for this process's environment.
+    Raises ConfigError."""
     document = parsed_document(path, overrides, environ)
     if document.mistakes:
         raise document.error(document.mistakes[0])
@@ -164,7 +164,7 @@ def read_document(path: str, overrides: Sequence[str] = (), environ: Mapping[str
 
 
 def parsed_document(path: str, overrides: Sequence[str], environ: Mapping[str, str] | None = None) -> Document:
-    """Like `read_document`, but lists the mistakes of variables."""
+    """Like `read_document`, but lists mistakes about variables."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MAX_SIZE + 1)
@@ -188,12 +188,12 @@ def parsed_document(path: str, overrides: Sequence[str], environ: Mapping[str, s
 
 
 def _parsed(content: bytes | str, file: str, lines: dict[str, int] | None = None) -> object:
-    """The parsed YAML. Errors lack the excerpt that PyYAML would add. lines: gets each value's line, by its path."""
+    """The parsed YAML. Errors omit the excerpt that PyYAML would add. lines: receives each value's line, by path."""
     try:
         node = yaml.compose(content, yaml.SafeLoader)
         return None if node is None else _Parser(file, {} if lines is None else lines).plain(node, "")
     except yaml.MarkedYAMLError as error:
-        problem = re.sub(r"(alias|anchor|handle) '.*'", r"\1", error.problem or "")  # PyYAML's problem has the value
+        problem = re.sub(r"(alias|anchor|handle) '.*'", r"\1", error.problem or "")  # it contains the value
         raise _at_line(file, error.problem_mark, problem) from None
     except (yaml.YAMLError, RecursionError):
         raise ConfigError(f"{file}: expected YAML in UTF-8, without deep nesting") from None
@@ -201,7 +201,7 @@ def _parsed(content: bytes | str, file: str, lines: dict[str, int] | None = None
 
 @dataclass(slots=True)
 class _Parser:
-    """lines: by the path of a value. left: the values that are still allowed, because aliases of aliases multiply
+    """lines: by a value's path. left: the number of values that are still allowed, because aliases of aliases multiply
     values."""
 
     file: str
@@ -209,7 +209,7 @@ class _Parser:
     left: int = _MAX_VALUES
 
     def plain(self, node: yaml.Node, path: str | None) -> object:
-        """A plain value. All scalars but null, true, false and whole numbers are strings: 0.60, 12:30 and no stay as
+        """A plain value. All scalars except null, true, false, and integers are strings: 0.60, 12:30, and no stay as
         written."""
         self.left -= 1
         if self.left < 0:
@@ -235,8 +235,8 @@ class _Parser:
         return mapping
 
     def _value(self, begin: yaml.Node, node: yaml.Node, path: str | None, key: str | int) -> object:
-        """begin: the node that shows the value's line. path: of the mapping or list that has the key; None if it is too
-        long to keep."""
+        """begin: the node from which the value's line is taken. path: of the mapping or list that has the key; None if
+        it is too long to keep."""
         path = None if path is None else key_path(path, key)
         if path is not None and len(path) <= _MAX_PATH and begin.start_mark is not None:
             self.lines[path] = begin.start_mark.line + 1
@@ -262,7 +262,7 @@ def _at_line(file: str, mark: yaml.Mark | None, why: str) -> ConfigError:
 def _overridden(values: object, key: str, value: object) -> object:
     values = {} if values is None else values
     if not isinstance(values, dict):
-        return values  # an error when the settings are read
+        return values  # causes an error when the settings are read
     section, dot, rest = key.partition(".")
     if not dot:
         return {**values, key: value}

@@ -1,1 +1,1 @@
-"""`spark.read.format("pgoutput")`: an archive's changes as a Python data source of Spark."""
+"""`spark.read.format("pgoutput")`: an archive's changes as a Python data source for Spark."""

@@ -1,7 +1,7 @@
-"""Committed changes of several tables: rows as JSON, before and after.
+"""Committed changes of several tables: rows before and after, as JSON.
 
-A row is an object of the values that were sent. Numbers, booleans, and JSON documents are themselves, as in
-PostgreSQL's to_json; any other value is PostgreSQL's text.
+A row is an object with the values that were sent. Numbers, Booleans, and JSON documents are represented as such, like
+in PostgreSQL's to_json; any other value is its text in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _changes(rows: pa.RecordBatch, decided: StatusColumns, relation: Relation, t
         raise ArchiveError(f"offset {offset}: {name}, found something else") from None
     names = [json.dumps(column.name, ensure_ascii=False) for column in relation.columns]
     for before, after in zip(old, new, strict=True):
-        if before is not None and after is not None:  # an old tuple may have what the new one left out
+        if before is not None and after is not None:  # an old tuple may have values that the new one omitted
             after[:] = [own if own is not None else former for own, former in zip(after, before, strict=True)]
     arrays = [
         pa.repeat(pa.scalar(relation.full_name), rows.num_rows),
@@ -101,7 +101,7 @@ def _object(names: Sequence[str], cells: _Cells | None) -> str | None:
 def _cells(
     rows: pa.RecordBatch, name: str, column_types: Sequence[ColumnType], relation: Relation
 ) -> list[_Cells | None]:
-    """Each row's old or new tuple, None without one."""
+    """The old or new tuple of each row; None if it has none."""
     tuples = [None if data is None else _tuple(data, relation) for data in rows.column(name).to_pylist()]
     sends_null = [name == "new" or kind != "K" for kind in rows.column("old_kind").to_pylist()]
     cells: list[_Cells] = [[None] * len(column_types) for _ in tuples]
@@ -131,7 +131,7 @@ def _tuple(data: bytes, relation: Relation) -> TupleData:
 
 
 def _json(column_type: ColumnType, sent: Sequence[tuple[int, bytes]], binary: bool) -> Iterator[str]:
-    """The values as JSON. Raises ValueTextError with the index of a row."""
+    """The values as JSON. Raises ValueTextError, with the index of a row."""
     try:
         texts = canonical_texts(column_type, [value for _, value in sent], binary)
     except ValueTextError as error:

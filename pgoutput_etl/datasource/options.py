@@ -35,7 +35,7 @@ _NAMES = ("path", "paths", "tables", "kind", *_RANGE, "ops", "config", "source",
 
 
 class Kind(Enum):
-    """What a frame has a row of."""
+    """What each row of a frame represents."""
 
     CHANGES = "changes"
     MESSAGES = "messages"
@@ -43,7 +43,7 @@ class Kind(Enum):
     RELATIONS = "relations"
 
 
-# The options that have an effect on some kinds only.
+# Options that only affect some kinds.
 _FOR_KINDS = {
     "tables": (Kind.CHANGES, Kind.RELATIONS),
     "ops": (Kind.CHANGES,),
@@ -53,7 +53,7 @@ _FOR_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Narrowing:
-    """The rows to return, by their commit and operation. Bounds are included; None: any."""
+    """Selects rows by commit and operation. Bounds are inclusive; None accepts any."""
 
     first_lsn: int | None = None
     last_lsn: int | None = None
@@ -70,7 +70,7 @@ class Narrowing:
         return is_late and is_early
 
     def within(self, after: int, through: int) -> Narrowing:
-        """Only commits after one LSN, and through another."""
+        """Restricted to commits after one LSN, through another."""
         first = after + 1 if self.first_lsn is None else max(self.first_lsn, after + 1)
         last = through if self.last_lsn is None else min(self.last_lsn, through)
         return replace(self, first_lsn=first, last_lsn=last)
@@ -87,8 +87,8 @@ class Narrowing:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """paths: files, folders, and globs. tables: names or shell patterns; empty for all tables. skips_damage: True to
-    read the rest of a damaged or incomplete archive."""
+    """paths: files, folders, and globs. tables: names or shell patterns; empty for all tables. skips_damage: reads the
+    rest of a damaged or incomplete archive."""
 
     paths: tuple[str, ...]
     kind: Kind
@@ -100,7 +100,7 @@ class ReadOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
-        """options: by lowercase name. Raises ConfigError for an unknown option, and for a wrong value."""
+        """options: by name in lower case. Raises ConfigError for an unknown option or an invalid value."""
         for name in options:
             if name not in _NAMES:
                 raise ConfigError(f"option {name!r}: expected one of {', '.join(_NAMES)}")

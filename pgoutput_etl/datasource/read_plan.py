@@ -1,4 +1,4 @@
-"""Plans a read in one process: inspects the archive, and decides which rows count; tasks only read files again."""
+"""Plans a read in one process: inspects the archive and decides which rows count, so tasks only reread files."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Files = Iterator[tuple[str, bytes]]  # path and content
 
 Versions = Mapping[int, frozenset[int]]  # numbers of relation versions, by OID
 
-_PART_SIZE = 1 << 24  # stored bytes that a task reads, if no file is larger
+_PART_SIZE = 1 << 24  # stored bytes per task, if no file is larger
 
-_FIRST = (OP, COMMIT_LSN, COMMIT_TS, "_xid", "_seq")  # of a table's columns
+_FIRST = (OP, COMMIT_LSN, COMMIT_TS, "_xid", "_seq")  # first columns of a table's frame
 
 _TRANSACTION_NAMES = {
     COMMIT_LSN: "commit_lsn",
@@ -75,8 +75,8 @@ _RELATIONS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class FrameRows:
-    """The rows of a frame. schema: as `read` returns them. names: their columns by the frame's names. more: rows beside
-    those of the files. is_one_part: True if one task has to read all files."""
+    """The rows of a frame. schema: as `read` returns them. names: their columns, by the frame's column names. more:
+    rows in addition to those from files. is_one_part: True if a single task must read all files."""
 
     schema: pa.Schema
     names: Mapping[str, str]
@@ -87,8 +87,8 @@ class FrameRows:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Sent to tasks. commits: the lowest and the highest commit LSN of each file, None without commits. sizes: stored
-    bytes of each file."""
+    """Sent to tasks. commits: lowest and highest commit LSN of each file; None without commits. sizes: stored bytes of
+    each file."""
 
     rows: FrameRows
     narrowing: Narrowing
@@ -118,7 +118,7 @@ class ReadPlan:
         return parts
 
     def read(self, part: list[str] | None) -> Iterator[pa.RecordBatch]:
-        """The rows of some files, or of `more` (None). Raises ArchiveError."""
+        """The rows of some files or, for None, of `more`. Raises ArchiveError."""
         batches: Iterator[pa.RecordBatch] = iter(() if self.rows.more is None else self.rows.more.to_batches())
         if part is not None and self.rows.read is not None:
             batches = self.rows.read((path, self.storage.read(path)) for path in part)
@@ -131,12 +131,12 @@ class ReadPlan:
 
 
 def plan_read(options: ReadOptions) -> ReadPlan:
-    """Inspects the archive with all cores. Raises ConfigError and ArchiveError."""
+    """Inspects the archive on all cores. Raises ConfigError and ArchiveError."""
     return plan_listed(options, *list_archive(options.paths))[0]
 
 
 def plan_listed(options: ReadOptions, landed: Listing, storage: ArchiveStorage) -> tuple[ReadPlan, Inspection]:
-    """Like plan_read, for files that are listed already."""
+    """Like `plan_read`, for files that are already listed."""
     types = {} if options.config is None else options.config.types
     with local_runner(options.framing, storage.read) as runner:
         inspection = inspect_archive(landed, runner, no_progress)
@@ -174,7 +174,7 @@ def _chosen(options: ReadOptions, view: RowView) -> Versions:
 
 
 def _refuse_damage(inspection: Inspection, oids: set[int]) -> None:
-    """oids: of relations that have changes without a description."""
+    """oids: relations that have changes without a description."""
     report = report_on(inspection)
     problems = [*report.unreadable, *report.gaps, *report.damages] if inspection.is_damaged else []
     problems += [f"no Relation message describes OID {oid} where it has changes" for oid in sorted(oids)]
@@ -184,7 +184,7 @@ def _refuse_damage(inspection: Inspection, oids: set[int]) -> None:
 
 
 def _commits(inspection: Inspection) -> dict[str, tuple[int, int] | None]:
-    """Also of transactions that end in another file, in the order of the files."""
+    """The commit LSNs of each file, in file order, including those of transactions that end in another file."""
     lsns = {number: [lsn for lsn in scan.commits if lsn is not None] for number, scan in inspection.scans.items()}
     for outcome in inspection.assembled.ended:
         for number, _ in outcome.fragments:

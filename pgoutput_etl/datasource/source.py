@@ -1,8 +1,8 @@
 """Registers the data source `pgoutput` in a Spark session.
 
-Spark makes the source in one Python process, plans in another, and reads in the workers; the source and its reader are
-pickled in between. The plan is made with the source and travels with it, so that the archive is inspected once. A
-stream plans its micro-batches in one process, whose reader lives as long as the query. Each part brings its plan along.
+Spark creates the source in one Python process, plans in another, and reads in the workers; in between, the source and
+its reader are pickled. The plan is made with the source and travels with it, so the archive is inspected only once. A
+stream plans its micro-batches in one process, whose reader lives as long as the query. Each part carries its plan.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 else:
     try:
         from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-    except ImportError:  # before Spark 4.2, which runs one micro-batch for the trigger
+    except ImportError:  # before Spark 4.2, which then runs a single micro-batch for this trigger
         SupportsTriggerAvailableNow = object
 
 FORMAT = "pgoutput"
 
 
 class ArchiveReader(DataSourceReader):
-    """Reads the archive as it was when its frame was made.
+    """Reads the archive as it was when its frame was created.
 
-    It pushes no filters down: Spark 4.2 applies those of one query to later queries of the same frame that have none.
+    It doesn't push filters down: Spark 4.2 applies those of one query to later queries of the same frame without
+    filters.
     """
 
     def __init__(self, plan: ReadPlan) -> None:
@@ -50,14 +51,14 @@ class ArchiveReader(DataSourceReader):
 
 
 class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads what landed since the last micro-batch."""
+    """Reads files that landed since the last micro-batch."""
 
     def __init__(self, stream: ArchiveStream) -> None:
         self.stream = stream
         self.target: StreamOffset | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks only call `read`."""
+        """Omits the stream: tasks only call `read`."""
         return {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -110,5 +111,5 @@ class ArchiveSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `spark.read.format("pgoutput")` and SQL's `USING pgoutput` known in the session."""
+    """Makes `spark.read.format("pgoutput")` and SQL's `USING pgoutput` available in the session."""
     spark.dataSource.register(ArchiveSource)

@@ -1,6 +1,6 @@
-"""Lists and reads an archive without Spark: local files, and through fsspec those of any URL.
+"""Lists and reads an archive without Spark: local files, and files at any URL that fsspec supports.
 
-A backend of fsspec finds its credentials where its own documentation says: in environment variables, in the machine's
+A backend of fsspec finds its credentials as its documentation describes: in environment variables, in the machine's
 role, or in fsspec's configuration files.
 """
 

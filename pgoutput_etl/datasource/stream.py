@@ -1,9 +1,9 @@
 """Plans the micro-batches of `spark.readStream.format("pgoutput")`.
 
-A server sends commits in the order of their LSNs, and a commit that is not past all commits before it is a resent one.
-So an LSN divides the rows of the batch reader: a micro-batch has the commits after the LSN of its first offset, through
-the LSN of its second one. It is planned over all files, as any earlier one may describe its tables; its tasks only read
-files with a part of its transactions.
+A server sends commits in LSN order, and a commit whose LSN is not past all earlier ones is a resent one. An LSN
+therefore divides the rows of the batch reader: a micro-batch has the commits after its first offset's LSN, through its
+second offset's. It is planned over all files, because any earlier file may describe its tables; its tasks only read
+files with parts of its transactions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pgoutput_etl.transactions.outcome import ONCE_COMMITTED
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """What one task reads. Sent to tasks. files: as in ReadPlan.read."""
+    """The part that one task reads. Sent to tasks. files: as in ReadPlan.read."""
 
     plan: ReadPlan
     files: list[str] | None
@@ -47,14 +47,15 @@ class StreamPart:
 
 
 def _message_lsns(batch: pa.RecordBatch) -> pa.Array:
-    """The LSNs that order Messages: of the commit, or a Message's own outside of transactions, as it is sent where it
-    stands in WAL. The latter is the end of its record, where the record of the next commit may begin."""
+    """The LSNs that order Messages: that of the commit or, outside of transactions, the Message's own, because it is
+    sent at its position in the WAL. A Message's own LSN is the end of its record, where the next commit's record may
+    begin."""
     return pc.coalesce(batch.column(COMMIT_LSN), pc.subtract(batch.column("lsn"), 1))
 
 
 @dataclass(frozen=True)
 class PlannedArchive:
-    """The archive as it was at one time. listed: its files. Small enough to be pickled with the source."""
+    """The archive as of one point in time. listed: its files. Small enough to be pickled with the source."""
 
     kind: Kind
     listed: pa.Table
@@ -73,7 +74,7 @@ class PlannedArchive:
 
     @cached_property
     def end(self) -> StreamOffset:
-        """Its LSN is that of the last commit, or of the last Message if only they are read and it is later."""
+        """The last commit or, if only Messages are read, the last Message if that is later."""
         lsns = [self.streamed.last_lsn]
         if self.kind is Kind.MESSAGES:
             batches = (batch for part in self.plan.parts() for batch in self.plan.read(part))
@@ -89,7 +90,7 @@ class ArchiveStream:
     """A stream over a growing archive."""
 
     def __init__(self, options: ReadOptions, archive: PlannedArchive) -> None:
-        """archive: as it was when the frame was made, which has its schema. Raises ConfigError."""
+        """archive: as of when the frame was created, with its schema. Raises ConfigError."""
         if options.kind is Kind.RELATIONS:
             raise ConfigError("option 'kind': expected changes, messages or transactions for a stream, found relations")
         self.options, self.schema = options, archive.plan.schema
@@ -97,10 +98,10 @@ class ArchiveStream:
         self._known = StreamOffset()  # the last end of a micro-batch
 
     def latest(self, start: StreamOffset | None = None, target: StreamOffset | None = None) -> StreamOffset:
-        """The archive's end, or `target`, an earlier one. start: where the next micro-batch begins, if that is known.
+        """The archive's end, or the earlier offset `target`. start: where the next micro-batch begins, if known.
 
-        Raises ConfigError, and ArchiveError if the archive does not continue `start`: then no offset of this archive
-        gets into the checkpoint, and the stream goes on once the files are back.
+        Raises ConfigError, and ArchiveError if the archive doesn't continue `start`: then no offset of this archive
+        gets into the checkpoint, and the stream continues once the files are back.
         """
         if target is None:
             self._look()
@@ -110,7 +111,7 @@ class ArchiveStream:
 
     def parts(self, start: StreamOffset, end: StreamOffset) -> list[StreamPart]:
         """The parts of a micro-batch. Raises ConfigError and ArchiveError."""
-        if end != self._archive.end:  # after a restart: the archive may have grown since
+        if end != self._archive.end:  # after a restart, the archive may have grown
             self._look()
             self._archive.check(end)
         self._archive.check(start)
@@ -122,7 +123,7 @@ class ArchiveStream:
         return [StreamPart(plan, part, kind, start.lsn, end.lsn) for part in files]
 
     def _look(self) -> None:
-        """Inspects the archive, unless its files are those of the last time."""
+        """Inspects the archive, unless its files are the same as last time."""
         landed, storage = list_archive(self.options.paths)
         if landed.table == self._archive.listed:
             return

@@ -1,4 +1,5 @@
-"""The offset of `spark.readStream.format("pgoutput")`: what a stream has returned so far, as JSON in its checkpoint."""
+"""The offset of `spark.readStream.format("pgoutput")`: what a stream has returned so far, stored as JSON in its
+checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StreamedFile:
-    """A file of an inspected archive. size: of its whole messages, in decompressed bytes. hash: their SHA-256."""
+    """A file of an inspected archive. size: decompressed bytes of its whole messages. hash: their SHA-256."""
 
     path: str
     size: int
@@ -28,8 +29,8 @@ class StreamedFile:
 
 @dataclass(frozen=True, slots=True)
 class StreamedFiles:
-    """The files that count, in order. reread: the index of the first one with a part of a transaction that is open at
-    the end of the last one; the last one if nothing is open. last_lsn: of the last commit."""
+    """The files that count, in order. reread: index of the first one with part of a transaction that is open at the end
+    of the last one; the last one if nothing is open. last_lsn: of the last commit."""
 
     files: tuple[StreamedFile, ...]
     reread: int
@@ -47,9 +48,9 @@ class StreamedFiles:
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """lsn: every commit through it has been returned, and none after it. file: the last file, without a suffix of
-    compression. size, reread: as in StreamedFiles. digest: SHA-256 of the contents from `reread` on. before: how many
-    files are before the last one."""
+    """lsn: every commit through it has been returned, and none after it. file: the last file, without a compression
+    suffix. size, reread: as in StreamedFiles. digest: SHA-256 of the contents from `reread` on. before: number of files
+    before the last one."""
 
     lsn: int = 0
     file: str = ""
@@ -60,7 +61,7 @@ class StreamOffset:
 
     @classmethod
     def of(cls, streamed: StreamedFiles, lsn: int) -> StreamOffset:
-        """The end of an archive. lsn: see above."""
+        """The end of an archive. lsn: as in the class."""
         if not streamed.files:
             return cls()
         needed = streamed.files[streamed.reread :]
@@ -70,7 +71,7 @@ class StreamOffset:
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> StreamOffset:
-        """Raises ConfigError for the offset of another version."""
+        """Raises ConfigError for an offset from another version."""
         if values.get("version") != _VERSION:
             raise ConfigError(
                 f"checkpoint: expected an offset of version {_VERSION}, found {values.get('version')}: "
@@ -83,7 +84,7 @@ class StreamOffset:
         return {"version": _VERSION, **asdict(self), "lsn": format_lsn(self.lsn)}
 
     def check(self, files: Sequence[StreamedFile], read: Callable[[str], bytes]) -> None:
-        """Raises ArchiveError if the archive no longer has the files that the stream still needs, as they were. read:
+        """Raises ArchiveError if the archive no longer has the files that the stream still needs, unchanged. read:
         returns a file's stored bytes."""
         if not self.file:
             return
@@ -110,7 +111,7 @@ def _beginning(file: StreamedFile, size: int, read: Callable[[str], bytes]) -> s
     """The SHA-256 of the first `size` bytes."""
     if file.size == size:
         return file.hash
-    # It has grown, or its end is read in another way since another file follows.
+    # It has grown, or its end is read differently since another file follows.
     data = read_content(read(file.path), file.path).data
     if len(data) < size:
         raise ArchiveError(

@@ -1,1 +1,1 @@
-"""Archives in notebooks: files, transactions and tables as DataFrames, without Spark."""
+"""Archives in notebooks: files, transactions, and tables as DataFrames, with or without Spark."""

@@ -1,4 +1,4 @@
-"""An archive's messages, transactions and changes as DataFrames.
+"""An archive's messages, transactions, and changes as DataFrames.
 
     from pgoutput_etl.explore.archive import read_archive
 
@@ -6,7 +6,7 @@
     archive = read_archive("s3a://lake/landing/shop", spark) # Spark: archives of any size
 
 Both have the same frames with the same columns (archive_rows.py, table_rows.py). `read_archive` inspects all files
-once, as jobs/inspect.py does; each frame reads them again. Needs no ledger and no target, and writes nothing. Damaged
+once, as jobs/inspect.py does; each frame reads them again. Needs neither ledger nor target, and writes nothing. Damaged
 files don't stop it; the archive's repr mentions them.
 """
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-FileReader = Callable[[str, bytes], Iterator[pa.RecordBatch]]  # from a path and its content
+FileReader = Callable[[str, bytes], Iterator[pa.RecordBatch]]  # takes a path and its content
 
 Lsns = tuple[int | str | None, int | str | None]
 
@@ -63,7 +63,7 @@ Times = tuple[datetime | str | None, datetime | str | None]
 
 ANY: tuple[None, None] = (None, None)
 
-# Nullable types, so that integers don't become floats where values are missing.
+# Nullable types, so integers with missing values don't become floats.
 _PANDAS_TYPES = {
     pa.int16(): pd.Int16Dtype(),
     pa.int32(): pd.Int32Dtype(),
@@ -93,7 +93,7 @@ class ArchiveView(ABC, Generic[FrameT]):
 
     @property
     def files(self) -> pd.DataFrame:
-        """A row per listed file: path, status, size, content_bytes, framing, messages, first_commit, last_commit."""
+        """One row per listed file: path, status, size, content_bytes, framing, messages, first_commit, last_commit."""
         rows = [
             {
                 **{name: getattr(file, name) for name in ("path", "status", "size", "content_bytes", "framing")},
@@ -107,21 +107,21 @@ class ArchiveView(ABC, Generic[FrameT]):
 
     @property
     def transactions(self) -> FrameT:
-        """A row each time a transaction was sent: xid, kind, fate, commit_lsn, commit_time, changes, aborted_changes,
-        bytes, gid, origin, file. In commit order, then transactions without a commit."""
+        """One row for each time a transaction was sent: xid, kind, fate, commit_lsn, commit_time, changes,
+        aborted_changes, bytes, gid, origin, file. In commit order; transactions without a commit come last."""
         view, own = self._view, own_transactions(self._inspection)
         return self._frame(lambda p, c: transaction_batches(p, c, view), TRANSACTIONS, ("commit_lsn", "xid"), own)
 
     @property
     def changes(self) -> FrameT:
-        """A row per change, in archive order: table, op, bytes, xid, subxid, fate, commit_lsn, commit_time, seq,
+        """One row per change, in archive order: table, op, bytes, xid, subxid, fate, commit_lsn, commit_time, seq,
         relation, file, offset, lsn. Only `rows` has cell values."""
         view = self._view
         return self._frame(lambda p, c: change_batches(p, c, view), CHANGES)
 
     @property
     def messages(self) -> FrameT:
-        """A row per message: file, offset, lsn, xid, subxid, kind, table, what, fate, commit_lsn, commit_time."""
+        """One row per message: file, offset, lsn, xid, subxid, kind, table, what, fate, commit_lsn, commit_time."""
         return self.find_messages()
 
     def find_messages(
@@ -132,9 +132,9 @@ class ArchiveView(ABC, Generic[FrameT]):
         time: Times = ANY,
         names: str | None = None,
     ) -> FrameT:
-        """Messages that meet all conditions, as in `jobs/inspect.py --messages`. table: shell pattern of schema.table;
+        """Messages that meet all conditions, as in `jobs/inspect.py --messages`. table: shell pattern for schema.table;
         xid: of a transaction or subtransaction; lsn: first and last LSN; time: first and last commit time; names:
-        regular expression to search in names. Raises ValueError for text that is not an LSN or a time."""
+        regular expression to search for in names. Raises ValueError for text that isn't an LSN or a time."""
         first, last = (parse_lsn(limit) if isinstance(limit, str) else limit for limit in lsn)
         begin, end = map(_microseconds, time)
         wanted = MessageFilter(() if table is None else (table,), xid, first, last, begin, end, names)
@@ -151,8 +151,8 @@ class ArchiveView(ABC, Generic[FrameT]):
         fate: str | None = "committed",
     ) -> FrameT:
         """The changes of "schema.table" with their values, in commit order, in the columns of mode append
-        (docs/modes.md). where: values or PostgreSQL's texts by column; a change of the key matches by its old or its
-        new key, a TRUNCATE always, and a DELETE has key columns only. key: for a table with REPLICA IDENTITY FULL.
+        (docs/modes.md). where: values or PostgreSQL's texts, by column; a change of the key matches by its old or new
+        key, a TRUNCATE always matches, and a DELETE only has key columns. key: for a table with REPLICA IDENTITY FULL.
         fate: a transaction status, or None for all."""
         view = self._view
         statuses = frozenset(TransactionStatus if fate is None else [_member(TransactionStatus, fate, "fate")])
@@ -164,7 +164,7 @@ class ArchiveView(ABC, Generic[FrameT]):
     def _frame(
         self, read_file: FileReader, schema: pa.Schema, order: Sequence[str] = (), more: pa.Table | None = None
     ) -> FrameT:
-        """The batches that `read_file`, which may run on executors, makes of each file, and the rows of `more`."""
+        """The batches that `read_file`, which may run on executors, makes from each file, plus the rows of `more`."""
 
 
 def _member(kind: type[EnumT], value: str, parameter: str) -> EnumT:
@@ -181,8 +181,8 @@ def _microseconds(time: datetime | str | None) -> int | None:
 
 
 class Archive(ArchiveView[pd.DataFrame]):
-    """An archive with pandas frames: nullable integers, times with time zones. Each frame must fit into memory: a
-    million rows of `changes` take 110 MB, and twice that while the frame is made."""
+    """An archive with pandas frames: nullable integers, and times with time zones. Each frame must fit into memory: a
+    million rows of `changes` take 110 MB, and twice that while the frame is created."""
 
     def _frame(
         self, read_file: FileReader, schema: pa.Schema, order: Sequence[str] = (), more: pa.Table | None = None
@@ -197,8 +197,8 @@ class Archive(ArchiveView[pd.DataFrame]):
 
 
 class SparkArchive(ArchiveView["SparkDataFrame"]):
-    """An archive with lazy, unordered Spark frames: `seq` and `_pg_seq` order the changes of a commit. The driver holds
-    as much as it does in jobs/inspect.py; each file is read by one task."""
+    """An archive with lazy, unordered Spark frames: `seq` and `_pg_seq` order the changes of a commit. The driver needs
+    as much memory as in jobs/inspect.py; each file is read by one task."""
 
     def __init__(self, spark: SparkSession, inspection: Inspection, view: RowView) -> None:
         super().__init__(inspection, view)
@@ -231,7 +231,7 @@ def read_archive(
 def read_archive(
     paths: Paths, spark: SparkSession | None = None, *, framing: str = "auto", types: Mapping[str, str] | None = None
 ) -> Archive | SparkArchive:
-    """Inspects some or all of one slot's archive: files, folders and globs, in any order.
+    """Inspects all or part of one slot's archive: files, folders, and globs, in any order.
 
     Without `spark`, paths are local and frames are pandas'; with it, paths are on any file system that Spark reads.
     types: as in the configuration. Raises ConfigError for a path that doesn't exist.
@@ -248,7 +248,7 @@ def read_archive(
     if remote:
         raise ConfigError(f"{remote[0]} is not a local path: use read_archive(…, spark)")
     landed = list_local(listed)
-    # One process: others would run a script that calls this function at module level once more.
+    # A single process: others would again run a script that calls this function at module level.
     with TemporaryDirectory(prefix="pgoutput-etl.") as folder, LocalRunner(Path(folder), file_framing) as runner:
         inspection = inspect_archive(landed, runner, lambda _line: None)
     return Archive(inspection, RowView.of_inspection(inspection, types or {}, file_framing))

@@ -1,7 +1,7 @@
-"""Messages, transactions and changes of an archive as Arrow batches, one file at a time.
+"""Messages, transactions, and changes of an archive as Arrow batches, one file at a time.
 
-Includes all transactions with their status, also aborted, open and resent ones. No row has cell values, which
-table_rows.py reads.
+Includes all transactions with their status, even aborted, open, and resent ones. Rows have no cell values;
+table_rows.py reads those.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ TRANSACTIONS = pa.schema(
         ("fate", pa.string()),
         ("commit_lsn", pa.int64()),
         ("commit_time", TIMESTAMP),
-        ("changes", pa.int64()),  # without aborted changes, unless the transaction was aborted
+        ("changes", pa.int64()),  # without aborted changes, unless the whole transaction was aborted
         ("aborted_changes", pa.int64()),
         ("bytes", pa.int64()),
         ("gid", pa.string()),
@@ -114,8 +114,8 @@ class RowView:
         max_size: int = MAX_SIZE,
         masks: Config | None = None,
     ) -> RowView:
-        """masks: the configuration whose masks apply, also to the inspection's relations. Raises ConfigError for masks
-        that don't fit the archive."""
+        """masks: the configuration whose masks apply, including to the inspection's relations. Raises ConfigError for
+        masks that contradict the archive."""
         assembled = inspection.assembled
         history, user_types = assembled.assembly.relations, UserTypes.of(assembled.assembly.types.values(), types)
         policy = None
@@ -213,7 +213,7 @@ def _tables(rows: pa.RecordBatch, decided: StatusColumns, versions: Mapping[int,
 
 
 def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.RecordBatch]:
-    """TRANSACTIONS that are ordinary and begin and end in one file; own_transactions has all others."""
+    """TRANSACTIONS: ordinary ones that begin and end in this file; own_transactions has all others."""
     fragments = FragmentCounter()
     commits: list[tuple[pa.RecordBatch, StatusColumns]] = []
     for rows, decided in view.rows(path, content):
@@ -244,7 +244,7 @@ def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa
 
 
 def own_transactions(inspection: Inspection) -> pa.Table:
-    """TRANSACTIONS that are streamed, prepared or open, or continue in another file."""
+    """TRANSACTIONS: those that are streamed, prepared, or open, or that continue in another file."""
     rows = []
     for outcome in (*inspection.assembled.ended, *inspection.assembled.open):
         report, commit_ts = transaction_report(inspection, outcome), outcome.commit_ts
@@ -263,7 +263,7 @@ def own_transactions(inspection: Inspection) -> pa.Table:
 
 
 def with_path(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Adds the file's path to errors about values, which name only the file's number."""
+    """Adds the file's path to errors about values, which only name the file's number."""
     try:
         yield from batches
     except ArchiveError as error:

@@ -25,7 +25,7 @@ def summary_line(report: ArchiveReport) -> str:
 
 
 def report_html(report: ArchiveReport) -> str:
-    """HTML with the archive's facts, tables and damage."""
+    """HTML with the archive's facts, tables, and damage."""
     parts = [f"<p><b>Archive.</b> {_text(summary_line(report))}.</p>", _facts(report), _tables(report)]
     problems = [*report.unreadable, *report.damages, *report.gaps]
     if problems:

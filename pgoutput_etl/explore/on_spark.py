@@ -1,4 +1,4 @@
-"""Inspects an archive on Spark and makes lazy Spark frames of its files."""
+"""Inspects an archive on Spark, and makes lazy Spark frames from its files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def frame_of_files(
     schema: pa.Schema,
     more: pa.Table | None,
 ) -> DataFrame:
-    """The rows of the view's files, and `more`. The frame is lazy, so the files must not change before it is
+    """The rows of the view's files, plus `more`. The frame is lazy, so the files must not change before it is
     evaluated."""
 
     def read(files: Iterator[tuple[str, bytes]]) -> Iterator[pa.RecordBatch]:

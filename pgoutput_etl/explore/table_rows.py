@@ -1,6 +1,6 @@
-"""A table's changes with their values: the rows that mode append would write, from archived files.
+"""A table's changes with their values: the rows that mode append would write, read from archived files.
 
-Columns have the types of types/; a column whose type has changed has PostgreSQL's text. A change belongs to the table
+Columns have the types in types/; a column whose type has changed has PostgreSQL's text. A change belongs to the table
 name that was valid at its position.
 """
 
@@ -43,8 +43,8 @@ ADDED_COLUMNS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class RowQuery:
-    """A query for a table's rows. shapes: by OID and version number. schema: schema of the resulting rows. conditions:
-    by column, a value of its Arrow type or PostgreSQL's text."""
+    """A query for a table's rows. shapes: by OID and version number. schema: of the resulting rows. conditions: by
+    column, a value of its Arrow type or PostgreSQL's text."""
 
     table: str
     shapes: Mapping[int, Mapping[int, TableShape]]
@@ -61,8 +61,8 @@ class RowQuery:
         statuses: frozenset[TransactionStatus],
         where: Mapping[str, Any],
     ) -> RowQuery:
-        """Raises ConfigError for a table or a column in `where` that the archive doesn't have, and TableError for a key
-        that it doesn't have."""
+        """Raises ConfigError for a table, or a column in `where`, that the archive doesn't have, and TableError for a
+        key that it doesn't have."""
         shapes: dict[int, dict[int, TableShape]] = {}
         for oid, versions in view.versions.items():
             for number, relation in enumerate(versions.relations):
@@ -94,7 +94,7 @@ def _schema(shapes: list[TableShape], table: str) -> pa.Schema:
 
 
 def table_batches(path: str, content: bytes, view: RowView, query: RowQuery) -> Iterator[pa.RecordBatch]:
-    """One file's rows, with query.schema. Raises ArchiveError, which contains no cell values."""
+    """One file's rows, as query.schema. Raises ArchiveError, which contains no cell values."""
     oids = pa.array(sorted(query.shapes), pa.int64())
     for rows, decided in view.rows(path, content):
         selected = filter_rows(rows, decided, pc.fill_null(pc.is_in(rows.column("relation"), oids), False))
@@ -107,7 +107,7 @@ def table_batches(path: str, content: bytes, view: RowView, query: RowQuery) -> 
 def _groups(
     rows: pa.RecordBatch, decided: StatusColumns, view: RowView, query: RowQuery
 ) -> Iterator[tuple[tuple[pa.RecordBatch, StatusColumns], TransactionStatus, TableShape]]:
-    """Rows of one status and relation version, either all with or all without a commit."""
+    """Groups of rows with the same status and relation version, either all with or all without a commit."""
     relations = rows.column("relation")
     for oid in relations.unique().to_pylist():
         table_rows, statuses = filter_rows(rows, decided, pc.equal(relations, oid))
@@ -189,7 +189,7 @@ def _unchanged(events: pa.RecordBatch, shape: TableShape) -> pa.Array:
 
 
 def _matches(events: pa.RecordBatch, shape: TableShape, where: Mapping[str, Any]) -> pa.Array:
-    """True for rows that meet the conditions, also with their old key, and for truncates."""
+    """True for rows that meet the conditions, with their new or old key, and for truncates."""
     if not where:
         return pa.array(np.ones(events.num_rows, np.bool_))
     names = [column.name for column in shape.columns]

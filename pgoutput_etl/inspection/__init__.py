@@ -1,1 +1,1 @@
-"""Reports an archive's files, transactions, relations, messages and damage. Needs no Spark."""
+"""Reports an archive's files, transactions, relations, messages, and damage. Needs no Spark."""

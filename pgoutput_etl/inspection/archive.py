@@ -1,6 +1,6 @@
-"""Inspects an archive: scans all files, orders them and assembles transactions as apply does.
+"""Inspects an archive: scans all files, orders them, and assembles transactions as apply does.
 
-Needs no ledger and no target. Damage at which apply would stop is reported, and the inspection continues.
+Needs no ledger and no target. Damage that would stop apply is reported, and the inspection continues.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Runner(Protocol):
         """Inspections by file number; replaces earlier scans of the same numbers."""
 
     def query(self, query: Callable[[bytes], T]) -> dict[int, T]:
-        """Runs a query (file_scan.ends, count or commits) on each scanned file's rows. Returns the results by file
+        """Runs a query (file_scan.ends, count, or commits) on each scanned file's rows. Returns the results by file
         number."""
 
     def print_messages(self, contexts: Sequence[InspectionContext], emit: Callable[[str], object]) -> None:
@@ -50,8 +50,8 @@ class Runner(Protocol):
 
 @dataclass(slots=True)
 class Inspection:
-    """An inspected archive. inspections, paths: by file number, for each file that is read. errors: by path, the reason
-    why a file can't be read, or can't be read to its end."""
+    """An inspected archive. inspections, paths: by file number, for each file that is read. errors: by path, why a file
+    can't be read, or can't be read to the end."""
 
     landed: list[LandedFile]
     inspections: dict[int, FileInspection]
@@ -79,7 +79,7 @@ class Inspection:
         return counts
 
     def accounts(self) -> Counter[str]:
-        """Decompressed bytes by their use, for all readable files."""
+        """Decompressed bytes by how they are used, for all readable files."""
         sizes: Counter[str] = Counter()
         for file_sizes in self.total.statistics.accounts().values():
             sizes.update(file_sizes)
@@ -105,7 +105,7 @@ class Inspection:
 
     @property
     def is_damaged(self) -> bool:
-        """True if apply would stop, or quarantine anything."""
+        """True if apply would stop or quarantine anything."""
         in_order = all(gap.is_beginning and not gap.is_excluded for gap in self.assembled.breaks)
         damaged = any(scan.damages for scan in self.scans.values())
         return bool(self.errors or self.missing or damaged or not in_order)
@@ -137,7 +137,7 @@ def _select(
     runner: Runner,
     progress: Progress,
 ) -> Inspection:
-    """Selects the files to read as apply does: in its order, each content once."""
+    """Selects the files to read as apply does: in the same order, and each content once."""
     paths = {file.path for file in files.values()}
     errors = {files[n].path: inspection.error for n, inspection in inspections.items() if inspection.error is not None}
     scans = {n: inspection.scan for n, inspection in inspections.items() if inspection.scan is not None}

@@ -1,7 +1,7 @@
 """Inspects a landed file in two steps, so that files can be inspected in parallel.
 
 `inspect_file` scans a file as apply does and returns the assembly's input. `count` summarizes the file's rows after the
-assembly has decided every transaction's status. Between the steps rows are stored without tuples, a few bytes each.
+assembly has decided every transaction's status. In between, rows are stored without tuples, a few bytes each.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _COUNTED = (*COUNTED_KINDS, "changes")
 
 @dataclass(frozen=True, slots=True)
 class FileInspection:
-    """A scanned file. error: the reason why it can't be read; the other fields are empty then."""
+    """A scanned file. error: the reason why it can't be read; then the other fields are empty."""
 
     number: int
     scan: FileScan | None = None
@@ -102,7 +102,7 @@ def _blocks(heads: bytes) -> Iterator[dict[str, Any]]:
 
 
 def ends(heads: bytes, xids: frozenset[int]) -> list[tuple[int, FragmentId]]:
-    """Xid and fragment of a file's ordinary transactions with one of the given xids."""
+    """Xid and fragment of each of a file's ordinary transactions that has one of the given xids."""
     fragments = []
     for block in _blocks(heads):
         if block["kind"] == BlockKind.COMMIT.value:
@@ -138,8 +138,8 @@ class FragmentTotals:
 class FragmentCounts:
     """Totals of a file's rows.
 
-    changes: rows by relation, tag and transaction status. digits: ordinary committed transactions by the digits of
-    their number of changes. own_fragments: fragments with an Outcome. times: those of the first and the last commit.
+    changes: rows by relation, tag, and transaction status. digits: ordinary committed transactions by the number of
+    digits in their number of changes. own_fragments: fragments with an Outcome. times: of the first and last commit.
     """
 
     statistics: BatchStatistics = field(default_factory=BatchStatistics)
@@ -192,7 +192,7 @@ def count(heads: bytes, statuses: StatusLookup, held_from: Mapping[int, int]) ->
 
 
 def commits(heads: bytes, statuses: StatusLookup) -> tuple[Integers, Integers, Integers]:
-    """Xid, LSN and status (an index of STATUSES) of a file's ordinary transactions."""
+    """Xid, LSN, and status (an index of STATUSES) of a file's ordinary transactions."""
     parts: list[tuple[Integers, Integers, Integers]] = []
     for block in _blocks(heads):
         if block["kind"] == BlockKind.COMMIT.value:
@@ -207,7 +207,7 @@ def commits(heads: bytes, statuses: StatusLookup) -> tuple[Integers, Integers, I
 
 
 def catalog_messages(heads: bytes, statuses: StatusLookup) -> dict[int, tuple[int | None, int | None, int | None]]:
-    """Xid, commit LSN and commit time of the transaction of each committed catalog Message of a file, by ordinal."""
+    """Xid, commit LSN, and commit time of the transaction of each committed catalog Message in a file, by ordinal."""
     found: dict[int, tuple[int | None, int | None, int | None]] = {}
     for block in _blocks(heads):
         if block["kind"] == BlockKind.CONTROL.value:
@@ -222,7 +222,7 @@ def catalog_messages(heads: bytes, statuses: StatusLookup) -> dict[int, tuple[in
 
 
 def undescribed(heads: bytes, statuses: StatusLookup, versions: Mapping[int, RelationVersions]) -> set[int]:
-    """OIDs of the relations that have committed changes in a file where no Relation message describes them."""
+    """OIDs of relations with committed changes in a file at positions where no Relation message describes them."""
     found: set[int] = set()
     for block in _blocks(heads):
         oid = block["relation"]
@@ -266,7 +266,7 @@ def _count_commits(
 
 @dataclass(slots=True)
 class FragmentCounter:
-    """Counts changes, aborted changes and bytes of one file per fragment, at index fragment + 1. A Truncate counts once
+    """Counts changes, aborted changes, and bytes of one file by fragment, at index fragment + 1. A Truncate counts once
     per table."""
 
     file: int = 0

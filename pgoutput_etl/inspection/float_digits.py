@@ -1,9 +1,9 @@
-"""Finds floats that their sender rounded, by the number of their digits.
+"""Finds floats that their sender rounded, from their numbers of digits.
 
 With extra_float_digits = 0, the default before PostgreSQL 12, float text has at most 15 significant digits (6 for
-float4). An exact text has as many as the value needs: prices a few, but computed numbers 16 or 17 (8 or 9), and only
-about one of them in seventeen (thirty) fewer. Ten values with all 15 digits, and none with more, are therefore rounded
-ones, or were rounded before they came into the database.
+float4). An exact text has as many as the value needs: few for prices, but 16 or 17 (8 or 9) for computed numbers; only
+about one in seventeen (thirty) of those has fewer. If ten values have all 15 digits, and none has more, they were
+rounded by the sender or before they came into the database.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from pgoutput_etl.protocol.messages import Relation, TupleData
 
-# The digits that rounding leaves, by OID: float4, float8, their arrays, and the geometric types, which are of float8.
+# The digits that rounding leaves, by OID: float4, float8, their arrays, and the geometric types, which consist of
+# float8.
 _LIMITS = dict.fromkeys((700, 1021), 6) | dict.fromkeys((701, 1022, 600, 601, 602, 603, 604, 628, 718), 15)
 
 _LEAST = 10
@@ -25,7 +26,7 @@ _TEXT = ord("t")
 
 @dataclass(slots=True)
 class DigitCounts:
-    """Numbers of values that have as many digits as rounding leaves, and of values that have more."""
+    """The number of values with exactly as many digits as rounding leaves, and of values with more."""
 
     at_limit: int = 0
     beyond: int = 0
@@ -35,7 +36,7 @@ class DigitCounts:
         return self.at_limit >= _LEAST and not self.beyond
 
     def add(self, relation: Relation, new: TupleData) -> None:
-        """Counts a row's values. Integers prove nothing: they are exact up to 15 digits."""
+        """Counts a row's values. Integers prove nothing, because they are exact up to 15 digits."""
         for column, kind, value in zip(relation.columns, new.kinds, new.values, strict=False):
             limit = _LIMITS.get(column.type_oid)
             if limit is None or kind != _TEXT or value is None:

@@ -1,7 +1,7 @@
-"""Assembles transactions from files as apply does, but does not stop at a file that can't follow the ones before it.
+"""Assembles transactions from files as apply does, but continues after a file that can't follow the previous ones.
 
-Where apply would stop, the assembly records a break and restarts with the next file: transactions open before the break
-stay open, and transactions that the file continues lack their beginning.
+Where apply would stop, the assembly records a break and restarts with the next file: transactions that are open before
+the break stay open, and transactions that the file continues lack their beginning.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pgoutput_etl.transactions.status_lookup import StatusLookup
 
 @dataclass(frozen=True, slots=True)
 class SequenceBreak:
-    """file: the file that can't follow the files before it. is_beginning: it is the first file, from the middle of an
-    archive. is_excluded: it can't be assembled by itself either, so its rows don't count."""
+    """file: the file that can't follow the previous ones. is_beginning: it is the first file, from the middle of an
+    archive. is_excluded: it can't be assembled on its own either, so its rows don't count."""
 
     file: int
     reason: str
@@ -60,7 +60,8 @@ class LenientAssembly:
         self._is_empty = False
 
     def _lose_head(self, scan: FileScan, reason: str) -> None:
-        """Quarantines a file's head that continues a stream segment without a beginning, and so without an xid."""
+        """Quarantines the head of a file that continues a stream segment without its beginning, and thus without an
+        xid."""
         if scan.begins == FileBeginning.INSIDE.value:
             self._ended.append(Outcome(TransactionStatus.QUARANTINED, None, ((scan.file, HEAD),), reason=reason))
 
@@ -78,7 +79,7 @@ class LenientAssembly:
         self.breaks.append(SequenceBreak(scan.file, reason, is_beginning))
 
     def _restart(self, file: int, before: dict[str, Any], tail: dict[str, Any] | None) -> None:
-        """Restarts without the changes that the file made before it was refused."""
+        """Restarts without the changes that the file made before it was rejected."""
         assembly = self.assembly
         self._ended += _without(file, assembly.outcomes)
         self._open += _without(file, assembly.open_outcomes())

@@ -1,4 +1,4 @@
-"""Lists and inspects local files without Spark, in this process or in several."""
+"""Lists and inspects local files without Spark, in one or several processes."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _B = TypeVar("_B")
 
 
 def is_local(path: str) -> bool:
-    """True for paths of this machine's file system, which need no Spark."""
+    """True for paths in this machine's file system, which don't need Spark."""
     return path.startswith("file:/") or re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is None
 
 
 def list_local(paths: Iterable[str]) -> Listing:
     """The named files, all files below named folders, and all matches of globs. As in Spark, names with a leading dot
-    or underscore are skipped unless named themselves. Raises ConfigError for a path without a match, and ArchiveError
-    for a folder that can't be read."""
+    or underscore are skipped unless they are named themselves. Raises ConfigError for a path without a match, and
+    ArchiveError for a folder that can't be read."""
     files = LocalFiles()
     for path in paths:
         local = unquote("/" + path[5:].lstrip("/")) if path.startswith("file:") else path
@@ -59,7 +59,7 @@ def list_local(paths: Iterable[str]) -> Listing:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Expands {a,b}, which Hadoop's globs allow."""
+    """Expands {a,b}, which Hadoop's globs support."""
     before, brace, rest = pattern.partition("{")
     inside, end, after = rest.partition("}")
     if not brace or not end:
@@ -68,7 +68,7 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def read_local(path: str) -> bytes:
-    """Raises ArchiveError for a file that can't be read, or has more bytes than one scan can read."""
+    """Raises ArchiveError for a file that can't be read, or that has more bytes than a scan can read."""
     try:
         return plain_file.read(path, most=MAX_SIZE)
     except OSError as error:
@@ -77,8 +77,8 @@ def read_local(path: str) -> bytes:
 
 @dataclass(slots=True)
 class LocalRunner:
-    """See archive.Runner. folder: for intermediate files. processes: the maximum; 1 runs all in this process. read:
-    returns a file's stored bytes; only `scan` calls it."""
+    """See archive.Runner. folder: for intermediate files. processes: the maximum; 1 runs everything in this process.
+    read: returns a file's stored bytes; only called by `scan`."""
 
     folder: Path
     framing: Framing = Framing.AUTO
@@ -114,7 +114,7 @@ class LocalRunner:
         printed: deque[Future[Path]] = deque()
         waiting = iter(enumerate(contexts))
         while True:
-            for number, context in islice(waiting, 2 * self.processes - len(printed)):  # limits the files on disk
+            for number, context in islice(waiting, 2 * self.processes - len(printed)):  # limits files on disk
                 printed.append(self._pool.submit(_print_to, self.folder / f"{number}.lines", context))
             if not printed:
                 return
@@ -162,7 +162,7 @@ def _print_to(path: Path, context: InspectionContext) -> Path:
 
 @contextmanager
 def local_runner(framing: Framing = Framing.AUTO, read: Callable[[str], bytes] = read_local) -> Iterator[LocalRunner]:
-    """A runner with a folder of its own, and a process per processor, until the end of the context."""
+    """A runner with a separate folder and one process per processor. Valid within the context."""
     with (
         TemporaryDirectory(prefix="pgoutput-etl.") as folder,
         LocalRunner(Path(folder), framing, os.cpu_count() or 1, read) as runner,

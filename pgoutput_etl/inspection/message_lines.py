@@ -1,4 +1,4 @@
-"""Prints a file's messages, one per line: position, transaction and content. Cell values only on request."""
+"""Prints a file's messages, one per line: position, transaction, and content. Cell values only on request."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _WORD = re.compile(r"(?<=[a-z])([A-Z])")  # where the protocol's names of messag
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """The messages to print; None accepts any. tables: shell patterns of schema.table. xid: that of the transaction or
-    the subtransaction. times: first and last commit time, microseconds since 2000-01-01 UTC. names: a regular
-    expression to search for in the message's names."""
+    """The messages to print; None accepts any. tables: shell patterns for schema.table. xid: of the transaction or
+    subtransaction. times: first and last commit time, in microseconds since 2000-01-01 UTC. names: a regular expression
+    to search for in the message's names."""
 
     tables: tuple[str, ...] = ()
     xid: int | None = None
@@ -74,8 +74,8 @@ def _within(value: int | None, first: int | None, last: int | None) -> bool:
 
 @dataclass(slots=True)
 class MessageLine:
-    """One message. position: its LSN if the framing has LSNs, else its transaction's commit LSN. fate: the status of
-    the transaction, if known. values: texts by kind of tuple and column; empty unless requested."""
+    """One message. position: its LSN if the framing has LSNs, otherwise its transaction's commit LSN. fate: the status
+    of the transaction, if known. values: texts by kind of tuple and column; empty unless requested."""
 
     path: str
     offset: int
@@ -115,7 +115,7 @@ def _row(values: Mapping[str, str | None]) -> str:
 @dataclass(frozen=True, slots=True)
 class InspectionContext:
     """Everything needed to print a file's messages. outcomes: by fragment; watermarks: by epoch; versions: by relation
-    OID. Its size does not grow with the file, because it is sent to other processes."""
+    OID. Its size doesn't grow with the file, because it is sent to other processes."""
 
     path: str
     file: int
@@ -141,7 +141,7 @@ def print_messages(
 def print_lines(
     context: InspectionContext, content: bytes, emit: Callable[[MessageLine], object], max_size: int = MAX_SIZE
 ) -> None:
-    """Emits each accepted line, and a line for each unreadable part."""
+    """Emits each accepted line, and one line for each unreadable part."""
     printer: MessagePrinter | None = None
     try:
         data = read_content(content, context.path, max_size).data[: context.end]
@@ -161,7 +161,7 @@ def vanished_file_line(context: InspectionContext) -> str:
 
 
 class MessagePrinter(Scanner):
-    """Reads a file as the scan does, message by message, without making rows."""
+    """Reads a file as the scan does, message by message, but makes no rows."""
 
     def __init__(self, context: InspectionContext, data: bytes, emit: Callable[[MessageLine], object]) -> None:
         request = ScanRequest(data, context.file, context.framing, salvages=True, leaves_tail=True)
@@ -170,7 +170,7 @@ class MessagePrinter(Scanner):
         self.emit = emit
 
     def _fast_reader(self) -> None:
-        """Decodes every message by itself."""
+        """None: decodes every message separately."""
 
     def append_row(self, *_: object, **__: object) -> None:
         """Builds no rows."""

@@ -133,7 +133,7 @@ def _status(path: str, part: FilePart | None, inspection: Inspection) -> str:
 
 
 def _size_of(inspection: Inspection, outcome: Outcome) -> tuple[int, int]:
-    """Changes and bytes. A transaction that was not aborted doesn't count changes of its aborted subtransactions."""
+    """Changes and bytes. For a transaction that was not aborted, excludes changes of its aborted subtransactions."""
     totals = [inspection.total.own_fragments.get(fragment, FragmentTotals()) for fragment in outcome.fragments]
     aborted = 0 if outcome.status is TransactionStatus.ABORTED else sum(fragment.aborted for fragment in totals)
     return sum(fragment.changes for fragment in totals) - aborted, sum(fragment.size for fragment in totals)

@@ -8,8 +8,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """status: read, duplicate (same content as another file), left (still being written or compressed) or unreadable.
-    size: on storage; content_bytes: decompressed. reconnections: number of times the server restarted from an earlier
+    """status: read, duplicate (same content as another file), left (still being written or compressed), or unreadable.
+    size: on storage; content_bytes: decompressed. reconnections: how often the server restarted from an earlier
     point."""
 
     path: str
@@ -28,7 +28,7 @@ class FileReport:
 
 @dataclass(frozen=True, slots=True)
 class TransactionReport:
-    """kind: ordinary, streamed or prepared. size: bytes. commit_lsn, commit_time: None without a Commit message."""
+    """kind: ordinary, streamed, or prepared. size: bytes. commit_lsn, commit_time: None without a Commit message."""
 
     xid: int | None
     kind: str
@@ -76,7 +76,7 @@ class RelationReport:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveReport:
-    """sizes: numbers of committed transactions by their number of changes, such as "10-99"."""
+    """sizes: committed transactions by their number of changes, such as "10-99"."""
 
     files: tuple[FileReport, ...]
     bytes: int

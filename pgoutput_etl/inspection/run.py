@@ -12,9 +12,9 @@ from pgoutput_etl.protocol.framing import Framing
 
 
 def inspect(*paths: str, framing: Framing = Framing.AUTO, progress: Progress = no_progress) -> ArchiveReport:
-    """What landed files contain: tables, transactions, damage. paths: local files, folders, or globs.
+    """Reports the contents of landed files: tables, transactions, and damage. paths: local files, folders, or globs.
 
-    Raises ConfigError for other storage. An unreadable file is in the report.
+    Raises ConfigError for other storage. An unreadable file is listed in the report.
     """
     for path in paths:
         if not is_local(path):

@@ -1,4 +1,4 @@
-"""The schema changes of an archive, as its catalog Messages tell them, in the order of their commits."""
+"""The schema changes in an archive according to its catalog Messages, in commit order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SchemaCommand:
 def schema_commands(
     inspection: Inspection, runner: Runner, wanted: MessageFilter, shows_values: bool
 ) -> list[SchemaCommand]:
-    """Those of committed transactions, each once. wanted: by the names of tables and columns."""
+    """The commands of committed transactions, each once. wanted: selects by the names of tables and columns."""
     assembly = inspection.assembled.assembly
     entries = assembly.relations.definitions.added
     if not entries:

@@ -1,4 +1,4 @@
-"""Server settings inferred from values, as no message contains them.
+"""Infers server settings from values, because no message contains them.
 
 Samples each relation's first rows in a file, for types whose text depends on a setting. Only settings are stored, never
 values.
@@ -41,8 +41,8 @@ SettingsSample = Counter[tuple[str, str]]  # number of values by (setting, value
 
 
 def sample_settings(batches: Iterable[pa.RecordBatch]) -> SettingsSample:
-    """Samples a file's message rows (MESSAGE_SCHEMA). Rows without a Relation message in the file show their format
-    only."""
+    """Samples a file's message rows (MESSAGE_SCHEMA). Rows without a Relation message in the file only reveal whether
+    they are text or binary."""
     rows = list(batches)
     relations = _relations(rows)
     sample: SettingsSample = Counter()

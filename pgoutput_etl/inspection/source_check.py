@@ -1,6 +1,6 @@
 """Checks that an archive's transactions come from one server, as ingest/source_check.py does with a ledger.
 
-A commit with a lower LSN than commits before it was sent again, so the archive must have it already. No transaction is
+A commit with a lower LSN than earlier commits was sent again, so the archive must already have it. No transaction is
 committed twice: an xid is reused only after 2^32 others.
 """
 
@@ -17,7 +17,7 @@ from pgoutput_etl.transactions.statistics import QUARANTINED
 from pgoutput_etl.transactions.status_lookup import COMMITTED, REFUSED, RESENT, STATUSES, Integers
 from pgoutput_etl.xid import XIDS_WRAP_WITHIN
 
-# Commits of a file: its number, and parallel arrays of xids, LSNs and statuses as indexes of STATUSES.
+# Commits in a file: its number, and parallel arrays of xids, LSNs, and statuses (indexes of STATUSES).
 FileCommits = tuple[int, Integers, Integers, Integers]
 
 
@@ -31,7 +31,7 @@ def commits_of(outcomes: Iterable[Outcome]) -> Iterator[FileCommits]:
 @dataclass(frozen=True, slots=True)
 class ForeignTransactions:
     """wrong: the first commit of each kind that can't come from the same server. open: commits that must be in earlier
-    files. Each line names file, LSN and xid."""
+    files. Each line names file, LSN, and xid."""
 
     wrong: tuple[str, ...] = ()
     open: tuple[str, ...] = ()

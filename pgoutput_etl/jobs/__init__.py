@@ -1,1 +1,1 @@
-"""One module per job: its options, the call of what it does, and the print of its report."""
+"""One module per job: its options, the call that does the work, and the printing of its report."""

@@ -55,7 +55,7 @@ Quiet: TypeAlias = Annotated[bool, Option("print no progress to standard error")
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a job with a configuration."""
+    """The options of a job that takes a configuration."""
 
     config: Annotated[str, Option("the source's YAML file", FILE)]
     overrides: Overrides = ()
@@ -95,10 +95,10 @@ class _LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A job's command line. name: NAME of jobs/NAME.py; example: a command line for a clone after `make demo`.
+    """A job's command line. name: NAME in jobs/NAME.py; example: a command line for a clone after `make demo`.
 
-    parts: dataclasses whose fields have the options; run: takes an instance of each, and returns the exit code. Modules
-    of commands import no pyspark, pandas or rich, so that a mistake is answered within milliseconds.
+    parts: dataclasses whose fields declare the options; run: takes an instance of each, and returns the exit code.
+    Modules of commands don't import pyspark, pandas, or rich, so mistakes are reported within milliseconds.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Command:
         return Parser(self.name, self.description, end, (*self.parts, _LogOptions), self.extra)
 
     def main(self, prog: str | None = None, arguments: Sequence[str] | None = None) -> int:
-        """prog: the program's name in messages; arguments: sys.argv's if None."""
+        """prog: the program's name in messages; arguments: None for those in sys.argv."""
         replace_closed_streams()
         os.environ.pop(DEBUG, None)
         prog = prog or f"jobs/{self.name}.py"
@@ -151,7 +151,7 @@ class Command:
             set_log()
 
     def _parsed(self, prog: str, arguments: Sequence[str]) -> tuple[Any, ...] | int:
-        """An instance of each part; or the exit code, after a mistake or --help."""
+        """An instance of each part, or the exit code after a mistake or --help."""
         try:
             with StandardOutput():
                 return self.parser().parse(prog, arguments)
@@ -168,7 +168,7 @@ class Command:
 
 
 def _log_format_in(arguments: Sequence[str]) -> LogFormat:
-    """As far as the command line can be understood: for its mistakes, too."""
+    """The log format, as far as the command line can be parsed; also used to report its mistakes."""
     words = " ".join(arguments).replace("--log-format=", "--log-format ").split()
     is_json = ("--log-format", LogFormat.JSON.value) in pairwise(words)
     return LogFormat.JSON if is_json else LogFormat.TEXT
@@ -185,7 +185,7 @@ class JobRequest(Protocol):
     """A job's options, as a dataclass."""
 
     def check(self) -> None:
-        """Raises ConfigError for options that don't go together."""
+        """Raises ConfigError for options that can't be combined."""
 
 
 @coded(ErrorCode.OPTIONS, ConfigError)
@@ -206,7 +206,7 @@ Q = TypeVar("Q", bound=JobRequest)
 
 @dataclass(frozen=True, slots=True)
 class PrintedReport:
-    """print: the report as text."""
+    """print: prints the report as text."""
 
     report: JobReport
     print: Callable[[], None]
@@ -230,7 +230,7 @@ def job_command(
     extra: tuple[click.Option, ...] = (),
     sources: SourceUse[Q] | None = None,
 ) -> Command:
-    """The command of a job with a configuration. It prints the job's report or its error. sources: for a job that takes
+    """The command of a job with a configuration. It prints the job's report or error. sources: for a job that accepts
     several."""
     use: SourceUse[Q] = sources or SourceUse()
 
@@ -256,8 +256,8 @@ def job_command(
 
 @dataclass(slots=True)
 class _Outcome:
-    """What became of one source: a report, or the exit code of an error, which is printed. has_others: no error of this
-    source stops the others."""
+    """The result for one source: a report, or the exit code of an error, which has been printed. has_others: an error
+    in this source doesn't stop the others."""
 
     job: str
     config: Config
@@ -274,7 +274,7 @@ class _Outcome:
             print_error(error, job_line(self.config, *error.next_job) if error.next_job else None)
             self.code = error.code
         elif self.has_others and isinstance(error, Exception) and not isinstance(error, ModuleNotFoundError):
-            self.code = print_unexpected(error, self.job)  # its text may contain rows' values
+            self.code = print_unexpected(error, self.job)  # its text may contain values of rows
         else:
             return False
         self.failed = exit_code_of(error)
@@ -302,7 +302,7 @@ class _Outcome:
 
 
 def _print_together(outcomes: Sequence[_Outcome], output: OutputOptions) -> int:
-    """Several sources' JSON. Returns the worst exit code."""
+    """Prints several sources' JSON. Returns the worst exit code."""
     worst = worst_code([outcome.exit_code for outcome in outcomes])
     if output.json:
         with StandardOutput():
@@ -321,9 +321,9 @@ def spark_command(
     is_published: Callable[[Q], bool] = lambda _: False,
     is_light: Callable[[Config, Q], bool] = lambda _config, _request: False,
 ) -> Command:
-    """The command of a job that runs in a Spark session. imported: imports the job's work and returns it. is_published:
-    True for a request whose run the configured metrics, lineage, and notifications are about. is_light: True if there
-    is little work."""
+    """The command of a job that runs in a Spark session. imported: imports the job's function and returns it.
+    is_published: True for a request whose run appears in configured metrics, lineage, and notifications. is_light: True
+    if there is little work."""
 
     def work(request: Q, config: Config, output: OutputOptions) -> PrintedReport:
         def run() -> PrintedReport:
@@ -350,8 +350,8 @@ def printed(do: Callable[[SparkSession, Config, Q, Progress], R], show: Callable
 
 @contextmanager
 def session(job: str, config: Config, is_light: bool = False) -> Iterator[SparkSession]:
-    """A Spark session that ends with the job, or with that of the last source. is_light: True if there is little
-    work."""
+    """A Spark session that ends with the job or, if there are several sources, with the last one. is_light: True if
+    there is little work."""
     from pgoutput_etl.spark.connect import is_connect
     from pgoutput_etl.spark.session import check_catalog, end_session, start_session
 
@@ -372,7 +372,7 @@ def session(job: str, config: Config, is_light: bool = False) -> Iterator[SparkS
         yield spark
     except BaseException:
         if shared is None:
-            with suppress(Exception):  # of a JVM that has ended, which must not hide the error
+            with suppress(Exception):  # from a JVM that has ended, which must not hide the error
                 end_session(spark)
         raise
     if shared is None:

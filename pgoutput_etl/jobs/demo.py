@@ -44,7 +44,7 @@ def run(request: DemoRequest, output: OutputOptions) -> int:
 
 
 def _prepare(folder: Path) -> Path:
-    """The configuration's file."""
+    """Creates the configuration file and returns its path."""
     files = [*installed_files(SHOP_ARCHIVE)]
     if not files:
         raise ConfigError("the demo's archive is not installed: run make demo in a clone")

@@ -1,4 +1,4 @@
-"""A job for several sources of one file: one after the other, in one Spark session, each with its own ledger."""
+"""Runs a job for several sources in one file: one after another, in one Spark session, each with its own ledger."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Q = TypeVar("Q")
 
 @dataclass(frozen=True, slots=True)
 class SourceUse(Generic[Q]):
-    """is_for_one: True for a request that is for one source alone. of_source: the request for one of several."""
+    """is_for_one: True for a request that only makes sense for a single source. of_source: the request for one of
+    several."""
 
     is_for_one: Callable[[Q], bool] = lambda _: True
     of_source: Callable[[Q, Config], Q] = lambda request, _: request
@@ -35,13 +36,13 @@ _SHARED: ContextVar[SharedSession | None] = ContextVar("shared_session", default
 
 
 def shared_session() -> SharedSession | None:
-    """The one of all sources, within `one_session`."""
+    """The session of all sources, within `one_session`."""
     return _SHARED.get()
 
 
 @contextmanager
 def one_session() -> Iterator[None]:
-    """All jobs within it have one Spark session, which ends with it."""
+    """All jobs within the context share one Spark session, which ends with it."""
     shared = SharedSession()
     token = _SHARED.set(shared)
     try:

@@ -24,7 +24,7 @@ from pgoutput_etl.standard_output import StandardOutput
 if TYPE_CHECKING:
     from pgoutput_etl.answers.init.findings import ArchiveFindings
 
-SAMPLED_BYTES = 1 << 27  # a local machine inspects these in seconds
+SAMPLED_BYTES = 1 << 27  # a local machine inspects these within seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Makes a command line for click of the options at the fields of dataclasses."""
+"""Makes a click command line from the options declared at the fields of dataclasses."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pgoutput_etl.spark.options import keep, split
 
 @dataclass(frozen=True, slots=True)
 class _Declaration:
-    """An option of a field. name: as typed. is_required: without another option that could set the field. is_former:
-    accepted, and not shown."""
+    """An option of a field. name: as typed. is_required: unless another option sets the field. is_former: accepted, but
+    not shown."""
 
     field: Field[Any]
     option: Option
@@ -59,7 +59,7 @@ def _type(value: Value) -> Callable[[str], object]:
 
 
 def printing(name: str, description: str, text: str) -> click.Option:
-    """An option that only prints a text, as --help does."""
+    """An option that only prints a text, like --help."""
 
     def print_text(context: click.Context, _: click.Parameter, is_given: bool) -> None:
         if is_given:
@@ -70,7 +70,7 @@ def printing(name: str, description: str, text: str) -> click.Option:
 
 
 class Parser(click.Command):
-    """parts: dataclasses whose fields have the options. extra: further options, which set no field."""
+    """parts: dataclasses whose fields declare the options. extra: further options, which set no field."""
 
     def __init__(
         self, name: str, description: str, end: str, parts: Sequence[type[Any]], extra: Sequence[click.Option] = ()
@@ -94,7 +94,7 @@ class Parser(click.Command):
             return tuple(_instance(part, declared, context) for part, declared in self._parts.items())
 
     def takes(self, words: Sequence[str]) -> bool:
-        """True if the words are options with their values, and none has its value missing."""
+        """True if the words are options with their values, and no value is missing."""
         try:
             _, own = split(words)
         except ValueError:
@@ -110,7 +110,7 @@ class Parser(click.Command):
         return True
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Without Spark's options, which are kept for the session."""
+        """Parses arguments without Spark's options, which are kept for the session."""
         if ctx.resilient_parsing:  # for completion
             return super().parse_args(ctx, args)
         try:
@@ -121,7 +121,7 @@ class Parser(click.Command):
         try:
             return super().parse_args(ctx, own)
         except click.UsageError as error:
-            error.ctx = error.ctx or ctx  # for the usage, which click leaves out below some mistakes
+            error.ctx = error.ctx or ctx  # for the usage, which click omits for some mistakes
             raise
 
 

@@ -18,7 +18,7 @@ from pgoutput_etl.jobs.parser import printing
 from pgoutput_etl.postgres.catalog import QUERY
 from pgoutput_etl.work.snapshot.request import SnapshotRequest
 
-_FEW_BYTES = 1 << 25  # of a database; an empty one has a quarter of it
+_FEW_BYTES = 1 << 25  # of a database; an empty one has a quarter of this
 
 EXAMPLE = (
     "PGUSER=etl PGPASSWORD=… ./spark-submit.sh jobs/snapshot.py --config conf/local.yaml --tables 'public.*' "

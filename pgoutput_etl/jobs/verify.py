@@ -29,7 +29,7 @@ def _job() -> SparkJob[VerifyRequest]:
 
 
 def _of_source(request: VerifyRequest, config: Config) -> VerifyRequest:
-    """With the server that the source names, if the command line names no other side."""
+    """The request, with the server that the source names if the command line names no other side."""
     return request if request.has_side or request.finish else replace(request, server=config.source.server)
 
 

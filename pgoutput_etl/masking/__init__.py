@@ -1,1 +1,1 @@
-"""Columns that are dropped, hashed or redacted before their values leave the executor that scanned them."""
+"""Drops, hashes, or redacts columns before their values leave the executor that scanned them."""

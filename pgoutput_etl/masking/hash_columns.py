@@ -29,7 +29,7 @@ _TEXT, _BINARY = b"tb"
 def hash_column(
     split: SplitTuples, place: int, column_type: ColumnType, rule: ColumnRule, out: npt.NDArray[np.uint8]
 ) -> None:
-    """Raises ValueTextError for a value that is not of the type."""
+    """Raises ValueTextError for a value that isn't of the type."""
     salt, at, size = _salt(rule), split.at[place], split.size[place]
     content = memoryview(split.data)  # type: ignore[arg-type]
     for binary in (False, True):

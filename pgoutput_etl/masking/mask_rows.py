@@ -1,9 +1,10 @@
 """Masks message rows: applies the configuration's `columns` to tuples.
 
-Tuples are masked where a file is scanned (mask_tuples.py), before a row leaves the scan. Later stages see the archive
-of a server whose tables have the masked columns; `masked_relation` is how that server would describe them.
+Tuples are masked where a file is scanned (mask_tuples.py), before a row leaves the scan. To later stages, the archive
+seems to come from a server whose tables have the masked columns; `masked_relation` is how that server would describe
+them.
 
-The Relation messages of the archive must be read first, because only they assign values to columns.
+The archive's Relation messages must be read first, because only they assign values to columns.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def masked_relation(relation: Relation, rules: Mapping[str, ColumnRule]) -> Rela
 
 
 def _masked_form(column: RelationColumn, rule: ColumnRule) -> TypeForm | None:
-    """Hashes can't follow their values into another form."""
+    """An opaque form for hashes, which can't follow their values into another form; None for other columns."""
     is_followed = column.form is None or rule.action is ColumnAction.REDACT
     return None if is_followed else TypeForm(nested=sha256(repr(column.form).encode()).hexdigest())
 
@@ -79,7 +80,7 @@ class MaskedTable:
 
 @dataclass(frozen=True)
 class MaskingPolicy:
-    """tables: the tables with masks, by OID. known: all relations that have a Relation message. scopes: scope of each
+    """tables: tables with masks, by OID. known: all relations that have a Relation message. scopes: scope of each
     fragment of a streamed transaction. Sent to Spark's workers, including the salt."""
 
     tables: Mapping[int, MaskedTable]
@@ -100,12 +101,12 @@ class MaskingPolicy:
         return None if table is None else table.reason_unmaskable
 
     def of_relation(self, relation: Relation) -> MaskedVersion:
-        """The masks for a relation's tuples that don't come from a file."""
+        """The masks for tuples of a relation that don't come from a file."""
         table = self.tables.get(relation.oid)
         return self._masked_version(relation.columns, {} if table is None else table.rules)
 
     def mask(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The same message rows with masked tuples."""
+        """The message rows, with masked tuples."""
         batch = _without_damage(batch)
         others = pa.array(sorted(self.known - self.tables.keys()), pa.int64())
         is_row = pc.is_in(batch.column("tag"), pa.array(_ROW_TAGS))
@@ -125,7 +126,7 @@ class MaskingPolicy:
         return _replaced(batch, np.concatenate(at), {name: pa.concat_arrays(parts) for name, parts in masked.items()})
 
     def _by_version(self, rows: pa.RecordBatch) -> Iterator[tuple[MaskedVersion, Numbers]]:
-        """The indices of rows, by the version of their relation."""
+        """The indices of rows, grouped by the version of their relation."""
         relation = rows.column("relation").to_numpy()
         for oid in np.unique(relation).tolist():
             indices = np.flatnonzero(relation == oid)
@@ -171,7 +172,8 @@ class MaskingPolicy:
 
 
 def spelled_alike(types: UserTypes) -> UserTypes:
-    """Types that print values as PostgreSQL does, whatever their configured target type, and any bytes of text."""
+    """The types, changed to print values as PostgreSQL does, regardless of the configured target types, and to accept
+    text with any bytes."""
     configured = {name: target for name, target in types.configured.items() if name not in _SPELLED_ALIKE}
     return replace(types, configured=configured, keeps_bytes=True)
 

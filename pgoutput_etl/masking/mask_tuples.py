@@ -41,8 +41,8 @@ Unchanged = list[list[int] | None]
 
 @dataclass(frozen=True, slots=True)
 class MaskedVersion:
-    """The columns of one version's tuples. rules: of masked columns; types: of hashed columns; both by position.
-    Without columns, no Relation message describes the tuples."""
+    """The columns of one version's tuples. rules: of masked columns; types: of hashed columns; both by position. If
+    there are no columns, no Relation message describes the tuples."""
 
     columns: tuple[RelationColumn, ...]
     rules: Mapping[int, ColumnRule]
@@ -124,8 +124,8 @@ class MaskedVersion:
 
 
 def unchanged_in(tuples: pa.Array, had_some: pa.Array) -> Unchanged:
-    """The positions of unchanged TOAST in each masked tuple; None if it has no unchanged TOAST. had_some: true for
-    tuples that had some before masking."""
+    """The positions of unchanged TOAST in each masked tuple; None if it has none. had_some: true for tuples that had
+    some before masking."""
     unchanged: Unchanged = [None] * len(tuples)
     for i in pc.indices_nonzero(had_some).to_pylist():
         data = tuples[i].as_py()

@@ -1,7 +1,7 @@
-"""Resolves masking rules against every name a table ever had, before any row is read; refuses ambiguous rules.
+"""Resolves masking rules for every name that a table ever had, before any row is read. Rejects ambiguous rules.
 
-Rules refer to names, but tables and columns are renamed within an archive. A masked column must not appear unmasked
-under another name, so the rules must cover both names.
+Rules refer to names, but tables and columns may be renamed within an archive. A masked column must not appear unmasked
+under another name, so rules must cover both names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def has_masks(config: Config) -> bool:
 def masking_policy(
     config: Config, history: RelationHistory, user_types: UserTypes, scopes: Mapping[FragmentId, int]
 ) -> MaskingPolicy | None:
-    """The policy; None if the configuration has no masks. Raises ConfigError for an impossible rule, or for one that
+    """The policy; None if the configuration has no masks. Raises ConfigError for an impossible rule, or if a rule
     misses another name of a column."""
     if not has_masks(config):
         return None
@@ -77,8 +77,8 @@ def _relation_rules(rule: TableRule, relation: Relation) -> dict[str, ColumnRule
 def _table_rules(
     config: Config, rule: TableRule, latest: Relation, relations: Iterable[Relation]
 ) -> dict[str, ColumnRule]:
-    """The rules of all columns that the table ever had. Raises ConfigError if a former name of the table has other
-    rules."""
+    """The rules of all columns that the table ever had. Raises ConfigError if the rules differ for a former name of the
+    table."""
     rules: dict[str, ColumnRule] = {}
     for relation in relations:
         other = config.rule_for(relation.namespace, relation.name)
@@ -144,7 +144,7 @@ class _TableChecks:
                 )
 
     def _refuse_undeclared(self, before: Relation, after: Relation) -> None:
-        """Raises ConfigError if a masked column is gone and an undeclared new one may be the same column."""
+        """Raises ConfigError if a masked column is gone and may have become an undeclared new column."""
         old_names, new_names = ({column.name for column in relation.columns} for relation in (before, after))
         gone = sorted(name for name in old_names - new_names if name in self.rules)
         new = sorted(name for name in new_names - old_names if name not in self.rule.columns)
@@ -156,7 +156,7 @@ class _TableChecks:
             )
 
     def _compare(self, before: Relation, after: Relation, declarations: Declarations) -> str | None:
-        """Compares the masks in two successive versions. Returns and raises like `reason_unmaskable`."""
+        """Compares the masks of two successive versions. Returns and raises like `reason_unmaskable`."""
         old, new = masked_relation(before, self.rules), masked_relation(after, self.rules)
         try:
             origins = lineage(old, new, declarations).origins
@@ -183,7 +183,7 @@ class _TableChecks:
 
 
 def _spells_alike(before: RelationColumn, after: RelationColumn, types: UserTypes) -> bool:
-    """True if every value has the same text under both types."""
+    """True if every value has the same text in both types."""
     if (before.type_oid, before.type_modifier) == (after.type_oid, after.type_modifier):
         return True
     old, new = (type_of(column, types) for column in (before, after))

@@ -1,6 +1,6 @@
-"""Finds tables that look like copies of a masked table under a name that its rule does not match.
+"""Finds tables that look like copies of a masked table under a name that the mask's rule doesn't match.
 
-A table that is loaded as `person_new`, to be renamed to `person`, has the same values as the masked table.
+A table that is loaded as `person_new` before it is renamed to `person` has the same values as the masked table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _masks(config: Config, relation: Relation) -> set[str]:
 
 
 def _is_copy(copy: Relation, original: Relation) -> bool:
-    """True if the copy's name is the original's with an addition, and it has all of the original's columns."""
+    """True if the copy's name is the original's with an addition, and the copy has all of the original's columns."""
     names = ((relation.namespace, relation.name) for relation in (copy, original))
     columns, others = ({(c.name, c.type_oid, c.type_modifier) for c in r.columns} for r in (copy, original))
     return others <= columns and is_named_after(*names)

@@ -1,1 +1,1 @@
-"""What other tools read of runs and tables: metrics, lineage, dbt sources, and schemas of columns."""
+"""Outputs for other tools, about runs and tables: metrics, lineage, dbt sources, and column schemas."""

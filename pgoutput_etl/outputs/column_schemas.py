@@ -1,4 +1,4 @@
-"""Writes every version of each table's columns that the ledger has, as JSON Schema and Avro."""
+"""Writes every version of each table's columns that the ledger records, as JSON Schema and Avro."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from pgoutput_etl.types import UserTypes
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """number: 1 for the first columns of a name. lsn: that of the table after the first batch that left it with these
-    columns."""
+    """number: 1 for the first columns of a name. lsn: the table's LSN after the first batch with these columns."""
 
     state: TableState
     number: int
@@ -35,7 +34,7 @@ class SchemaVersion:
 
 
 def write_schemas(config: Config, folder: str) -> int:
-    """Writes `<schema>/<table>/<version>.schema.json` and `.avsc`; returns the number of versions. Raises RunError."""
+    """Writes `<schema>/<table>/<version>.schema.json` and `.avsc`. Returns the number of versions. Raises RunError."""
     reader = LedgerReader.of(config)
     types = user_types(reader, config.types)
     count = 0
@@ -83,5 +82,5 @@ def _write(folder: Path, source: str, version: SchemaVersion, types: UserTypes) 
 
 
 def _key(state: TableState) -> tuple[str, ...]:
-    """The columns that are never NULL. The row of a TRUNCATE, in mode append, has no key."""
+    """The columns that are never NULL. In mode append, a TRUNCATE's row has no key."""
     return state.key if table_mode(state.mode).has_rows else ()

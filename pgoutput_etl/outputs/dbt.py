@@ -1,7 +1,7 @@
-"""The tables of a source as dbt sources: a `sources.yml` that is generated from the ledger.
+"""The tables of a source as dbt sources: generates a `sources.yml` from the ledger.
 
-A table in a folder has its location twice. `delta`.`path` is for Spark; `external_location` is for dbt-duckdb, which
-then ignores schema and identifier.
+The location of a table in a folder appears twice: `delta`.`path` is for Spark; `external_location` is for dbt-duckdb,
+which then ignores schema and identifier.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _HEADING = (
     "# For dbt 1.10 or newer.\n"
 )
 
-_JINJA = re.compile(r"\{[{%#]")  # dbt would evaluate it
+_JINJA = re.compile(r"\{[{%#]")  # dbt would evaluate these
 
 _MINUTE, _HOUR, _DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerTables:
-    """The tables to read after a source's last finished batch."""
+    """The readable tables after a source's last finished batch."""
 
     states: tuple[TableState, ...] = ()
     user_types: UserTypes = NO_USER_TYPES
@@ -56,7 +56,7 @@ class LedgerTables:
         if last is None:
             return cls()
         states = map(table_state, last["tables"] or ())
-        # The configuration skips a table on purpose.
+        # The configuration skips such tables on purpose.
         shown = tuple(state for state in states if state.is_readable and state.status != SKIPPED)
         return cls(shown, user_types(reader, config.types))
 
@@ -67,8 +67,7 @@ class LedgerTables:
 
 
 def write_sources(config: Config, path: str, max_age: timedelta | None) -> None:
-    """Replaces the file. max_age: the age of a table's newest commit from which dbt reports an error. Raises
-    RunError."""
+    """Replaces the file. max_age: age of a table's newest commit at which dbt reports an error. Raises RunError."""
     text = sources_text(config, LedgerTables.read(config), max_age)
     try:
         replace_file(Path(path), text, PUBLIC)
@@ -112,7 +111,7 @@ def _source(
 
 
 def _catalog_place(catalog: str, schema: str) -> dict[str, Any]:
-    """dbt-spark refuses a database, and needs none for Spark's own catalog."""
+    """dbt-spark rejects a database, and doesn't need one for Spark's own catalog."""
     name, _, prefix = catalog.partition(".")
     database = {} if name.lower() == "spark_catalog" else {"database": name.lower()}
     return {**database, "schema": (f"{prefix}_{schema}" if prefix else schema).lower()}
@@ -133,7 +132,7 @@ def _table(name: str, state: TableState, config: Config, columns: Iterable[Targe
 
 
 def _united(table: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """A shared table, from its entries for two of the tables whose rows it has."""
+    """A shared table, from the entries of two tables whose rows it has."""
     columns = {column["name"]: column for column in (*table["columns"], *other["columns"])}
     return {**table, "columns": list(columns.values())}
 
@@ -157,19 +156,19 @@ def _column(column: TargetColumn) -> dict[str, str]:
 
 
 def _location(path: str) -> str:
-    """An absolute path, because dbt runs in another folder; URLs of object storage stay as they are."""
+    """An absolute path, because dbt runs in another folder; URLs of object storage are unchanged."""
     local = path.removeprefix("file://").removeprefix("file:")
     return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", local) else os.path.abspath(local)  # noqa: PTH100 # no links
 
 
 def _delta_scan(location: str) -> str:
-    """A call for DuckDB, which knows S3 as s3."""
+    """A DuckDB call; DuckDB's scheme for S3 is s3."""
     url = re.sub("^s3[an]:", "s3:", location).replace("'", "''")
     return f"delta_scan('{url}')"
 
 
 def _dbt_period(age: timedelta) -> dict[str, Any]:
-    """dbt has no shorter period than a minute."""
+    """A dbt period; dbt has none shorter than a minute."""
     for period, name in ((_DAY, "day"), (_HOUR, "hour")):
         if age >= period and not age % period:
             return {"count": age // period, "period": name}

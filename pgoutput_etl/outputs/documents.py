@@ -1,6 +1,6 @@
-"""A table's columns as JSON Schema (2020-12) and as Avro (1.11), for schema registries and data contracts.
+"""A table's columns as JSON Schema (2020-12) and Avro (1.11), for schema registries and data contracts.
 
-JSON is described as Spark's `to_json` writes it. Columns of the key are never NULL; PostgreSQL doesn't send whether
+Describes JSON as written by Spark's `to_json`. Columns of the key are never NULL; PostgreSQL doesn't send whether
 others are.
 """
 
@@ -35,7 +35,8 @@ def json_schema(identifier: str, title: str, columns: Sequence[TableColumn], key
 
 
 def avro_schema(namespace: str, name: str, columns: Sequence[TableColumn], key: Collection[str]) -> Document:
-    """Avro's names have only ASCII letters, digits and `_`; where that changes a name, `postgres_name` has it."""
+    """Avro's names only have ASCII letters, digits, and `_`; if that changes a name, `postgres_name` has the
+    original."""
     fields = []
     record, taken = avro_name(name), set[str]()
     for column in columns:

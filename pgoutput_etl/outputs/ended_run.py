@@ -1,4 +1,4 @@
-"""What outputs hear of a run, and what an output is."""
+"""The facts about a run that outputs receive, and the interface of an output."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class TableMetrics:
 
 @dataclass(frozen=True, slots=True)
 class ConditionMetrics:
-    """A table that is not known to be consistent with the others after the run. mismatches: number of changes that
-    contradict its rows."""
+    """A table that may be inconsistent with the others after the run. mismatches: number of changes that contradict its
+    rows."""
 
     schema: str
     table: str
@@ -40,12 +40,12 @@ class ConditionMetrics:
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
     """One run with all its batches. at, timestamp: the run's end. seconds: the run's duration; stages: the duration of
-    each stage. job: other jobs than apply have only tables, rows, and conditions of the tables that they changed.
+    each stage. job: jobs other than apply only have tables, rows, and conditions of the tables that they changed.
 
     bytes: size as landed. content_bytes: decompressed size by account. transactions: counts by status.
-    verified_through: by table, the last LSN as of which `verify` has found it equal to the server's. lag_seconds: time
-    from the archive's last commit to the run's end; None if no commit is known. error: the class of a failed run's
-    error; such a run has no other metrics.
+    verified_through: by table, the last LSN at which `verify` found it equal to the server's. lag_seconds: time from
+    the archive's last commit to the run's end; None if no commit is known. error: the class of a failed run's error;
+    such a run has no other metrics.
     """
 
     source: str
@@ -78,8 +78,8 @@ class RunMetrics:
 
 @dataclass(frozen=True, slots=True)
 class WrittenTable:
-    """A table that a run wrote. rows: inserted and updated. columns, place, version: after the run. columns: empty if
-    they are those of the last apply."""
+    """A table that a run wrote. rows: inserted and updated. columns, place, version: after the run; columns are empty
+    if they are the same as after the last apply."""
 
     schema: str
     table: str
@@ -91,8 +91,8 @@ class WrittenTable:
 
 @dataclass(frozen=True, slots=True)
 class EndedRun:
-    """written: the tables that it wrote. error: of a run that failed. found_nothing: the run is one of many looks, and
-    there was nothing to do."""
+    """written: the tables that it wrote. error: if it failed. found_nothing: the run is a poll that found nothing to
+    do."""
 
     metrics: RunMetrics
     written: tuple[WrittenTable, ...] = ()
@@ -101,7 +101,7 @@ class EndedRun:
 
 
 class RunOutput(ABC):
-    """One place that hears of runs. Every method but `check` may raise whatever its library raises.
+    """A destination for information about runs. Every method except `check` may raise whatever its library raises.
 
     key: in the configuration, for messages.
     """
@@ -109,7 +109,7 @@ class RunOutput(ABC):
     key: ClassVar[str]
 
     def check(self) -> None:
-        """Raises ConfigError if runs could not be published. Called before a run does anything."""
+        """Raises ConfigError if runs can't be published. Called before a run does anything."""
         return
 
     def start(self) -> None:
@@ -121,5 +121,5 @@ class RunOutput(ABC):
         """The run is done, or has failed."""
 
     def abort(self) -> None:
-        """The process is being stopped, or a later run has to do the work."""
+        """The process is being stopped, or a later run must do the work."""
         return

@@ -19,7 +19,7 @@ STDERR = "stderr"
 
 @dataclass(frozen=True, slots=True)
 class JsonLines(RunOutput):
-    """path: of a file that gets a line for each run, or "stderr"."""
+    """path: of a file to which each run appends a line, or "stderr"."""
 
     path: str
     key: ClassVar[str] = "metrics.json"
@@ -39,7 +39,7 @@ class JsonLines(RunOutput):
 
 @dataclass(frozen=True, slots=True)
 class PrometheusFile(RunOutput):
-    """path: of the file that each run of apply replaces. Another job's is beside it: shop.backfill.prom."""
+    """path: of the file that each run of apply replaces. Other jobs' files are next to it: shop.backfill.prom."""
 
     path: str
     key: ClassVar[str] = "metrics.prometheus"

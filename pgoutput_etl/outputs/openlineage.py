@@ -1,8 +1,8 @@
 """A run as an OpenLineage run: the Delta tables that it wrote, and their PostgreSQL tables, column by column.
 
-Uses OpenLineage's client, an optional dependency that its environment variables configure. Names follow OpenLineage's
-naming specification: `{database}.{schema}.{table}` in `postgres://HOST:PORT`, and a path in its file system. Events
-contain no row values and no error texts.
+Uses OpenLineage's client, an optional dependency that is configured by its environment variables. Names follow
+OpenLineage's naming specification: `{database}.{schema}.{table}` in `postgres://HOST:PORT`, and a path in its file
+system. Events contain no values of rows and no error texts.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "wasb": "was
 
 
 def dataset_name(place: Place) -> tuple[str, str]:
-    """Namespace and name of a Delta table's path or catalog name. A local path is `file` and the absolute path; an
-    object's key has no leading slash. A catalog has no host that is known here: its name is the namespace."""
+    """Namespace and name of a Delta table's path or catalog name. A local path has the namespace `file` and the
+    absolute path as its name; an object's key has no leading slash. A catalog's host is unknown here, so its name is
+    the namespace."""
     if place.is_in_catalog:
         return place.catalog_names[0], ".".join(place.catalog_names)
     folder = str(place.table)
@@ -51,7 +52,7 @@ def dataset_name(place: Place) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class LineageEvents(RunOutput):
-    """START is sent before any other event, with the time of the run's beginning."""
+    """START is sent before any other event, with the time when the run began."""
 
     key: ClassVar[str] = "metrics.openlineage"
 
@@ -63,8 +64,7 @@ class LineageEvents(RunOutput):
     _run_id: str | None = None
 
     def check(self) -> None:
-        """Raises ConfigError if the client is not installed, or the environment does not tell it where to send
-        events."""
+        """Raises ConfigError if the client is not installed, or if the environment doesn't say where to send events."""
         if find_spec("openlineage") is None or find_spec("openlineage.client") is None:
             raise ConfigError(
                 f"metrics.openlineage: OpenLineage's client is not installed: {installing('openlineage')}"
@@ -113,7 +113,7 @@ class LineageEvents(RunOutput):
             self._end(RunState.ABORT)
 
     def _failure(self, error: Exception) -> Any:
-        """The error's class, as its text is for people and may be long."""
+        """Only has the error's class: its text is for people and may be long."""
         from openlineage.client.facet_v2 import error_message_run
 
         return error_message_run.ErrorMessageRunFacet(type(error).__name__, "PYTHON", producer=_PRODUCER)
@@ -191,7 +191,7 @@ class LineageEvents(RunOutput):
         )
 
     def _inputs(self, table: WrittenTable, column: TargetColumn) -> list[Any]:
-        """A column's source, and the name that it had before."""
+        """A column's source, under its current and former names."""
         from openlineage.client.facet_v2 import column_lineage_dataset as facet
 
         subtype = "IDENTITY" if column.mask is None else "TRANSFORMATION"

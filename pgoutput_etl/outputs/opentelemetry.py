@@ -1,4 +1,4 @@
-"""Exports gauges through OpenTelemetry's library, an optional dependency that its environment variables configure."""
+"""Exports gauges through OpenTelemetry's library, an optional dependency configured by its environment variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _EXPORTER = "OTEL_METRICS_EXPORTER"
 
-_GROUP = "opentelemetry_metrics_exporter"  # the entry points of packages with an exporter
+_GROUP = "opentelemetry_metrics_exporter"  # the entry point group for packages with an exporter
 
 
 class Telemetry(RunOutput):
@@ -42,7 +42,8 @@ def _exporter_name() -> str:
 
 
 def _exporter(name: str) -> EntryPoint:
-    """The extra `otel` installs OTLP over HTTP without gRPC, so `otlp_proto_http` also serves as `otlp`."""
+    """Finds an exporter. The extra `otel` installs OTLP over HTTP without gRPC, so `otlp_proto_http` also serves as
+    `otlp`."""
     installed = entry_points(group=_GROUP)
     for candidate in ("otlp", "otlp_proto_http") if name == "otlp" else (name,):
         if candidate in installed.names:
@@ -52,7 +53,7 @@ def _exporter(name: str) -> EntryPoint:
 
 
 def _export(sent: Iterable[Gauge]) -> None:
-    """Uses the process's MeterProvider if it has one, else a temporary one that is shut down after everything is
+    """Uses the process's MeterProvider if it has one, otherwise a temporary one that is shut down after everything is
     sent."""
     from opentelemetry.metrics import get_meter_provider
     from opentelemetry.sdk.metrics import MeterProvider

@@ -1,4 +1,4 @@
-"""Tells all configured outputs of a run. What can't be published causes a warning, not a failed run."""
+"""Informs all configured outputs of a run. A failure to publish causes a warning, and doesn't fail the run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RunPublisher:
         return cls(found, warn)
 
     def check(self) -> None:
-        """Raises ConfigError if runs could not be published. Called before a run does anything."""
+        """Raises ConfigError if runs can't be published. Called before a run does anything."""
         for output in self.outputs:
             output.check()
 

@@ -1,6 +1,6 @@
-"""Tells a webhook, such as Slack's, of runs that need somebody: tables that are not right, and runs that failed.
+"""Notifies a webhook, such as Slack's, of runs that need attention: tables with problems, and runs that failed.
 
-The message has names of tables and the class of an error, never a value or an error's text.
+The message has names of tables and the class of an error, but never a value or an error's text.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _SECONDS = 10.0
 
 _SHOWN = 10  # tables
 
-# Slack would read a name such as <!channel> as a command.
+# Slack would interpret a name such as <!channel> as a command.
 _ESCAPED = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """The message has no other receiver than the configured one."""
+    """The message must not go anywhere except to the configured receiver."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -34,7 +34,7 @@ class _NoRedirects(HTTPRedirectHandler):
 
 @dataclass(frozen=True, slots=True)
 class Webhook(RunOutput):
-    """Only a run that did something is told of: not a look that found nothing, nor a run that another one prevented."""
+    """Only reports runs that did something: neither polls that found nothing, nor runs that another run prevented."""
 
     notify: Notify
     key: ClassVar[str] = "notify"
@@ -54,7 +54,7 @@ class Webhook(RunOutput):
             "tables": tables,
         }
         headers = {"Content-Type": "application/json"}
-        request = Request(self.notify.url, json.dumps(body).encode(), headers)  # Notify takes only http and https
+        request = Request(self.notify.url, json.dumps(body).encode(), headers)  # Notify only accepts http and https
         build_opener(_NoRedirects).open(request, timeout=_SECONDS).close()
 
 

@@ -1,1 +1,1 @@
-"""A live PostgreSQL server, or files that one wrote: JDBC, catalog queries, COPY and pg_dump."""
+"""A live PostgreSQL server, or files that it wrote: catalog queries, COPY, and pg_dump."""

@@ -1,7 +1,7 @@
-"""Reads the descriptions of published tables from a server's catalog with one query that returns one JSON text.
+"""Reads descriptions of published tables from a server's catalog, with one query that returns a JSON text.
 
 A table without changes since the slot was created has no Relation message in the archive. The catalog has what pgoutput
-would send (logicalrep_write_rel and logicalrep_write_typ in proto.c): OIDs, names, columns of the replica identity.
+would send (logicalrep_write_rel and logicalrep_write_typ in proto.c): OIDs, names, and columns of the replica identity.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ SELECT json_build_object(
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """relation: as pgoutput would describe it. filter: the publication's row filter, an SQL expression. is_root: a
-    partitioned table, whose partitions have its rows. not_null: names of NOT NULL columns. partitions: of a root."""
+    """relation: as pgoutput would describe it. filter: the publication's row filter, an SQL expression. is_root: it is
+    a partitioned table, and its partitions have the rows. not_null: names of NOT NULL columns. partitions: if it is a
+    root."""
 
     relation: Relation
     filter: str | None
@@ -75,8 +76,8 @@ class CatalogTable:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """known: OIDs of all tables of the database, published or not, if tables that are created later are published; else
-    None."""
+    """known: OIDs of all tables in the database, published or not, if tables that are created later are published;
+    otherwise None."""
 
     version: int
     tables: tuple[CatalogTable, ...]
@@ -85,14 +86,14 @@ class Catalog:
 
     @property
     def partitions(self) -> dict[int, tuple[Relation, ...]]:
-        """By the root's OID."""
+        """The partitions, by the root's OID."""
         return {table.relation.oid: table.partitions for table in self.tables if table.is_root}
 
 
 def read_catalog(text: str, publications: Collection[str], wanted: Callable[[str], bool]) -> Catalog:
     """text: the result of QUERY. publications: names; all if empty. wanted: filters tables by schema.table.
 
-    Raises ConfigError for any other text, and for a table with different columns or rows in several publications.
+    Raises ConfigError for any other text, and for a table whose columns or rows differ between publications.
     """
     try:
         catalog = json.loads(text)
@@ -115,7 +116,7 @@ def read_catalog(text: str, publications: Collection[str], wanted: Callable[[str
 
 
 def _table(row: Mapping[str, Any], publications: list[Mapping[str, Any]]) -> CatalogTable:
-    # Before PostgreSQL 15, all columns but generated ones are published.
+    # Before PostgreSQL 15, all columns except generated ones are published.
     plain = frozenset(c["name"] for c in row["columns"] if not c["generated"])
     names = _same(row, "columns", {plain if p["columns"] is None else frozenset(p["columns"]) for p in publications})
     row_filter = _same(row, "rows", {p["filter"] for p in publications})
@@ -127,12 +128,12 @@ def _table(row: Mapping[str, Any], publications: list[Mapping[str, Any]]) -> Cat
     )
     relation = Relation(None, row["oid"], row["schema"], row["table"], identity, columns)
     not_null = frozenset(c["name"] for c in row["columns"] if c["not_null"])
-    described = described_relations(row.get("described") or ())  # absent from files of the former query
+    described = described_relations(row.get("described") or ())  # missing in files from an older query
     return CatalogTable(relation, row_filter, row["kind"] == "p", not_null, described[1:])
 
 
 def _same(row: Mapping[str, Any], part: str, values: set[T]) -> T:
-    """The one value that all publications have. Raises ConfigError if they differ."""
+    """The single value that all publications have. Raises ConfigError if they differ."""
     if len(values) > 1:
         names = ", ".join(sorted(p["name"] for p in row["publications"]))
         raise ConfigError(
@@ -146,7 +147,7 @@ def relation_row(relation: Relation) -> dict[str, Any]:
     """The relation as JSON values."""
     row = {**asdict(relation), "replica_identity": relation.replica_identity.value}
     for column in row["columns"]:
-        del column["types"]  # the archive has them
+        del column["types"]  # they are in the archive
     return row
 
 

@@ -1,4 +1,4 @@
-"""Checks a server's URL, and translates JDBC's to libpq's."""
+"""Checks a server's URL, and translates JDBC URLs to libpq's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIBPQ: Mapping[str, str | None] = {
     **dict.fromkeys(("user", "options", "sslmode", "sslrootcert", "sslcert", "sslkey")),
 }
 
-# The driver's, which change neither the server nor the rows
+# Parameters of the driver that affect neither the server nor the rows
 _OF_DRIVER = frozenset(
     (
         *("assumeMinServerVersion", "binaryTransfer", "currentSchema", "defaultRowFetchSize", "loginTimeout"),
@@ -25,8 +25,8 @@ _OF_DRIVER = frozenset(
 
 
 def server_url(text: str) -> str:
-    """libpq's URL of a server, from one or from JDBC's. Raises ConfigError for a URL that is not PostgreSQL's, contains
-    a password, or has parameters that libpq doesn't have."""
+    """libpq's URL of a server, given a libpq or JDBC URL. Raises ConfigError for a URL that isn't PostgreSQL's,
+    contains a password, or has parameters that libpq doesn't have."""
     is_jdbc = text.startswith("jdbc:")
     try:
         url = urlsplit(text.removeprefix("jdbc:"), allow_fragments=False)
@@ -44,7 +44,7 @@ def server_url(text: str) -> str:
 
 
 def _translated(hosts: str, path: str, given: dict[str, str]) -> str:
-    """JDBC's ssl=true checks the server's certificate and name, as sslmode=verify-full does."""
+    """JDBC's ssl=true checks the server's certificate and name, like sslmode=verify-full."""
     parameters = {name: value for name, value in given.items() if name not in _OF_DRIVER}
     if parameters.pop("ssl", "false").lower() in ("true", ""):
         parameters.setdefault("sslmode", "verify-full")

@@ -1,4 +1,4 @@
-"""Reads the formats of PostgreSQL's COPY TO, and writes rows of its text format.
+"""Reads the formats of PostgreSQL's COPY TO, and writes rows in its text format.
 
     text     COPY's default, and the rows of pg_dump -Fd: a line per row, tabs between fields, backslash escapes
     binary   COPY … WITH (FORMAT binary): a signature, then per row a count, and per field a length and bytes
@@ -6,8 +6,8 @@
 
 `…_spans` also yield where each row begins and ends, in bytes.
 
-`tuple_of` turns fields into TupleData, so that rows of a file are decoded like replicated rows. Errors name the file,
-the row and the offset, never values.
+`tuple_of` turns fields into TupleData, so rows in files are decoded like replicated rows. Errors name the file, the
+row, and the offset, but never values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HAS_OIDS = 1 << 16
 
 
 def tuple_of(fields: Fields, kind: bytes) -> bytes:
-    """A TupleData (protocol chapter, Logical Replication Message Formats). kind: t for text, b for binary."""
+    """Makes a TupleData (protocol chapter, Logical Replication Message Formats). kind: t for text, b for binary."""
     parts = [struct.pack(">H", len(fields))]
     for field in fields:
         parts += (b"n",) if field is None else (kind, struct.pack(">I", len(field)), field)
@@ -47,7 +47,7 @@ def tuple_of(fields: Fields, kind: bytes) -> bytes:
 
 
 def text_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
-    """Raises ArchiveError for a row of another width."""
+    """The rows. Raises ArchiveError for a row of another width."""
     return (fields for _, _, fields in text_spans(data, path, width))
 
 
@@ -96,7 +96,7 @@ def text_line(texts: Iterable[str | None]) -> str:
 
 
 def binary_rows(data: bytes, path: str, width: int) -> Iterator[list[Field]]:
-    """Raises ArchiveError for a file of another format, a truncated one, or a row of another width."""
+    """The rows. Raises ArchiveError for a file in another format, a truncated one, or a row of another width."""
     return (fields for _, _, fields in binary_spans(data, path, width))
 
 
@@ -161,8 +161,8 @@ def records(data: bytes, path: str) -> Iterator[Record]:
 
 
 def record_spans(data: bytes, path: str) -> Iterator[tuple[int, int, Record]]:
-    """The records of a CSV file. Empty and unquoted is NULL, empty and quoted is an empty string. The last record may
-    lack its newline. Raises ArchiveError."""
+    """The records of a CSV file. An empty unquoted field is NULL; an empty quoted one is an empty string. The last
+    record may lack its newline. Raises ArchiveError."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -180,8 +180,8 @@ def record_spans(data: bytes, path: str) -> Iterator[tuple[int, int, Record]]:
 
 
 def csv_tuples(data: bytes, width: int) -> pa.Array:
-    """TupleData in text format from whole rows that a server sends for queries.copied_rows. As `records` and `tuple_of`
-    would, without Python code per row. Memory: several times the data's size."""
+    """TupleData in text format from whole rows that a server sends for queries.copied_rows. Gives the same result as
+    `records` and `tuple_of`, but without Python code per row. Uses several times the data's size in memory."""
     names = [str(i) for i in range(width + 1)]
     table = csv.read_csv(
         pa.BufferReader(data),
@@ -209,7 +209,7 @@ _FILE_ERROR = re.compile(rf"(ArchiveError|FramingError|RowError|{'|'.join(RowErr
 
 @contextmanager
 def copy_errors() -> Iterator[None]:
-    """Turns Spark's error about a file that a Python worker can't read into an ArchiveError, or the kind of it."""
+    """Turns Spark's error about a file that a Python worker can't read into the worker's ArchiveError or subclass."""
     try:
         yield
     except PgoutputEtlError:

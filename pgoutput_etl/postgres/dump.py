@@ -1,7 +1,7 @@
-"""Reads toc.dat of `pg_dump -Fd`: each table's file, and its columns in their order in that file.
+"""Reads toc.dat from `pg_dump -Fd`: each table's file, and its columns in the order in which they are in that file.
 
-The layout is in pg_backup_archiver.c (WriteHead, WriteToc). An integer is a sign byte and `int_size` bytes, least
-significant first. A string is its length and bytes; length -1 means NULL.
+The layout is in pg_backup_archiver.c (WriteHead, WriteToc). An integer is a sign byte followed by `int_size` bytes,
+least significant first. A string is its length followed by its bytes; length -1 means NULL.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _ATTACH = re.compile(rf"ALTER TABLE ONLY ({_QUALIFIED}) ATTACH PARTITION ({_QUAL
 
 @dataclass(frozen=True, slots=True)
 class DumpedTable:
-    """file: its name in the dump's folder, without the suffix of a compressed one. root: schema.table of the topmost
-    table whose partition it is."""
+    """file: its name in the dump's folder, without the suffix of a compressed file. root: schema.table of the topmost
+    table of which it is a partition."""
 
     schema: str
     name: str
@@ -47,13 +47,13 @@ class DumpedTable:
 
 
 def read_toc(data: bytes, path: str) -> list[DumpedTable]:
-    """The tables with rows in the dump. Raises ArchiveError for a file of another kind or version, a truncated one, and
-    rows that are not COPY's in UTF-8."""
+    """The tables that have rows in the dump. Raises ArchiveError for a file of another kind or version, a truncated
+    one, and rows that are not in COPY format and UTF-8."""
     return _Toc(data, path).tables()
 
 
 def _unquoted(name: str) -> str:
-    """schema.table, as in a statement."""
+    """The name without SQL quotes, as schema.table."""
     parts = re.findall(r'"((?:[^"]|"")*)"|([^".]+)', name)
     return ".".join(quoted.replace('""', '"') or plain for quoted, plain in parts)
 
@@ -71,7 +71,7 @@ class _Toc:
         return [replace(entry, root=self._root(entry)) for entry in entries if entry is not None]
 
     def _root(self, table: DumpedTable) -> str | None:
-        """Follows each parent once: a forged file may have a circle of them."""
+        """The topmost parent. Follows each parent once, because a forged file may have a cycle of them."""
         parents, root = dict(self.parents), None
         while (parent := parents.pop(root or f"{table.schema}.{table.name}", None)) is not None:
             root = parent

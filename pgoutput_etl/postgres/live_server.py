@@ -1,6 +1,6 @@
-"""Reads a server that is in use, with psycopg: all queries as of one moment whose LSN is known.
+"""Reads a server in use with psycopg: all queries see the same snapshot, whose LSN is known.
 
-Parameters that a URL leaves out come from libpq's environment (PGUSER, PGPASSWORD, PGPASSFILE, PGSSLMODE …).
+Parameters that a URL omits come from libpq's environment (PGUSER, PGPASSWORD, PGPASSFILE, PGSSLMODE, …).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from pgoutput_etl.postgres.sql_states import has_no_values, is_of_one_table
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-# From the first packet on, and whatever the URL, the database, or the user sets. The connection that shares its
-# snapshot has nothing to do while others read.
+# Set from the first packet on, overriding the URL, the database, and the user. The connection that shares its snapshot
+# is idle while others read.
 GUARDS = "-c search_path= -c row_security=off -c idle_in_transaction_session_timeout=0"
 
 _WAIT = "10min"  # for transactions that were running when the slot was created
@@ -37,11 +37,11 @@ _REPLAYED = "SELECT pg_catalog.pg_last_wal_replay_lsn()::text"
 
 _REPLAYED_ATTEMPTS, _REPLAYED_PAUSE = 100, 0.2  # seconds
 
-_RESOLVED = (b"service", b"servicefile")  # whose parameters are known by then
+_RESOLVED = (b"service", b"servicefile")  # their parameters have been resolved by then
 
 _PART = 1 << 22  # bytes of rows that are passed on together
 
-MARK = "pgoutput_etl.verify"  # the prefix of a Message that only ends a transaction
+MARK = "pgoutput_etl.verify"  # prefix of a Message whose only purpose is to end a transaction
 
 
 def shown(url: str) -> str:
@@ -53,8 +53,8 @@ def shown(url: str) -> str:
 
 @contextmanager
 def server_errors(of_table: bool = False) -> Iterator[None]:
-    """Turns psycopg's errors into this package's, without values. of_table: within the context one table is read, so
-    that an error that the others don't meet is a TableError."""
+    """Turns psycopg's errors into this package's, without values. of_table: the context reads a single table, so an
+    error that other tables would not have is a TableError."""
     with coded(ErrorCode.SERVER, RunError):
         try:
             yield
@@ -73,7 +73,7 @@ def server_errors(of_table: bool = False) -> Iterator[None]:
             raise (TableError if of_table else RunError)("--server: values are not UTF-8") from None
         except Exception as error:
             kind = f"{RunError.__name__}: "
-            why = next((line for line in own_lines(error) if line.startswith(kind)), None)  # of a Python worker
+            why = next((line for line in own_lines(error) if line.startswith(kind)), None)  # from a Python worker
             if isinstance(error, PgoutputEtlError) or why is None:
                 raise
             raise RunError(why.removeprefix(kind)) from None
@@ -87,7 +87,7 @@ def ask_server(url: str, query: str) -> list[dict[str, Any]]:
 
 
 def database_bytes(url: str) -> int:
-    """Of the whole database on the server's storage. Raises RunError."""
+    """Size of the whole database on the server's storage. Raises RunError."""
     [row] = ask_server(url, DATABASE_BYTES)
     return int(row["bytes"])
 
@@ -101,24 +101,25 @@ def _rows(connection: Connection, query: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class SharedSnapshot:
-    """A moment for other processes, on other machines. conninfo: what libpq has made of URL and environment, with the
-    password: neither is shown anywhere."""
+    """A snapshot for other processes, also on other machines. conninfo: libpq's result from URL and environment,
+    including the password; it is never shown."""
 
     name: str
     conninfo: str = field(repr=False)
 
     @classmethod
     def of(cls, connection: Connection) -> SharedSnapshot:
-        """Of a connection's transaction, until its end."""
+        """The snapshot of a connection's transaction; valid until the transaction ends."""
         [[name]] = connection.execute("SELECT pg_catalog.pg_export_snapshot()").fetchall()
         info, options = connection.info, (o for o in connection.pgconn.info if o.val and o.keyword not in _RESOLVED)
         used = {option.keyword.decode(): option.val.decode() for option in options if option.val}
-        used |= {"host": info.host, "port": str(info.port)}  # of several
-        used |= {"password": info.password} if info.password else {}  # from a file, too
+        used |= {"host": info.host, "port": str(info.port)}  # if there are several
+        used |= {"password": info.password} if info.password else {}  # even if it is from a file
         return cls(str(name), conninfo.make_conninfo("", **used))
 
     def copied(self, statements: Sequence[str]) -> Iterator[tuple[int, bytes]]:
-        """What each COPY sends, in parts of whole rows, with the statement's position. Raises TableError, RunError."""
+        """The data that each COPY sends, in parts of whole rows, with the statement's position. Raises TableError and
+        RunError."""
         with server_errors(of_table=True), psycopg.connect(self.conninfo, autocommit=True) as connection:
             _join(connection, self.name)
             for number, statement in enumerate(statements):
@@ -136,15 +137,15 @@ class SharedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ServerMoment:
-    """A server as of `lsn`: if that is exact, it has all transactions that committed before, and no others. Several
-    threads may ask."""
+    """A snapshot of a server at `lsn`. If that is exact, it has all transactions that committed before, and no others.
+    Several threads may query it."""
 
     lsn: int
     shared: SharedSnapshot
     _idle: SimpleQueue[Connection] = field(repr=False)
 
     def ask(self, query: str) -> list[dict[str, Any]]:
-        """A query's rows, by column. An error leaves the moment as it is."""
+        """A query's rows, by column. An error doesn't affect the snapshot."""
         connection = self._idle.get()
         try:
             with connection.transaction():  # a savepoint
@@ -157,8 +158,8 @@ class ServerMoment:
 def server_moment(
     url: str, connections: int, progress: Progress, exported: tuple[str, int] | None = None, is_exact: bool = True
 ) -> Iterator[ServerMoment]:
-    """The present moment, or that of an exported snapshot, until the end of the context. exported: its name and LSN.
-    is_exact: False if transactions about the LSN don't matter, so that a user without REPLICATION will do. Raises
+    """A current snapshot, or one that was exported elsewhere. Valid within the context. exported: its name and LSN.
+    is_exact: False if transactions around the LSN don't matter, so a user without REPLICATION suffices. Raises
     RunError."""
     with ExitStack() as stack, server_errors():
         opened = [stack.enter_context(_connection(url)) for _ in range(connections)]
@@ -176,8 +177,8 @@ def server_moment(
 
 
 def mark(url: str) -> None:
-    """Ends a transaction after the moment, so that the archive reaches it also if nobody else writes. Does nothing
-    where the user may not."""
+    """Commits a transaction after the snapshot, so that the archive passes its LSN even if nobody else writes. Does
+    nothing if the user lacks the privilege."""
     with suppress(psycopg.Error), _connection(url) as connection:
         connection.execute(f"SELECT pg_catalog.pg_logical_emit_message(true, {literal(MARK)}, '')".encode())
 
@@ -185,7 +186,7 @@ def mark(url: str) -> None:
 def _connection(url: str, options: str = "", replication: str = "false") -> Connection:
     own = conninfo.conninfo_to_dict(url)
     guarded = f"{own.get('options') or ''} {GUARDS}{options}".strip()
-    alive = own.get("keepalives_idle") or "60"  # seconds: routers forget connections on which nothing is sent
+    alive = own.get("keepalives_idle") or "60"  # seconds: routers forget connections without traffic
     text = conninfo.make_conninfo(
         url, options=guarded, client_encoding="UTF8", replication=replication, keepalives_idle=alive
     )
@@ -194,12 +195,12 @@ def _connection(url: str, options: str = "", replication: str = "false") -> Conn
 
 @contextmanager
 def _exported(url: str, progress: Progress) -> Iterator[tuple[str, int]]:
-    """A snapshot's name and LSN, within the context. A temporary slot exports it, and is dropped with its session, so
-    the server keeps no WAL for it.
+    """A snapshot's name and LSN, within the context. It is exported by a temporary slot, which is dropped with its
+    session, so the server keeps no WAL for it.
 
     Decoding would begin at the slot's consistent point: the snapshot has the transactions that committed before it and
-    none that commits later. So commit LSNs are compared with this point. The end of the WAL can't take its place,
-    because a commit is in the WAL before it is visible to others.
+    none that commit later. Commit LSNs are therefore compared with this point. The end of the WAL wouldn't do, because
+    a commit is in the WAL before it is visible to others.
     """
     progress("creating a temporary replication slot, which waits for running transactions")
     slot = f"pgoutput_etl_{uuid4().hex[:16]}"
@@ -224,8 +225,8 @@ def _is_standby(url: str) -> bool:
 
 @contextmanager
 def _replayed(url: str, progress: Progress) -> Iterator[tuple[str, int]]:
-    """Like `_exported`, of a standby: its replay stands still meanwhile. A commit is visible there a moment before the
-    LSN of the replay has passed it, so the LSN is read before the snapshot, and again some time after it."""
+    """Like `_exported`, for a standby, whose replay is paused meanwhile. There, a commit becomes visible a moment
+    before the replay LSN passes it, so the LSN is read before the snapshot, and again some time after it."""
     with _connection(url) as connection:
         for attempt in range(_REPLAYED_ATTEMPTS):
             [[before]] = connection.execute(_REPLAYED).fetchall()
@@ -247,7 +248,8 @@ def _replayed(url: str, progress: Progress) -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def _begun(url: str) -> Iterator[tuple[str, int]]:
-    """The snapshot of a transaction, and the end of the WAL, which may have commits that the snapshot doesn't see."""
+    """The snapshot of a transaction, and the end of the WAL, which may include commits that the snapshot doesn't
+    see."""
     with _connection(url) as connection:
         connection.execute(_REPEATABLE.encode())
         [row] = _rows(connection, f"SELECT pg_catalog.pg_export_snapshot() AS name, p.lsn FROM ({POSITION}) AS p")

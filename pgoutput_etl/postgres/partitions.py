@@ -1,4 +1,4 @@
-"""The partitions of a root as a server's catalog has them, each described as pgoutput would describe it."""
+"""The partitions of a root in a server's catalog, described as pgoutput would describe them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pgoutput_etl.protocol.messages import Relation, RelationColumn, ReplicaIden
 
 
 def key_attributes(index: str) -> str:
-    """An SQL expression: an index's columns without those that it only includes, which identify nothing. to_jsonb omits
-    columns of the catalog that a version of PostgreSQL doesn't have."""
+    """An SQL expression: an index's key columns, without INCLUDE columns, which identify nothing. to_jsonb omits
+    catalog columns that a version of PostgreSQL doesn't have."""
     return f"({index}.indkey::int2[])[0:coalesce((to_jsonb({index})->>'indnkeyatts')::int, {index}.indnatts) - 1]"
 
 
 def described_with_partitions(root: str) -> str:
-    """An SQL expression: a JSON array of a table and all partitions below it. root: an expression with its OID, without
-    the aliases `above` and `part`.
+    """An SQL expression: a JSON array of a table and all partitions below it. root: an expression for its OID, which
+    must not use the aliases `above` and `part`.
 
-    A table that others inherit from has no partitions: their rows are published under their own names.
+    A table from which others inherit has no partitions: their rows are published under their own names.
     """
     return f"""(WITH RECURSIVE parts(oid) AS (SELECT {root} UNION SELECT h.inhrelid FROM parts
     JOIN pg_catalog.pg_class above ON above.oid = parts.oid AND above.relkind = 'p'

@@ -1,8 +1,8 @@
-"""SQL for a PostgreSQL server: columns, WAL position, a table's rows and how to divide them among connections.
+"""SQL for a PostgreSQL server: columns, WAL positions, a table's rows, and how to divide them among connections.
 
 Values are printed by their type's output function, which format's %s calls for every type; a cast to text would print
-`true` for a bool and strip the blanks of a char(n). Names are quoted here only. Queries contain no values except
-integers and the row filters of the server's own catalog.
+`true` for a bool and strip the blanks of a char(n). Names are quoted only here. Queries contain no values except
+integers and the row filters in the server's own catalog.
 
 Sessions have no search path, so functions and operators are PostgreSQL's own.
 """
@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-# A session's settings. The first ones let no code of a table's owner run with the reader's rights: functions instead of
-# PostgreSQL's, row-level security (a table that has it is an error), and views in the place of tables. The others
-# change PostgreSQL's text output. One statement, because a prepared one can't be several.
+# A session's settings. The first ones keep code of a table's owner from running with the reader's privileges: functions
+# that shadow PostgreSQL's, row-level security (a table that has it is an error), and views in place of tables. The
+# others affect PostgreSQL's text output. They are a single statement, because a prepared one can't contain several.
 _SETTINGS = {
     "search_path": "",
     "row_security": "off",
@@ -31,7 +31,8 @@ SESSION = (
     "WHERE name OPERATOR(pg_catalog.=) 'restrict_nonsystem_relation_kind')"
 )
 
-# The environment of a receiver, as in conf/landing/shop.env: the text of values, whatever database and role have set.
+# The environment of a receiver, as in conf/landing/shop.env: sets the text form of values, overriding database and
+# role.
 RECEIVER_ENVIRONMENT = {
     "PGCLIENTENCODING": "UTF8",
     "PGOPTIONS": (
@@ -39,7 +40,7 @@ RECEIVER_ENVIRONMENT = {
     ),
 }
 
-# Settings for a script with literals of such texts, within a transaction of psql.
+# Settings for a psql script with literals of such texts, within a transaction.
 SCRIPT_SETTINGS = """SET LOCAL search_path = '';
 SET LOCAL client_encoding = 'UTF8';
 SET LOCAL standard_conforming_strings = on;
@@ -61,8 +62,8 @@ TIME = "SELECT (extract(epoch FROM now() - timestamptz '2000-01-01 00:00:00+00')
 
 
 def copied_rows(schema: str, name: str, columns: Sequence[str], is_root: bool, conditions: Iterable[str]) -> str:
-    """COPY of the rows of `own_rows` that meet all conditions. Each line begins with an empty field: no line is empty,
-    and no value at its beginning is taken for a byte order mark."""
+    """COPY of the rows of `own_rows` that meet all conditions. Each line begins with an empty field, so no line is
+    empty and no value at its beginning can be mistaken for a byte order mark."""
     fields = ", ".join(("NULL", *(f"t.{identifier(column)}" for column in columns)))
     where = " AND ".join(f"({condition})" for condition in conditions) or "true"
     return f"COPY (SELECT {fields} FROM {own_rows(schema, name, is_root)} AS t WHERE {where}) TO STDOUT (FORMAT csv)"
@@ -75,12 +76,12 @@ def key_limits(schema: str, name: str, key: str, is_root: bool) -> str:
 
 
 def own_rows(schema: str, name: str, is_root: bool) -> str:
-    """A table's own rows, or those of a partitioned table's partitions."""
+    """A table's own rows or, for a partitioned table, those of its partitions."""
     return f"{'' if is_root else 'ONLY '}{qualified(schema, name)}"
 
 
 def sizes(oids: Iterable[int]) -> str:
-    """By OID: the pages of each table, its bytes with TOAST, and about how many rows it has, 0 if unknown. A root has
+    """By OID: each table's pages, bytes including TOAST, and approximate number of rows (0 if unknown). A root has
     those of its partitions."""
     return (
         f"{_with_parts(oids)}SELECT p.root::bigint AS oid, "
@@ -91,7 +92,7 @@ def sizes(oids: Iterable[int]) -> str:
     )
 
 
-# The rows that each COPY of a query by this user has sent so far.
+# The number of rows that each COPY of a query by this user has sent so far.
 COPIED = (
     "SELECT p.pid, a.query, p.tuples_processed AS rows FROM pg_catalog.pg_stat_progress_copy p "
     "JOIN pg_catalog.pg_stat_activity a ON a.pid = p.pid "
@@ -100,7 +101,7 @@ COPIED = (
 
 
 def _with_parts(oids: Iterable[int]) -> str:
-    """`parts`: the tables, each as its own root, and the partitions of those that are one."""
+    """`parts`: ordinary tables, each as its own root, and the partitions of roots."""
     return (
         f"WITH RECURSIVE parts(root, oid) AS (SELECT o, o FROM unnest('{{{integers(oids)}}}'::oid[]) AS o "
         "UNION SELECT p.root, i.inhrelid FROM parts p JOIN pg_catalog.pg_class r ON r.oid = p.root AND r.relkind = 'p' "
@@ -132,7 +133,7 @@ def shares_of_pages(count: int, connections: int) -> list[str]:
 
 
 def within(name: str, ranges: Iterable[tuple[int, int]]) -> str:
-    """A condition on a column. ranges: least and greatest values."""
+    """A condition on a column. ranges: (least, greatest) values."""
     return " OR ".join(f"t.{identifier(name)} BETWEEN {least:d} AND {greatest:d}" for least, greatest in ranges)
 
 
@@ -144,7 +145,7 @@ def _shares(column: str, bounds: Sequence[str]) -> list[str]:
 
 
 def identifier(name: str) -> str:
-    """Quotes a name, which may have any character but NUL."""
+    """Quotes a name, which may contain any character except NUL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -154,18 +155,19 @@ def qualified(schema: str, name: str) -> str:
 
 
 def literal(text: str | None) -> str:
-    """With standard_conforming_strings on."""
+    """An SQL literal, for standard_conforming_strings = on."""
     return "NULL" if text is None else "'" + text.replace("'", "''") + "'"
 
 
 def insertion(table: str, columns: Iterable[str]) -> str:
-    """The beginning of an INSERT, which VALUES follow, also of columns that are GENERATED ALWAYS AS IDENTITY. table,
+    """The beginning of an INSERT, before VALUES; also for columns that are GENERATED ALWAYS AS IDENTITY. table,
     columns: quoted."""
     return f"INSERT INTO {table} ({', '.join(columns)}) OVERRIDING SYSTEM VALUE VALUES "
 
 
 def as_text(column: str) -> str:
-    """A column as text. IS DISTINCT FROM NULL, because a composite value of NULLs IS NULL but is not NULL itself."""
+    """A column as text. Uses IS DISTINCT FROM NULL, because a composite value of NULLs IS NULL but is not NULL
+    itself."""
     return f"CASE WHEN {column} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {column}) END"
 
 

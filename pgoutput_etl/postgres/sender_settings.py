@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-_FIRST_SHORTEST = 120_000  # the version from which extra_float_digits = 1, the default, prints floats exactly
+_FIRST_SHORTEST = 120_000  # the version since which the default, extra_float_digits = 1, prints floats exactly
 
 
 @dataclass(frozen=True, slots=True)
 class UnsuitableSetting:
-    """value: the one that role or database set, or else the default. suitable: the one to set. harm: the reason."""
+    """value: set by role or database, or else the default. suitable: the value to set. harm: the reason."""
 
     name: str
     value: str
@@ -26,7 +26,7 @@ _HELD = "tables with {} would be held"
 
 _FLOAT_DIGITS, _ENCODING = "extra_float_digits", "client_encoding"
 
-# Name, pattern of suitable values, the value to set, and the harm of another one.
+# Name, pattern of suitable values, value to set, and the harm that other values do.
 _RULES = (
     (_FLOAT_DIGITS, "[123]", "3", "floats would be rounded, and keys that differ only in later digits become one row"),
     ("DateStyle", r"iso\b.*", "ISO", _HELD.format("dates or times")),
@@ -42,7 +42,7 @@ _RULES = (
 
 
 def unsuitable_settings(settings: Mapping[str, str], version: int, encoding: str) -> Iterator[UnsuitableSetting]:
-    """settings: what role and database set, by name in lower case. version: server_version_num. encoding: the
+    """settings: those set by role and database, by name in lower case. version: server_version_num. encoding: the
     database's."""
     usual = {_FLOAT_DIGITS: "0" if version < _FIRST_SHORTEST else "1", _ENCODING: encoding}
     for name, pattern, suitable, harm in _RULES:

@@ -1,6 +1,6 @@
 """The facts about a server that an initial load needs: settings, user, publications, slots, and tables.
 
-One query returns all of it as one JSON text. It reads catalogs only, without locks, and needs no privilege.
+A single query returns all of it as one JSON text. It only reads catalogs, without locks, and needs no privileges.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pgoutput_etl.postgres.partitions import described_relations, described_with
 from pgoutput_etl.protocol.messages import Relation
 
 # to_jsonb omits columns that a version of PostgreSQL doesn't have. The order in `sender_settings` is PostgreSQL's own:
-# a role's settings overrule the database's, and those for this database overrule those for all.
+# a role's settings override the database's, and those for this database override those for all.
 QUERY = f"""
 WITH published AS (
   SELECT p.schemaname, p.tablename, json_agg(json_build_object('name', p.pubname, 'columns', to_jsonb(p)->'attnames',
@@ -77,7 +77,7 @@ SELECT json_build_object(
 @dataclass(frozen=True, slots=True)
 class ReplicationSlot:
     """A row of pg_replication_slots. confirmed: confirmed_flush_lsn, which is where decoding began until a receiver
-    confirms more; None for a physical slot. why_lost: the reason why the server no longer has all of its WAL."""
+    confirms more; None for a physical slot. why_lost: why the server no longer has all of its WAL."""
 
     name: str
     plugin: str | None
@@ -104,7 +104,7 @@ class ReplicationSlot:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A row of pg_publication. omitted: the operations that the publication doesn't publish."""
+    """A row of pg_publication. omitted: operations that it doesn't publish."""
 
     name: str
     omitted: tuple[str, ...]
@@ -117,10 +117,10 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table as the user sees it. is_root: partitioned. has_key: its replica identity has an index. identity: as in
+    """A table as the user sees it. is_root: it is partitioned. has_key: its replica identity has an index. identity:
     pg_class.relreplident. rows_hidden: row-level security applies to the user. columns: except generated ones.
-    publications: that contain it, each with `name`, `columns` (None for all) and `filter`. described: the table and,
-    if it is a root, its partitions."""
+    publications: those that contain it, each with `name`, `columns` (None for all), and `filter`. described: the table
+    and, if it is a root, its partitions."""
 
     schema: str
     table: str
@@ -155,7 +155,8 @@ class SourceTable:
 
     @property
     def is_keyless(self) -> bool:
-        """PostgreSQL rejects UPDATE and DELETE of a published table without a replica identity."""
+        """True if PostgreSQL rejects UPDATE and DELETE when the table is published, because it has no replica
+        identity."""
         return self.identity != "f" and not (self.has_key and self.identity != "n")
 
     def published_by(self, names: Sequence[str]) -> tuple[Mapping[str, Any], ...]:
@@ -165,9 +166,9 @@ class SourceTable:
 
 @dataclass(frozen=True, slots=True)
 class SourceServer:
-    """lsn: the end of its WAL. senders: connected WAL senders. may_replicate: the user may create a slot.
-    encoding: the database's. sender_settings: by role, of the user and the connected receivers, what role and database
-    set, by name in lower case."""
+    """lsn: the end of its WAL. senders: connected WAL senders. may_replicate: the user may create a slot. encoding: the
+    database's. sender_settings: settings by role and database for the user and the connected receivers, by role and
+    then by name in lower case."""
 
     version: int
     database: str

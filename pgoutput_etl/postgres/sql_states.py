@@ -1,14 +1,14 @@
-"""What PostgreSQL's error codes (SQLSTATE) tell about an error. Source: appendix "PostgreSQL Error Codes"."""
+"""Classifies PostgreSQL's error codes (SQLSTATE). Source: appendix "PostgreSQL Error Codes"."""
 
 from __future__ import annotations
 
 import re
 
-# Classes of errors about connections, rights, names, and resources. Others may quote values, or texts that a function
-# of a table's owner chose.
+# Classes of errors about connections, privileges, names, and resources. Others may quote values, or texts chosen by a
+# function of a table's owner.
 _NO_VALUES = re.compile(r"08|0A|25|28|3D|3F|42|53|54|55|57|58")
 
-# Errors that other tables don't meet: of values, names, rights, locks, time limits, and damaged pages.
+# Errors specific to a table: of values, names, privileges, locks, time limits, and damaged pages.
 _OF_ONE_TABLE = re.compile(r"22|42|55P03|57014|XX00[12]")
 
 

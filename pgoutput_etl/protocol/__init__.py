@@ -1,1 +1,1 @@
-"""The pgoutput wire format: the byte reader, messages, decoder and framing of landed files."""
+"""The pgoutput wire format: the byte reader, messages, the decoder, and the framing of landed files."""

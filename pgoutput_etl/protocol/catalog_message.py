@@ -1,7 +1,7 @@
-"""The Messages of conf/landing/catalog.sql, which tell how the definitions of tables change.
+"""The Messages of conf/landing/catalog.sql, which describe changes of tables' definitions.
 
-Content: 64 hexadecimal digits, sha256(key || sha256(key || text)), and the text, a JSON object. An empty Message stands
-behind each, and means nothing.
+Content: 64 hexadecimal digits, sha256(key || sha256(key || text)), and then the text, a JSON object. Each one is
+followed by an empty Message, which means nothing.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _XIDS, _SEQUENCE = 2**32, 2**63
 
 
 class CatalogMessageError(Exception):
-    """The reason why a Message doesn't count, without any of its content."""
+    """The reason why a Message is ignored, without any of its content."""
 
 
 @dataclass(frozen=True, slots=True)
 class DefinedTable:
-    """A table and all of its columns, which the publication may leave out. is_key is not set. root: of a partition.
+    """A table and all of its columns, even those that the publication omits. is_key is not set. root: of a partition.
     is_root: the Message has all of its partitions, too. is_created: it is new, and published. has_generated: some
-    columns are. partitions: OIDs of its own, None if it can have none. parent, bound: of a partition. comments: by the
-    columns' numbers; 0 is the table. keys: as in CatalogMark."""
+    columns are generated. partitions: OIDs of its own; None if it can't have any. parent, bound: of a partition.
+    comments: by column number; 0 is the table. keys: as in CatalogMark."""
 
     oid: int
     namespace: str
@@ -62,8 +62,9 @@ class DefinedTable:
 
 @dataclass(frozen=True, slots=True)
 class MessagePlace:
-    """xid: of the whole transaction that has a Message; None if the transaction's beginning is unreadable. last_number:
-    of the Message before it there. newest: the newest transaction of the archive's Messages, with its epoch."""
+    """xid: of the whole transaction that contains a Message; None if the transaction's beginning is unreadable.
+    last_number: of the previous Message in it. newest: the newest transaction of the archive's Messages, with its
+    epoch."""
 
     xid: int | None
     last_number: int = 0
@@ -72,13 +73,13 @@ class MessagePlace:
 
 @dataclass(frozen=True, slots=True)
 class CatalogMessage:
-    """tables: their new definitions. rewritten: OIDs of tables, and of their roots, whose values the server computed
-    anew and did not send. is_cast: by a cast. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could
-    not be described. xid: of the subtransaction, which pgoutput does not tell: it gives a Message in a stream segment
-    the xid of the whole transaction (pgoutput_message). transaction: the xid of the whole transaction, with its epoch.
-    number: of the server's sequence. after: as in transactions/catalog_numbers.py. command: its tag. is_verified: a key
-    proves that it is the server's. is_unlogged: the tables were SET UNLOGGED or SET LOGGED instead. unpublished,
-    published: OIDs of tables that left all publications, or are in the first one. truncated: OIDs of partitions."""
+    """tables: their new definitions. rewritten: OIDs of tables, and of their roots, whose values the server recomputed
+    and did not send. is_cast: by a cast. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could not
+    be described. xid: of the subtransaction, which pgoutput doesn't send: it gives a Message in a stream segment the
+    xid of the whole transaction (pgoutput_message). transaction: the xid of the whole transaction, with its epoch.
+    number: from the server's sequence. after: as in transactions/catalog_numbers.py. command: its tag. is_verified: a
+    key proves that it is the server's. is_unlogged: the tables were SET UNLOGGED or SET LOGGED instead. unpublished,
+    published: OIDs of tables that left all publications, or joined the first one. truncated: OIDs of partitions."""
 
     tables: tuple[DefinedTable, ...] = ()
     rewritten: tuple[int, ...] = ()
@@ -99,23 +100,23 @@ class CatalogMessage:
 
     @property
     def identity(self) -> int | None:
-        """A Message that is sent twice keeps it. catalog-remove.sql lets numbers begin again."""
+        """Identifies a Message even if it is sent twice. After catalog-remove.sql, numbers may start over."""
         return self.number << 32 | self.xid if self.number and self.xid is not None else None
 
     @property
     def is_after_rows(self) -> bool:
-        """True if the command has created a table with rows, which stand before the Message."""
+        """True if the command created a table with rows, which precede the Message."""
         return self.command in ("CREATE TABLE AS", "SELECT INTO")
 
     def check_is_original(self, place: MessagePlace) -> None:
-        """Raises CatalogMessageError for a signed Message that somebody who can read the archive has sent again."""
+        """Raises CatalogMessageError for a signed Message that was copied from the archive and sent again."""
         is_of_transaction = self.transaction % _XIDS == place.xid and self.transaction > place.newest - _XIDS // 2
         if not is_of_transaction or self.number <= place.last_number:
             raise CatalogMessageError("they are copies of earlier ones")
 
 
 def read_catalog_message(content: bytes, key: bytes | None) -> CatalogMessage:
-    """key: of the configuration; without one, any digest is accepted. Raises CatalogMessageError."""
+    """key: as configured; without one, any digest is accepted. Raises CatalogMessageError."""
     digest, text = content[:_DIGEST], content[_DIGEST:]
     if key is not None:
         expected = sha256(key + sha256(key + text).digest()).hexdigest().encode()
@@ -167,7 +168,7 @@ def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
 
 
 def _bound(partition: Mapping[str, Any], text: object) -> PartitionBound | None:
-    """None for a bound that no reader can compare with a row."""
+    """None for a bound that can't be compared with a row."""
     names = partition["columns"]
     if partition["is_plain"] is not True or None in names:
         return None

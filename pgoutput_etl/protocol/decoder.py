@@ -1,11 +1,12 @@
-"""Decodes pgoutput messages: the readable decoder, and the reference for the faster ones.
+"""Decodes pgoutput messages: the readable decoder, and the reference for faster ones.
 
-It reads every message of protocol versions 1 to 4, and needs no configured version. A message does not show whether it
-is inside a stream segment, where I, U, D, T, R, Y and M begin with an xid: the caller passes that. The length of a
+It reads every message of protocol versions 1 to 4, without a configured version. A message doesn't show whether it is
+inside a stream segment, where I, U, D, T, R, Y, and M begin with an xid, so the caller must know that. The length of a
 Stream Abort shows whether it has the LSN and time of parallel streaming.
 
-Short reads, surplus bytes, unknown tags, kinds or flags, and impossible counts raise WireError with offset, message and
-field. Text that is not UTF-8 makes no message unreadable: values are bytes here, and names are read by identifiers.py.
+Short reads, surplus bytes, unknown tags, kinds, or flags, and impossible counts raise WireError with offset, message,
+and field. Text that isn't UTF-8 doesn't make a message unreadable: values are bytes here, and identifiers.py reads
+names.
 
 Source: PostgreSQL documentation, "Logical Replication Message Formats"; src/backend/replication/logical/proto.c.
 """
@@ -25,7 +26,7 @@ MAX_COLUMNS = 1664
 
 _TRUNCATE_OPTIONS = TruncateOption.CASCADE | TruncateOption.RESTART_IDENTITY
 
-_MOST_OIDS = 1 << 28  # in a Truncate: PostgreSQL builds no message larger than 1 GiB
+_MOST_OIDS = 1 << 28  # in a Truncate: PostgreSQL doesn't build messages larger than 1 GiB
 
 _ABORT_WITH_LSN = 1 + 4 + 4 + 8 + 8
 
@@ -33,8 +34,8 @@ _TUPLE_N, _TUPLE_U, _TUPLE_T, _TUPLE_B = b"nutb"
 
 
 def decode(data: bytes, in_stream: bool, only_utf8: bool = False) -> PgoutputMessage:
-    """Decodes one whole message. in_stream: it is between Stream Start and Stream Stop. only_utf8: refuse other text,
-    where bytes are only taken for a message.
+    """Decodes one whole message. in_stream: it is between Stream Start and Stream Stop. only_utf8: rejects other text,
+    for bytes that may not be a message.
 
     Raises WireError with an offset from the first byte of `data`.
     """
@@ -72,7 +73,7 @@ def _abort_end(data: bytes, start: int) -> int:
 
 def _read_message(reader: Reader, in_stream: bool) -> PgoutputMessage:
     """Reads the message at the reader's position. A Stream Abort extends to the reader's end; after any other message,
-    bytes may be left."""
+    bytes may remain."""
     tag = reader.uint8("tag")
     entry = _READERS.get(tag)
     if entry is None:
@@ -111,11 +112,11 @@ def _message(reader: Reader, in_stream: bool) -> pgoutput.Message:
 
 
 def _is_outside(reader: Reader) -> bool:
-    """True if a Message has no xid although the stream segment before it has not ended.
+    """True if a Message has no xid although the preceding stream segment has not ended.
 
-    Then the receiver connected again inside the segment, and this is the first message of the new connection. It is not
-    transactional: a transactional one follows a Begin or Stream Start, and in a segment all are. In place of an xid it
-    has flags of 0 and three bytes of an LSN, then a fourth one where a Message in a segment has flags of 1.
+    The receiver has then reconnected within the segment, and this is the first message of the new connection. It is not
+    transactional: a transactional one follows a Begin or Stream Start, and in a segment, all are. Instead of an xid, it
+    has flags of 0 and three bytes of an LSN, followed by a fourth one where a Message in a segment has flags of 1.
     """
     head = reader.data[reader.position : reader.position + 5]
     return head[:1] == b"\0" and len(head) == 5 and (head[:4] == b"\0\0\0\0" or head[4] != 1)
@@ -245,7 +246,7 @@ def _stream_abort(reader: Reader, _in_stream: bool) -> pgoutput.StreamAbort:
 def _prepared(
     message: Callable[[int, int, int, int, str], PgoutputMessage], event: str, has_flags: bool = True
 ) -> Callable[[Reader, bool], PgoutputMessage]:
-    """A reader of Begin Prepare, Prepare, Commit Prepared or Stream Prepare, which have the same fields."""
+    """A reader for Begin Prepare, Prepare, Commit Prepared, or Stream Prepare, which have the same fields."""
 
     def read(reader: Reader, _in_stream: bool) -> PgoutputMessage:
         if has_flags:

@@ -11,7 +11,7 @@ Every FramingError names an offset in the decompressed file. No length is used b
 many bytes.
 
 Source: PostgreSQL documentation, "Streaming Replication Protocol" (XLogData, Primary keepalive message), "Message
-Formats" (CopyData) and COPY's "Binary Format".
+Formats" (CopyData), and COPY's "Binary Format".
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pgoutput_etl.protocol.decoder import MESSAGE_TAGS, message_end
 
 
 class Framing(Enum):
-    """The way a file separates messages. AUTO: to be detected."""
+    """How a file separates messages. AUTO: detect it."""
 
     AUTO = "auto"
     RECVLOGICAL = "recvlogical"
@@ -39,7 +39,7 @@ class Framing(Enum):
 class Frame:
     """One message: data[start:end]. Its frame is data[offset:next].
 
-    lsn: None if the framing has none. A keepalive and COPY's trailer are frames without a message.
+    lsn: None if the framing has none. Keepalives and COPY's trailer are frames without a message.
     """
 
     offset: int
@@ -57,7 +57,7 @@ DETECTED_FROM = 16  # frames at the beginning of a file
 
 _KNOWN = (Framing.RECVLOGICAL, Framing.PGCOPY, Framing.COPYDATA, Framing.LENGTH_PREFIXED)
 
-_MAX_MESSAGE_SIZE = 1 << 30  # PostgreSQL builds no larger message
+_MAX_MESSAGE_SIZE = 1 << 30  # PostgreSQL doesn't build larger messages
 
 
 _INT16 = struct.Struct(">h")
@@ -102,10 +102,11 @@ _KEEPALIVE_SIZE = 1 + 8 + 8 + 1
 
 
 def detect(data: bytes, fits: Framing | None = None) -> Framing:
-    """Detects the framing of a decompressed file from its first DETECTED_FROM messages. fits: one that is known to fit.
+    """Detects the framing of a decompressed file from its first DETECTED_FROM messages. fits: a framing that is known
+    to fit.
 
-    Raises FramingError if no framing or more than one fits; its `short` is true if further bytes may decide it. A
-    framing fits if the first message is whole; frames() reports later messages that are not.
+    Raises FramingError if no framing or more than one fits; its `short` is true if further bytes may decide. A framing
+    fits if the first message is whole; frames() reports later messages that are not.
     """
     if not data:
         return Framing.COPYDATA  # any framing fits an empty file
@@ -129,8 +130,8 @@ def detect(data: bytes, fits: Framing | None = None) -> Framing:
 
 
 def may_become_frame(data: bytes, framing: Framing, begins_file: bool = True) -> bool:
-    """True if the bytes, less than a frame, can be the first part of one that a receiver is still writing. In doubt
-    they can: further bytes will decide it.
+    """True if the bytes, less than a frame, can be the first part of one that a receiver is still writing. If in doubt,
+    returns True: further bytes will decide.
 
     begins_file: the bytes are at offset 0, where PGCOPY has its header.
     """
@@ -151,7 +152,7 @@ def may_become_frame(data: bytes, framing: Framing, begins_file: bool = True) ->
 
 
 def first_framing(data: bytes) -> Framing | None:
-    """The first framing in which the bytes of a file may become a frame."""
+    """The first framing in which a file's bytes may become a frame."""
     return next((framing for framing in _KNOWN if may_become_frame(data, framing)), None)
 
 
@@ -181,7 +182,7 @@ def _may_become_copydata(data: bytes) -> bool:
 
 
 def _claimed(data: bytes, at: int, least: int) -> int | None:
-    """The Int32 at data[at], or the largest that it can become if bytes of it are missing. None if no message has such
+    """The Int32 at data[at] or, if bytes of it are missing, the largest that it can become. None if no message has such
     a length."""
     known = data[at : at + 4]
     low, high = (int.from_bytes(known.ljust(4, fill), "big") for fill in (b"\0", b"\xff"))
@@ -209,7 +210,7 @@ def _may_become_message(data: bytes, start: int, size: int | None) -> bool:
 def frames(data: bytes, framing: Framing, begins_in_stream: bool = False, start: int = 0) -> Iterator[Frame]:
     """The messages of a decompressed file from `start` on, in order, without keepalives and COPY's trailer.
 
-    begins_in_stream: data[start] is inside a stream segment. Only recvlogical needs this, as it finds the end of a
+    begins_in_stream: data[start] is inside a stream segment. Only recvlogical needs this, because it finds the end of a
     message by decoding it. Raises FramingError for a frame that is incomplete or invalid.
     """
     position = start if start or framing is not Framing.PGCOPY else _pgcopy_header(data)
@@ -362,7 +363,7 @@ def _length_prefixed(data: bytes, position: int) -> Frame:
 
 
 def _length(data: bytes, at: int, least: int, name: str, counted: int = 0) -> int:
-    """The Int32 at data[at], without its own bytes if it counts them (`counted`). That many bytes must follow."""
+    """The Int32 at data[at], reduced by its own bytes if it counts them (`counted`). That many bytes must follow."""
     length: int = _INT32.unpack_from(data, at)[0]
     if length < least:
         raise _refusal(at, f"a length of {name} of {least} or more", str(length))

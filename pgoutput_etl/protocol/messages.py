@@ -1,10 +1,10 @@
 """One dataclass per pgoutput message, the fields named as in PostgreSQL's protocol chapter.
 
-Source: PostgreSQL documentation, "Logical Replication Message Formats", and src/backend/replication/logical/proto.c
-for details that the chapter omits. OIDs and xids are unsigned 32-bit, LSNs unsigned 64-bit, times microseconds since
+Source: PostgreSQL documentation, "Logical Replication Message Formats", and src/backend/replication/logical/proto.c for
+details that the chapter omits. OIDs and xids are unsigned 32-bit, LSNs unsigned 64-bit, and times microseconds since
 2000-01-01 00:00 UTC.
 
-Inside a stream segment (protocol 2 and up), `xid` of Relation, Type, Insert, Update, Delete, Truncate and Message is
+Inside a stream segment (protocol 2 and up), `xid` of Relation, Type, Insert, Update, Delete, Truncate, and Message is
 the (sub)transaction's; elsewhere it is None.
 """
 
@@ -15,7 +15,7 @@ from enum import Enum
 
 
 class ReplicaIdentity(Enum):
-    """pg_class.relreplident: what an old tuple carries."""
+    """pg_class.relreplident: determines the contents of an old tuple."""
 
     DEFAULT = "d"
     NOTHING = "n"
@@ -24,7 +24,7 @@ class ReplicaIdentity(Enum):
 
 
 class OldTupleKind(Enum):
-    """The columns that an old tuple has: those of the replica identity (K), or all (O)."""
+    """The columns in an old tuple: those of the replica identity (K), or all (O)."""
 
     KEY = "K"
     OLD = "O"
@@ -39,7 +39,7 @@ class TruncateOption:
 
 @dataclass(frozen=True, slots=True)
 class TupleData:
-    """TupleData: a byte of `kinds` and an entry of `values` per column.
+    """TupleData: per column, one byte in `kinds` and one entry in `values`.
 
     kinds: n (NULL, or in a key-only old tuple: not sent), u (unchanged TOAST), t (text), b (binary).
     values: the bytes for t and b, None for n and u.
@@ -49,7 +49,7 @@ class TupleData:
     values: tuple[bytes | None, ...]
 
     def to_bytes(self) -> bytes:
-        """The bytes on the wire."""
+        """The bytes in the wire format."""
         parts = [len(self.kinds).to_bytes(2, "big")]
         for kind, value in zip(self.kinds, self.values, strict=True):
             parts.append(bytes((kind,)))
@@ -58,7 +58,7 @@ class TupleData:
         return b"".join(parts)
 
     def unchanged(self) -> tuple[int, ...]:
-        """The positions of the columns that are unchanged TOAST."""
+        """The positions of columns that are unchanged TOAST."""
         return tuple(i for i, kind in enumerate(self.kinds) if kind == 0x75) if b"u" in self.kinds else ()
 
 
@@ -93,8 +93,8 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class TypeForm:
-    """What a user type's values look like, through arrays and domains. labels: of an enum, by OID. attributes: the
-    numbers of a composite's. nested: stands for the enums and composites inside. modifier: of a domain."""
+    """How a user type's values are written, seen through arrays and domains. labels: of an enum, by OID. attributes:
+    numbers of a composite's attributes. nested: identifies the enums and composites inside. modifier: of a domain."""
 
     labels: tuple[tuple[int, str], ...] = ()
     attributes: tuple[int, ...] = ()
@@ -104,8 +104,8 @@ class TypeForm:
 
 @dataclass(frozen=True, slots=True)
 class TypeDefinition:
-    """A user type, as the server's catalog has it. Only its names ever change. kind: pg_type.typtype, or "a" for an
-    array. of: the OID of a domain's base type, an array's elements, a range's bounds. modifier: of a domain."""
+    """A user type in the server's catalog. Only its names can change. kind: pg_type.typtype, or "a" for an array. of:
+    OID of a domain's base type, an array's elements, or a range's bounds. modifier: of a domain."""
 
     oid: int
     kind: str
@@ -117,9 +117,9 @@ class TypeDefinition:
 
 @dataclass(frozen=True, slots=True)
 class RelationColumn:
-    """number, form, initial, types: from catalog Messages (schema/definitions.py), None or () where none describes it.
-    number: pg_attribute.attnum. form: of a user type. initial: the text of its value in rows that are older than the
-    column; None is NULL, too. types: its user type, and those that this one is made of."""
+    """number, form, initial, types: from catalog Messages (schema/definitions.py); None or () if none describes the
+    column. number: pg_attribute.attnum. form: of a user type. initial: the text of its value in rows that are older
+    than the column; None also stands for NULL. types: its user type, and those of which it consists."""
 
     is_key: bool
     name: str
@@ -132,18 +132,18 @@ class RelationColumn:
 
     @property
     def described_as(self) -> tuple[str, int, int]:
-        """What a Relation message tells of it besides the key."""
+        """What a Relation message says about it, except for the key."""
         return self.name, self.type_oid, self.type_modifier
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogMark:
-    """The state of a table's definition, as catalog Messages show it. rewrites: how often the server has computed
-    values anew and not sent them. casts: how often by nothing but a cast. last_number: of a column that the table has
-    had, published or not. is_created: the archive has the table from its creation on. is_whole: the publication sends
-    all of its columns, and none is generated. unlogged: how often SET UNLOGGED or SET LOGGED was. gaps: how often it
-    left all publications or returned; odd while it is in none. keys: the columns' numbers of each unique constraint
-    that is not deferrable, and whose columns are NOT NULL; the primary key comes first."""
+    """The state of a table's definition according to catalog Messages. rewrites: how often the server has recomputed
+    values without sending them. casts: how often only by a cast. last_number: the highest number of a column that the
+    table ever had, published or not. is_created: the archive has the table from its creation on. is_whole: the
+    publication sends all of its columns, and none is generated. unlogged: number of SET UNLOGGED and SET LOGGED. gaps:
+    how often it left all publications or returned; odd while it is in none. keys: column numbers of each unique
+    constraint that isn't deferrable and whose columns are NOT NULL; the primary key is first."""
 
     rewrites: int
     last_number: int
@@ -232,7 +232,7 @@ class StreamCommit:
 
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
-    """abort_lsn, abort_timestamp: only with parallel streaming (protocol 4), otherwise None."""
+    """abort_lsn, abort_timestamp: only with parallel streaming (protocol 4); otherwise None."""
 
     xid: int
     subxid: int

@@ -1,4 +1,4 @@
-"""Which rows of a partitioned table a partition holds, from the bound that pg_get_expr prints."""
+"""The bound of a partition, parsed from pg_get_expr's output: determines which rows of the table it contains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = {"NULL": None, "true": "t", "false": "f"}
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """values: the texts of the first columns' values. is_within: rows with these values are within the range."""
+    """values: the texts of the first columns' values. is_within: rows with these values are in the range."""
 
     values: tuple[str, ...] = field(repr=False)
     is_within: bool
@@ -24,7 +24,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class PartitionBound:
-    """columns: names. listed: the texts of the values of the only column, None for NULL. lower, upper: of a range."""
+    """columns: names. listed: texts of the only column's values; None for NULL. lower, upper: of a range."""
 
     columns: tuple[str, ...]
     listed: tuple[str | None, ...] = field(default=(), repr=False)
@@ -33,7 +33,7 @@ class PartitionBound:
 
 
 def read_bound(text: str, columns: Sequence[str]) -> PartitionBound | None:
-    """None for a bound of another kind: DEFAULT, or of a hash."""
+    """None for other kinds of bounds: DEFAULT, or a hash."""
     listed, ranged = _LIST.fullmatch(text), _RANGE.fullmatch(text)
     if listed is not None and len(columns) == 1:
         words = _values(listed[1])
@@ -61,7 +61,7 @@ def _unquoted(word: str) -> str:
 
 
 def _edge(words: Sequence[str], outermost: str) -> Edge:
-    """Nothing lies between a column's outermost value and the values of columns before it."""
+    """There is nothing between a column's outermost value and the values of the columns before it."""
     count = next((n for n, word in enumerate(words) if word in ("MINVALUE", "MAXVALUE")), len(words))
     is_within = words[count] == outermost if count < len(words) else outermost == "MINVALUE"
     return Edge(tuple(text for text in _texts(words[:count]) if text is not None), is_within)

@@ -17,15 +17,16 @@ _UINT32: _Unpack = Struct(">I").unpack_from
 _INT64: _Unpack = Struct(">q").unpack_from
 _UINT64: _Unpack = Struct(">Q").unpack_from
 
-# The longest accepted string in bytes. PostgreSQL's names have at most 63, an origin's 512, a gid 199; a prefix has no
-# limit. Without this limit, the search for messages after damage would read a long value again from each of its bytes.
+# The longest accepted string, in bytes. PostgreSQL's names have at most 63, an origin's 512, and a gid 199; a prefix
+# has no limit. Without this limit, the search for messages after damage would read a long value again from each of its
+# bytes.
 MAX_STRING = 8192
 
 
 class Reader:
     """Reads the fields of one message from data[start:end], in order.
 
-    Errors name the `message`, and count offsets from `start`. only_utf8: refuse other text.
+    Errors name the `message` and count offsets from `start`. only_utf8: reject other text.
     """
 
     __slots__ = ("data", "end", "message", "only_utf8", "position", "start")
@@ -49,7 +50,7 @@ class Reader:
         return replace(self.fail(field, expected, found), short=True)
 
     def take(self, size: int, field: str) -> int:
-        """Moves past `size` bytes and returns the position of the first."""
+        """Moves past `size` bytes and returns the position of the first one."""
         begin = self.position
         left = self.end - begin
         if size > left:
@@ -103,8 +104,8 @@ class Reader:
         return size
 
     def string(self, field: str) -> str:
-        """A String of the protocol, which a NUL byte ends, as a name: the server of a SQL_ASCII database sends any
-        bytes, and one that is asked for another encoding than UTF-8 those of that encoding."""
+        """A String of the protocol, which ends with a NUL byte, as a name. The server of a SQL_ASCII database sends any
+        bytes, and a server that was asked for another encoding sends bytes in that encoding."""
         begin = self.position
         end = min(self.end, begin + MAX_STRING)
         nul = self.data.find(b"\0", begin, end)
@@ -125,6 +126,6 @@ class Reader:
             raise self.fail(field, "UTF-8 text", "another byte sequence", begin + error.start) from None
 
     def done(self) -> None:
-        """Raises WireError if bytes of the message are left."""
+        """Raises WireError if bytes of the message remain."""
         if self.position != self.end:
             raise self.fail("end", "the end of the message", f"{self.end - self.position} bytes left over")

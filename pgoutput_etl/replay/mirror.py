@@ -1,6 +1,7 @@
-"""Applies an archive in memory, one change after the other: the reference that every faster path must equal.
+"""Applies an archive in memory, one change after another: the reference that every faster path must match.
 
-It needs no Spark and no Delta, and holds every row of every table. Use it in tests and for small archives in notebooks.
+It needs neither Spark nor Delta, and keeps every row of every table. Use it in tests, and for small archives in
+notebooks.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ _Key = tuple[Any, ...]
 
 @dataclass(slots=True)
 class ReplayedTable:
-    """A table at the end of the archive. rows: Python values as converted by Arrow, with the column names of the Delta
-    table. mismatches: since its last truncate."""
+    """A table at the end of the archive. rows: Python values as converted by Arrow, with the Delta table's column
+    names. mismatches: since its last truncate."""
 
     shape: TableShape
     rows: list[Row]
@@ -63,7 +64,7 @@ class ReplayedTable:
 @dataclass(frozen=True, slots=True)
 class ReplayedSpan:
     """Rows under one shape of their table. migration: converts the rows of earlier spans; None if nothing changes.
-    removal: of those that leave then."""
+    removal: of rows that leave at that point."""
 
     shape: TableShape
     migration: SchemaMigration | None
@@ -73,7 +74,7 @@ class ReplayedSpan:
 
 @dataclass(slots=True)
 class Replay:
-    """The message rows of all files in order, with the assembly that decides their transactions' status."""
+    """The message rows of all files, in order, with the assembly that decides the status of their transactions."""
 
     assembly: Assembly = field(default_factory=Assembly)
     salvages: bool = False  # continue after unreadable bytes
@@ -86,7 +87,7 @@ class Replay:
         return self.add_scanned(path, scan_file(path, self._files, content, salvages=self.salvages))
 
     def add_scanned(self, path: str, scan: ScanResult) -> FileScan:
-        """Adds a scanned file or part of a file. File numbers must rise."""
+        """Adds a scanned file or part of a file. File numbers must increase."""
         self._files = scan.summary.file + 1
         self.assembly.origins = self.origins
         rows = [row for batch in scan.batches for row in batch.to_pylist()]
@@ -120,7 +121,7 @@ class Replay:
                 yield {**row, **committed, "scope": outcome.scope}
 
     def logical_messages(self) -> list[Row]:
-        """The committed logical decoding Messages in archive order, with the columns of the ledger's `messages`.
+        """The committed logical decoding Messages, in archive order, with the columns of the ledger's `messages`.
         commit_ts: microseconds since 2000-01-01 UTC."""
         outcomes = fragment_outcomes(self.assembly)
         messages, identities, transactional = [], set(), []
@@ -139,7 +140,7 @@ class Replay:
         return [{name: row["top_xid" if name == "xid" else name] for name in LOGICAL_SCHEMA.names} for row in messages]
 
     def cutoffs(self) -> dict[int, Cutoff]:
-        """The cutoffs by relation OID."""
+        """The cutoffs, by relation OID."""
         if not self.assembly.was_damaged:
             return {}
         outcomes = fragment_outcomes(self.assembly)
@@ -160,10 +161,10 @@ class Replay:
         types: Mapping[str, str] | None = None,
         until: int | None = None,
     ) -> dict[int, ReplayedTable]:
-        """The tables by OID. keys: columns by schema.table, for tables whose key the archive doesn't contain. declared:
-        the configuration's column lineage by schema.table. types: the configuration's types. until: the LSN of the last
+        """The tables, by OID. keys: columns by schema.table, for tables whose key the archive doesn't contain.
+        declared: the configured column lineage, by schema.table. types: the configured types. until: LSN of the last
         commit to apply. Raises TableError for a schema change that can't be interpreted, and for a configured key that
-        is not unique."""
+        isn't unique."""
         by_relation = self.rows_by_relation(until)
         return {oid: self.table(oid, rows, keys, declared, types, until) for oid, rows in by_relation.items()}
 
@@ -198,7 +199,7 @@ class Replay:
         return name_holders({}, {oid: self._changes(oid, [row], versions(oid)) for oid, row in last.items()})
 
     def rows_by_relation(self, until: int | None = None) -> dict[int, list[Row]]:
-        """Each table's changes to apply, in order. until: the LSN of the last commit to apply."""
+        """Each table's changes to apply, in order. until: LSN of the last commit to apply."""
         by_relation: dict[int, list[Row]] = {}
         cutoffs = self.cutoffs()
         for row in self.committed():
@@ -217,7 +218,7 @@ class Replay:
         types: Mapping[str, str],
         until: int | None = None,
     ) -> Iterator[ReplayedSpan]:
-        """A table's rows, divided where its columns change."""
+        """A table's rows, split where its columns change."""
         versions = self.assembly.relations.versions(oid)
         user_types = UserTypes.of(self.assembly.types.values(), types)
         runs = self._changes(oid, rows, versions, until).runs
@@ -246,7 +247,7 @@ class Replay:
             before = shape
 
     def _changes(self, oid: int, rows: list[Row], versions: RelationVersions, until: int | None = None) -> TableChanges:
-        """The versions of the rows, and changes without rows."""
+        """The versions of the rows, plus changes without rows."""
         last = self.assembly.last_commit_lsn if until is None else until
         history, cutoffs = self.assembly.relations, self.cutoffs()
         versions_of_rows = groupby(rows, lambda row: _relation_of(row, versions))
@@ -285,12 +286,12 @@ def apply_rows(table: KeyedRows | BagOfRows, rows: Iterable[Row]) -> None:
 
 
 def _texts(row: Row) -> dict[str, str | None]:
-    """Column name -> PostgreSQL's text of a value that the target type can't represent; None if unknown."""
+    """By column name, PostgreSQL's text of a value that the target type can't represent; None if unknown."""
     return {entry["key"]: entry["value"] for entry in row["_unrep"] or ()}
 
 
 def fragment_outcomes(assembly: Assembly) -> dict[FragmentId, Outcome]:
-    """The outcome of every fragment that has its own."""
+    """The outcome of every fragment that has one."""
     return {
         fragment: outcome
         for outcome in (*assembly.outcomes, *assembly.open_outcomes())
@@ -341,7 +342,7 @@ class KeyedRows:
         return tuple(x for i in self.shape.key for x in (_key_value(event[f"c{i}"]), texts.get(columns[i].name)))
 
     def _filled(self, event: Row, base: Row | None) -> Row:
-        """An unchanged value of a row that the archive never had in full is unknown."""
+        """Fills in unchanged values; if the archive never contained the whole row, they are unknown."""
         texts = dict(event["_unrep"])
         filled = dict(event)
         for i in self.shape.toast:
@@ -366,8 +367,8 @@ class KeyedRows:
 
 
 def _key_value(value: Any) -> Any:
-    """Equal where PostgreSQL's unique indexes treat values as equal: NaN equals NaN, and -0 equals 0. The pairs of an
-    hstore are dictionaries, in hstore's order."""
+    """Equal for values that PostgreSQL's unique indexes consider equal: NaN equals NaN, and -0 equals 0. An hstore's
+    pairs are dictionaries, in hstore's order."""
     if isinstance(value, dict):
         return tuple(value.items())
     if isinstance(value, list | tuple):
@@ -376,7 +377,7 @@ def _key_value(value: Any) -> Any:
 
 
 class BagOfRows:
-    """A table without a key: a delete removes one of several equal rows. A value that was never sent is not NULL."""
+    """A table without a key: a DELETE removes one of several equal rows. A value that was never sent is not NULL."""
 
     def __init__(self, shape: TableShape) -> None:
         self.shape = shape
@@ -389,7 +390,8 @@ class BagOfRows:
 
     @property
     def mismatches(self) -> Mismatches | None:
-        """Of the events applied so far. A stale row that was found is none if no row is left that is proven wrong."""
+        """The mismatches of the events applied so far. Finding a stale row is a mismatch only if rows remain that it
+        proves wrong."""
         proven = max((lsn for lsn, _ in self.found_stale), default=NEVER)
         found = self.found_stale if self.rows.has_any_until(proven) else []
         return reduce(added, (mismatches for _, mismatches in found), self.not_found)
@@ -432,7 +434,7 @@ def migrated_rows(events: Iterable[Row], migration: SchemaMigration) -> list[Row
 
 
 def without_removed(table: KeyedRows | BagOfRows, removal: Removal) -> KeyedRows | BagOfRows:
-    """The rows that stay when others leave with their partition."""
+    """The rows that remain when others leave with their partition."""
     left, is_gone = rows_under(table.shape), removed_from(removal)
     for event in table.events():
         if not is_gone({column.name: event[f"c{i}"] for i, column in enumerate(table.shape.columns)}, event["_unrep"]):
