@@ -65,7 +65,7 @@ def _jobs() -> None:
 
 
 def _place_of_job(given: Sequence[str]) -> int | None:
-    """The position of the job, which may follow some of its options. Their values may be names of jobs, too."""
+    """The position of the job, which may follow some of its options. Their values may also be names of jobs."""
     for place, word in enumerate(given):
         if word in JOBS and (place == 0 or command(word).parser().takes(given[:place])):
             return place

@@ -173,8 +173,8 @@ _JAVA_MEMORY = "Java is out of memory: give it more (--driver-memory, --executor
 
 _FULL = "a disk is full: the target's, or that of Spark's own files (spark.local.dir, by default /tmp)"
 
-# By a text in the classes and messages of an error and of those that it hides. Without a JVM, its exceptions have no
-# text.
+# By a text in the classes and messages of an error and of the errors that it hides. Without a JVM, Java exceptions have
+# no text.
 _ADVICE = (
     (r"No space left on device|Disk quota exceeded", ErrorCode.DISK_FULL, _FULL),
     (r"OutOfMemoryError", ErrorCode.JAVA_MEMORY, _JAVA_MEMORY),
@@ -228,7 +228,7 @@ def print_unexpected(error: Exception, job: str) -> ErrorCode:
 
 
 def _with_hidden(error: BaseException) -> Iterator[BaseException]:
-    """The error, and those from which or instead of which it was raised."""
+    """The error, followed by its causes and the errors that it replaced."""
     current: BaseException | None = error
     while current is not None:
         yield current

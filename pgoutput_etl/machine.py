@@ -58,7 +58,7 @@ def _stat(pid: int) -> tuple[str, int] | None:
 
 
 def _runs(pid: int, started: int) -> bool:
-    """False for a zombie, too: a killed process for which its parent has not waited."""
+    """False even for a zombie: a killed process that its parent has not waited for."""
     if (stat := _stat(pid)) is not None:
         return stat[0] not in "ZXx" and stat[1] == started
     try:

@@ -1,4 +1,4 @@
-"""The commit as of which tables are read, given by its LSN, a time, or a transaction's xid."""
+"""The commit to read tables as of, given by its LSN, a time, or a transaction's xid."""
 
 from __future__ import annotations
 

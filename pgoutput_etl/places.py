@@ -1,7 +1,7 @@
 """The places of target tables. Nothing else parses a place, or knows how its text is made.
 
 A Delta table's place is the path of its folder or, in a catalog, its name there, with each part in backticks. In a
-table that several sources share, each tag has a place, too, for the rows with its values: the table's place followed by
+table that several sources share, each tag also has a place, for the rows with its values: the table's place followed by
 the tag's columns and values in brackets. The ledger, the configuration, and reports contain a place's text.
 """
 

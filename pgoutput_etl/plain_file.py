@@ -1,4 +1,4 @@
-"""Opens files in local folders to which other programs write: only plain files, without following links or blocking."""
+"""Opens files in local folders that other programs write to: only plain files, without following links or blocking."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Reason(str):  # noqa: SLOT000 # pickle restores the kind through __dict__
 
     @classmethod
     def stored(cls, text: str, kind: str | None) -> Reason:
-        """A reason from the ledger. kind: None, also if an older version wrote it."""
+        """A reason from the ledger. kind: None if there is none, or if an older version wrote the reason."""
         return cls(text, _kind_of_text(text) if kind is None else ReasonKind(kind))
 
 
@@ -77,7 +77,7 @@ def with_reason(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind_of_text(text: str) -> ReasonKind | None:
-    """The kind of a reason that an older version stored: only kinds without which a run would behave differently."""
+    """The kind of a reason that an older version stored. Recognizes only the kinds that change a run's behavior."""
     if text.startswith(_CHANGED_COLUMNS):
         return ReasonKind.NEW_TYPE if "column retyped: " in text else ReasonKind.CONTRACT
     if text.endswith(TORN):

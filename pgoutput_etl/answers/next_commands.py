@@ -52,7 +52,7 @@ class Findings:
 
 
 def next_commands(config: Config, findings: Findings) -> tuple[NextCommand, ...]:
-    """The commands, each once, in the order in which to run them."""
+    """The commands, each once, in the order to run them."""
     reasons: dict[str, list[str]] = {}
     server = config.source.server_url
     for reason, job in (*_steps(findings, server), *_mending_steps(findings, server)):

@@ -63,8 +63,8 @@ class Bag(Generic[T]):
         self.equal.setdefault(values, []).append((lsn, row))
 
     def take(self, old: Values, lsn: int) -> Taken[T] | None:
-        """Removes and returns the newest row to which a commit's old tuple refers; None if there is none, or if it may
-        refer to several rows that differ."""
+        """Removes and returns the newest row that matches a commit's old tuple; None if there is none, or if the tuple
+        may match several different rows."""
         if self.equal.get(old):
             return Taken(self._remove(old, range(len(self.equal[old]))), NEVER)
         if not self.may_be_rows and all(lsn == NEVER for lsn in self.changed_at):

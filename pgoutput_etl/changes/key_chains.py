@@ -28,7 +28,7 @@ from pgoutput_etl.schema.table_shape import CHAIN, CHAIN_NUMBERS, TableShape
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# Operations that assume a row under their key, and operations after which there is none.
+# Operations that assume a row with their key exists, and operations that leave none.
 PRESUMING, ENDING = (UPDATED, DELETED, MOVED_OUT), (DELETED, MOVED_OUT)
 
 
@@ -44,8 +44,8 @@ def with_chains(
     events: pa.RecordBatch, order: Integers, key: Integers, kept: Flags, shape: TableShape
 ) -> pa.RecordBatch:
     """The kept events, with their chains. order: sorts events by key, then in commit order. key, kept: in this order. A
-    key's first kept event stands for those before it, none of which is kept. Raises TableError if the configured key
-    isn't unique."""
+    key's first kept event stands for the dropped ones before it. Raises TableError if the configured key isn't
+    unique."""
     is_same = np.zeros(len(order), np.bool_)
     is_same[1:] = key[1:] == key[:-1]
     starts = np.flatnonzero(~is_same)

@@ -64,7 +64,7 @@ def _uses(rows: pa.RecordBatch, hashes: RowHashes, transaction: Integers) -> pa.
 
 
 def exchanging(uses: pa.RecordBatch, keeps_changes: bool) -> Integers:
-    """The transactions in which several rows may have the same key at once. uses: all uses of their keys.
+    """The transactions where several rows may have the same key at once. uses: all uses of their keys.
 
     A row that takes a key and leaves it again may pass another row that has the key all the time, without a change of
     its own. keeps_changes: ignores rows that are merely inserted and deleted, because every change is to be kept.
@@ -191,7 +191,7 @@ def _serial(changes: list[dict[str, Any]], hashes: RowHashes) -> list[dict[str, 
 
 
 def _in_order(rows: list[_MovingRow]) -> tuple[list[_MovingRow], list[_MovingRow]]:
-    """Sorts rows after those that leave the keys they take; also returns one row of each circle."""
+    """Sorts rows so that each follows the row that leaves the key it takes. Also returns one row of each cycle."""
     leaving = {row.first_key: row for row in rows}
     in_order: list[_MovingRow] = []
     broken: list[_MovingRow] = []
@@ -232,7 +232,7 @@ def _filled(new: bytes, old: bytes | None) -> bytes:
 
 
 def _place_before(change: dict[str, Any]) -> dict[str, int]:
-    """The position before a transaction's first change, at which it has no other change of the table."""
+    """A position before a transaction's first change that none of its other changes of the table has."""
     if change["ordinal"]:
         return {"ordinal": change["ordinal"] - 1}
     return {"file": change["file"] - 1, "ordinal": MESSAGES_PER_FILE - 1}

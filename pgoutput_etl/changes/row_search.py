@@ -220,7 +220,7 @@ def _predecessors(versions: RelationVersions) -> list[int | None]:
 
 
 def _entries(versions: RelationVersions) -> list[tuple[Position, int, int | None]]:
-    """The positions from which versions hold, with their numbers and scopes, in archive order."""
+    """The positions where versions start to apply, with their numbers and scopes, in archive order."""
     entries = [(position, number, scope) for scope, held in versions.holds_from.items() for position, number in held]
     return sorted(entries, key=lambda entry: entry[0])
 

@@ -62,7 +62,7 @@ def _of_key(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _used(part: Any, definitions: dict[str, Any]) -> list[str]:
-    """The names of the definitions to which a part refers, directly or indirectly."""
+    """The names of the definitions that a part refers to, directly or indirectly."""
     names: dict[str, None] = {}
     parts = [part]
     while parts:

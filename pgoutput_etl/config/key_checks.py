@@ -51,7 +51,7 @@ def expected(value: object, what: str, *path: str | int) -> PydanticCustomError:
 
 @contextmanager
 def below(*path: str | int) -> Iterator[None]:
-    """Prepends the path to that of a mistake within the body."""
+    """Prepends the path to the path of a mistake raised within the body."""
     try:
         yield
     except PydanticCustomError as error:

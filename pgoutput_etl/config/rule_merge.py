@@ -23,7 +23,7 @@ from pgoutput_etl.config.yaml_file import written_path
 
 DEFAULTS = "defaults"
 
-# Keys of which a rule has either one group or the other: a specific rule's group replaces a general rule's other group.
+# Groups of keys that exclude each other in a rule: a specific rule's group replaces a general rule's other group.
 _EITHER_OR = (({"cluster_by"}, {"partition_by"}), ({"rename"}, {"into", "tag"}))
 
 _MAPPINGS = ("columns", "tag", "properties")
@@ -189,7 +189,7 @@ def _refuse_tie(one: PlacedRule, other: PlacedRule) -> None:
 def _refuse_useless(rules: Sequence[TableRule]) -> None:
     """Raises a `mistake` if an earlier match makes a rule useless."""
     patterns: dict[str, int] = {}
-    wide: dict[str, int] = {}  # those that match more names than just the pattern itself
+    wide: dict[str, int] = {}  # those that match names other than the pattern itself
     for i, rule in enumerate(rules):
         covering = (n for pattern, n in wide.items() if covers(pattern, rule.match))
         earlier = min((n for n in (patterns.get(rule.match), next(covering, None)) if n is not None), default=None)

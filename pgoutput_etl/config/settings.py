@@ -417,7 +417,7 @@ def _defaults(value: object, info: ValidationInfo) -> TableRule:
 @section(frozen=True, config=SETTINGS)
 class Config(Section):
     """spark: Spark's settings, as strings. secrets: the names of settings with any part from the environment. options:
-    the command-line options with which this configuration was loaded."""
+    the command-line options that this configuration was loaded with."""
 
     computed: ClassVar[frozenset[str]] = frozenset({"secrets", "options"})
 
@@ -585,7 +585,7 @@ def _context(document: Document, overrides: Sequence[str], source: str | None) -
 
 
 def document_of(config: Config) -> Document:
-    """The file and options from which a configuration was loaded, read again. Raises ConfigError."""
+    """Reads the file and options that a configuration was loaded from again. Raises ConfigError."""
     options = list(zip(config.options[::2], config.options[1::2], strict=True))
     [path] = [value for name, value in options if name == "--config"]
     overrides = [value for name, value in options if name == "--set"]

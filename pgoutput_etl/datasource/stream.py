@@ -47,9 +47,8 @@ class StreamPart:
 
 
 def _message_lsns(batch: pa.RecordBatch) -> pa.Array:
-    """The LSNs that order Messages: that of the commit or, outside of transactions, the Message's own, because it is
-    sent at its position in the WAL. A Message's own LSN is the end of its record, where the next commit's record may
-    begin."""
+    """The LSNs that order Messages: the commit's or, outside of transactions, the Message's own, because it is sent at
+    its position in the WAL. A Message's own LSN is the end of its record, where the next commit's record may begin."""
     return pc.coalesce(batch.column(COMMIT_LSN), pc.subtract(batch.column("lsn"), 1))
 
 

@@ -94,7 +94,7 @@ CHANGES = pa.schema(
 @dataclass(frozen=True, slots=True)
 class RowView:
     """Everything needed to read the rows of any inspected file. Sent to executors. partitions: by the root's OID.
-    policy: masks the rows; `versions` are masked, too."""
+    policy: masks the rows and `versions`."""
 
     tasks: Mapping[str, ScanTask]
     statuses: StatusLookup
@@ -244,7 +244,7 @@ def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa
 
 
 def own_transactions(inspection: Inspection) -> pa.Table:
-    """TRANSACTIONS: those that are streamed, prepared, or open, or that continue in another file."""
+    """TRANSACTIONS that are streamed, prepared, or open, or that continue in another file."""
     rows = []
     for outcome in (*inspection.assembled.ended, *inspection.assembled.open):
         report, commit_ts = transaction_report(inspection, outcome), outcome.commit_ts

@@ -27,8 +27,8 @@ from pgoutput_etl.spark.workers import freeze_modules, is_first_scan
 
 _HADOOP_GLOB = str.maketrans({c: "\\" + c for c in "\\*?[]{}"})
 
-# Bytes of a local file from which blocks leave the tuples in the file. Reopening a smaller file takes longer than
-# copying its tuples.
+# From this size of a local file, in bytes, blocks leave the tuples in the file. Reopening a smaller file takes longer
+# than copying its tuples.
 LEAVES_FROM = 1 << 20
 
 _EXTRACTS = pa.schema([("file", pa.int64()), ("offset", pa.int64()), ("bytes", pa.binary())])

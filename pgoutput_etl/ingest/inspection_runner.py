@@ -52,7 +52,8 @@ def list_on_spark(spark: SparkSession, paths: Iterable[str]) -> Listing:
 
 @dataclass(slots=True)
 class SparkRunner:
-    """See inspection.Runner. _scans: persisted scans, each with the numbers of the files for which it is the newest."""
+    """See inspection.Runner. _scans: persisted scans, each with the numbers of the files that it is the newest scan
+    of."""
 
     spark: SparkSession
     framing: Framing = Framing.AUTO

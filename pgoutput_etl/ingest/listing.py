@@ -51,7 +51,7 @@ _COPIES_IN_JAVA = 2
 
 _BLOCK_BYTES = 512  # unit of st_blocks, on any file system
 
-_SURELY_FITS = 1 << 26  # bytes of a file that fit into the least memory with which Spark starts
+_SURELY_FITS = 1 << 26  # bytes of a file that fit into the least memory that Spark starts with
 
 _PLAIN_FILE_ERROR = re.compile(rf"{PlainFileError.__name__}: (.*)")  # also raised in a worker
 
@@ -86,9 +86,9 @@ class UnreadableFileError(ArchiveError):
 
 
 def list_landing(spark: SparkSession, landing: str) -> Listing:
-    """All plain files below a folder or matching a glob, except empty ones. Reads no file. An object's name may contain
-    `..`, with which Hadoop would read another folder's object, so it doesn't count as a plain file's. Raises
-    ConfigError if nothing exists there."""
+    """All plain files below a folder or matching a glob, except empty ones. Reads no file. An object whose name
+    contains `..` doesn't count as a plain file, because Hadoop would read another folder's object. Raises ConfigError
+    if nothing exists there."""
     local = _local_listing(spark, landing)
     if local is not None:
         return local.with_content()

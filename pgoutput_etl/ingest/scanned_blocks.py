@@ -44,8 +44,8 @@ class ScannedBlocks:
         """Few blocks are collected immediately, in the scan's own job, because further jobs would take longer than the
         work.
 
-        Others are kept on executors' disks. In memory, Spark keeps them in pieces of 4 MB, each of which takes 6 MB of
-        a heap with G1 regions of 2 MB: a run over 10 GB exhausted a heap of 4 GB.
+        Others are kept on executors' disks. In memory, Spark keeps them in pieces of 4 MB, and each takes 6 MB of a
+        heap with G1 regions of 2 MB: a run over 10 GB exhausted a heap of 4 GB.
         """
         if size <= _FEW_BYTES:
             with first_scan(spark):

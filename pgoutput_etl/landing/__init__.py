@@ -1,1 +1,1 @@
-"""Landed files: determines which ones are new, grown, or renamed, and in which order to read them."""
+"""Landed files: determines which ones are new, grown, or renamed, and the order to read them in."""

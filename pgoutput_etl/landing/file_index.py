@@ -51,7 +51,7 @@ Rows = npt.NDArray[np.int64]
 
 Flags = npt.NDArray[np.bool_]
 
-# Scans files, given by path with the contents with which they may begin. Returns scans and errors by file number.
+# Scans files, given by path with the contents that they may begin with. Returns scans and errors by file number.
 Scan = Callable[[Mapping[str, ScanTask], KnownContents], tuple[Mapping[int, FileScan], Mapping[int, ScanError]]]
 
 
@@ -315,7 +315,7 @@ class FileIndex:
 
     @cached_property
     def _left(self) -> list[int]:
-        """The last rows of files of which no run has read any bytes. A refused file is still unread."""
+        """The last row of each file that no run has read any bytes of. A refused file is still unread."""
         not_refused = np.flatnonzero(~self._has_status(FileStatus.REFUSED))
         last = _last_of(self._codes[not_refused], not_refused, len(self._paths.dictionary))
         is_left = self._is_read & (self._consumed == 0) & self._flags("unfinished")

@@ -24,7 +24,7 @@ COMPRESSED = (".gz", ".zst", ".lz4", ".bz2")
 
 DISTINCTIVE_TAGS = frozenset("BCbPKrcp")
 
-# Sizes, in bytes, of the prefixes for which a content has lookup keys
+# Sizes, in bytes, of the prefixes that serve as a content's lookup keys
 HEAD_SIZES = (2, 4, 8, 16, 32, 64, 256, 1024, 4096)
 
 _KEY_DIGITS = 16
@@ -98,7 +98,7 @@ class FilePart:
 
     @property
     def relations(self) -> frozenset[int] | None:
-        """The OIDs of relations of which a file without content may have rows; None: any relation."""
+        """The OIDs of relations that a file without content may have rows of; None: any relation."""
         return None if self.oids is None else frozenset(map(int, self.oids.split()))
 
     @property
@@ -129,7 +129,7 @@ class Prefix:
     consumed: int
     hash: str
     number: int
-    name: str  # the file's uncompressed_name, under which even content that isn't distinctive is recognized
+    name: str  # the file's uncompressed_name, which identifies even content that isn't distinctive
     distinctive: bool
     continued: bool
     framing: str | None
@@ -243,7 +243,7 @@ class UnkeyedContents:
         )
 
     def beginnings(self, data: bytes) -> list[int]:
-        """The numbers of the contents with which the data begin."""
+        """The numbers of the contents that the data begin with."""
         end = np.searchsorted(self.lengths, len(data), "right")
         lengths, counts = np.unique(self.lengths[:end], return_counts=True)
         own = _short_digests(map(Hashes(data).of, lengths.tolist()))

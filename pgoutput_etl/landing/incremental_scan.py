@@ -41,7 +41,7 @@ def scan_part(
 ) -> ScanResult:
     """Decodes the new part of a landed file. Offsets count from the beginning of the decompressed file.
 
-    leaves_tuples_from: size in bytes of an uncompressed file from which its rows have no tuples. Raises ArchiveError,
+    leaves_tuples_from: rows of uncompressed files of at least this many bytes have no tuples. Raises ArchiveError,
     which names file, offset, and LSN.
     """
     try:

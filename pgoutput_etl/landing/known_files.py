@@ -32,7 +32,7 @@ class KnownFiles:
 
     parts: by number. roots: for each part, the first part of its content. names: by first part, the last path of each
     content that was read. by_path: the last record of each path. extended: parts that a later one continues. unread: by
-    path, the last record of each file of which no run has read any bytes. last: the part where the archive ends.
+    path, the last record of each file that no run has read any bytes of. last: the part where the archive ends.
     other_newest: the last name, in archive order, among contents that are not in `names`.
     """
 
@@ -78,7 +78,7 @@ class KnownFiles:
 
     @property
     def left_unread(self) -> dict[str, int]:
-        """The unread files that sort before files that were read and on which tables may depend."""
+        """The unread files that sort before files that were read, and that tables may depend on."""
         newest = None if self.newest is None else natural_order(self.newest)
         needed = {path: n for path, n in self.unread.items() if not self.by_path[path][1].is_needless}
         return {path: n for path, n in needed.items() if newest is not None and natural_order(path) < newest}

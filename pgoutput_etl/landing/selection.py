@@ -1,8 +1,8 @@
-"""Decides which landed files a run reads, in which order, and what it records about the others.
+"""Decides which landed files a run reads, their order, and what it records about the others.
 
 All candidates are scanned first. Their content shows which of them are new, which one continues the archive's end, and
-which were read before; this and their names determine the order. A content goes by the name under which it was last
-found, so a renamed file has the position of its new name.
+which were read before; this and their names determine the order. A content goes by the name it was last found under, so
+a renamed file has the position of its new name.
 """
 
 from __future__ import annotations
@@ -135,9 +135,9 @@ class _Selector:
         """Recognizes a file that begins with the content read last, if no file has that content under its old name any
         more.
 
-        If all messages of that content are the same, a new file may begin with it, too. Then raises RunError, unless
-        another file has taken the old name. That file may also begin with the content; then the one that sorts first
-        has the bytes that were read, as if both were new.
+        If all messages of that content are the same, a new file may also begin with it. This raises RunError, unless
+        another file has taken the old name. If that file begins with the content as well, the one that sorts first has
+        the bytes that were read, as if both were new.
         """
         scan, last = self.scans[number], self.known.last
         if scan.resembles is None or scan.resembles != last:
@@ -233,7 +233,8 @@ class _Selector:
         return at_end
 
     def _has_own_end(self, number: int, name: str) -> bool:
-        """True if the file ends with an incomplete message, which differs from that of the file with this name."""
+        """True if the file ends with an incomplete message that differs from the one at the end of the file with this
+        name."""
         scan = self.scans[number]
         holder = self.numbers.get(name)
         same = None if holder is None or holder in self.errors else self.scans[holder].tail_hash
@@ -388,14 +389,15 @@ def unread_part(file: LandedFile) -> FilePart:
 
 
 def refused(part: FilePart, why: str) -> FilePart:
-    """The part of a file that is set aside and on which nothing depends. why: continues the path in a sentence."""
+    """The part of a file that is set aside, with nothing depending on it. why: the rest of a sentence that begins with
+    the path."""
     status, reason = FileStatus.REFUSED.value, f"{part.path}{why}"
     return replace(part, status=status, same_as=None, offset=part.consumed, unfinished=False, reason=reason)
 
 
 def set_aside(part: FilePart, why: str, relations: frozenset[int] | None) -> FilePart:
-    """The part of a file that is not read but has a place in the order. why: continues the path in a sentence.
-    relations: OIDs of those that may depend on it; None: any."""
+    """The part of a file that is not read but has a place in the order. why: the rest of a sentence that begins with
+    the path. relations: OIDs of the relations that may depend on it; None: any."""
     oids = None if relations is None else " ".join(map(str, sorted(relations)))
     status, reason = FileStatus.UNREADABLE.value, f"{part.path}{why}"
     return FilePart(part.path, part.size, part.modified, status, reason=reason, oids=oids)

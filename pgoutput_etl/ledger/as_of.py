@@ -39,7 +39,7 @@ def tables_at(spark: SparkSession, state_root: str, source: str, lsn: int | str 
     """All tables of a source as of the last commit of the last finished batch, or as of the commit at `lsn`.
 
     lsn: a number or PostgreSQL's text form (0/1AE7B70). Raises RunError, which names the nearest LSNs, if no batch
-    ended at it.
+    ended there.
     """
     points = consistent_points(spark, state_root, source)
     wanted = parse_lsn(lsn) if isinstance(lsn, str) else lsn

@@ -32,8 +32,8 @@ class Batch:
 
     ledger_id distinguishes this ledger from one that was lost and started over. work: the request, as JSON, for a batch
     that reads no new files. since: the batch that last reassembled the whole archive; rows of earlier batches about
-    files, relations, types, and transactions don't count. settings: those in the configuration with which the batch
-    began (target_plan.settings_of); None in an older ledger.
+    files, relations, types, and transactions don't count. settings: the configuration's when the batch began
+    (target_plan.settings_of); None in an older ledger.
     """
 
     ledger_id: str

@@ -148,7 +148,7 @@ class LedgerBatches:
         }
 
     def snapshots_of(self, oid: int) -> set[int]:
-        """The LSNs of the snapshots from which the table was loaded."""
+        """The LSNs of the snapshots that the table was loaded from."""
         known = (self._state(state).complete_since for state in self._all_states() if state["oid"] == oid)
         return {since.lsn for since in known if since is not None and since.kind is Since.SNAPSHOT}
 

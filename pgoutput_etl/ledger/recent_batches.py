@@ -62,7 +62,7 @@ class RecentBatches:
 
     @property
     def since(self) -> int:
-        """The batch from which on rows about files count."""
+        """The first batch whose rows about files count."""
         return (self.last or {}).get("since") or 0
 
 

@@ -127,7 +127,7 @@ class StoredLayout:
 
 def possible(layout: Layout, schema: StructType, partitions: Iterable[str] = ()) -> Layout:
     """The layout without partitions, clustering, or statistics on columns that are missing or have an unsuitable type,
-    and without a change feed if a column has a name that the feed reserves. partitions: those that the table has and
+    and without a change feed if a column has a name that the feed reserves. partitions: the table's own, which it
     keeps."""
     types = {field.name: field.dataType for field in schema}
     fits_partitions = all(_may_partition(types.get(name)) for name in layout.partition_by)

@@ -119,7 +119,7 @@ def _repairing(spark: SparkSession, path: Place, ranges: KeyRanges, events: Data
 
 
 def _within(target: DataFrame, ranges: KeyRanges, events: DataFrame, shape: TableShape) -> DataFrame:
-    """The rows under repair: those within the ranges or, without ranges, those that have an event."""
+    """The rows under repair: those within the ranges or, without ranges, those with an event."""
     if ranges is None:
         return target
     if ranges == ():

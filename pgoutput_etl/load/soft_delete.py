@@ -4,8 +4,8 @@ There is one row per key: as the last commit left it or, if that commit deleted 
 inserted and deleted within one transaction is not stored, nor is a deleted row whose values the archive never
 contained.
 
-Deleted rows keep the values that they had under an earlier key. A new key may therefore equal that of a living row and
-of deleted rows, or of several deleted rows. A change of a living row never affects a deleted row.
+Deleted rows keep the values that they had under an earlier key. A new key may therefore equal the key of a living row
+and of deleted rows, or of several deleted rows. A change of a living row never affects a deleted row.
 """
 
 from __future__ import annotations

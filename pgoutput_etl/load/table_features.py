@@ -30,7 +30,7 @@ from pgoutput_etl.targets.plan import SchemaSpan, TableTask
 
 ENABLED = "enabled: "  # prefix of a commit's step; the rest is the need
 
-# Rows times columns from which a MERGE marks rows deleted instead of rewriting their files (docs/layout.md).
+# From this many rows times columns, a MERGE marks rows deleted instead of rewriting their files (docs/layout.md).
 LARGE_VALUES = 8_000_000
 
 

@@ -27,8 +27,8 @@ _OPTIONS = {TRANSACTION_APPLICATION: "txnAppId", _TRANSACTION_VERSION: "txnVersi
 # Deletion vectors let a MERGE mark rows instead of rewriting their files. Column mapping allows names that Parquet
 # rejects, and lets columns be renamed or dropped without rewriting the table. Measurements favor both. A timestamp
 # column without time zone can only be added later if the table has timestampNtz from the start. Type widening is
-# enabled on first use (evolve.py), because delta-rs rejects tables that have it. With `readers: auto`, the other two
-# are, too (table_features.py).
+# enabled on first use (evolve.py), because delta-rs rejects tables that have it. With `readers: auto`, so are the other
+# two (table_features.py).
 _FOR_ALL = {
     "delta.enableDeletionVectors": "false",
     COLUMN_MAPPING: "none",
@@ -132,7 +132,7 @@ def committing(
 
 
 def properties_of_new(layout: Layout, columns: Iterable[str]) -> dict[str, str]:
-    """The properties with which a table is created. columns: their names."""
+    """The properties that a table is created with. columns: their names."""
     # A write can't create a table that has both column mapping and a feed (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_...).
     of_new = {name: value for name, value in layout.properties.items() if name != CHANGE_FEED}
     mapped = {COLUMN_MAPPING: "name"} if any(map(needs_column_mapping, columns)) else {}

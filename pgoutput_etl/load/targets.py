@@ -1,5 +1,4 @@
-"""The interface through which a batch is written to target tables, and its implementation with Delta tables in
-Spark."""
+"""The interface for writing a batch to target tables, and its implementation with Delta tables in Spark."""
 
 from __future__ import annotations
 
@@ -120,8 +119,8 @@ class WrittenTargets(Protocol):
         """Restores the table to a version, or empties it if the version is None. commit: as in `last_result`."""
 
     def lay_out(self, place: Place, layout: Layout, commit: DeltaTransaction) -> tuple[str, ...]:
-        """Applies the missing parts of the layout to an existing table. Returns the changes in words, and those that
-        only a rebuild can make. Raises TableError."""
+        """Applies the missing parts of the layout to an existing table. Returns the changes in words, including those
+        that only a rebuild can make. Raises TableError."""
 
     def lacking_features(self, task: TableTask, number: int, before: TargetRows) -> list[FeatureNeed]:
         """The Delta features that the task's span needs and the table lacks, if it has `readers: auto`. Raises

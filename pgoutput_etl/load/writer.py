@@ -72,10 +72,10 @@ def no_claim() -> None:
 class Writer:
     """Writes the tables of one batch.
 
-    batch: if it is resumed, an earlier run may have written some tables. last_commit_lsn: the LSN through which tables
-    are consistent after the batch. check_claim: called before every write; raises RunError if another run has taken
-    over. path_of: a file's path by its number, for errors. rereading: a context in which errors about files that were
-    scanned before end the run.
+    batch: if it is resumed, an earlier run may have written some tables. last_commit_lsn: after the batch, tables are
+    consistent through this LSN. check_claim: called before every write; raises RunError if another run has taken over.
+    path_of: a file's path by its number, for errors. rereading: a context in which errors about files that were scanned
+    before end the run.
     """
 
     targets: WrittenTargets
@@ -232,14 +232,14 @@ class Writer:
             self._refuse_large_rows(task, task.path)
         done = self.targets.committed_steps(task.path, self.commit(task.oid, "")) if self.batch.resumed else {}
         held = next((step for step in done if step.startswith(_HELD)), None)
-        if held is not None:  # steps that it undid are in the history, too, and would not be done again
+        if held is not None:  # the history also has steps that it undid, which would not be done again
             reason = Reason.from_json(held.removeprefix(_HELD))
             raise TableError(reason, reason.kind)
         return done
 
     def _commit_changes(self, changes: Changes, task: TableTask) -> tuple[WriteResult, list[str]]:
-        """Makes one commit per schema span, preceded by others where columns or the layout change. Returns remarks
-        about the layout, too."""
+        """Makes one commit per schema span, preceded by others where columns or the layout change. Also returns remarks
+        about the layout."""
         done = self._steps_done(task)
         reached = max((int(step.split(":")[1]) for step in done if step.startswith(_OF_SPANS)), default=0)
         total: WriteResult | None = None

@@ -1,4 +1,4 @@
-"""Reads toc.dat from `pg_dump -Fd`: each table's file, and its columns in the order in which they are in that file.
+"""Reads toc.dat from `pg_dump -Fd`: each table's file, and its columns in that file's order.
 
 The layout is in pg_backup_archiver.c (WriteHead, WriteToc). An integer is a sign byte followed by `int_size` bytes,
 least significant first. A string is its length followed by its bytes; length -1 means NULL.
@@ -36,7 +36,7 @@ _ATTACH = re.compile(rf"ALTER TABLE ONLY ({_QUALIFIED}) ATTACH PARTITION ({_QUAL
 @dataclass(frozen=True, slots=True)
 class DumpedTable:
     """file: its name in the dump's folder, without the suffix of a compressed file. root: schema.table of the topmost
-    table of which it is a partition."""
+    partitioned table that it belongs to."""
 
     schema: str
     name: str

@@ -18,7 +18,7 @@ def described_with_partitions(root: str) -> str:
     """An SQL expression: a JSON array of a table and all partitions below it. root: an expression for its OID, which
     must not use the aliases `above` and `part`.
 
-    A table from which others inherit has no partitions: their rows are published under their own names.
+    A table that others inherit from has no partitions: their rows are published under their own names.
     """
     return f"""(WITH RECURSIVE parts(oid) AS (SELECT {root} UNION SELECT h.inhrelid FROM parts
     JOIN pg_catalog.pg_class above ON above.oid = parts.oid AND above.relkind = 'p'

@@ -37,7 +37,7 @@ class CatalogMessageError(Exception):
 @dataclass(frozen=True, slots=True)
 class DefinedTable:
     """A table and all of its columns, even those that the publication omits. is_key is not set. root: of a partition.
-    is_root: the Message has all of its partitions, too. is_created: it is new, and published. has_generated: some
+    is_root: the Message also has all of its partitions. is_created: it is new, and published. has_generated: some
     columns are generated. partitions: OIDs of its own; None if it can't have any. parent, bound: of a partition.
     comments: by column number; 0 is the table. keys: as in CatalogMark."""
 

@@ -119,7 +119,7 @@ class TypeDefinition:
 class RelationColumn:
     """number, form, initial, types: from catalog Messages (schema/definitions.py); None or () if none describes the
     column. number: pg_attribute.attnum. form: of a user type. initial: the text of its value in rows that are older
-    than the column; None also stands for NULL. types: its user type, and those of which it consists."""
+    than the column; None also stands for NULL. types: its user type and that type's components."""
 
     is_key: bool
     name: str

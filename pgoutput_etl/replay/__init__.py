@@ -1,1 +1,1 @@
-"""The whole pipeline in memory, one message at a time: the reference with which Spark's results are compared."""
+"""The whole pipeline in memory, one message at a time: the reference that Spark's results are compared to."""

@@ -3,7 +3,7 @@
 The rows of a block have the same kind and, if they are changes, the same relation; they may come from several files.
 `head` has their positions and transactions, and `tuples` has the bytes that are only needed when a table is written.
 Both are Arrow IPC, with integers as narrow as possible, and with a value that all rows share stored only once. The
-tuples of some files are not in the block: `landed` names these files, from which the tuples are read (landed_tuples).
+tuples of some files are not in the block: `landed` names these files, and landed_tuples reads the tuples from them.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Packer:
             yield self._key(int(in_order[begin]), relation), sorted_rows.slice(begin, end - begin)
 
     def _group_codes(self, rows: pa.Table) -> tuple[pa.Array, npt.NDArray[np.uint16]]:
-        """The number of each row's key: the index of its kind or, for a change, that of its relation, counted after all
+        """The number of each row's key: the index of its kind or, for a change, of its relation, counted after all
         kinds. Also returns the relations."""
         tag, unit = one_letter(rows.column("tag").chunk(0)), rows.column("unit").to_numpy()
         codes = _KIND_OF_TAG[tag]

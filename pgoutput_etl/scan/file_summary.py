@@ -28,7 +28,7 @@ class FileBeginning(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpenFragment:
-    """A fragment in which the file ends. commit_lsn, commit_ts, and origin: only for an ordinary transaction."""
+    """The fragment that a file ends in. commit_lsn, commit_ts, and origin: only for an ordinary transaction."""
 
     fragment: int
     kind: str
@@ -116,8 +116,8 @@ class FileScan:
     resembles: int | None = None  # a part that this file may continue
     tail: str | None = None  # why the remaining bytes are not a whole message yet
     tail_hash: str | None = None  # of the whole content, if it has a tail
-    heads: list[str] = field(default_factory=list)  # keys to look up known contents with which it may begin
-    unkeyed: list[int] = field(default_factory=list)  # known contents without heads with which the file begins
+    heads: list[str] = field(default_factory=list)  # keys to look up known contents that it may begin with
+    unkeyed: list[int] = field(default_factory=list)  # known contents without heads that the file begins with
     fits: str | None = None  # a framing that has messages, if the configured one has none
     remark: str | None = None
 

@@ -1,8 +1,8 @@
 """Finds the root of each partition that is published through it, from the order of a file's messages.
 
 pgoutput sends the root's Relation, then the partition's, and then the row, which is sent under the root's OID
-(pgoutput.c, maybe_send_schema). There may be Type messages in between. A Truncate sends the Relations of its tables in
-a row, too, and proves nothing.
+(pgoutput.c, maybe_send_schema). There may be Type messages in between. A Truncate also sends the Relations of its
+tables one after another, which proves nothing.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _ROWS = tuple(b"IUD")
 
 
 def partition_roots(batches: Sequence[pa.RecordBatch]) -> dict[int, int]:
-    """For each Relation that is directly followed by a row, by ordinal: the OID under which the row is sent, which is
-    the relation's own or that of its root. batches: a file's message rows, in order."""
+    """For each Relation that is directly followed by a row, by ordinal: the OID that the row is sent under, which is
+    the relation's own or its root's. batches: a file's message rows, in order."""
     if not batches:
         return {}
     tags = np.concatenate([one_letter(batch.column("tag")) for batch in batches])

@@ -121,7 +121,7 @@ def next_whole(
 
 def next_connection(data: bytes, framing: Framing, start: int, last: int, budget: Budget) -> Resumption | None:
     """Searches data[start:last] for the beginning of a connection whose messages continue past `last`, or whose first
-    message is cut off by the end of the file because its receiver died, too."""
+    message is cut off by the end of the file because its receiver also died."""
     pattern = _BEGINS_CONNECTION.get(framing)
     for match in () if pattern is None else pattern.finditer(data, start):
         position = match.start()

@@ -217,8 +217,8 @@ class SalvageReader:
         return replace(gap, is_one_message=is_one)
 
     def _inside(self, frame: Frame, in_stream: bool, budget: Budget) -> Resumption | None:
-        """The first of the messages that begin inside a frame and continue past its end; if those are torn, too, the
-        first message after them."""
+        """The first message of a sequence that begins inside a frame and continues past its end; if that sequence is
+        torn as well, the first message after it."""
         extent = (frame.offset, frame.next)
         inside = next_whole(self.data, self.framing, frame.offset + 1, in_stream, extent, budget)
         if inside is not None:
@@ -274,8 +274,8 @@ def find_framing(data: bytes, salvages: bool, leaves_tail: bool = False, fits: F
 
 
 def _framing_of_damaged(data: bytes) -> Framing | None:
-    """The framing in which messages follow a damaged first one most closely, or in which the file is the first part of
-    a single message. None if there is no such framing."""
+    """The framing that finds messages closest after a damaged first one, or that makes the file the first part of a
+    single message. None if there is no such framing."""
     resumed: list[tuple[int, Framing]] = []
     begins = first_framing(data)
     for framing in MESSAGE_AT:

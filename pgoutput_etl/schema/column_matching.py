@@ -15,7 +15,7 @@ holds the table if
 - there are fewer new names than old ones before a column that stayed
 - a new name before a column may be that column, and its name may belong to a new column
 - a column has the type and modifier of a column that is gone
-- fewer commands than this reading needs would explain the step, too.
+- fewer commands than this reading needs would also explain the step.
 
 The following readings remove no values. Each is a *doubt* until it is declared:
 
@@ -50,7 +50,7 @@ DeclaredStep = Mapping[str, str | None]
 
 Columns = Sequence[RelationColumn]
 
-_MOST_EXPLAINED, _SHOWN = 8, 3  # columns for which explanations are searched; explanations shown
+_MOST_EXPLAINED, _SHOWN = 8, 3  # limits: columns that are explained, and explanations that are shown
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _YAML_WORDS = {"true", "false", "null", "yes", "no", "on", "off"}

@@ -116,7 +116,8 @@ class Declarations:
         return doubts
 
     def open_doubts(self, known: Iterable[Doubt]) -> list[Doubt]:
-        """The older doubts, without those that have been declared since, whose declarations are marked as used."""
+        """The older doubts that no declaration has resolved since. Marks the declarations that resolved the others as
+        used."""
         is_open: list[Doubt] = []
         for doubt in known:
             left = self.left()
@@ -187,8 +188,8 @@ class _Cost:
 
 @dataclass(slots=True)
 class _Search:
-    """Searches for declarations with which no step of a history is undecided. declared: number of declarations. best:
-    the ways with the lowest cost, one for each different result."""
+    """Searches for declarations that leave no step of a history undecided. declared: number of declarations. best: the
+    ways with the lowest cost, one for each different result."""
 
     steps: Sequence[tuple[Columns, Columns]]
     declared: int
@@ -238,7 +239,8 @@ class _Search:
 
 
 def _overruled(found: Identification, certain: Iterable[Identification]) -> int:
-    """The number of declarations without which the step would be certain, but with other columns."""
+    """The number of declarations that override a certain step: without them, it would be certain, with other
+    columns."""
     parts = (other for other in certain if other.used.items() < found.used.items() and other.origins != found.origins)
     return max((len(found.used) - len(other.used) for other in parts), default=0)
 

@@ -29,7 +29,7 @@ Position = tuple[int, int]
 @dataclass(frozen=True, slots=True)
 class RelationEntry:
     """`relation` describes its OID from `position` on, for all transactions (scope None) or for one streamed
-    transaction. root: the OID under which a partition's rows are sent, if it is published through its root."""
+    transaction. root: the OID that a partition's rows are sent under, if it is published through its root."""
 
     position: Position
     relation: Relation
@@ -96,8 +96,7 @@ class RelationHistory:
 
     def declare(self, relation: Relation, position: Position, scope: int | None, root: int | None = None) -> None:
         """Adds a Relation message in a stream segment of transaction `scope`, or outside of segments (None). root: the
-        OID under which its rows are sent, which is its own for an ordinary table; None if the archive doesn't show
-        it."""
+        OID that its rows are sent under (its own for an ordinary table), or None if the archive doesn't show it."""
         relation = self._typed(replace(relation, xid=None))
         oid = relation.oid
         if scope is None:
@@ -156,7 +155,7 @@ class RelationHistory:
         return own.get(oid, self._for_all.get(oid))
 
     def _root_of(self, table: DefinedTable, known: RelationEntry) -> int | None:
-        """The OID under which a partition's rows are sent: the root's, if that is published."""
+        """The OID that a partition's rows are sent under: the root's, if the root is published."""
         return table.root if known.root is not None or table.root in self._by_oid else None
 
     def _detached_by(self, message: CatalogMessage) -> set[int]:
@@ -249,7 +248,7 @@ class RelationHistory:
         return tuple(entry for former, entry in moves if former == root)
 
     def former_roots(self, oid: int, since: Position) -> tuple[Relation, ...]:
-        """The roots of which a relation ceased to be a partition after `since`, and became a table of its own."""
+        """The roots that a relation was detached from after `since` to become a table of its own."""
         left = (former for former, entry in self._moves(oid, since) if entry.root is None)
         return tuple(relation for former in left if former is not None and (relation := self.newest(former)))
 
@@ -292,8 +291,7 @@ def is_described_alike(one: Relation, other: Relation) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RelationVersions:
-    """One relation's versions. holds_from: the positions from which versions hold, by scope (None: all
-    transactions)."""
+    """One relation's versions. holds_from: where each version starts to apply, by scope (None: all transactions)."""
 
     oid: int
     relations: tuple[Relation, ...]

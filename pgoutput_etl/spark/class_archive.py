@@ -19,7 +19,7 @@ from pgoutput_etl.console import Progress
 
 _QUIET = "-Xlog:cds=off,cds+dynamic=off,class+path=off"  # otherwise, Java prints lines about jars and classes
 
-_UNUSED = 30 * 24 * 3600  # seconds after which another version's archive is deleted
+_UNUSED = 30 * 24 * 3600  # seconds until another version's archive is deleted
 
 _WANTED = "pgoutput_etl.classes"  # the JVM property that names the file to write
 

@@ -1,6 +1,6 @@
 """Commits files to a small Delta table through Delta's own transaction in the JVM.
 
-To write a DataFrame, Delta runs several Spark jobs, most of which compute the table's state. For a small table, the
+To write a DataFrame, Delta runs several Spark jobs, mostly to compute the table's state. For a small table, the
 checksum file next to the log has all of that state: its files, and the transaction identifiers of its applications.
 Delta still checks the commit for conflicts and against the table's rules, and writes it, its checksum, and checkpoints.
 

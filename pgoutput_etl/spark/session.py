@@ -40,7 +40,7 @@ _REQUIRED = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Without it, comparisons with a literal date in October 1582 use the Julian calendar, which skips ten days.
     "spark.sql.datetime.java8API.enabled": "true",
-    # SQL text contains names from the archive, in which Spark would replace ${env:NAME}.
+    # SQL text contains names from the archive, and Spark would replace ${env:NAME} in them.
     SUBSTITUTE: "false",
 }
 
@@ -128,7 +128,7 @@ def start_session(
 
 
 def _keeps_rows_in_tmp(settings: Mapping[str, str]) -> bool:
-    """True for a new local session for which no folder was configured."""
+    """True for a new local session without a configured folder."""
     from pyspark import SparkConf, SparkContext
 
     given = {**dict(SparkConf().getAll()), **settings}

@@ -70,7 +70,7 @@ def fitting(layout: Layout, shape: TableShape, mode: Mode, tag: Iterable[str] = 
 def _without_statistics(
     layout: Layout, shape: TableShape, names: Sequence[str], partitions: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """The columns on which the layout wants statistics, and why Delta refuses them."""
+    """The columns that the layout wants statistics for but Delta refuses, each with the reason."""
     for listed in indexed(layout.properties) or ():
         name = next((name for name in names if is_among(name, [listed])), None)
         if name is None:

@@ -50,7 +50,7 @@ def displaced_path(config: Config, oid: int) -> Place:
 
 
 def scratch_folder(config: Config) -> str:
-    """The folder in which tables are rebuilt before they replace others."""
+    """The folder where tables are rebuilt before they replace others."""
     return f"{config.state.root.rstrip('/')}/rebuilt/{path_segment(config.source.name)}"
 
 

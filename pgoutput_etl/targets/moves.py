@@ -48,7 +48,7 @@ def with_removals(
     last_commit_lsn: int,
     cutoffs: Mapping[int, Cutoff] = _NO_CUTOFFS,
 ) -> dict[int, TableChanges]:
-    """The changes, plus the commits by which partitions left these tables. states: before the changes."""
+    """The changes, plus the commits that moved partitions out of these tables. states: before the changes."""
     found = dict(changes)
     for oid in {*changes, *states}:
         state, own = states.get(oid), changes.get(oid, TableChanges(oid))

@@ -81,8 +81,8 @@ class TableState:
     of several tables has a name; None in an older ledger. complete_since: None if it was never written, or in an older
     ledger. mismatches: those since the table was loaded, rebuilt, or truncated; None if there are none, or in an older
     ledger. doubts: about its columns, since then. used: declarations about its columns that its changes have used.
-    changed_at: see schema/column_changes.py. memory: bytes of Java heap with which all of its rows were written or
-    found to fit; None if unknown, or in an older ledger.
+    changed_at: see schema/column_changes.py. memory: size in bytes of a Java heap that was enough for all of its rows;
+    None if unknown, or in an older ledger.
     """
 
     oid: int
@@ -167,8 +167,8 @@ class TableChanges:
     some. size: bytes of their blocks, or None if unknown. runs: the relation's versions in commit order, as far as they
     are described. last_row: the last change. gained: tables that became partitions of the relation; their rows now
     belong to it, but were not sent again. lost: former partitions, whose rows no longer belong to it. left: former
-    roots, under which its rows were sent. unsent: the first commit after which the table has rows with values that were
-    not sent, or before which changes are missing.
+    roots, which its rows were sent under. unsent: the first commit that left values in the table's rows unsent, or that
+    follows missing changes.
     """
 
     oid: int
@@ -289,7 +289,7 @@ class TablePlan:
 
 
 def complete_since(before: TableState | None, changes: TableChanges) -> CompleteSince | None:
-    """The completeness of a table that this batch writes. before: its state in the ledger; changes: those that are
+    """The completeness of a table that this batch writes. before: its state in the ledger; changes: the ones
     written."""
     known = None if before is None else before.complete_since
     if changes.gained or changes.lost or changes.left:

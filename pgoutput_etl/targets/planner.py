@@ -436,8 +436,8 @@ _NO_OTHER_MODE = (
 
 
 def _weightier(reason: str, cutoff: Cutoff | None) -> str:
-    """The reason for which a table is held. Unreadable bytes outweigh columns that somebody may accept, because the
-    rebuild of a single table would not notice them."""
+    """The reason to hold a table for. Unreadable bytes outweigh column changes that somebody may accept, because the
+    rebuild of a single table would not notice the bytes."""
     return cutoff.reason if cutoff is not None and kind_of(reason) in CONTRACT_KINDS else reason
 
 

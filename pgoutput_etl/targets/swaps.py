@@ -71,8 +71,8 @@ def _swap(table: TableState, newcomer: TableState, displaced: Iterable[TableStat
 
 
 def _last_known(state: TableState) -> int | None:
-    """The last commit at which the table is known to have been the server's: that of its last change or snapshot. None
-    in an older ledger."""
+    """The last commit at which the table surely was the server's: its last change or snapshot. None in an older
+    ledger."""
     since = state.complete_since
     lsns = [] if state.last_row is None else [state.last_row[0]]
     lsns += [since.lsn] if since is not None and since.kind is Since.SNAPSHOT else []

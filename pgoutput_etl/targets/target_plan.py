@@ -108,8 +108,8 @@ def refuse_other_settings(
     """Raises RunError if this run would finish a batch with another configuration than it began with, because its
     tables would then disagree.
 
-    settings: those with which the batch began; None, in an older ledger, is always accepted. tables: all that it may
-    write. may_skip: allows the new configuration to skip tables, which are then held until they are rebuilt.
+    settings: the batch's when it began; None, in an older ledger, is always accepted. tables: all that it may write.
+    may_skip: allows the new configuration to skip tables, which are then held until they are rebuilt.
     """
     if settings is None:
         return

@@ -57,14 +57,14 @@ STATE_VERSION = 1
 class Assembly:
     """Consumes the summary and the control messages of each file, in order.
 
-    It also updates `relations` and `types`, whose validity depends on transactions, too.
+    It also updates `relations` and `types`, because their validity depends on transactions as well.
     """
 
     def __init__(self, relations: RelationHistory | None = None, state: dict[str, Any] | None = None) -> None:
         """state: the open transactions to continue with, in the form of `state`."""
         relations = RelationHistory() if relations is None else relations
         self._open = OpenTransactions(relations) if state is None else OpenTransactions.from_state(state, relations)
-        # The handlers add to these, too. outcomes: one per sending of a transaction that has ended.
+        # The handlers also add to these. outcomes: one per sending of a transaction that has ended.
         self.relations, self.outcomes = self._open.relations, self._open.outcomes
         self.unreadable_ranges, self.unknown_prepared = self._open.unreadable_ranges, self._open.unknown_prepared
         self.origins = Origins()  # the origins whose transactions are applied

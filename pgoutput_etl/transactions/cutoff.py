@@ -1,4 +1,4 @@
-"""The commit after which a table must not be updated, because earlier bytes it may depend on are unreadable.
+"""The commit where updates of a table must stop, because earlier bytes that it may depend on are unreadable.
 
 A transaction with an unreadable part is not applied to any table. Later commits to a table that it changed or may have
 changed aren't applied either, because a later row may depend on a missing one.

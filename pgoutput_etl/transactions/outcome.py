@@ -38,7 +38,7 @@ ONCE_COMMITTED = [
 TRIMMED = "trimmed"  # the status of a ledger row that stands for transactions removed by retention
 
 # The account of bytes, by the status of their transaction. "applied" includes bytes of skipped tables and bytes outside
-# transactions, with which nothing remains to be done.
+# transactions, because nothing remains to be done with them.
 ACCOUNTS = {
     TransactionStatus.COMMITTED.value: "applied",
     TransactionStatus.OPEN.value: "waiting",

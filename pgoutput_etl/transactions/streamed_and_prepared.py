@@ -207,7 +207,7 @@ class OpenTransactions:
         self.outcomes.append(transaction.outcome(TransactionStatus.RESENT))
 
     def open_xid(self, fragment: int) -> int | None:
-        """The xid of the streamed or prepared transaction to which a fragment of the file belongs. None for an ordinary
+        """The xid of the streamed or prepared transaction that a fragment of the file belongs to. None for an ordinary
         one, which is only sent once it is committed."""
         owner = self.file.owners.get(fragment)
         return None if owner is None or (owner.scope is None and owner.gid is None) else owner.xid
@@ -248,8 +248,8 @@ class OpenTransactions:
 
     def forget_streams(self, before: FragmentId) -> None:
         """Ends streams that began before a new connection: the server streams them again from the start, and never
-        mentions those that were rolled back meanwhile. After damage, a new connection is only a guess, so nothing is
-        forgotten."""
+        mentions any that were rolled back in the meantime. After damage, a new connection is only a guess, so nothing
+        is forgotten."""
         for xid, stream in list(self.streams.items()):
             is_tail = self.tail is not None and self.tail.transaction is stream
             if stream.fragments[0] < before and not is_tail and not self.was_damaged:

@@ -216,7 +216,7 @@ def is_utf8(text: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TwoPathLoader:
-    """Loads all texts with the fast path, and those that it leaves out, one by one, with the careful path."""
+    """Loads all texts with the fast path, and the ones that it leaves out one by one with the careful path."""
 
     fast: Fast
     careful: Careful

@@ -1,4 +1,4 @@
-"""bool, the integers, and the floats: types of fixed width that Arrow has, too.
+"""bool, the integers, and the floats: fixed-width types that Arrow also has.
 
 bool is printed as ``t`` or ``f`` and sent as 1 or 0. int2, int4, int8, and the unsigned oid and xid are printed as an
 optional minus sign and ASCII digits, nothing else. oid and xid become int64, because neither Delta nor Java has

@@ -1,6 +1,6 @@
 """User types: their names from Type messages, and their declarations in the configuration.
 
-The configuration's `types` maps the name of a type to the type with which its values are read and stored:
+The configuration's `types` maps the name of a type to the type that its values are read and stored as:
 
     "public.posint": int4             a user type: a domain in an array, a type of an extension
     "public.document": variant

@@ -34,7 +34,7 @@ T = TypeVar("T")
 class World:
     """Everything that batches read and write. background: a context that runs jobs beside its body. archive_of: returns
     the archive of the batches before a given one. repair_changes: makes changes from a snapshot's rows and, by OID, the
-    key ranges in which tables differ from them."""
+    key ranges where tables differ from them."""
 
     config: Config
     ledger: Ledger
@@ -69,7 +69,7 @@ class Watch:
 
 
 class Prepared(ABC, Generic[T_co]):
-    """A batch that is planned but of which nothing is written.
+    """A batch that is planned but not written at all.
 
     batch: as the ledger records it. is_recorded: False if the ledger doesn't record the beginning, because a run that
     dies leaves nothing to finish.

@@ -1,4 +1,4 @@
-"""Finds the first commit after which a query returns rows."""
+"""Finds the first commit that makes a query return rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FirstCommit:
-    """A commit after which a query returns rows, but before which it returned none.
+    """A commit that makes a query return rows: before it, the query returned none.
 
     xid, time, origin: those of its transaction, or None if the ledger no longer has its record; origin is also None for
     a local transaction. rows: the query's rows as of the commit. tables: the tables that it names, as of the commit.
@@ -61,8 +61,8 @@ def bisect(
     last: int | str | None = None,
     progress: Progress = no_progress,
 ) -> FirstCommit:
-    """Finds the first commit after which a query returns rows, by bisection: first among the ends of batches, whose
-    rows Delta has, then among the commits of one batch.
+    """Finds the first commit that makes a query return rows, by bisection: first among the ends of batches, whose rows
+    Delta has, then among the commits of one batch.
 
     query: a SELECT in Spark's SQL, with tables as schema.table. first, last: LSNs of the commits to search between, as
     numbers or in PostgreSQL's text form; by default all applied commits. As of a commit before one of the tables or

@@ -53,8 +53,8 @@ def read_at(
     at: the commit as in the option `--at` ("0/1AE7B70", "2026-11-20T03:57", "xid:8412", "before:8412"); a number is an
     LSN, and a datetime needs a time zone. Alternatively one of lsn, a number or PostgreSQL's text form; time, for the
     last commit at or before it; or xid. before: exclude this commit. tables: shell patterns for names. In the result,
-    `held` has the tables that lack changes, with the LSNs that they include; `ahead` has those that a snapshot loaded
-    later, whose rows as of this commit are unknown and which are therefore left out.
+    `held` has the tables that lack changes, with the LSNs that they include; `ahead` has the tables that were loaded
+    from a later snapshot and are left out, because their rows as of this commit are unknown.
 
     Raises ConfigError for a commit or table that the archive doesn't have, RunError for a commit that has not been
     applied, and ArchiveError if a file that is needed is missing.
@@ -115,9 +115,8 @@ class TablesFound:
 @dataclass(frozen=True, slots=True)
 class _Base:
     """The basis for computing tables as of a commit. states: of all tables after the last batch before it; own: of
-    those that may be wanted. started: states of the tables to which changes are added. starts: the commit after which
-    to add changes, by OID, including new tables. lacking: OIDs of tables that lack changes. ahead: as in Tables, by
-    OID."""
+    those that may be wanted. started: states of the tables that need changes added. starts: by OID, including new
+    tables, the commit to add changes after. lacking: OIDs of tables that lack changes. ahead: as in Tables, by OID."""
 
     states: Mapping[int, TableState]
     own: Mapping[int, TableState]

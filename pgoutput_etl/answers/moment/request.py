@@ -1,4 +1,4 @@
-"""The option that selects the commit as of which tables are read."""
+"""The option that selects the commit to read tables as of."""
 
 from __future__ import annotations
 

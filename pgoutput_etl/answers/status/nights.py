@@ -15,7 +15,7 @@ from pgoutput_etl.ledger.reader import LedgerReader
 from pgoutput_etl.ledger.recent_batches import commit_time, utc
 from pgoutput_etl.load.summary import ROW_OPERATIONS
 
-NIGHTS = 30  # days, including that of the report
+NIGHTS = 30  # days, including the report's
 
 _FILE = ("batch", "status", "size", "offset", "consumed", "messages")
 

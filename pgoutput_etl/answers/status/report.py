@@ -137,10 +137,10 @@ class Night:
 class Status:
     """at: the time of the report; all times are ISO 8601. batch: the last finished one, None before the first.
 
-    last_commit_lsn: the commit through which all tables are consistent, except those with a condition and those that
-    are ahead. ahead: by table, the LSN of a snapshot that the archive has not reached yet. complete_since: by table,
-    the point from which it has all rows, such as `snapshot at 0/1AE7B70`; `first change at …` means that earlier rows
-    are missing, if there were any. verified_through: by table, the last LSN at which `verify` found it equal to the
+    last_commit_lsn: all tables are consistent through this commit, except tables with a condition and tables that are
+    ahead. ahead: by table, the LSN of a snapshot that the archive has not reached yet. complete_since: by table, the
+    point from which it has all rows, such as `snapshot at 0/1AE7B70`; `first change at …` means that earlier rows are
+    missing, if there were any. verified_through: by table, the last LSN at which `verify` found it equal to the
     server's. swaps: by table, why other tables seem to have been renamed to it. dropped: tables that remain although
     they were dropped on the server. next: the commands to run, most urgent first. nights: recent days with a batch,
     oldest first.

@@ -97,7 +97,7 @@ def _finishing(config: Config, unfinished: UnfinishedBatch) -> NextCommand:
 
 
 def _next(config: Config, found: Status) -> tuple[NextCommand, ...]:
-    """The commands that resolve the reported problems, in the order in which to run them."""
+    """The commands that resolve the reported problems, in the order to run them."""
     steps = []
     if found.claim is None and found.unfinished is not None:
         steps.append(_finishing(config, found.unfinished))

@@ -81,8 +81,8 @@ class RowChanges:
         return {tuple(row["key"]): self._row(row) for row in found}
 
     def _texts(self, rows: DataFrame, stored: Sequence[TableColumn], kept: Mapping[str, str]) -> DataFrame:
-        """t… and unknown of all columns, absent (positions of those that were added later), lsn, xid, and the columns
-        in `kept`, renamed."""
+        """t… and unknown of all columns, absent (positions of columns added later), lsn, xid, and the columns in
+        `kept`, renamed."""
         names = {column.name for column in stored if not column.retired}
         present = [i for i, column in enumerate(self.columns) if column.name in names]
         absent = [i for i in range(len(self.columns)) if i not in present]

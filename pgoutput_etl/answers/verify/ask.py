@@ -1,8 +1,8 @@
 """Queries a server in use for digests of its tables, in a snapshot whose LSN is known.
 
-Delta is behind that snapshot, so a table that differs isn't wrong yet. Its digests, and the rows of ranges that differ,
-are kept and compared again once Delta has reached the LSN (settle.py). Ranges that differ are split further, so that
-few rows are fetched.
+Delta is behind that snapshot, so a table that differs isn't wrong yet. Its digests and the rows of differing ranges are
+kept, and are compared again once Delta has reached the LSN (settle.py). Differing ranges are split further to fetch few
+rows.
 """
 
 from __future__ import annotations
@@ -277,8 +277,8 @@ class Asking:
     def _unknown(
         self, moment: ServerMoment, tables: Sequence[CatalogTable]
     ) -> tuple[tuple[tuple[str, str], ...], list[VerifiedTable]]:
-        """Published tables that Delta doesn't have: those with rows, and those that can't be read. tables: all of
-        these."""
+        """The published tables that Delta doesn't have (`tables`), split into those with rows and those that can't be
+        read."""
         missing, unread = [], []
         for table in tables:
             name = table.relation.namespace, table.relation.name

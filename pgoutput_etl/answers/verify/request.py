@@ -33,9 +33,9 @@ _TABLE = Value("SCHEMA.TABLE", lambda name: (pattern_of(name),))
 @takes_former_names
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Exactly one of server, jdbc, csv (a file, folder, or glob), and delta is the other side. jdbc: a server without
-    writes: otherwise, commits that are not applied yet show up as differences. at: the commit as of which csv or delta
-    was taken."""
+    """Exactly one of server, jdbc, csv (a file, folder, or glob), and delta is the other side. jdbc: a server that is
+    not being written to; otherwise, commits that are not applied yet show up as differences. at: the commit that csv or
+    delta represents."""
 
     tables: Annotated[
         tuple[str, ...] | None,

@@ -116,8 +116,7 @@ def _differs(position: int) -> Column:
 
 
 def _bag_differences(ours: DataFrame, theirs: DataFrame, width: int) -> DataFrame:
-    """Rows of which one side has more copies. A row with a value that was never sent equals no row of the other
-    side."""
+    """Rows that one side has more copies of. A row with a value that was never sent equals no row of the other side."""
     names = text_names(width)
     writer = F.max(F.struct("lsn", "ts", "xid")).alias("writer")
     delta = ours.groupBy(*names, "unknown").agg(F.count("*").alias("d_n"), writer)

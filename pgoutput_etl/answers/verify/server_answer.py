@@ -1,4 +1,4 @@
-"""A server's answer: digests of the tables in which Delta differed at the time, and some of their rows.
+"""A server's answer: digests of the tables where Delta differed at the time, and some of their rows.
 
 Kept as one JSON file below state.root until an apply has passed the LSN. It contains values of rows, but not those of
 masked columns.
@@ -47,8 +47,8 @@ class AskedTable:
 class ServerAnswer:
     """lsn: the server's snapshot had all transactions that committed before it. batch: the last one at the time.
     through: the LSN at which tables are known to be equal if no difference is found. at: ISO 8601. against: its URL,
-    for the report. tables: those in which Delta differed as of its last commit; decided: those that were equal or can't
-    be compared. missing: schemas and names of published tables with rows that Delta didn't have."""
+    for the report. tables: those where Delta differed as of its last commit; decided: those that were equal or can't be
+    compared. missing: schemas and names of published tables with rows that Delta didn't have."""
 
     lsn: int
     batch: int

@@ -51,8 +51,8 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class RowsToChange:
-    """rows: tag and t…: I for rows of the server, D for rows in Delta to delete, of which only the key counts, if there
-    is one. left: number of keys, or of a bag's rows, that have changed since."""
+    """rows: tag and t…: I for the server's rows, D for rows to delete in Delta (only the key counts, if there is one).
+    left: number of keys, or of a bag's rows, that have changed since."""
 
     rows: DataFrame
     left: int
@@ -102,7 +102,7 @@ class SettledTable:
         return RowsToChange(both.select("tag", *(F.col("raw")[i].alias(name) for i, name in enumerate(names))), left)
 
     def _canonical(self, touched: DataFrame) -> DataFrame:
-        """`later`: the texts in the form in which differences have them."""
+        """`later`: the texts in the same form as in differences."""
         deciding = self.deciding
         names = text_names(len(deciding))
         texts = touched.where("one IS NOT NULL").select(*(F.col("one")[n].alias(t) for n, t in enumerate(names)))
@@ -115,8 +115,7 @@ class SettledTable:
 
 @dataclass(frozen=True, slots=True)
 class Settling:
-    """archive: of a last batch that has passed the answer's LSN, or whose rows are to be compared even if it lacks
-    commits."""
+    """archive: of the last batch, which has passed the answer's LSN or is compared even though commits are missing."""
 
     spark: SparkSession
     archive: DeltaArchive

@@ -100,8 +100,8 @@ def find(data: Bytes, framing: Framing, position: int, in_stream: bool, limit: i
 
 
 def fitting(data: bytes) -> Framing | None:
-    """The first framing in which a file begins with as many messages that `find` accepts as framing.detect reads. None
-    if no framing fits, or if there is no compiled code."""
+    """The first framing that lets `find` accept as many messages at a file's start as framing.detect reads. None if no
+    framing fits, or if there is no compiled code."""
     if not jit.AVAILABLE or data.startswith(COPY_SIGNATURE):
         return None
     fields = MessageFields(values=np.empty((DETECTED_FROM, FIELDS), np.int64))

@@ -46,7 +46,7 @@ class FastRows:
     """The rows of `messages` messages, and the scan's state after the last one.
 
     tags, relations: counts, in order of first occurrence. offset, lsn, read_to: of the last message's frame. position,
-    in_stream: of the first message not read, or the end. more: the fast path may be able to read that message, too.
+    in_stream: of the first message not read, or the end. more: the fast path may also be able to read that message.
     origin: from an Origin among the messages, for the fragment that is open after them.
     """
 

@@ -14,7 +14,7 @@ from pgoutput_etl.work.erasure.snapshot_files import CutFile
 @dataclass(frozen=True, slots=True)
 class ErasureOrder:
     """by, reference: as in request.Erasure. oids: tables with erased rows. places: places that ever had one of these
-    tables, whose older versions are removed. snapshots: files from which snapshots were loaded."""
+    tables, whose older versions are removed. snapshots: files that snapshots were loaded from."""
 
     by: str
     reference: str

@@ -1,6 +1,6 @@
 """Stores the search results of an erasure in a file until it is done: its first steps remove what could be found again.
 
-The file contains values of keys and conditions. While it exists, the archive contains them, too.
+The file contains values of keys and conditions. While it exists, so does the archive.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def refuse_what_stays(spark: SparkSession, places: Iterable[Place]) -> None:
 
 
 def purge(spark: SparkSession, place: Place) -> int:
-    """Returns the remaining version. Nobody else may write to the table meanwhile, because the files of unfinished
-    commits are removed, too.
+    """Returns the remaining version. Nobody else may write to the table in the meantime, because the files of
+    unfinished commits are also removed.
 
     The last commits only set a property, so the remaining log entries have no statistics of removed rows.
     """

@@ -16,8 +16,8 @@ from pgoutput_etl.work.erasure.storage import SparkStorage
 def forget(
     spark: SparkSession, config: Config, request: ForgetRequest, progress: Progress = no_progress
 ) -> ForgetSummary | ProofSummary:
-    """Returns a proof if requested, otherwise the erased rows, or those that would be. After a PgoutputEtlError, either
-    nothing was changed, or a run with the same request finishes the erasure."""
+    """Returns a proof if requested, and otherwise the rows that were or would be erased. After a PgoutputEtlError,
+    either nothing was changed, or a run with the same request finishes the erasure."""
     request.check()
     erasure = read_erasure(request.request)
     if request.prove:

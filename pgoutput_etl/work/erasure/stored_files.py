@@ -1,4 +1,4 @@
-"""The bytes of files from which rows are erased, and the files' records in the ledger."""
+"""The bytes of files that rows are erased from, and the files' records in the ledger."""
 
 from __future__ import annotations
 

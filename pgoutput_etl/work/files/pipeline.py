@@ -184,7 +184,7 @@ class LandedFiles:
 
     def _plan(self, batch: Batch, files: FileBatch) -> BatchPlan:
         """Plans the batch. Scans the files again if the scanned rows were lost. Raises FilesChangedError if the files
-        have changed, too."""
+        have also changed."""
         world = self.world
         try:
             with files.rereading():

@@ -34,8 +34,8 @@ _SHOWN_FILES = 10
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The result of one batch. last_commit_lsn: the commit through which all tables are consistent, except those with
-    a condition and those that are ahead.
+    """The result of one batch. last_commit_lsn: all tables are consistent through this commit, except tables with a
+    condition and tables that are ahead.
 
     bytes: size as landed. content_bytes: decompressed size, which `accounts` breaks down. damages: unreadable ranges of
     bytes. commits_without_prepare: commits of prepared transactions whose Prepare may be in a missing file.
@@ -46,13 +46,13 @@ class RunSummary:
     server and that no rule accepts as dropped. unknown_definitions: tables whose definitions in the catalog are
     unknown, because catalog Messages are missing. last_commit_time: time of the archive's last commit, in microseconds
     since 2000-01-01 UTC. ahead: by table, the LSN of a snapshot that the archive has not reached yet. first_seen: by
-    new table, the LSN of its first change; the table lacks earlier rows, if there are any. conditions: of all tables of
-    the source after the batch, not only of those that it changed. verified_through: by table, the last LSN at which
-    `verify` found it equal to the server's. added_columns: new columns of existing tables; older rows lack the column's
-    DEFAULT, if it has one. rounded_floats: files whose floats seem to be rounded by the sender. swaps: by table, why
-    other tables seem to have been renamed to it. next: commands that resolve conditions, quarantined or refused data,
-    swaps, and tables that are ahead. unpublished: why views and manifest show an earlier batch. columns: those of each
-    written table, by table name; for lineage, not for JSON.
+    new table, the LSN of its first change; the table lacks earlier rows, if there are any. conditions: after the batch,
+    of all tables of the source, including unchanged ones. verified_through: by table, the last LSN at which `verify`
+    found it equal to the server's. added_columns: new columns of existing tables; older rows lack the column's DEFAULT,
+    if it has one. rounded_floats: files whose floats seem to be rounded by the sender. swaps: by table, why other
+    tables seem to have been renamed to it. next: commands that resolve conditions, quarantined or refused data, swaps,
+    and tables that are ahead. unpublished: why views and manifest show an earlier batch. columns: those of each written
+    table, by table name; for lineage, not for JSON.
     """
 
     source: str

@@ -173,8 +173,8 @@ class InPlaceBackfill(Prepared[BackfillResult]):
         return BackfillResult(number, lsn, self.results, self.files, skipped, self.reasons)
 
     def _repaired(self, result: TableResult) -> TableResult:
-        """The result for a table in which the rows of a range were set. Its mismatches and doubts stay: rows outside
-        the range may still be wrong, and the range's own changes were counted when they were first applied."""
+        """The result for a table whose rows in a range were set. Its mismatches and doubts stay: rows outside the range
+        may still be wrong, and the range's own changes were counted when they were first applied."""
         before = self.batch.tables[result.state.oid]
         if result.state.status == HELD:
             return unchanged_result(result, self.batch.tables)
@@ -190,7 +190,7 @@ class InPlaceBackfill(Prepared[BackfillResult]):
 def _new_schema_changes(
     results: Iterable[TableResult], before: Mapping[int, TableState]
 ) -> list[tuple[TableState, CommitPosition | None, SchemaChange]]:
-    """Schema changes that held tables missed. The ledger already has those that were applied."""
+    """Schema changes that held tables missed. The ledger already has the applied ones."""
     return [
         (result.state, position, change)
         for result in results

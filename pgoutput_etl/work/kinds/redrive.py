@@ -266,6 +266,6 @@ def _is_before(cutoff: Cutoff | None, state: TableState) -> bool:
 
 
 def _with_new_reason(result: TableResult, states: Mapping[int, TableState]) -> TableResult:
-    """The table's state before the batch, with the reason for which it is held now."""
+    """The table's state before the batch, but with the reason why it is held now."""
     before = unchanged_result(result, states)
     return replace(before, state=replace(before.state, reason=result.state.reason))

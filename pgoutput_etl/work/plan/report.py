@@ -103,7 +103,7 @@ class PlannedCommand:
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
     """The next batch. batch: its number, or the last batch's if nothing is new. resumes: an earlier run began it and
-    died. conditions: of all tables after the batch, without those that it would hold. vacated: paths that would be
+    died. conditions: of all tables after the batch, except tables that it would hold. vacated: paths that would be
     emptied. later_files: files of further batches of the same run. later_batches: their number; None if only scanning
     the files would tell. next: the commands to run now. commands: in commit order."""
 

@@ -1,4 +1,4 @@
-"""Finds the rows in which tables differ from a server's snapshot, so that only these are read and written."""
+"""Finds the rows where tables differ from a server's snapshot, so only these are read and written."""
 
 from __future__ import annotations
 

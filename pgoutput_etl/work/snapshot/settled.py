@@ -1,4 +1,4 @@
-"""Repairs exactly the rows that verify has settled: those that differ as of a known LSN.
+"""Repairs exactly the rows that verify has settled, which are known to differ as of an LSN.
 
 Rows that have changed in the archive since then are left; the next verify compares them again.
 """

@@ -1,4 +1,4 @@
-"""Reads a snapshot's rows from a server or files, in blocks, in the form in which replication sends INSERTs."""
+"""Reads a snapshot's rows from a server or files, in blocks, in the form of replicated INSERTs."""
 
 from __future__ import annotations
 

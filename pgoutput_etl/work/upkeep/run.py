@@ -173,7 +173,7 @@ class _Maintenance(Prepared[MaintainSummary]):
         return self.upkeep.pool(verb, self.progress).map(tables, lambda table: place(table)[0], maintained)
 
     def _chosen(self) -> list[TableState]:
-        """The tables that the request names, and those that share a Delta table with one of them."""
+        """The tables that the request names, and any that share a Delta table with one of them."""
         written = [state for state in self.last.tables.values() if state.path and state.version >= 0]
         patterns = self.request.tables if written else [pattern for pattern in self.request.tables if pattern != "*"]
         matches = matching_names(patterns, {state.full_name for state in written}, "the ledger")
