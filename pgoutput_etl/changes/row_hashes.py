@@ -77,7 +77,7 @@ def _compiled_hashes(rows: pa.RecordBatch, shape: TableShape) -> list[Integers]:
 def _hash_rows(
     data: Any, at: Any, size: Any, new: Any, old: Any, tags: Any, old_kinds: Any, key: Any, hashes: Any
 ) -> None:
-    """Writes hashes[0:4]: old_key, new_key, before, after."""
+    """Writes the rows of `hashes`, which are the fields of RowHashes: old_key, new_key, before, after."""
     count = new.shape[0]
     for i in range(count):
         is_full = old[i] >= 0 and old_kinds[i] == _FULL
@@ -127,7 +127,7 @@ def _with_word(hashed: Any, word: Any) -> Any:
 
 
 def readable_hashes(rows: pa.RecordBatch, shape: TableShape) -> list[Integers]:
-    """The readable twin of the kernels."""
+    """Computes the same hashes as the kernels, in plain Python."""
     columns = [rows.column(name).to_pylist() for name in ("tag", "old_kind", "old", "new")]
     hashes = np.zeros((4, rows.num_rows), np.uint64)
     for i, (tag, old_kind, *tuples) in enumerate(zip(*columns, strict=True)):
@@ -148,7 +148,7 @@ def readable_hashes(rows: pa.RecordBatch, shape: TableShape) -> list[Integers]:
 
 
 def _cells(data: TupleData, shape: TableShape) -> list[bytes | int]:
-    """Values, NULL or UNCHANGED."""
+    """A tuple's values, with NULL or UNCHANGED for those that it doesn't contain."""
     if len(data.kinds) != len(shape.relation.columns):
         raise UnsureError
     pairs = zip(data.kinds, data.values, strict=True)

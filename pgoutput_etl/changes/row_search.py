@@ -136,7 +136,7 @@ class RowSearch:
 
     @cached_property
     def _named(self) -> Mapping[str, list[tuple[ColumnId, ColumnType]]]:
-        """The columns that ever had each name."""
+        """By name, the columns that ever had it, and their types."""
         named: dict[str, list[tuple[ColumnId, ColumnType]]] = {}
         for number in range(len(self.columns)):
             for name, column_id, own_type in self.columns_of(number):

@@ -61,7 +61,7 @@ class ColumnDeclaration(Section):
 
     @property
     def given(self) -> dict[str, str]:
-        """The arguments without the salt."""
+        """The arguments that are set, except the salt."""
         values = {own.name: getattr(self, own.name) for own in fields(self) if own.name != SALT}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -106,7 +106,7 @@ def column_setting(value: object, environ: Mapping[str, str]) -> tuple[Setting, 
 
 
 def settings_of(setting: Setting) -> Sequence[OneSetting]:
-    """A column's settings; a list has several."""
+    """A column's setting as a sequence: a list is already one."""
     return setting if isinstance(setting, list) else [setting]
 
 

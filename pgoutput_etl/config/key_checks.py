@@ -45,7 +45,7 @@ def mistake(why: str, *path: str | int) -> PydanticCustomError:
 
 
 def expected(value: object, what: str, *path: str | int) -> PydanticCustomError:
-    """value: None if it is missing."""
+    """The error that a key's value isn't what was expected. value: None if it is missing."""
     return mistake(f"{'missing: ' if value is None else ''}expected {what}", *path)
 
 
@@ -60,7 +60,7 @@ def below(*path: str | int) -> Iterator[None]:
 
 
 def text(meaning: str) -> BeforeValidator:
-    """A validator for non-empty text."""
+    """A validator that requires non-empty text. meaning: what the text stands for, for the error."""
 
     def check(value: object) -> object:
         if isinstance(value, str) and value:
@@ -72,7 +72,7 @@ def text(meaning: str) -> BeforeValidator:
 
 
 def matching(pattern: str, why: str) -> AfterValidator:
-    """A validator for text that matches as a whole."""
+    """A validator that requires text to match as a whole. why: the error."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):
@@ -83,7 +83,7 @@ def matching(pattern: str, why: str) -> AfterValidator:
 
 
 def items(meaning: str) -> BeforeValidator:
-    """A validator for lists."""
+    """A validator that requires a list. meaning: what was expected, for the error."""
 
     def check(value: object) -> object:
         if isinstance(value, list | tuple):
@@ -161,13 +161,13 @@ class Section:
 
     @classmethod
     def computed_from(cls, given: dict[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
-        """The mapping, with its computed fields added."""
+        """A hook for subclasses: returns the mapping with its computed fields."""
         del context  # for subclasses
         return given
 
     @classmethod
     def key_fields(cls) -> dict[str, FieldInfo]:
-        """pydantic's information about each key."""
+        """pydantic's information about each key that may be in the file, which excludes computed fields."""
         found: dict[str, FieldInfo] = cls.__pydantic_fields__  # type: ignore[attr-defined] # pydantic adds it
         return {name: field for name, field in found.items() if name not in cls.computed}
 
@@ -185,7 +185,8 @@ class Section:
 
 
 def known_keys(given: Mapping[Any, Any], known: Collection[str]) -> dict[str, Any]:
-    """The keys that have a value."""
+    """The keys with a value, as a dictionary. Raises the error about an unknown key, with the most similar known
+    one."""
     for key in given:
         if key not in known:
             near = max(known, key=lambda name: _likeness(name, str(key)))
@@ -231,7 +232,7 @@ def mistakes(kind: Any, document: Document, context: Mapping[str, Any] | None = 
 
 
 def in_order(found: Iterable[Mistake], document: Document) -> list[Mistake]:
-    """Sorted by line in the file."""
+    """The mistakes, sorted by line in the file."""
     return sorted(found, key=lambda mistake: document.line(mistake.path) or 0)
 
 

@@ -63,7 +63,7 @@ class PlannedArchive:
 
     @classmethod
     def of(cls, options: ReadOptions) -> PlannedArchive:
-        """Raises ConfigError and ArchiveError."""
+        """Lists and inspects the archive. Raises ConfigError and ArchiveError."""
         return cls.of_listing(options, *list_archive(options.paths))
 
     @classmethod

@@ -158,7 +158,7 @@ def times(microseconds: pa.Array) -> pa.Array:
 
 
 def change_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.RecordBatch]:
-    """CHANGES of one file."""
+    """The rows of the view CHANGES, for one file."""
     for rows, decided in view.rows(path, content):
         rows, decided = filter_rows(rows, decided, pc.is_in(rows.column("tag"), pa.array(CHANGE_TAGS)))
         columns = {

@@ -91,7 +91,7 @@ def assemble(
 
 
 def _ends(blocks: ScannedBlocks, xids: Collection[int]) -> pa.Table:
-    """Where ordinary transactions with these xids end."""
+    """The file and fragment that each ordinary transaction with one of these xids ends in."""
     names = ["top_xid", "file", "unit"]
     if blocks.local is None:
         ends = message_rows(blocks.of_kind(BlockKind.COMMIT), names)

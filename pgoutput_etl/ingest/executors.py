@@ -113,7 +113,7 @@ def _value(scalar: pa.Scalar) -> Any:
 def statistics_of(
     blocks: Iterable[Mapping[str, Any]], statuses: StatusLookup, request: StatisticsRequest
 ) -> BatchStatistics:
-    """blocks: `kind`, `relation`, `rows`, `head`, and `size`."""
+    """Counts the rows of blocks. blocks: with `kind`, `relation`, `rows`, `head`, and `size`."""
     statistics = BatchStatistics(request)
     for block in blocks:
         rows = statuses.of_batch(unpacked(block, COUNTED_KINDS))
@@ -122,7 +122,7 @@ def statistics_of(
 
 
 def batch_statistics(blocks: DataFrame, statuses: StatusLookup, request: StatisticsRequest) -> BatchStatistics:
-    """Collects one small row per task."""
+    """Like `statistics_of`, on executors: each task returns one small row, and the driver adds them up."""
     schema = pa.schema([("statistics", pa.binary())])
 
     def count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -150,7 +150,7 @@ class TransactionFilter:
     xids: frozenset[int]
 
     def filtered(self, ended: _Rows) -> _Rows:
-        """ended: rows of ENDED_SCHEMA."""
+        """The selected rows of `ended` (ENDED_SCHEMA)."""
         return ended.filter(self.select(ended.column("file"), ended.column("xid").fill_null(-1)))
 
     def select(self, file: pa.Array, xid: pa.Array) -> pa.Array:
@@ -234,7 +234,7 @@ def _positions(
 
 
 def _by_relation(positions: pa.Table) -> dict[int, RowPositions]:
-    """positions: with the columns of _POSITIONS."""
+    """Groups positions by the relation's OID. positions: with the columns of _POSITIONS."""
     relation, *others = (positions.column(name).to_numpy() for name in _POSITIONS.names)
     oids = np.unique(relation).tolist()
     return {oid: RowPositions(*(column[relation == oid] for column in others)) for oid in oids}

@@ -32,7 +32,7 @@ def damage_remarks(scans: Mapping[int, FileScan], path_of: Callable[[int], str])
 
 
 def damage_rows(scans: Mapping[int, FileScan], path_of: Callable[[int], str]) -> list[dict[str, Any]]:
-    """Rows of _REASONS."""
+    """The unreadable ranges of all files, as rows of _REASONS."""
     rows: list[dict[str, Any]] = []
     for number, scan in sorted(scans.items()):
         for damage in scan.damages:

@@ -45,7 +45,7 @@ def files_with_rounded_floats(rows: MessageRows) -> list[int]:
 
 
 def _count(batches: Iterable[pa.RecordBatch], versions: Mapping[int, RelationVersions]) -> Iterator[pa.RecordBatch]:
-    """batches: blocks. Yields rows of _COUNTS."""
+    """Counts the digits of floats, for each block and file. batches: blocks. Yields rows of _COUNTS."""
     for block in iterate_blocks(batches):
         counts = _count_block(block, versions[block["relation"]])
         rows = [{"file": file, "at_limit": c.at_limit, "beyond": c.beyond} for file, c in counts.items()]

@@ -98,7 +98,7 @@ class MessageRows:
         return logical_messages(blocks, self.statuses)
 
     def ended(self, which: TransactionFilter | None = None) -> DataFrame:
-        """Ordinary transactions within one file."""
+        """Ordinary transactions within one file (columns of ENDED_SCHEMA), filtered by `which`."""
         return ended_transactions(self.blocks.frame, self.statuses, which)
 
     @cached_property

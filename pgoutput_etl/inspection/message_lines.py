@@ -170,10 +170,10 @@ class MessagePrinter(Scanner):
         self.emit = emit
 
     def _fast_reader(self) -> None:
-        """None: decodes every message separately."""
+        """Returns no fast reader, so every message is decoded separately."""
 
     def append_row(self, *_: object, **__: object) -> None:
-        """Builds no rows."""
+        """Does nothing, because only message lines are needed."""
 
     def _message(self, message: m.PgoutputMessage, frame: Frame) -> None:
         before = self.fragment

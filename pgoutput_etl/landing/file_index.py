@@ -172,7 +172,7 @@ class FileIndex:
         return KnownFiles.of(self._parts(range(len(self._file))))
 
     def unkeyed(self) -> UnkeyedContents | None:
-        """The contents that an older version recorded."""
+        """Contents without a head for lookup, because an older version recorded them; None if there are none."""
         rows = np.flatnonzero(self._has_content & ~self._has("head"))
         if not len(rows):
             return None

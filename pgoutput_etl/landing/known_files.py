@@ -88,7 +88,7 @@ class KnownFiles:
         return {*paths, *map(uncompressed_name, paths), *self.names.values(), *self.by_path, *self.unread}
 
     def contents(self, unkeyed: UnkeyedContents | None = None) -> KnownContents:
-        """unkeyed: contents without heads for lookup."""
+        """The contents that new files may begin with. unkeyed: contents without heads for lookup."""
         return KnownContents.of((self._prefix(n, part) for n, part in self.parts.items() if part.has_content), unkeyed)
 
     def _prefix(self, number: int, part: FilePart) -> Prefix:

@@ -51,7 +51,7 @@ _KINDS = {
 
 
 def _fields(text: str) -> list[pa.Field]:
-    """text: names, each followed by its kind."""
+    """Arrow fields. text: names, each followed by its kind, separated by commas."""
     return [pa.field(name, _KINDS[kind]) for name, kind in (column.split() for column in text.split(","))]
 
 

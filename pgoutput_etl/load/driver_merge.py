@@ -120,7 +120,7 @@ def _without_empty(entries: pa.Array) -> pa.Array:
 
 
 def _as_map(entries: pa.Array, kind: pa.DataType) -> pa.Array:
-    """entries: lists of (key, value)."""
+    """Converts lists of (key, value) to maps. kind: the map's type."""
     if entries.null_count == len(entries):
         return pa.nulls(len(entries), kind)
     pairs = [None if row is None else [(entry["key"], entry["value"]) for entry in row] for row in entries.to_pylist()]
@@ -185,7 +185,7 @@ class _Merged:
         return ~self.deletes & ~self.is_stored, ~self.deletes & self.is_stored, self.deletes & self.is_stored
 
     def _mismatches(self) -> Mismatches | None:
-        """Like load.mismatches.counted."""
+        """Contradictions between the changes and the table's rows, counted as in load.mismatches.counted."""
         chain = self.net.column("_chain")
         op = pc.struct_field(chain, "op")
         numbers = {name: _numbers(pc.struct_field(chain, name)) for name in ("lsn", "xid", "missing", "doubled")}
@@ -232,7 +232,7 @@ def _codes(stored: pa.Table, net: pa.RecordBatch, shape: TableShape) -> Integers
 
 
 def _file(rows: pa.Table, columns: Mapping[str, StoredColumn], spark_version: str) -> bytes:
-    """rows: in columns named as in Parquet."""
+    """The bytes of a Parquet file with these rows. rows: with Parquet's column names."""
     schema = pa.schema([column.field for column in columns.values()], {_WRITER: spark_version})
     sink = io.BytesIO()
     pq.write_table(rows.cast(schema), sink, compression="snappy", store_schema=False)

@@ -138,7 +138,7 @@ def has_entries(spark: SparkSession, path: Place, names: list[str], mode: Mode) 
 
 
 def _alter(table: TableCommit, migration: SchemaMigration) -> tuple[str, ...]:
-    """Returns remarks about the table's layout."""
+    """Alters the table's columns without rewriting rows. Returns remarks about the layout."""
     spark, path = table.spark, table.place
     had_feed = has_change_feed(spark, path)
     if path.tag:

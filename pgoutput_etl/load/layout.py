@@ -344,7 +344,7 @@ def refused(place: Place, error: PySparkException) -> TableError:
 
 
 def keeping_comments(rows: DataFrame, comments: Mapping[str, str]) -> DataFrame:
-    """The rows, with comments on these columns."""
+    """The rows, with these comments in their schema, by column."""
     if not comments:
         return rows
 

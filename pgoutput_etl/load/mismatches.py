@@ -52,7 +52,7 @@ def counted(chain: str, is_stored: Column) -> dict[str, Column]:
 
 
 def counted_in(values: Mapping[str, Any]) -> Mismatches | None:
-    """values: results of the aggregates of `counted`."""
+    """The mismatches, from the results of the aggregates of `counted`; None if there are none."""
     if not values["missing"] + values["doubled"]:
         return None
     return Mismatches(values["missing"], values["doubled"], values["first_lsn"], values["first_xid"])
@@ -101,13 +101,13 @@ def chain_facts(shape: TableShape) -> dict[str, Column]:
 
 
 def chains_in(values: Mapping[str, Any], shape: TableShape) -> Chains:
-    """values: results of the aggregates of `chain_facts`."""
+    """The chains, from the results of the aggregates of `chain_facts`."""
     ranges = {i: interval(values[f"min{i}"], values[f"max{i}"]) for i in ranged(shape)}
     return Chains(values["presuming"], values["moved"], values["others"], counted_in(values), ranges)
 
 
 def chains_of(net: DataFrame, shape: TableShape) -> Chains:
-    """net: materialized net rows."""
+    """Computes facts about chains with one Spark job. net: materialized net rows."""
     facts = net.agg(*(value.alias(name) for name, value in chain_facts(shape).items()))
     return chains_in(facts.toArrow().to_pylist()[0], shape)  # collect() converts times to another zone
 

@@ -46,7 +46,7 @@ class FrameChanges:
         return write
 
     def compared(self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None) -> None:
-        """Nothing is recorded."""
+        """Does nothing: a read records no mismatches."""
 
     def _rows_after(self, stored: DataFrame | None, task: TableTask, span: SchemaSpan) -> DataFrame:
         if task.mode not in LOG_MODES:

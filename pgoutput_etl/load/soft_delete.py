@@ -110,7 +110,7 @@ def _with_revived(net: DataFrame, revived: DataFrame, shape: TableShape) -> Data
 
 
 def _merge(net: DataFrame, shape: TableShape, ranges: Ranges) -> RowMerge:
-    """net: with `_revived`."""
+    """The MERGE of net rows, with the result of `_with_revived`, into the table."""
     inserted = {**target_values(shape, "s."), DELETED_COLUMN: F.col("s._deleted")}
     mark, is_deleted = F.col("s._mark"), F.col(f"t.{DELETED_COLUMN}")
     is_meant = ~is_deleted | (F.col("t._pg_commit_lsn") == F.col("s._revived"))

@@ -35,7 +35,7 @@ LARGE_VALUES = 8_000_000
 
 
 class TableFeature(Enum):
-    """In words."""
+    """Delta features that `readers: auto` enables on first use. Values are their names in messages."""
 
     COLUMN_MAPPING = "column mapping"
     DELETION_VECTORS = "deletion vectors"
@@ -125,7 +125,7 @@ def _of_unions(unions: Iterable[ColumnUnion]) -> Iterator[FeatureNeed]:
 
 
 def _of_migration(spark: SparkSession, place: Place, migration: SchemaMigration, mode: Mode) -> Iterator[FeatureNeed]:
-    """Empty if the rows are rewritten anyway."""
+    """The features that the migration needs; none if it rewrites the rows anyway."""
     removed = removed_names(migration)
     if not may_need_log_only(migration) or (is_delta_table(spark, place) and has_entries(spark, place, removed, mode)):
         return
@@ -144,7 +144,7 @@ def _is_on(spark: SparkSession, place: Place, feature: TableFeature) -> bool:
 
 
 def enable(spark: SparkSession, place: Place, need: FeatureNeed, commit: DeltaTransaction) -> None:
-    """commit: of the batch."""
+    """Turns the feature on, in its own Delta commit. commit: identifies the batch."""
     step = replace(commit, step=f"{ENABLED}{need}")
     name, value = need.feature.setting
     with committing(spark, place, step, is_once=False) as table:

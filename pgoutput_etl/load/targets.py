@@ -127,7 +127,7 @@ class WrittenTargets(Protocol):
         TableError."""
 
     def enable(self, place: Place, need: FeatureNeed, commit: DeltaTransaction) -> None:
-        """commit: of the batch."""
+        """Turns the feature on, in its own Delta commit. commit: identifies the batch."""
 
     def evolve(self, place: Place, migration: SchemaMigration, commit: DeltaTransaction, mode: Mode) -> tuple[str, ...]:
         """Changes the columns. Returns remarks about the layout. Raises TableError if existing rows would lack a

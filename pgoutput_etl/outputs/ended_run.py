@@ -72,7 +72,7 @@ class RunMetrics:
     job: str = APPLY
 
     def to_json(self) -> str:
-        """One line."""
+        """The metrics as a single line of JSON."""
         return json.dumps(asdict(self))
 
 

@@ -10,7 +10,7 @@ from pgoutput_etl.outputs.ended_run import APPLY, RunMetrics
 
 
 class Gauge(NamedTuple):
-    """values: each with its attributes."""
+    """A metric. values: each with its attributes, such as the table."""
 
     name: str
     description: str

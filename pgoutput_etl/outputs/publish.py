@@ -20,7 +20,7 @@ _WARN = partial(print_to_stderr, level="WARNING", logger="pgoutput_etl.outputs")
 
 @dataclass(frozen=True, slots=True)
 class RunPublisher:
-    """Only `check` raises errors."""
+    """Publishes a run's metrics to all configured outputs. Only `check` raises errors; other failures are warnings."""
 
     outputs: Sequence[RunOutput]
     warn: Callable[[str], None] = _WARN

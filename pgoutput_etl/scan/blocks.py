@@ -242,7 +242,7 @@ def _serialized(columns: Mapping[str, pa.ChunkedArray]) -> bytes:
 
 
 def _narrowed(column: pa.ChunkedArray, least: int, narrow: pa.DataType) -> pa.Array:
-    """The numbers minus the smallest one."""
+    """The numbers, minus the smallest one, in a narrower type."""
     if column.null_count:
         return pc.subtract(column.combine_chunks().cast(pa.int64()), least).cast(narrow)
     numbers = np.empty(len(column), narrow.to_pandas_dtype())

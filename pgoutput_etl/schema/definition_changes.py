@@ -112,7 +112,7 @@ def _comments(before: Definition, after: Definition) -> Iterator[DefinitionChang
 
 
 def _form_changes(before: TypeForm | None, after: TypeForm | None) -> tuple[str, str | None]:
-    """The parts that differ, and the labels."""
+    """The names of the parts that differ, as text, and the renamed labels of an enum, if any."""
     old, new = before or TypeForm(), after or TypeForm()
     parts = [part.name for part in fields(TypeForm) if getattr(old, part.name) != getattr(new, part.name)]
     was = dict(old.labels)

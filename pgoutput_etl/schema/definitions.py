@@ -144,7 +144,7 @@ class DefinitionEntry:
 
     @property
     def at(self) -> tuple[int, int, int]:
-        """Its place in commit order."""
+        """The entry's place in commit order: commit LSN (-1 without one) and position."""
         return (-1 if self.commit_lsn is None else self.commit_lsn, *self.position)
 
 

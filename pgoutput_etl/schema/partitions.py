@@ -21,7 +21,7 @@ def of_columns(partitions: Iterable[Relation], relation: Relation) -> tuple[Rela
 
 
 def identity_of(relation: Relation) -> tuple[str, ...]:
-    """The columns in an old tuple."""
+    """The columns of the replica identity, which an old tuple contains."""
     return tuple(column.name for column in relation.columns if column.is_key)
 
 

@@ -69,7 +69,7 @@ IsNull = Callable[[TableColumn], tuple[Any, Any]]
 def removal_of(
     entry: DefinitionEntry, relation: Relation, columns: Sequence[TableColumn], masks: Mapping[str, str]
 ) -> Removal:
-    """relation, columns: the table's before the commit."""
+    """The rows that a commit removed without sending them. relation, columns: the table's before the commit."""
     known: list[tuple[HeldRows, ...]] = []
     names: dict[bool, list[str]] = {True: [], False: []}
     by_number = {c.number: (c, column) for c, column in zip(relation.columns, columns, strict=False)}

@@ -27,7 +27,7 @@ _NO_ROWS = RowLsns(-1, -1)
 
 
 def row_lsns(states: Iterable[TableState], changes: Iterable[TableChanges]) -> dict[int, RowLsns]:
-    """By OID. changes: those after the states."""
+    """Each table's first and last row, by OID. changes: made after the states."""
     lsns = {
         s.oid: RowLsns(s.complete_since.lsn if s.complete_since else 0, (s.last_row or (0,))[0])
         for s in states

@@ -64,7 +64,7 @@ _UNPROVEN = (Since.FIRST_CHANGE, Since.ATTACHMENT, Since.REWRITE, Since.UNLOGGED
 
 @dataclass(frozen=True, slots=True)
 class CompleteSince:
-    """lsn: of the commit or the snapshot."""
+    """Since when a table is complete. lsn: of the first commit or of the snapshot."""
 
     kind: Since
     lsn: int

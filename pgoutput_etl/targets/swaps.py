@@ -62,7 +62,8 @@ def swap_remarks(states: Mapping[int, TableState]) -> dict[str, str]:
 
 
 def _swap(table: TableState, newcomer: TableState, displaced: Iterable[TableState]) -> SuspectedSwap | None:
-    """displaced: the tables with the newcomer's name."""
+    """The suspicion that the newcomer was renamed to the table's name; None unless tables that had the newcomer's name
+    were changed after the table was last known. displaced: these tables."""
     since = _last_known(table)
     if since is None:
         return None

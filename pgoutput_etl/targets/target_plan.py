@@ -142,7 +142,7 @@ def _recorded(rule: TableRule) -> dict[str, Any]:
 
 
 def _with_recorded_rules(config: Config, recorded: Mapping[str, Any]) -> Config:
-    """Version 0.1.0 recorded only tables."""
+    """The configuration, with the rules that the ledger recorded. Version 0.1.0 only recorded `tables`."""
     return replace(
         config,
         tables=tuple(TableRule(**rule) for rule in recorded["tables"]),

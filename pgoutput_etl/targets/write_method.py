@@ -16,7 +16,7 @@ SMALL_BYTES = 1 << 22
 
 
 class WriteMethod(Enum):
-    """Each method makes one Delta commit."""
+    """How a batch's rows are written to a table. Each method makes one Delta commit."""
 
     OVERWRITE = "overwrite"  # the batch's rows replace all of the table's rows
     APPEND = "append"  # the batch's rows are added

@@ -165,7 +165,7 @@ class Assembly:
             self._newest_xid = xid
 
     def _add_epochs(self, scan: FileScan) -> list[int]:
-        """The last commit LSN before each epoch."""
+        """Adds the file's epochs. Returns the last commit LSN before each one."""
         before: list[int] = []
         for number, epoch in enumerate(scan.epochs):
             before.append(self.last_commit_lsn)

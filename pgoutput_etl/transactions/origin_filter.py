@@ -27,7 +27,7 @@ class Origins:
         return name not in self.skipped and (self.accepted is None or name in self.accepted)
 
     def refused(self, names: pa.Array) -> pa.Array:
-        """One boolean per name; false for NULL."""
+        """One boolean per name: true if transactions of that origin are left out; false for NULL."""
         import pyarrow as pa  # slower to import than checking the configuration takes
         import pyarrow.compute as pc
 

@@ -119,7 +119,7 @@ class StatusLookup:
         return rows.filter(pc.invert(pc.is_in(rows.column("file"), pa.array(self.left_out))))
 
     def decide(self, rows: pa.RecordBatch) -> StatusColumns:
-        """rows: with the columns DECIDED_BY."""
+        """The status of each row's transaction. rows: with the columns DECIDED_BY."""
         file = _numbers(rows, "file")
         outcome = self._outcomes(_pack_all(file, _numbers(rows, "unit")))
         has_outcome = outcome >= 0

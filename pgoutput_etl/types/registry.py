@@ -79,7 +79,7 @@ _CONFIGURABLE = {"json": _JSON, "jsonb": _JSONB, "numeric": _NUMERIC}
 
 
 def _type_name(oid: int) -> str:
-    """pg_type.typname"""
+    """The type's name, as in pg_type.typname."""
     return _TYPES[oid](-1).name.strip('"')
 
 

@@ -69,7 +69,7 @@ def careful_interval(text: bytes, _arrow: pa.DataType) -> str:
 
 
 def _parse(parts: re.Match[bytes]) -> tuple[int, int, int]:
-    """Microseconds, days, months."""
+    """The interval's microseconds, days, and months, as PostgreSQL stores it."""
     months = 12 * int(parts["years"] or 0) + int(parts["months"] or 0)
     seconds = (int(parts["hours"] or 0) * 60 + int(parts["minutes"] or 0)) * 60 + int(parts["seconds"] or 0)
     microseconds = seconds * 1_000_000 + int((parts["fraction"] or b"0").ljust(6, b"0"))

@@ -46,7 +46,7 @@ class Question:
 
     @contextmanager
     def asked(self, tables: Tables) -> Iterator[DataFrame]:
-        """Within the context, yields the query's rows."""
+        """Yields the query's rows. The views that the query reads only exist within the context."""
         spark = next(iter(tables.values())).sparkSession
         try:
             for name, view in self.views.items():

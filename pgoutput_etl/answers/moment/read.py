@@ -89,7 +89,7 @@ def commit_of(archive: LedgerArchive, moment: Moment) -> int:
 
 
 def archive_of(spark: SparkSession, config: Config) -> DeltaArchive:
-    """Raises RunError if nothing has been applied."""
+    """The archive through the last applied batch. Raises RunError if nothing has been applied."""
     ledger = DeltaLedger.of(spark, config)
     return DeltaArchive.of(spark, config, ledger, applied(ledger.batches.last(), ledger.source))
 

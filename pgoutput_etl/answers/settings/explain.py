@@ -81,7 +81,7 @@ class _Explanation:
     rules: list[PlacedRule]
 
     def settings(self, rule: TableRule) -> Iterator[ExplainedSetting]:
-        """rule: the combination of the table's rules."""
+        """The value of each setting, and where it comes from. rule: all of the table's rules combined."""
         values: dict[str, Any] = _RULE.dump_python(rule, mode="json", include=TableRule.key_fields().keys() - {"match"})
         for name, value in values.items():
             if isinstance(value, Mapping) and value:

@@ -33,7 +33,7 @@ class ReadFiles:
 
 
 def file_counts(reader: LedgerReader, first_batch: int) -> dict[int, ReadFiles]:
-    """The counts, by batch."""
+    """The number, size, and messages of the files that were read, by batch, from `first_batch` on."""
     counts: dict[int, ReadFiles] = defaultdict(ReadFiles)
     for row in reader.rows("files", _FILE, first_batch):
         # An older ledger has no status: it only recorded files that were read.

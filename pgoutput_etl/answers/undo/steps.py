@@ -139,7 +139,7 @@ def _found(change: Change, current: dict[Key, Row], has_key: bool) -> Row | None
 
 
 def _joined(groups: dict[Key, _Group], keys: Iterable[Key]) -> _Group:
-    """The group of all these keys."""
+    """Merges the groups of these keys into one."""
     together = _Group(dict.fromkeys(keys))
     for group in {id(groups[key]): groups[key] for key in together.keys if key in groups}.values():
         together.keys |= group.keys

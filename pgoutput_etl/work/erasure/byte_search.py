@@ -44,7 +44,7 @@ class ByteSearch:
     def _run(
         self, counts: Callable[[bytes, str, Sequence[str]], dict[int, int]], sizes: Mapping[str, int]
     ) -> list[Remnant]:
-        """counts: a function like `counts_in_landed`."""
+        """Searches the files for the texts, in a Spark job. counts: a function like `counts_in_landed`."""
         texts, numbers = list(self.texts), list(self.texts.values())
         if not sizes or not texts:
             return []
@@ -64,7 +64,7 @@ def _found(path: str, counts: Mapping[int, int]) -> pa.RecordBatch:
 
 
 def counts_in_landed(content: bytes, path: str, texts: Sequence[str]) -> dict[int, int]:
-    """Number of occurrences, by the text's number."""
+    """The number of occurrences of each text, by its number, in a landed file as stored and decompressed."""
     try:
         data = read_content(content, path).data
     except ArchiveError:  # not compressed, despite its name

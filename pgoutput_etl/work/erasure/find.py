@@ -52,7 +52,7 @@ class FoundChanges:
         return len(self.positions) - sum(self.counts.values())
 
     def plus(self, messages: Iterable[Mapping[str, Any]]) -> FoundChanges:
-        """messages: rows of Messages."""
+        """The changes, plus logical decoding Messages. messages: their rows."""
         offsets = {file: dict(own) for file, own in self.offsets.items()}
         rows = list(messages)
         for row in rows:

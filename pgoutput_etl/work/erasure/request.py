@@ -129,7 +129,7 @@ def _condition(value: object) -> Mapping[str, object]:
 
 
 def _value(value: object) -> str:
-    """The value's text in PostgreSQL."""
+    """A YAML value as PostgreSQL's text."""
     return setting(value)[0] if isinstance(value, bool) else setting(value)
 
 

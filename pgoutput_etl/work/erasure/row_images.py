@@ -12,7 +12,7 @@ Columns = tuple[tuple[ColumnId, ColumnType], ...]  # with the types that the tex
 
 
 def row_images(texts: Iterable[Sequence[Text]], columns: Columns) -> Iterator[RowImage]:
-    """texts: by column."""
+    """The images of rows, from columns of texts."""
     ids = [column for column, _ in columns]
     spelled = (canonical_texts(own_type, own) for (_, own_type), own in zip(columns, texts, strict=True))
     for row in zip(*spelled, strict=True):

@@ -185,7 +185,7 @@ class SnapshotLoad(Prepared[SnapshotResult]):
         self.results = [*written, *equal]
 
     def _equal(self, oid: int) -> TableResult:
-        """The result for a table without differences."""
+        """The result for a table that equals the snapshot, which needs no write."""
         state = self.batch.tables[oid]
         reached = max(state.last_commit_lsn, self.order.through)
         state = replace(state, last_commit_lsn=reached, mismatches=None, doubts=())

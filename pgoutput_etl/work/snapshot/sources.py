@@ -105,7 +105,7 @@ def _blocks(parts: Iterator[tuple[Inserts, pa.Array]]) -> Iterator[pa.RecordBatc
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """A share of a table's rows."""
+    """A COPY statement that reads a share of a table's rows."""
 
     inserts: Inserts
     statement: str
@@ -176,7 +176,8 @@ class SnapshotServer:
         return self._sizes[relation.oid].bytes < _SMALL
 
     def copies(self, inserts: Inserts, ranges: KeyRanges = None, key: str = "") -> list[TableCopy]:
-        """ranges: limits on the column `key`."""
+        """COPY statements that read the table in parallel, each with a share of the rows. ranges: limits on the column
+        `key`."""
         relation, names = inserts.relation, [column.name for column in inserts.relation.columns]
         table = self.tables[relation.oid]
         if ranges is None:

@@ -131,7 +131,7 @@ class Staging:
     def _stage_part(
         self, source: SnapshotServer, loading: LoadProgress, groups: Sequence[Sequence[Relation]], path: str
     ) -> StagedTables:
-        """groups: tables that are read together."""
+        """Stages one batch's tables. groups: tables that one connection reads together."""
         from pgoutput_etl.postgres.live_server import server_errors
         from pgoutput_etl.work.snapshot.repair import TableComparison
 

@@ -29,7 +29,7 @@ _PROTOCOLS = (
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
-    """text: explains the command."""
+    """A command to run, with a text that explains it."""
 
     text: str
     command: str
@@ -37,7 +37,7 @@ class LoadStep:
 
 @dataclass(frozen=True, slots=True)
 class Commands:
-    """version: the server's server_version_num."""
+    """Makes the commands for a snapshot. version: the server's server_version_num."""
 
     config: Config
     request: SnapshotRequest

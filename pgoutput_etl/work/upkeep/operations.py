@@ -29,7 +29,7 @@ class TableUpkeep(Protocol):
     def exists(self) -> bool: ...
 
     def measure(self, expiry: datetime) -> FileCounts:
-        """expiry: as in count_files."""
+        """Counts the table's files. expiry: as in count_files."""
 
     def commits_since(self, version: int) -> tuple[int, list[str]]:
         """The newest version that may have changed files, and the operations of commits after `version`, without those
