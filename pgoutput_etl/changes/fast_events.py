@@ -163,7 +163,7 @@ def _events_of_new(rows: pa.RecordBatch, shape: TableShape) -> _EventRows:
 def _events_of_new_and_old(
     rows: pa.RecordBatch, shape: TableShape, tuples: SplitTuples, new: RawTuples, old: RawTuples
 ) -> _EventRows:
-    """tuples: new tuples followed by old tuples."""
+    """The events of rows with new and old tuples. tuples: new tuples followed by old tuples."""
     count = rows.num_rows
     tags, old_kinds = _letters(rows.column("tag")), _letters(rows.column("old_kind"))
     op, only_key = (np.empty(2 * count, np.uint8) for _ in range(2))

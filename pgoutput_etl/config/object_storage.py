@@ -111,7 +111,8 @@ def _region() -> str | None:
 
 
 def place_of(url: str, spark: Mapping[str, str], key: str) -> StorageFolder:
-    """key: the configuration's, for the ConfigError about storage that can't be read without Spark."""
+    """The folder at a URL. key: the configuration's, for the ConfigError about storage that can't be read without
+    Spark."""
     match = _SCHEME.match(url)
     if match is None:
         return StorageFolder(url)

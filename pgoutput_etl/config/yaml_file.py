@@ -235,8 +235,8 @@ class _Parser:
         return mapping
 
     def _value(self, begin: yaml.Node, node: yaml.Node, path: str | None, key: str | int) -> object:
-        """begin: the node from which the value's line is taken. path: of the mapping or list that has the key; None if
-        it is too long to keep."""
+        """The value of a node, whose line is recorded under the key's path. begin: the node that the line is taken
+        from. path: of the mapping or list that has the key; None if it is too long to keep."""
         path = None if path is None else key_path(path, key)
         if path is not None and len(path) <= _MAX_PATH and begin.start_mark is not None:
             self.lines[path] = begin.start_mark.line + 1

@@ -174,7 +174,7 @@ def _chosen(options: ReadOptions, view: RowView) -> Versions:
 
 
 def _refuse_damage(inspection: Inspection, oids: set[int]) -> None:
-    """oids: relations that have changes without a description."""
+    """Raises ArchiveError if the archive is damaged. oids: relations that have changes without a description."""
     report = report_on(inspection)
     problems = [*report.unreadable, *report.gaps, *report.damages] if inspection.is_damaged else []
     problems += [f"no Relation message describes OID {oid} where it has changes" for oid in sorted(oids)]

@@ -213,7 +213,7 @@ def _tables(rows: pa.RecordBatch, decided: StatusColumns, versions: Mapping[int,
 
 
 def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa.RecordBatch]:
-    """TRANSACTIONS: ordinary ones that begin and end in this file; own_transactions has all others."""
+    """The rows of TRANSACTIONS for ordinary ones that begin and end in this file; own_transactions has all others."""
     fragments = FragmentCounter()
     commits: list[tuple[pa.RecordBatch, StatusColumns]] = []
     for rows, decided in view.rows(path, content):
@@ -244,7 +244,7 @@ def transaction_batches(path: str, content: bytes, view: RowView) -> Iterator[pa
 
 
 def own_transactions(inspection: Inspection) -> pa.Table:
-    """TRANSACTIONS that are streamed, prepared, or open, or that continue in another file."""
+    """The rows of TRANSACTIONS for those that are streamed, prepared, or open, or that continue in another file."""
     rows = []
     for outcome in (*inspection.assembled.ended, *inspection.assembled.open):
         report, commit_ts = transaction_report(inspection, outcome), outcome.commit_ts

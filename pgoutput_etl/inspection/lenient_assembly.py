@@ -120,7 +120,7 @@ class LenientAssembly:
         return frozenset(gap.file for gap in self.breaks if gap.is_excluded)
 
     def statuses(self, left_out: frozenset[int] = frozenset()) -> StatusLookup:
-        """left_out: further files whose rows don't count."""
+        """Looks up the statuses of rows. left_out: further files whose rows don't count."""
         return StatusLookup.of((*self.ended, *self.open), self.watermarks, self.excluded_files | left_out)
 
 

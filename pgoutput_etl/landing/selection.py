@@ -424,7 +424,7 @@ def also_ignoring(option: str, names: Iterable[str]) -> str:
 
 
 def is_ignored(path: str, names: Iterable[str]) -> bool:
-    """names: paths, or their last components."""
+    """True if the path is among the names. names: whole paths, or their last components."""
     return any(path == name or path.endswith(f"/{name}") for name in names)
 
 

@@ -45,7 +45,7 @@ class LedgerTransactions:
         return BatchHistory(self, batch, rows, commits)
 
     def append(self, batch: Batch, rows: MessageRows, ended: int) -> None:
-        """ended: the number of ordinary transactions that are within one file."""
+        """Records the batch's transactions. ended: the number of ordinary transactions that are within one file."""
         if not rows.are_local and (ended > _MOST_ON_DRIVER or not self.store.is_local):
             self.store.append("transactions", self.ended(batch, rows), batch.number)
         elif (table := self.table(batch, rows, rows.ended_on_driver)).num_rows:

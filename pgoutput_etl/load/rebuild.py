@@ -70,8 +70,8 @@ class Rebuild:
         places: Mapping[int, Place],
         cutoffs: Mapping[int, Cutoff] | None = None,
     ) -> TablePlan:
-        """rows: the result of `missing_rows`. places: paths by OID; a table without a path and without rows is
-        skipped."""
+        """Plans the rebuild. rows: the result of `missing_rows`. places: paths by OID; a table without a path and
+        without rows is skipped."""
         relations, since, cutoffs = self.assembly.relations, self.since, cutoffs or {}
         counts = rows.counts(relations)
         included = {*counts, *(oid for oid in {*places, *since} if oid not in cutoffs)}

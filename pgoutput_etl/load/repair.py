@@ -71,7 +71,7 @@ class RepairChanges:
         return write
 
     def compared(self, task: TableTask, span: SchemaSpan, before: TargetRows, version: int | None = None) -> None:
-        """None: the events were made from the table's rows."""
+        """Does nothing: the events were made from the table's rows, so they can't contradict them."""
 
 
 def _ambiguous_keys(

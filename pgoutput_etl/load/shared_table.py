@@ -167,7 +167,8 @@ class ColumnUnion:
 
 
 def _unions(spark: SparkSession, place: Place, columns: StructType, may_widen: bool = False) -> list[ColumnUnion]:
-    """may_widen: even if the table is for all readers. Raises TableError."""
+    """How a shared table's columns must change to hold these columns. may_widen: even if the table is for all readers.
+    Raises TableError."""
     stored = _fields(spark, place)
     unions: list[ColumnUnion] = []
     for column in columns:

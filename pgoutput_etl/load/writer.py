@@ -356,7 +356,7 @@ class Writer:
         return replace(state, path=held.moves_to, version=version)
 
     def commit(self, table: int | str, step: str) -> DeltaTransaction:
-        """table: its OID, or "left" for paths that no table uses any more."""
+        """The identity of a Delta commit. table: the table's OID, or "left" for paths that no table uses any more."""
         application = f"pgoutput_etl:{self.batch.ledger_id}:{table}"
         return DeltaTransaction(application, step, self.batch.number, self.last_commit_lsn)
 

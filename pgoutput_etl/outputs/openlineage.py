@@ -127,7 +127,7 @@ class LineageEvents(RunOutput):
     def _emit(
         self, state: RunState, time: datetime, run_facets: Mapping[str, Any] | None = None, **datasets: Any
     ) -> None:
-        """datasets: `inputs` and `outputs`."""
+        """Sends an event. datasets: `inputs` and `outputs`."""
         from openlineage.client import OpenLineageClient
         from openlineage.client.event_v2 import Job, Run, RunEvent
         from openlineage.client.facet_v2 import job_type_job
@@ -150,7 +150,7 @@ class LineageEvents(RunOutput):
         return InputDataset(self.database.namespace, self._source_name(table))
 
     def _output(self, dataset: tuple[str, str], tables: Sequence[WrittenTable]) -> OutputDataset:
-        """tables: several if they share a Delta table."""
+        """A Delta table as a dataset, with its columns and version. tables: several if they share the Delta table."""
         from openlineage.client.event_v2 import OutputDataset
         from openlineage.client.facet_v2 import (
             column_lineage_dataset,

@@ -101,7 +101,7 @@ COPIED = (
 
 
 def _with_parts(oids: Iterable[int]) -> str:
-    """`parts`: ordinary tables, each as its own root, and the partitions of roots."""
+    """A WITH clause for `parts`: ordinary tables, each as its own root, and the partitions of roots."""
     return (
         f"WITH RECURSIVE parts(root, oid) AS (SELECT o, o FROM unnest('{{{integers(oids)}}}'::oid[]) AS o "
         "UNION SELECT p.root, i.inhrelid FROM parts p JOIN pg_catalog.pg_class r ON r.oid = p.root AND r.relkind = 'p' "

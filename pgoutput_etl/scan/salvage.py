@@ -185,7 +185,8 @@ class SalvageReader:
     def _decoded(
         self, frame: Frame, in_stream: bool, before: Read | None
     ) -> tuple[PgoutputMessage | None, WireError | None]:
-        """before: the preceding message, if it has not been yielded yet."""
+        """A frame's message, or the error if it can't be decoded or contradicts its surroundings. before: the preceding
+        message, if it has not been yielded yet."""
         try:
             message = decode(self.data[frame.start : frame.end], in_stream)
         except WireError as error:

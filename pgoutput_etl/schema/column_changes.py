@@ -16,7 +16,8 @@ ChangedAt = Mapping[str, int]
 
 
 def changed_at(known: ChangedAt, before: Relation, after: Relation, step: Lineage, lsn: int) -> ChangedAt:
-    """known: for the older version's columns. lsn: of the first commit under the newer version."""
+    """When each of the newer version's columns changed. known: the same for the older version's columns. lsn: of the
+    first commit under the newer version."""
     changed: dict[str, int] = {}
     for column, origin in zip(after.columns, step.origins, strict=True):
         old = None if origin is None else before.columns[origin]

@@ -338,7 +338,8 @@ class Versions:
         return {name for name, place, high, low in bounds if place < high or place > low}
 
     def gaps(self, kept: Mapping[int, int]) -> Iterator[_Gap]:
-        """kept: old positions by new position, in order."""
+        """The runs of columns between kept columns, including the ends. kept: old positions by new position, in
+        order."""
         old_from, new_from = 0, 0
         for place, origin in kept.items():
             yield _Gap([*range(old_from, origin)], [*range(new_from, place)], place)

@@ -76,7 +76,7 @@ def conditions_of(states: Iterable[TableState], config: Config) -> tuple[TableCo
 
 
 def condition_of(state: TableState, snapshots: Snapshots, rule: TableRule) -> TableCondition | None:
-    """rule: the table's. None if there is no known problem.
+    """The table's condition; None if there is no known problem. rule: the table's.
 
     Also None for a table that the configuration skips, because nobody expects its rows to be right; for a table without
     a Delta table; and for a displaced one, which nobody reads under its name and no job loads again. A held table has

@@ -141,7 +141,8 @@ class _Search:
         return [pattern_of(name) for name in self.question.views]
 
     def _has_rows(self, lsn: int, is_last: bool = False) -> bool:
-        """is_last: raises an error if the tables or columns don't exist."""
+        """True if the query returns rows as of a commit. is_last: a missing table or column is an error; otherwise, the
+        query has no rows."""
         self.probes += 1
         found = self._answer(self._tables(lsn), lsn, is_last)
         answer = "rows" if found else "no rows"

@@ -53,7 +53,7 @@ class RowChanges:
         return (log if self.key else _with_whole_updates(log)).localCheckpoint()
 
     def keys(self, log: DataFrame, is_selected: Column) -> DataFrame:
-        """`one`: the keys of rows with a selected change, and all keys that these rows had before and after it."""
+        """As `one`, the keys of rows with a selected change, and all other keys that these rows ever had in the log."""
         keys, count = _keys_in(log.where(is_selected)).localCheckpoint(), -1
         while (now := keys.count()) != count:
             keys, count = keys.union(_keys_in(_with_keys(log, keys))).distinct().localCheckpoint(), now

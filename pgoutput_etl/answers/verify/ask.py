@@ -133,7 +133,8 @@ class _Comparison:
 
     @classmethod
     def of(cls, side: DeltaSide, other: PublishedTable, choice: ColumnChoice, changed: DataFrame | None) -> _Comparison:
-        """changed: `one`, keys of the rows to compare, together with adjacent rows; None for the whole table."""
+        """Splits the table into ranges and reads Delta's digests. changed: `one`, the keys of the rows to compare
+        (adjacent rows are compared with them); None for the whole table."""
         columns, key = choice.columns, choice.key
         size, (least, greatest) = side.key_size(columns, key)
         rows_in_range = ROWS_IN_RANGE if changed is None else _ROWS_IN_PART

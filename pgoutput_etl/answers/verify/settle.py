@@ -74,7 +74,8 @@ class SettledTable:
         return [self.choice.columns[i] for i in self.choice.key or range(len(self.choice.columns))]
 
     def changes(self, touched: DataFrame | None) -> RowsToChange:
-        """touched: `one`, the texts of the deciding columns in rows that have changed since."""
+        """The rows that still differ, except those that have changed since the answer. touched: these rows, as `one`,
+        an array of the texts of the deciding columns."""
         columns, key = self.choice.columns, self.choice.key
         names = text_names(len(columns))
         raw = self.theirs.withColumn("raw", F.array(*names))  # as the server spelled them
@@ -102,7 +103,7 @@ class SettledTable:
         return RowsToChange(both.select("tag", *(F.col("raw")[i].alias(name) for i, name in enumerate(names))), left)
 
     def _canonical(self, touched: DataFrame) -> DataFrame:
-        """`later`: the texts in the same form as in differences."""
+        """The touched rows as `later`, with their texts in the same form as in differences."""
         deciding = self.deciding
         names = text_names(len(deciding))
         texts = touched.where("one IS NOT NULL").select(*(F.col("one")[n].alias(t) for n, t in enumerate(names)))

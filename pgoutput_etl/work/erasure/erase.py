@@ -132,7 +132,7 @@ class _Search:
     snapshots: tuple[CutFile, ...] = ()
 
     def finds_any(self, copies: ErasedCopies) -> bool:
-        """copies: the ledger's copies of the changes found."""
+        """True if there is anything to erase. copies: the ledger's copies of the changes found."""
         is_in_files = bool(len(self.found.positions) or self.snapshots)
         return is_in_files or any(target.has_any() for target in self.targets) or copies.count() > 0
 

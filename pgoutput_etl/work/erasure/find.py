@@ -88,7 +88,8 @@ def find_changes(
 
 
 def _unseen(found: DataFrame, erased: Counter[tuple[int, int]]) -> frozenset[int]:
-    """erased: number of changes, by OID and version."""
+    """OIDs of tables with several versions of the relation, one of which loses all of its changes. erased: number of
+    changes that are erased, by OID and version."""
     rows = found.groupBy("relation", "version").count().collect()
     changes = {(row["relation"], row["version"]): row["count"] for row in rows}
     versions = Counter(oid for oid, _ in changes)

@@ -68,7 +68,8 @@ def prove(spark: SparkSession, config: Config, erasure: Erasure, progress: Progr
 
 
 def _left_over(erasure: Erasure, found: OtherKeys | None) -> Iterator[str]:
-    """found: the keys that the proof itself found."""
+    """A text about rows with other keys that an earlier erasure found but did not erase, if any. found: the keys that
+    the proof itself found."""
     file = OtherKeysFile.of(erasure.file)
     if found is None and file.exists():
         yield (

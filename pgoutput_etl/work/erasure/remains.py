@@ -16,7 +16,7 @@ _SHOWN = 5  # files to list
 
 
 def remains(archive: DeltaArchive, oids: Collection[int], rewritten: Collection[str] = ()) -> Iterator[str]:
-    """oids: tables with erased rows. rewritten: paths of landed files."""
+    """Texts about what the job can't erase. oids: tables with erased rows. rewritten: paths of landed files."""
     for place in sorted((place for place in archive.ledger.batches.places(oids) if place.tag), key=str):
         yield (
             f"older versions of {place.table}, which several sources share: run VACUUM there while no source runs, "

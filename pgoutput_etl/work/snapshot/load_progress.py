@@ -53,7 +53,7 @@ class LoadProgress:
         self.done += size
 
     def report(self, rows: int | None) -> None:
-        """rows: number read last; None if unknown."""
+        """Prints the last read's rows and rate, and the time left. rows: number read last; None if unknown."""
         seconds = time.monotonic() - self.read_since
         counted = "read" if rows is None else f"read {rows:,} rows"
         rate = "" if rows is None else f", {rows / seconds:,.0f} per second"

@@ -79,7 +79,8 @@ class Staging:
             yield from self._stage_server()
 
     def _kept(self, stage: Callable[[str], StagedTables]) -> StagedTables:
-        """stage: reads rows and writes them to the given path."""
+        """Stages rows in a new private folder, which is removed on failure. stage: reads rows and writes them to the
+        given path."""
         state = self.config.state
         path = f"{state.root.rstrip('/')}/staged/{uuid4().hex}"
         try:

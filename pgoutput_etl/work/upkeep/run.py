@@ -213,7 +213,8 @@ class _Maintenance(Prepared[MaintainSummary]):
         return MaintainedTable(name, str(state.path), before, nothing, steps=("remove",))
 
     def _compact_target(self, states: Sequence[TableState]) -> MaintainedTable:
-        """states: the tables that share the target; usually one."""
+        """Compacts a target, unless another program has changed it. states: the tables that share the target; usually
+        one."""
         state = min(states, key=lambda state: state.version)
         folder, name, path = self.upkeep.table(state.path), _name(states), str(state.path.table)
         newest, operations = folder.commits_since(state.version)
