@@ -105,8 +105,8 @@ class _Chains:
         return cls(op, np.isin(last, _letters(ENDING)), numbers, (lsn, xid))
 
     def contradictions(self, is_same: Flags) -> tuple[Flags, Flags, Flags]:
-        """Flags of chains that assume a row which the previous one has ended, and of chains that give a row the key of
-        another row, by a move or by an INSERT in the same transaction. is_same: the chain has the same key as the
+        """Flags of chains that assume a row although the previous chain has ended it, and of chains that give a row
+        another row's key, by a move or by an INSERT in the same transaction. is_same: the chain has the same key as the
         previous one."""
         was_ended, (was_lsn, was_xid) = np.roll(self.ended, 1), (np.roll(numbers, 1) for numbers in self.last)
         is_together = (self.numbers["lsn"] == was_lsn) & (self.numbers["xid"] == was_xid)

@@ -75,8 +75,8 @@ def _placeholders(config: Config, name: Name) -> dict[str, str]:
 
 
 def refuse_taken_names(config: Config, holders: Mapping[Name, int]) -> None:
-    """Raises ConfigError if two tables of the archive would have the same place, or if a rule would give a table that
-    may yet appear the name of another one."""
+    """Raises ConfigError if two tables of the archive would have the same place, or if a rule would give another
+    table's name to one that may still appear."""
     for i, rule in enumerate(config.tables):
         target = rule.fixed_target
         if target is None or target not in holders:
