@@ -165,13 +165,12 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
     key = key_codes(events, shape)
     if key is None:
         return events, events.num_rows < 2 and not _leaves_toast(events, shape).any()
-    position = _position(events)
+    position = positions(events)
     if not shape.toast and _are_in_order(position):
         if int(key.max(initial=-1)) + 1 == len(key):
             return events, True
-        order = np.argsort(key, kind="stable")
-        is_last = _are_last(key[order])
-        return with_chains(events, order, key[order], is_last, shape).take(pa.array(np.sort(order[is_last]))), True
+        events, last = _last_in(np.argsort(key, kind="stable"), events, key, shape)
+        return events.take(pa.array(last)), True
     order = np.lexsort((*position, key))
     key = key[order]
     is_whole = ~_leaves_toast(events, shape)[order]
@@ -187,6 +186,19 @@ def without_superseded(events: pa.RecordBatch, shape: TableShape) -> tuple[pa.Re
     if kept.all():
         return events, is_unique
     return with_chains(events, order, key, kept, shape).take(pa.array(np.sort(order[kept]))), is_unique
+
+
+def last_of_keys(events: pa.RecordBatch, key: Integers, shape: TableShape) -> tuple[pa.RecordBatch, Integers]:
+    """The events with chains (changes/key_chains.py), and the numbers of those that are the last of their key, whose
+    chain stands for all of them. key: a number per event, the same for equal keys."""
+    return _last_in(np.lexsort((*positions(events), key)), events, key, shape)
+
+
+def _last_in(
+    order: Integers, events: pa.RecordBatch, key: Integers, shape: TableShape
+) -> tuple[pa.RecordBatch, Integers]:
+    is_last = _are_last(key[order])
+    return with_chains(events, order, key[order], is_last, shape), np.sort(order[is_last])
 
 
 def _are_last(key: Integers) -> npt.NDArray[np.bool_]:
@@ -225,7 +237,7 @@ def _is_plain(kind: pa.DataType) -> bool:
     return not pa.types.is_nested(kind) and not pa.types.is_floating(kind)
 
 
-def _position(events: pa.RecordBatch) -> list[npt.NDArray[Any]]:
+def positions(events: pa.RecordBatch) -> list[npt.NDArray[Any]]:
     """The commit order, least significant part first; X comes before V of the same move."""
     step = pc.equal(events.column("_op"), MOVED_IN).to_numpy(zero_copy_only=False)
     return [step, *(events.column(name).to_numpy(zero_copy_only=False) for name in ("_ordinal", "_file", "_lsn"))]

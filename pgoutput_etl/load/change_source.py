@@ -129,7 +129,8 @@ class ChangeBlocks:
         def local() -> DataFrame:
             return frame(self.rows.spark, rows).coalesce(1)  # one file
 
-        return TableEvents(local, is_net, task.changes.size, True, only_inserts, deletes, keys, ranges, own)
+        unreduced = events if own is None and shape.key else None
+        return TableEvents(local, is_net, task.changes.size, True, only_inserts, deletes, keys, ranges, own, unreduced)
 
     def event_log(self, task: TableTask, span: SchemaSpan) -> EventLog:
         shape, window, only_inserts = span.shape, window_of(task, span, self.windows), _only_inserts(task)

@@ -1,5 +1,5 @@
 """Writes small tables on the driver, without a Spark job: reads a table's files, merges the net changes, and writes and
-commits new files with Arrow. Also writes the first rows of a new table.
+commits new files with Arrow. Also writes the first rows of a new table, and rows that replace all others.
 
 This takes milliseconds of Python per table instead of several Spark plans. The result equals that of a MERGE: the same
 rows, and the same counts in the table's history. A table with a feature, type, or value that this module doesn't know
@@ -9,7 +9,7 @@ is left to Spark.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,9 +24,12 @@ from pgoutput_etl.changes.events import MOVED_IN
 from pgoutput_etl.changes.key_chains import PRESUMING
 from pgoutput_etl.load.commit import TargetRows, WriteResult, written
 from pgoutput_etl.load.file_statistics import INDEXED_COLUMNS, statistics_of
+from pgoutput_etl.load.net_effect import TableEvents
 from pgoutput_etl.load.small_rows import StoredColumn, kinds_of, stored_columns, stored_rows
 from pgoutput_etl.load.table_writer import TableCommit, properties_of_new
+from pgoutput_etl.load.unsent import complete_net
 from pgoutput_etl.schema.table_shape import TableShape
+from pgoutput_etl.spark.delta_log import Action
 from pgoutput_etl.spark.delta_write import DeltaWrite, open_new, open_write
 from pgoutput_etl.targets.mismatches import Mismatches
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, UNREPRESENTABLE_COLUMN
@@ -43,19 +46,27 @@ Flags = npt.NDArray[np.bool_]
 
 
 def write_on_driver(
-    table: TableCommit, shape: TableShape, net: pa.RecordBatch, before: TargetRows, is_few: bool
+    table: TableCommit, shape: TableShape, events: TableEvents, before: TargetRows, is_few: bool
 ) -> WriteResult | None:
-    """Writes a table's net changes (shape.net_schema(), one per key; for a bag, INSERTs) as one Delta commit. Creates
-    the table if it is missing. Returns None, with nothing written, if Spark must write the table. is_few: the table is
-    known to have few rows."""
-    if table.is_tagged or not table.options or net.nbytes > SMALL_BYTES:
+    """Writes a table's net changes as one Delta commit. Creates the table if it is missing. Returns None, with nothing
+    written, if Spark must write the table. is_few: the table is known to have few rows."""
+    changes = events.unreduced if events.net is None else events.net
+    if changes is None or table.is_tagged or not table.options or changes.nbytes > SMALL_BYTES:
         return None
     try:
-        if before is TargetRows.NOTHING:
-            return _create(table, shape, net)
-        return _merge(table, shape, net) if is_few else None
+        if before is TargetRows.ROWS:
+            return _merge(table, shape, events, changes) if is_few else None
+        net = _net(events, shape, None)
+        return None if net is None else _create(table, shape, net) or _replace(table, shape, net)
     except (OSError, pa.ArrowException):
         return None  # a file is missing, damaged, or can't be written: Spark will report it
+
+
+def _net(events: TableEvents, shape: TableShape, stored: pa.Table | None) -> pa.RecordBatch | None:
+    """In shape.net_schema(): one row per key, or INSERTs of a bag."""
+    if events.net is not None or events.unreduced is None:
+        return events.net
+    return complete_net(events.unreduced, shape, stored)
 
 
 def _create(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteResult | None:
@@ -76,8 +87,22 @@ def _create(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> Write
     return _Merged.added(net, columns).commit(transaction, table, columns, _news(net, shape, columns))
 
 
-def _merge(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteResult | None:
-    if any(_is_odd(shape, i, net) for i in shape.key):
+def _replace(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteResult | None:
+    """Replaces all rows of a table that keeps its columns and layout."""
+    transaction = None if shape.layout else open_write(table.spark, table.place, SMALL_BYTES, replaces=True)
+    columns = None if transaction is None else stored_columns(transaction.table, shape.columns)
+    if transaction is None or columns is None:
+        return None
+    if [*columns] != [*(column.name for column in shape.columns), *METADATA_COLUMNS]:
+        return None  # in another order
+    if transaction.applications.get(table.application, -1) >= table.transaction.batch:
+        return written(table)
+    news, replaced = _news(net, shape, columns), transaction.table.files
+    return _Merged.added(net, columns, replaced).commit(transaction, table, columns, news)
+
+
+def _merge(table: TableCommit, shape: TableShape, events: TableEvents, changes: pa.RecordBatch) -> WriteResult | None:
+    if any(_is_odd(shape, i, changes) for i in shape.key):
         return None
     transaction = open_write(table.spark, table.place, SMALL_BYTES)
     columns = None if transaction is None else stored_columns(transaction.table, shape.columns)
@@ -85,20 +110,20 @@ def _merge(table: TableCommit, shape: TableShape, net: pa.RecordBatch) -> WriteR
         return None
     if transaction.applications.get(table.application, -1) >= table.transaction.batch:
         return written(table)  # by a run that died
-    news = _news(net, shape, columns)
     if shape.is_bag:
-        added = _Merged.added(net, columns).commit(transaction, table, columns, news)
+        added = _Merged.added(changes, columns).commit(transaction, table, columns, _news(changes, shape, columns))
         return replace(added, rows=None)
     stored = stored_rows(transaction.table, columns)
-    merged = None if stored is None else _Merged.of(stored, net, shape)
-    return None if merged is None else merged.commit(transaction, table, columns, news)
+    net = None if stored is None else _net(events, shape, stored)
+    merged = None if net is None else _Merged.of(stored, net, shape)
+    return None if merged is None else merged.commit(transaction, table, columns, _news(merged.net, shape, columns))
 
 
-def _is_odd(shape: TableShape, i: int, net: pa.RecordBatch) -> bool:
+def _is_odd(shape: TableShape, i: int, changes: pa.RecordBatch) -> bool:
     """True if equal values of the key column may belong to different keys."""
     column_type = shape.columns[i].type
     return column_type.storage is not Storage.PLAIN or (
-        column_type.may_be_unrepresentable and net.column("_unrep").null_count < net.num_rows
+        column_type.may_be_unrepresentable and changes.column("_unrep").null_count < changes.num_rows
     )
 
 
@@ -130,19 +155,23 @@ def _as_map(entries: pa.Array, kind: pa.DataType) -> pa.Array:
 @dataclass(frozen=True, slots=True)
 class _Merged:
     """Stored rows merged with net rows. gone: flags of the stored rows whose key a net row has. is_stored: flags of the
-    net rows whose key a stored row has."""
+    net rows whose key a stored row has. replaced: files to remove, although `stored` has none of their rows."""
 
     stored: pa.Table
     net: pa.RecordBatch
     gone: Flags
     is_stored: Flags
     deletes: Flags
+    replaced: Sequence[Action] = ()
 
     @classmethod
-    def added(cls, net: pa.RecordBatch, columns: Mapping[str, StoredColumn]) -> _Merged:
+    def added(
+        cls, net: pa.RecordBatch, columns: Mapping[str, StoredColumn], replaced: Sequence[Action] = ()
+    ) -> _Merged:
         """Net rows to append, regardless of the stored rows."""
         nothing = pa.schema([pa.field(name, column.kind) for name, column in columns.items()]).empty_table()
-        return cls(nothing, net, np.zeros(0, bool), np.zeros(net.num_rows, bool), _flags(net.column("_delete")))
+        flags = np.zeros(0, bool), np.zeros(net.num_rows, bool), _flags(net.column("_delete"))
+        return cls(nothing, net, *flags, replaced)
 
     @classmethod
     def of(cls, stored: pa.Table, net: pa.RecordBatch, shape: TableShape) -> _Merged | None:
@@ -163,7 +192,7 @@ class _Merged:
         # If no stored row changes, the new rows get their own file.
         content = written_rows if kept is None else pa.concat_tables([kept, written_rows])
         content = content.rename_columns([columns[name].stored for name in content.column_names])
-        removed = () if kept is None else transaction.table.files
+        removed = self.replaced if kept is None else transaction.table.files
         file = None if not content.num_rows else _file(content, columns, transaction.table.spark.version)
         metrics = {
             "numTargetRowsInserted": inserted,
@@ -173,6 +202,8 @@ class _Merged:
             "numOutputRows": content.num_rows,
             "numTargetFilesAdded": int(file is not None),
             "numTargetFilesRemoved": len(removed),
+            "numRemovedFiles": len(removed),
+            "numRemovedBytes": sum(file["size"] for file in removed),
         }
         is_as_set = any(name in transaction.table.properties for name in _STATISTICS)
         statistics = statistics_of(content, 0 if is_as_set else INDEXED_COLUMNS)

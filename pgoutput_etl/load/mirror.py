@@ -69,7 +69,7 @@ def write(
     is_quick = events.is_local and (is_few or before is TargetRows.NOTHING)
     sizes = {**_ALWAYS, **FOR_FEW_ROWS} if is_quick else for_size(spark, events.size)
     with committing(spark, path, commit, sizes) as table:
-        done = None if events.net is None else write_on_driver(table, shape, events.net, before, is_few)
+        done = write_on_driver(table, shape, events, before, is_few)
         if done is not None:
             return done
         if shape.is_bag:

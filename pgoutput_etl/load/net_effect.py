@@ -45,7 +45,7 @@ class TableEvents:
     approximate bytes, or None if unknown. is_local: the events are on the driver and not recomputed on each use.
     only_inserts: no event is an UPDATE or DELETE. deletes: an event may remove a row. keys: the events' keys if all are
     INSERTs; None if unknown. ranges: key ranges, if the events are on the driver. net: the events, if they are on the
-    driver and are net or INSERTs of a bag.
+    driver and are net or INSERTs of a bag. unreduced: other events with keys, if they are on the driver.
     """
 
     make: Callable[[], DataFrame]
@@ -57,6 +57,7 @@ class TableEvents:
     keys: BatchKeys | None = None
     ranges: Ranges = field(default_factory=dict)
     net: pa.RecordBatch | None = None
+    unreduced: pa.RecordBatch | None = None
 
     @cached_property
     def frame(self) -> DataFrame:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, MapType, StringType, StructType
 
+from pgoutput_etl.identifiers import forms
 from pgoutput_etl.load.rewrite import TRACKED
 from pgoutput_etl.load.target_columns import has_two_forms
 from pgoutput_etl.places import Place
@@ -125,13 +126,18 @@ def kinds_of(own: Sequence[TableColumn]) -> dict[str, tuple[DataType, pa.DataTyp
 
 
 def stored_rows(table: DeltaFiles, columns: Mapping[str, StoredColumn]) -> pa.Table | None:
-    """The table's rows, in columns by name. None if they are too many bytes, or if a file has other columns. Raises
-    Arrow's error if a type differs from the table's."""
+    """The table's rows, in columns by name. None if they are too many bytes, or if a file spells a column differently.
+    Raises Arrow's error if a type differs from the table's."""
     schema = pa.schema([pa.field(name, column.kind) for name, column in columns.items()])
+    stored = {column.stored for column in columns.values()}
+    spellings = set[str]().union(*map(forms, stored))
     parts = []
     for file in table.files:
         found = _decoded(table.read(file))
-        if found is None or not {column.stored for column in columns.values()}.issuperset(found.column_names):
+        if found is None:
+            return None
+        dropped = set(found.column_names) - stored  # or, to Spark, one of the columns
+        if any(forms(name) & spellings for name in dropped):
             return None
         arrays = [
             found.column(column.stored).cast(column.kind)

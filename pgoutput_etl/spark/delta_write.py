@@ -97,10 +97,11 @@ class DeltaWrite:
         return int(self._transaction.commit(parsed, self._operation))
 
 
-def open_write(spark: SparkSession, place: Place, most: int) -> DeltaWrite | None:
+def open_write(spark: SparkSession, place: Place, most: int, *, replaces: bool = False) -> DeltaWrite | None:
     """None unless the log's checksum files list all of the table's files, with a total of at most `most` bytes. spark:
-    its settings provide the commit's metadata."""
-    return of_log(spark, place, partial(_opened, spark, most))
+    its settings provide the commit's metadata. replaces: the table's history will call the commit an overwrite rather
+    than a MERGE."""
+    return of_log(spark, place, partial(_opened, spark, most, replaces))
 
 
 def open_new(
@@ -113,7 +114,7 @@ def open_new(
     )
 
 
-def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
+def _opened(spark: SparkSession, most: int, replaces: bool, log: Any) -> DeltaWrite | None:
     transaction = _transaction(spark, log)
     snapshot = transaction.snapshot()
     files = known_files(spark, log, snapshot, most)
@@ -124,11 +125,10 @@ def _opened(spark: SparkSession, most: int, log: Any) -> DeltaWrite | None:
         return None
     transaction.readWholeTable()
     java = cast(Any, spark)._jvm
-    nothing = java.PythonUtils.toSeq([])
-    merge = _operations(java, "Merge").apply(java.scala.Option.empty(), nothing, nothing, nothing)
+    operation = _overwriting(java) if replaces else _merging(java)
     versions = (json.loads(text)["txn"] for text in json_of(applications.get()))
     table = DeltaFiles.of(spark, log, transaction, files, int(snapshot.version()))
-    return DeltaWrite(table, {entry["appId"]: entry["version"] for entry in versions}, transaction, merge)
+    return DeltaWrite(table, {entry["appId"]: entry["version"] for entry in versions}, transaction, operation)
 
 
 def _opened_new(
@@ -151,9 +151,7 @@ def _opened_new(
     }
     action = _object(delta.actions, "Action").fromJson(json.dumps({"metaData": metadata}))
     transaction.updateMetadataForNewTable(action)  # adds the columns' names in Parquet, and the protocol's features
-    write = _operations(java, "Write")
-    operation = write.apply(java.org.apache.spark.sql.SaveMode.Overwrite, *defaults(write, "apply", 2))
-    return DeltaWrite(DeltaFiles.of(spark, log, transaction, (), -1), {}, transaction, operation)
+    return DeltaWrite(DeltaFiles.of(spark, log, transaction, (), -1), {}, transaction, _overwriting(java))
 
 
 def _transaction(spark: SparkSession, log: Any) -> Any:
@@ -175,6 +173,16 @@ def _now() -> int:
 def _object(owner: Any, name: str) -> Any:
     """The Scala object with this name."""
     return getattr(getattr(owner, f"{name}$"), "MODULE$")
+
+
+def _merging(java: Any) -> Any:
+    nothing = java.PythonUtils.toSeq([])
+    return _operations(java, "Merge").apply(java.scala.Option.empty(), nothing, nothing, nothing)
+
+
+def _overwriting(java: Any) -> Any:
+    write = _operations(java, "Write")
+    return write.apply(java.org.apache.spark.sql.SaveMode.Overwrite, *defaults(write, "apply", 2))
 
 
 def _operations(java: Any, name: str) -> Any:

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from pgoutput_etl.replay.mirror import Replay
 from pgoutput_etl.work.files.report import RunSummary
 from tests.conftest import SETTINGS
+from tests.support.delta_rows import delta_rows
 from tests.support.faults import Fault
 from tests.support.jobs import Job
 from tests.support.small_archives import Messages, copydata
@@ -141,18 +142,14 @@ class FaultyJob:
 
     def ledger(self, table: str) -> list[dict[str, Any]]:
         path = self.job.folder / "tables" / "_pgoutput_etl" / table
-        if not (path / "_delta_log").exists():
-            return []
-        rows: list[dict[str, Any]] = self.job.spark.read.format("delta").load(str(path)).toArrow().to_pylist()
-        return rows
+        return delta_rows(self.job.spark, path) if (path / "_delta_log").exists() else []
 
     def targets(self) -> dict[str, Path]:
         paths = (log.parent for log in (self.job.folder / "tables").glob("[!_]*/*/_delta_log"))
         return {f"{path.parent.name}.{path.name}": path for path in paths}
 
     def tables(self) -> Contents:
-        read = self.job.spark.read.format("delta")
-        return {name: _counted(read.load(str(path)).toArrow().to_pylist()) for name, path in self.targets().items()}
+        return {name: _counted(delta_rows(self.job.spark, path)) for name, path in self.targets().items()}
 
     def ledger_contents(self) -> Contents:
         names = sorted(log.parent.name for log in (self.job.folder / "tables" / "_pgoutput_etl").glob("*/_delta_log"))
@@ -173,11 +170,9 @@ class FaultyJob:
     def assert_versions_are_right(self) -> None:
         """Checks that each table's version in the ledger's last closed batch has the table's current rows."""
         done = max((row for row in self.ledger("batches") if row["status"] == "done"), key=lambda row: row["batch"])
-        read = self.job.spark.read.format("delta")
         for table in done["tables"]:
             if table["version"] >= 0 and table["status"] != "held":
-                at_version = read.option("versionAsOf", table["version"]).load(table["path"]).toArrow().to_pylist()
-                now = self.job.spark.read.format("delta").load(table["path"]).toArrow().to_pylist()
+                at_version, now = (delta_rows(self.job.spark, table["path"], n) for n in (table["version"], None))
                 assert _counted(at_version) == _counted(now), table["path"]
 
     def assert_as_replayed(

@@ -25,6 +25,7 @@ from pgoutput_etl.work.backfill.run import backfill
 from pgoutput_etl.work.files.pipeline import apply
 from pgoutput_etl.work.files.report import RunSummary, print_summary
 from tests.support.captures import NEVER_SENT_VALUES, Table, ignored_columns
+from tests.support.delta_rows import delta_rows
 from tests.support.small_archives import copydata
 from tests.support.truth import assert_equals_truth
 
@@ -68,10 +69,7 @@ class Job:
     def rows(self, schema: str, table: str) -> list[dict[str, Any]]:
         """The rows as Arrow returns them; empty if the table doesn't exist."""
         path = self.path(schema, table)
-        if not path.exists():
-            return []
-        rows: list[dict[str, Any]] = self.spark.read.format("delta").load(str(path)).toArrow().to_pylist()
-        return rows
+        return delta_rows(self.spark, path) if path.exists() else []
 
     def columns(self, schema: str, table: str) -> list[str]:
         """The columns of the PostgreSQL table, without the metadata columns."""
@@ -119,10 +117,7 @@ class Nights:
 
     def ledger(self, table: str) -> list[dict[str, Any]]:
         path = self.job.folder / "tables" / "_pgoutput_etl" / table
-        if not path.exists():
-            return []
-        rows: list[dict[str, Any]] = self.job.spark.read.format("delta").load(str(path)).toArrow().to_pylist()
-        return rows
+        return delta_rows(self.job.spark, path) if path.exists() else []
 
 
 @contextmanager

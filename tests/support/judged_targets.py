@@ -12,7 +12,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from pgoutput_etl.answers.verify.row_text import delta_texts, text_names
+from pgoutput_etl.answers.verify.row_text import delta_texts, small_texts, text_names
 from pgoutput_etl.config.settings import Config, load_config
 from pgoutput_etl.errors import PgoutputEtlError
 from pgoutput_etl.exit_codes import EXIT_DONE, EXIT_QUARANTINE, exit_code_of
@@ -23,11 +23,13 @@ from pgoutput_etl.load.target_columns import current_rows
 from pgoutput_etl.replay.mirror import Row
 from pgoutput_etl.schema.table_shape import TableShape, table_columns
 from pgoutput_etl.targets.condition import conditions_of
+from pgoutput_etl.targets.modes import table_mode
 from pgoutput_etl.targets.plan import TableState
 from pgoutput_etl.targets.swaps import swap_remarks
 from pgoutput_etl.types import UserTypes
 from pgoutput_etl.types.canonical_text import ComparedColumn, texts_of
 from pgoutput_etl.work.files.report import RunReport
+from tests.support.delta_rows import plain_rows
 from tests.support.jobs import Job
 from tests.support.nights import Nights
 from tests.support.verdicts import AppliedNight, AppliedTable, Text
@@ -106,6 +108,17 @@ def _table_of(state: TableState, shape: TableShape, events: list[Row]) -> Applie
     return AppliedTable(state.relation, tuple(columns), tuple(rows))
 
 
+def _quick_texts(state: TableState, columns: Sequence[ComparedColumn]) -> pa.Table | None:
+    """None if Spark must read the rows."""
+    is_plain = table_mode(state.mode).is_copy and not state.path.tag and not state.path.is_in_catalog
+    stored = plain_rows(state.path.name, state.version) if is_plain else None
+    if stored is None or any(stored.schema.field(column.name).type != column.type.arrow for column in columns):
+        return None
+    batches = [batch.select(text_names(len(columns))) for batch in small_texts(stored, columns)]
+    empty = pa.schema([(name, pa.string()) for name in text_names(len(columns))])
+    return pa.Table.from_batches(batches, empty)
+
+
 @dataclass(frozen=True, slots=True)
 class JobTarget:
     """The nightly job."""
@@ -134,8 +147,10 @@ class JobTarget:
         masked = frozenset(state.masks)
         compared = [column for column in described if not column.retired and column.name not in masked]
         columns = tuple(ComparedColumn(column.name, column.type) for column in compared)
-        stored = current_rows(tagged_target(self.job.spark, state.path, described, state.version), state.mode)
-        texts = delta_texts(stored, columns).select(*text_names(len(columns))).toArrow()
+        texts = _quick_texts(state, columns)
+        if texts is None:
+            stored = current_rows(tagged_target(self.job.spark, state.path, described, state.version), state.mode)
+            texts = delta_texts(stored, columns).select(*text_names(len(columns))).toArrow()
         rows: list[tuple[Text, ...]] = [()] * texts.num_rows
         if columns:
             rows = list(zip(*(column.to_pylist() for column in texts.columns), strict=True))

@@ -31,9 +31,21 @@ from pgoutput_etl.spark import delta_files
 from pgoutput_etl.spark.connect import frame
 from pgoutput_etl.spark.delta_write import DeltaWrite
 from pgoutput_etl.types import column_type
+from pgoutput_etl.work.backfill.request import BackfillRequest
+from tests.spark.load.test_layout import found
 from tests.spark.load.test_storage import HSTORE, INT, ONE, TWO, USER_TYPES, Values, events_of
 from tests.support.jobs import Job, Nights, dying
-from tests.support.small_archives import Change, delete, delete_full, insert, table, transaction, update
+from tests.support.small_archives import (
+    TOAST,
+    Change,
+    delete,
+    delete_full,
+    insert,
+    table,
+    transaction,
+    truncate,
+    update,
+)
 from tests.support.ways_of_writing import write_as
 
 pytestmark = pytest.mark.spark
@@ -189,6 +201,46 @@ def test_small_tables_are_merged_without_a_spark_job(nights: Nights, monkeypatch
     assert [name for action in actions(job, "one") for name in action if name in ("add", "remove")] == ["add"]
     assert nights.values("two") == []
     assert [name for action in actions(job, "two") for name in action if name in ("add", "remove")] == ["remove"]
+
+
+def test_rows_that_replace_all_others_are_written_on_the_driver(nights: Nights) -> None:
+    """After a TRUNCATE, and by a backfill. What an overwrite would change besides the rows is left to Spark."""
+    job, tables = nights.job, [table(oid=oid, name=name) for oid, name in NAMES.items()]
+    nights.night(transaction(1, 100, *tables, *ROWS))
+    commented = f"delta.`{job.path('public', 'three')}`"
+    job.spark.sql(f"ALTER TABLE {commented} ALTER COLUMN v COMMENT 'theirs'")
+    job.spark.sql(f"ALTER TABLE delta.`{job.path('public', 'two')}` ALTER COLUMN v FIRST")
+    truncates = [truncate(oid) for oid in NAMES]
+    with commits() as folders:
+        summary = nights.night(transaction(2, 200, *truncates, *(insert("3", "c", oid=oid) for oid in NAMES)))
+        assert sorted(folders) == ["one", "three"]
+        assert [(s.inserted, s.updated, s.deleted, s.rows) for s in summary.tables] == [(1, 0, 0, 1)] * 3
+        nights.night(transaction(3, 300, *truncates))
+        assert [nights.values(name) for name in NAMES.values()] == [[]] * 3
+        nights.night(transaction(4, 400, *(insert("4", "d", oid=oid) for oid in NAMES)))
+        del folders[:]
+        assert job.backfill(BackfillRequest(("*",))).exit_code == 0
+        assert sorted(folders) == sorted(NAMES.values())
+    assert [nights.values(name) for name in NAMES.values()] == [[("4", "d")]] * 3
+    row = history(job, "three")
+    assert (row["operation"], row["operationParameters"]["mode"]) == ("WRITE", "Overwrite")
+    assert {name: row["operationMetrics"][name] for name in ("numOutputRows", "numFiles", "numRemovedFiles")} == {
+        "numOutputRows": "1", "numFiles": "1", "numRemovedFiles": "1",
+    }  # fmt: skip
+    assert found(job, "three").comments == {"v": "theirs"}
+
+
+def test_unsent_values_are_filled_in_on_the_driver(nights: Nights) -> None:
+    """From the stored rows, also under a key that a row has left. The files have a column that the table lacks."""
+    nights.night(transaction(1, 100, table("id", "v", "big"), insert("1", "a", "Bone"), insert("2", "b", "Btwo")))
+    with commits() as folders:
+        moved = update("3", "d", TOAST, old_key=("2", None, None))
+        nights.night(transaction(2, 200, update("1", "c", TOAST), moved))
+        assert nights.values("t") == [("1", "c", "Bone"), ("3", "d", "Btwo")]
+        narrow = table("id", "big")
+        nights.night(transaction(3, 300, narrow, update("4", TOAST, old_key=("3", None)), insert("5", "Bfive")))
+        assert folders == ["t"] * 2
+    assert nights.values("t") == [("1", "Bone"), ("4", "Btwo"), ("5", "Bfive")]
 
 
 def test_a_commit_in_between_is_not_lost(nights: Nights, monkeypatch: pytest.MonkeyPatch) -> None:

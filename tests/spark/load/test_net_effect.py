@@ -217,7 +217,7 @@ def _cut(messages: list[PgoutputMessage], random: Random, files: int) -> list[li
     return [messages[a:b] for a, b in pairwise(cuts)]
 
 
-def _comparable(row: Mapping[str, Any]) -> tuple[str, ...]:
+def comparable(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Values compare by repr, which distinguishes -0.0 and NaN."""
     odd = row["_pg_unrepresentable"]
     plain = {**row, "_pg_unrepresentable": None if odd is None else sorted(dict(odd).items())}
@@ -229,8 +229,8 @@ def assert_same_rows(job: Job, replay: Replay, keys: Mapping[str, tuple[str, ...
     assert job.mismatches() == {oid: table.mismatches for oid, table in tables.items()}
     for held in tables.values():
         name = held.shape.relation.name
-        want = Counter(map(_comparable, held.rows))
-        have = Counter(map(_comparable, job.rows("public", name)))
+        want = Counter(map(comparable, held.rows))
+        have = Counter(map(comparable, job.rows("public", name)))
         assert have == want, f"{name}: too many {sorted(have - want)[:3]}, missing {sorted(want - have)[:3]}"
 
 
@@ -336,7 +336,7 @@ def test_a_no_op_update_of_a_bag_refreshes_metadata_columns(spark: SparkSession,
             spark, Place(path), shape, TableEvents(partial(frame(spark, events_table).coalesce, 1)), before, commit
         )
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
-    assert Counter(map(_comparable, rows)) == Counter(map(_comparable, replay.tables()[T].rows))
+    assert Counter(map(comparable, rows)) == Counter(map(comparable, replay.tables()[T].rows))
 
 
 def test_a_no_op_update_of_a_bag_ends_a_version(spark: SparkSession, tmp_path: Path) -> None:
@@ -346,4 +346,4 @@ def test_a_no_op_update_of_a_bag_ends_a_version(spark: SparkSession, tmp_path: P
         with committing(spark, Place(path), DeltaTransaction("test", "changes", night, 0)) as written:
             history.write(written, shape, EventLog(frame(spark, events_table).coalesce(1)), before)
     rows = spark.read.format("delta").load(path).toArrow().to_pylist()
-    assert Counter(map(_comparable, rows)) == Counter(map(_comparable, table_histories(replay)[T].versions))
+    assert Counter(map(comparable, rows)) == Counter(map(comparable, table_histories(replay)[T].versions))

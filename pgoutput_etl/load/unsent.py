@@ -1,0 +1,146 @@
+"""Fills in the values that changes left unsent: unchanged TOAST, and columns that the relation no longer has.
+
+The value is the newest one that an earlier change of the row sent, also under a key that the row has left since;
+without one, it is the stored row's. A value that nobody has is NULL, with a NULL text in `_unrep`. For few changes:
+load/net_effect.py does the same in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pgoutput_etl.changes.compaction import Integers, as_net, key_codes, last_of_keys, positions
+from pgoutput_etl.changes.events import DELETED, MOVED_IN, MOVED_OUT, UPDATED
+from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableShape
+from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
+from pgoutput_etl.types import Storage
+
+_UNKNOWN = -1
+
+
+def complete_net(events: pa.RecordBatch, shape: TableShape, stored: pa.Table | None) -> pa.RecordBatch | None:
+    """One row per key (shape.net_schema()), with all values. events: of shape.event_schema(). stored: the target's rows
+    before them, by the target's column names; each key once. None if columns alone don't show which keys are equal."""
+    if any(shape.columns[i].type.storage is not Storage.PLAIN for i in (*shape.key, *shape.toast)):
+        return None
+    codes = _codes(events, shape, stored)
+    if codes is None:
+        return None
+    of_stored, own, former = codes
+    at_key = {code: events.num_rows + row for row, code in enumerate(of_stored.tolist())}
+    events, last = last_of_keys(events, own, shape)
+    sources = _Sources(len(shape.toast), at_key).after(events, shape, own, former)
+    net = as_net(events.take(pa.array(last)), shape)
+    of_rows = np.array([sources[code] for code in own[last].tolist()], np.int64).reshape(len(last), len(shape.toast))
+    return _filled(net, events, shape, stored, of_rows)
+
+
+def _codes(
+    events: pa.RecordBatch, shape: TableShape, stored: pa.Table | None
+) -> tuple[Integers, Integers, Integers] | None:
+    """A number per key, of stored rows, of events, and of the rows that events move from another key."""
+    entries = ("_unrep", "_from_unrep")
+    has_odd = any(events.column(name).null_count < events.num_rows for name in entries)
+    has_odd |= stored is not None and stored.column(UNREPRESENTABLE_COLUMN).null_count < stored.num_rows
+    if has_odd and any(shape.columns[i].type.may_be_unrepresentable for i in shape.key):
+        return None
+    is_move = pc.equal(events.column("_op"), MOVED_IN)
+    keys = {}
+    for i in shape.key:
+        new = events.column(f"c{i}")
+        parts = [] if stored is None else stored.column(shape.columns[i].name).chunks
+        if any(part.type != new.type for part in parts):
+            return None
+        keys[f"c{i}"] = pa.concat_arrays([*parts, new, pc.if_else(is_move, events.column(f"f{i}"), new)])
+    codes = key_codes(pa.RecordBatch.from_pydict(keys), shape)
+    if codes is None:
+        return None
+    own, former = codes[-2 * events.num_rows : -events.num_rows], codes[len(codes) - events.num_rows :]
+    return codes[: len(codes) - 2 * events.num_rows], own, former
+
+
+@dataclass(slots=True)
+class _Sources:
+    """Where the value of each unsent column is, by key: the number of an event, or of a stored row behind all events.
+
+    width: number of columns. stored: the stored row of a key. newest: sent under the key, whoever had it. current: that
+    is the value of the row that has the key now.
+    """
+
+    width: int
+    stored: Mapping[int, int]
+    newest: dict[int, list[int | None]] = field(default_factory=dict)
+    current: dict[int, list[bool]] = field(default_factory=dict)
+
+    def after(
+        self, events: pa.RecordBatch, shape: TableShape, own: Integers, former: Integers
+    ) -> Mapping[int, list[int]]:
+        unsent = [events.column(f"u{i}").to_pylist() for i in shape.toast]
+        order, ops = np.lexsort(tuple(positions(events))).tolist(), events.column("_op").to_pylist()
+        keys, former_keys = own.tolist(), former.tolist()
+        for n in order:
+            key = keys[n]
+            if ops[n] != UPDATED:
+                self.current[key] = [False] * self.width
+            if ops[n] in (DELETED, MOVED_OUT):
+                continue
+            brought = self._brought(former_keys[n]) if ops[n] == MOVED_IN else [None] * self.width
+            sources = [value if flags[n] else n for value, flags in zip(brought, unsent, strict=True)]
+            newest = self.newest.setdefault(key, [None] * self.width)
+            current = self.current.setdefault(key, [False] * self.width)
+            for i, source in enumerate(sources):
+                if source is not None:
+                    newest[i], current[i] = source, True
+        return {key: self._of(key) for key in set(keys)}
+
+    def _brought(self, key: int) -> list[int | None]:
+        return [self._at(key) if n is None else n for n in self.newest.get(key, [None] * self.width)]
+
+    def _of(self, key: int) -> list[int]:
+        newest, current = self.newest.get(key), self.current.get(key)
+        if newest is None or current is None:
+            return [self._at(key)] * self.width
+        return [self._at(key) if n is None or not is_own else n for n, is_own in zip(newest, current, strict=True)]
+
+    def _at(self, key: int) -> int:
+        return self.stored.get(key, _UNKNOWN)
+
+
+def _filled(
+    net: pa.RecordBatch, events: pa.RecordBatch, shape: TableShape, stored: pa.Table | None, sources: Integers
+) -> pa.RecordBatch:
+    """sources: by row and unsent column, as _Sources has them."""
+    for n, i in enumerate(shape.toast):
+        parts = [events.column(f"c{i}")]
+        if stored is not None:
+            parts += stored.column(shape.columns[i].name).chunks
+        at = pa.array(sources[:, n], mask=sources[:, n] == _UNKNOWN)
+        column = net.schema.get_field_index(f"c{i}")
+        net = net.set_column(column, net.schema.field(column), pa.concat_arrays(parts).take(at))
+    entries = pa.array(_entries(net, events, shape, stored, sources), UNREPRESENTABLE)
+    column = net.schema.get_field_index("_unrep")
+    return net.set_column(column, net.schema.field(column), entries)
+
+
+def _entries(
+    net: pa.RecordBatch, events: pa.RecordBatch, shape: TableShape, stored: pa.Table | None, sources: Integers
+) -> Iterator[list[dict[str, str | None]] | None]:
+    """The entries of each row: its own of the columns that were always sent, and those of the others' sources."""
+    names = [shape.columns[i].name for i in shape.toast]
+    known = events.column("_unrep").to_pylist()
+    if stored is not None:
+        maps = stored.column(UNREPRESENTABLE_COLUMN).to_pylist()
+        known += [row and [{"key": key, "value": value} for key, value in row] for row in maps]
+    for own, row in zip(net.column("_unrep").to_pylist(), sources.tolist(), strict=True):
+        entries = [entry for entry in own or () if entry["key"] not in names]
+        for name, source in zip(names, row, strict=True):
+            if source == _UNKNOWN:
+                entries.append({"key": name, "value": None})
+            else:
+                entries += [entry for entry in known[source] or () if entry["key"] == name]
+        yield entries or None
