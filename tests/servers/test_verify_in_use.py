@@ -263,6 +263,7 @@ def test_no_difference_while_others_write(archive: Archive) -> None:
     archive.verify(finish=True)
 
 
+@pytest.mark.soak
 def test_since_sees_written_ranges_only(archive: Archive) -> None:
     assert archive.verify(jdbc=f"jdbc:{archive.url}").exit_code == EXIT_DONE
     archive.change("counted", "id = 2900", n="n + 1")
