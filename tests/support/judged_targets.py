@@ -32,7 +32,7 @@ from pgoutput_etl.work.files.report import RunReport
 from tests.support.delta_rows import plain_rows
 from tests.support.jobs import Job
 from tests.support.nights import Nights
-from tests.support.verdicts import AppliedNight, AppliedTable, Text
+from tests.support.verdicts import AppliedNight, AppliedTable
 
 NO_VARIABLES: Mapping[str, str] = {}
 
@@ -147,11 +147,11 @@ class JobTarget:
         masked = frozenset(state.masks)
         compared = [column for column in described if not column.retired and column.name not in masked]
         columns = tuple(ComparedColumn(column.name, column.type) for column in compared)
-        texts = _quick_texts(state, columns)
+        texts = _quick_texts(state, columns) if columns else None
         if texts is None:
             stored = current_rows(tagged_target(self.job.spark, state.path, described, state.version), state.mode)
+            if not columns:  # an Arrow table without columns has no rows
+                return AppliedTable(state.relation, columns, ((),) * stored.count(), masked)
             texts = delta_texts(stored, columns).select(*text_names(len(columns))).toArrow()
-        rows: list[tuple[Text, ...]] = [()] * texts.num_rows
-        if columns:
-            rows = list(zip(*(column.to_pylist() for column in texts.columns), strict=True))
+        rows = zip(*(column.to_pylist() for column in texts.columns), strict=True)
         return AppliedTable(state.relation, columns, tuple(rows), masked)
