@@ -6,7 +6,7 @@ A table with a feature or type that this module doesn't know is left to Spark.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from pgoutput_etl.identifiers import forms
 from pgoutput_etl.load.rewrite import TRACKED
 from pgoutput_etl.load.target_columns import has_two_forms
 from pgoutput_etl.places import Place
+from pgoutput_etl.schema.layout import COLUMN_MAPPING
 from pgoutput_etl.schema.table_shape import TIMESTAMP, TableColumn
 from pgoutput_etl.spark.arrow_types import spark_type
 from pgoutput_etl.spark.delta_files import DeltaFiles, open_files
@@ -126,18 +127,15 @@ def kinds_of(own: Sequence[TableColumn]) -> dict[str, tuple[DataType, pa.DataTyp
 
 
 def stored_rows(table: DeltaFiles, columns: Mapping[str, StoredColumn]) -> pa.Table | None:
-    """The table's rows, in columns by name. None if they are too many bytes, or if a file spells a column differently.
-    Raises Arrow's error if a type differs from the table's."""
+    """The table's rows, in columns by name. None if they are too many bytes, or if a file may have a column under
+    another name. Raises Arrow's error if a type differs from the table's."""
     schema = pa.schema([pa.field(name, column.kind) for name, column in columns.items()])
     stored = {column.stored for column in columns.values()}
-    spellings = set[str]().union(*map(forms, stored))
+    is_by_id = table.properties.get(COLUMN_MAPPING) == "id"
     parts = []
     for file in table.files:
         found = _decoded(table.read(file))
-        if found is None:
-            return None
-        dropped = set(found.column_names) - stored  # or, to Spark, one of the columns
-        if any(forms(name) & spellings for name in dropped):
+        if found is None or _may_have_other_names(set(found.column_names) - stored, stored, is_by_id):
             return None
         arrays = [
             found.column(column.stored).cast(column.kind)
@@ -147,6 +145,13 @@ def stored_rows(table: DeltaFiles, columns: Mapping[str, StoredColumn]) -> pa.Ta
         ]
         parts.append(pa.table(arrays, schema=schema))
     return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _may_have_other_names(others: Collection[str], stored: Collection[str], is_by_id: bool) -> bool:
+    """True if Spark may find the table's columns among a file's others: by their IDs, or in another spelling. If not,
+    these were dropped."""
+    spellings = frozenset[str]().union(*map(forms, stored))
+    return bool(others) and (is_by_id or any(forms(name) & spellings for name in others))
 
 
 def _decoded(content: bytes) -> pa.Table | None:
