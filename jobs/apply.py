@@ -1,4 +1,4 @@
-"""The nightly job: brings every Delta table to the last commit in the archive."""
+"""Applies what has landed: brings every Delta table to the last commit in the archive."""
 
 import sys
 from os.path import dirname, realpath

@@ -1,4 +1,4 @@
-"""Reports what the nightly job would do now; writes nothing."""
+"""Reports what a run would do now; writes nothing."""
 
 import sys
 from os.path import dirname, realpath

@@ -18,7 +18,7 @@ USAGE, QUARANTINE, TRY_LATER = 2, 3, 75
 
 def run(job: str, *arguments: str) -> int:
     """The exit code, 0, 3, or 75; the task's log has the summary. Errors are retried, except wrong configurations. 75:
-    another run is at work on the source, or verify has asked the server for the first time."""
+    another run is working on the source, or verify has asked the server for the first time."""
     command = [*SUBMIT, f"jobs/{job}.py", "--config", CONFIG, *arguments]
     code = subprocess.run(command, cwd=FOLDER, check=False).returncode
     if code == USAGE:

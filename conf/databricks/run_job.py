@@ -18,7 +18,7 @@ from typing import Any
 _MEANINGS = {
     1: "the job failed: see its message above; the next run continues from a consistent state",
     2: "the configuration or the parameters are wrong",
-    75: "another run is at work on the source, or nothing can be decided yet: run it again later",
+    75: "another run is working on the source, or nothing can be decided yet: run it again later",
     3: "the job completed, but data is in quarantine, or tables are held or differ: see the report above",
 }
 

@@ -257,7 +257,7 @@ def _refuse_gaps(index: FileIndex, selection: FileSelection, landing: LandingFol
     if _missing_before(new, around) and (missing := _missing_before(new, around.union(landing.names()))):
         raise RunError(
             f"{missing}: whole transactions may be. Nothing was written. Land what is missing, and run again. If "
-            "no such file ever existed, a run with source.gaps: accept (--set source.gaps=accept) goes on without it",
+            "no such file ever existed, a run with source.gaps: accept (--set source.gaps=accept) continues without it",
             next_job=("inspect", landing.config.source.landing),
         )
 

@@ -1,7 +1,7 @@
 """Rebuilds tables from the archive, repairs the rows of a range of commits, or builds tables in another folder.
 
 Without a range, whole tables are rebuilt. With a range, the rows that its commits changed are set to their current
-state in the archive: rows deleted since stay deleted, and newer changes stay. The nightly job continues afterwards.
+state in the archive: rows deleted since stay deleted, and newer changes stay. Later runs continue from there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keeps a source's Delta tables and its ledger fast and small. Changes nothing without --execute.
 
 Compacts small files (OPTIMIZE), removes files that no recent version needs (VACUUM), writes checkpoints of the Delta
-logs, deletes obsolete rows of the ledger, and removes displaced tables. May run beside the nightly job; steps that
+logs, deletes obsolete rows of the ledger, and removes displaced tables. May run beside apply; steps that
 would not be safe then are skipped and reported.
 """
 

@@ -1,4 +1,4 @@
-"""Reports what the nightly job would do now; writes nothing.
+"""Reports what a run would do now; writes nothing.
 
 --explain reports the settings of a table instead, without Spark, and the line of the file that gives each.
 """

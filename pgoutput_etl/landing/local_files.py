@@ -99,6 +99,6 @@ def _refuse(error: OSError) -> None:
     meanwhile."""
     if not isinstance(error, FileNotFoundError):
         raise ArchiveError(
-            f"{error.filename}: can't be read: {error.strerror}. No file is applied meanwhile, because later rows may "
-            "depend on the files in it: let this job read the folder, or remove it"
+            f"{error.filename}: can't be read: {error.strerror}. Until this is resolved, no files are applied, because "
+            "later rows may depend on the files in it: let this job read the folder, or remove it"
         )

@@ -431,13 +431,14 @@ def is_ignored(path: str, names: Iterable[str]) -> bool:
 _IGNORE = "source.ignore="
 
 EVERY_FILE_WAITS = (
-    "No file is applied meanwhile, because later rows may depend on any earlier file. source.ignore goes on without it"
+    "Until this is resolved, no files are applied, because later rows may depend on any earlier file. source.ignore "
+    "continues without it"
 )
 
 _ONE_IS_WRONG = (
     "If the second file does not belong to the archive, name it in source.ignore, and run jobs/backfill.py "
-    "--from-quarantine, which rebuilds all tables without it. No file is applied meanwhile; with the first file's name "
-    "in source.ignore, the others are"
+    "--from-quarantine, which rebuilds all tables without it. Until this is resolved, no files are applied; with the "
+    "first file's name in source.ignore, the others are"
 )
 
 HELD_FROM_HERE = (
@@ -522,7 +523,7 @@ def _in_common(errors: Collection[str], paths: Collection[str]) -> str:
     reasons = {text.removeprefix(path) for text, path in zip(errors, sorted(paths), strict=False)}
     same = "all for the same reason" if len(reasons) == 1 else f"for {len(reasons):,} different reasons"
     return (
-        f"{len(paths):,} new files can't be read, {same}. No file is applied meanwhile. If these files come from your "
-        "receiver, check its output plugin (pgoutput) and source.framing. If they do not belong to the archive, move "
-        "them out of the landing folder"
+        f"{len(paths):,} new files can't be read, {same}. Until this is resolved, no files are applied. If these files "
+        "come from your receiver, check its output plugin (pgoutput) and source.framing. If they do not belong to the "
+        "archive, move them out of the landing folder"
     )

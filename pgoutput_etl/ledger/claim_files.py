@@ -145,7 +145,7 @@ class ClaimFiles:
                 continue
             if is_at_work(claim, partial(self._newest, other), self.machine, self.report):
                 raise AnotherRunError(
-                    f"a run of another source, {other}, is at work on the same ledger: {claim.process}. On S3 only one "
+                    f"a run of another source, {other}, is using the same ledger: {claim.process}. On S3 only one "
                     "driver at a time may write to a ledger: run one source after the other, or, unless they share "
                     "tables, give each its own state.root. This run changes nothing"
                 )

@@ -223,7 +223,7 @@ def _taken(other: Claim, at: datetime) -> AnotherRunError:
         )
     seconds = int((at - other.at).total_seconds())
     return AnotherRunError(
-        f"another run is at work on this source: {other.process}, last heard of {max(seconds, 0)} s ago. This run "
+        f"another run is working on this source: {other.process}, last heard of {max(seconds, 0)} s ago. This run "
         "changes nothing. If the other run is dead, a new run can start "
         f"{int(LEASE.total_seconds())} s after it was last heard of"
     )

@@ -238,7 +238,7 @@ def test_a_load_that_died_goes_on_with_the_tables_it_has_left(
             job.run()  # finishes the second table, and applies the changes; the third one is incomplete
         names, progress = load()
         assert names == {"c"}
-        assert any(re.fullmatch(r"the load as of LSN \S+ goes on: 1 table left", line) for line in progress)
+        assert any(re.fullmatch(r"the load as of LSN \S+ continues: 1 table left", line) for line in progress)
         assert any(line.startswith("reading public.c: about 9 rows, 0 MB") for line in progress)
         assert any(re.match(r"\d rows so far; 0 MB of 0 MB", line) for line in progress)
         old, new = dict.fromkeys(range(1, 10), "old"), {1: "new", 2: "new", **dict.fromkeys((3, 4, 5, 6, 8, 9), "old")}

@@ -105,9 +105,9 @@ def _naming_both(world: World, batch: Batch, scans: Mapping[int, FileScan], erro
     else:
         other = batch.files[ahead].path
     return SequenceError(
-        f"{error}. The commits before it are in {other}: one of the two files is wrong. No file is applied meanwhile: "
-        "name the wrong one in source.ignore. If it was applied by an earlier run, run jobs/backfill.py "
-        "--from-quarantine with it, which rebuilds all tables without it"
+        f"{error}. The commits before it are in {other}: one of the two files is wrong. Until this is resolved, no "
+        "files are applied: name the wrong one in source.ignore. If it was applied by an earlier run, run "
+        "jobs/backfill.py --from-quarantine with it, which rebuilds all tables without it"
     )
 
 

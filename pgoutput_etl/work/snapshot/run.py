@@ -95,7 +95,7 @@ class _StagedLoad:
     def run(self) -> SnapshotResult:
         last = self.world.ledger.batches.last()  # another job may have run while the rows were staged
         if last is not None and last.resumed:
-            raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
+            raise AnotherRunError(f"another run is working on batch {last.number}. Run again when it is done")
         self.archive = reliable_archive(self.world, last)
         return run(self.world.ledger, self, last, Watch(self.progress))
 

@@ -87,7 +87,7 @@ class SettledRepair:
         if not any(table.full_name in named and self._is_concerned(table, named[table.full_name]) for table in tables):
             return list(tables)
         if last.resumed:
-            raise AnotherRunError(f"another run is at work on batch {last.number}. Run again when it is done")
+            raise AnotherRunError(f"another run is working on batch {last.number}. Run again when it is done")
         stage = partial(self._staging, answer, tables, {one.asked.full_name: one for one in found})
         archive = reliable_archive(world, last)
         done, _ = load_staged(world, archive, stage(archive), stage, self.progress)

@@ -126,7 +126,7 @@ class Staging:
         rest = [r for r in wanted if r.oid not in states or not _is_loaded(states[r.oid], since)]
         if not rest:
             return None, wanted
-        self.progress(f"the load as of LSN {format_lsn(since)} goes on: {counted(len(rest), 'table')} left")
+        self.progress(f"the load as of LSN {format_lsn(since)} continues: {counted(len(rest), 'table')} left")
         return since, rest
 
     def _stage_part(

@@ -887,7 +887,7 @@ def test_a_bomb_holds_what_follows_and_is_not_scanned_again() -> None:
 def test_a_bomb_stops_the_run_if_damage_does() -> None:
     folder = LandingFolder()
     folder.put("1.bin", BOMB)
-    with pytest.raises(ArchiveError, match=r"1\.bin: offset 0: expected gzip data(.|\n)*No file is applied") as e:
+    with pytest.raises(ArchiveError, match=r"1\.bin: offset 0: expected gzip data(.|\n)*no files are applied") as e:
         folder.run()
     assert e.value.next_job == ("apply", "--set", 'source.ignore=["1.bin"]')
 

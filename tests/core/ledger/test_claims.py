@@ -56,7 +56,7 @@ def test_a_working_run_blocks_others_until_it_is_done() -> None:
     rows = Rows()
     with rows.claims().held(1):
         with (
-            pytest.raises(RunError, match=r"another run is at work on this source: process \d+ of"),
+            pytest.raises(RunError, match=r"another run is working on this source: process \d+ of"),
             rows.claims().held(1),
         ):
             pass

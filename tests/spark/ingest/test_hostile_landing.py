@@ -60,7 +60,7 @@ def test_tables_are_held_from_a_file_in_which_nothing_can_be_read(nights: Nights
     try:
         with pytest.raises(ArchiveError, match=r"01-02\.copydata.*(expands|carries) .*300,000,000") as stopped:
             nights.job.run("on_error=fail")
-        assert "No file is applied meanwhile" in str(stopped.value)
+        assert "Until this is resolved, no files are applied" in str(stopped.value)
 
         summary = nights.job.run()
         assert (summary.exit_code, set(held(summary))) == (EXIT_QUARANTINE, {"t"})
@@ -187,7 +187,7 @@ def test_the_printed_command_goes_on_without_a_file_and_it_is_not_forgotten(nigh
     nights.land(one(3, 200), name="002.copydata")
     garbage = nights.job.landing / "001, \"x'\N{GRINNING FACE}${HOME}.copydata"
     garbage.write_bytes(b"no messages at all" * 20)
-    with pytest.raises(ArchiveError, match="No file is applied meanwhile") as stopped:
+    with pytest.raises(ArchiveError, match="Until this is resolved, no files are applied") as stopped:
         nights.job.run()
     job, option, ignore = stopped.value.next_job
     assert (job, option) == ("apply", "--set")

@@ -97,7 +97,7 @@ def test_each_look_applies_what_has_landed_since(landed: Landed, monkeypatch: py
     with other.batches.claimed(last, Batch.after(last, {}), lambda _: None):
         landed.follower.look()
         assert landed.batches == [1, 2]
-        assert "waiting: another run is at work on this source" in landed.steps[-1]
+        assert "waiting: another run is working on this source" in landed.steps[-1]
     landed.follower.look()
     assert (landed.batches, landed.ids()) == ([1, 2, 3], ["1", "2", "3", "4"])
     published = [json.loads(line) for line in (job.folder / "runs.jsonl").read_text().splitlines()]

@@ -212,13 +212,13 @@ def test_a_file_whose_commits_do_not_fit(nights: Nights) -> None:
 
 @pytest.mark.soak
 def test_a_file_that_stands_in_the_way_of_all(nights: Nights) -> None:
-    """The printed command goes on without it, and every run says so until the file is gone and the next one lands."""
+    """The printed command continues without it, and every run says so until the file is gone and the next one lands."""
     nights.night(one(1))
     junk = nights.job.landing / "0005.txt"
     junk.write_text("not an archive " * 100)
     nights.land(one(2))
     options = shlex.join(nights.job.loaded().options)
-    command = refuse(type_command(f"pgoutput-etl apply {options}"), "No file is applied meanwhile")
+    command = refuse(type_command(f"pgoutput-etl apply {options}"), "Until this is resolved, no files are applied")
     assert run(command) == EXIT_QUARANTINE
     assert nights.values("t") == [("1", "a"), ("2", "a")]
     again = nights.job.run()

@@ -149,7 +149,7 @@ def test_a_claim_is_released_and_deleted_after_later_batches(jvm: Any, server: L
 def test_a_working_run_of_another_source_blocks_the_ledger(jvm: Any, server: Lake, root: str) -> None:
     shop, other = files(jvm, server, root), files(jvm, server, root, "other")
     assert shop.make(row(7))
-    with pytest.raises(RunError, match="a run of another source, shop, is at work on the same ledger: process 4711 of"):
+    with pytest.raises(RunError, match="a run of another source, shop, is using the same ledger: process 4711 of"):
         other.make(row(1))
     assert names(server, root) == ["shop/7.1.json"]
     shop.renew(row(7, ago=LEASE * 1.1))

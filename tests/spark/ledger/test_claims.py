@@ -52,7 +52,7 @@ def test_a_second_run_and_a_superseded_run_change_nothing(faulty: FaultyJob, mon
     empty = faulty.job.folder / "empty"
     empty.mkdir()
     for overrides in ([], [f"source.landing={empty}"]):
-        with pytest.raises(RunError, match=f"another run is at work on this source: process {first.pid} of"):
+        with pytest.raises(RunError, match=f"another run is working on this source: process {first.pid} of"):
             faulty.job.run(*overrides)
     assert commits(faulty) == {}
     assert len(faulty.ledger("claims")) == claim_rows
@@ -148,7 +148,7 @@ def test_one_of_several_simultaneous_runs_gets_the_claim(spark: SparkSession, tm
         thread.join()
     assert sorted(inside) == ["one", "two"]
     assert len(refused) == 2
-    assert all(text.startswith("one: another run is at work on this source") for text in refused), refused
+    assert all(text.startswith("one: another run is working on this source") for text in refused), refused
 
 
 @pytest.mark.soak
@@ -176,7 +176,7 @@ def test_one_of_two_simultaneous_jobs_works(faulty: FaultyJob) -> None:
         assert sorted(status for _, status in results) == [0, EXIT_TRY_LATER], results
         [error] = [errors for (_, errors), status in results if status]
         assert re.search(
-            r"^PGO-5100: AnotherRunError: another run (is at work on this source|has just finished)",
+            r"^PGO-5100: AnotherRunError: another run (is working on this source|has just finished)",
             error,
             re.MULTILINE,
         )

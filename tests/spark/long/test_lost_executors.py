@@ -176,7 +176,7 @@ def test_a_driver_is_killed_while_a_machine_can_not_be_reached(
             code, errors = 1, ""
             while code == 1:
                 code, errors = submitted.end(submitted.start(cluster, "another"))
-                assert code == 0 or "another run is at work on this source" in errors, errors[-5000:]
+                assert code == 0 or "another run is working on this source" in errors, errors[-5000:]
             waking.join()
             assert frozen.processes, "an executor was asleep"
     forget_files(job.spark)

@@ -136,7 +136,7 @@ def test_one_of_two_concurrent_claims_wins(s3: Lake, spark: SparkSession, tmp_pa
     assert (
         done[1]
         .errors.splitlines()[-1]
-        .startswith("PGO-5100: AnotherRunError: another run is at work on this source: process ")
+        .startswith("PGO-5100: AnotherRunError: another run is working on this source: process ")
     ), done[1].errors[-2000:]
     s3.assert_equals(spark, tmp_path, TRUTH_MID)
     assert s3.apply()["files"] == 0
@@ -210,7 +210,7 @@ def test_other_sources_and_maintenance_wait_for_the_same_ledger(s3: Lake) -> Non
         os.killpg(at_work.pid, signal.SIGCONT)
     done = s3.end(at_work)
     assert refused.status == 75
-    assert "AnotherRunError: a run of another source, shop, is at work on the same ledger: process " in refused.errors
+    assert "AnotherRunError: a run of another source, shop, is using the same ledger: process " in refused.errors
     assert maintained.status == 0, maintained.errors[-3000:]
     assert "only one driver at a time may write to it" in str(maintained.json())
     assert done.status == 0, done.errors[-3000:]
