@@ -1,8 +1,8 @@
 """Fills in the values that changes left unsent: unchanged TOAST, and columns that the relation no longer has.
 
 The value is the newest one that an earlier change of the row sent, also under a key that the row has left since;
-without one, it is the stored row's. A value that nobody has is NULL, with a NULL text in `_unrep`. For few changes:
-load/net_effect.py does the same in Spark.
+without one, it is the stored row's. A value that nobody has is NULL, with a NULL text in `_unrep`. This is for few
+changes; load/net_effect.py does the same in Spark.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ from pgoutput_etl.types import Storage
 
 _UNKNOWN = -1
 
+_MOST_VALUES = 1 << 20  # Python takes a second for so many
+
 
 def complete_net(events: pa.RecordBatch, shape: TableShape, stored: pa.Table | None) -> pa.RecordBatch | None:
     """One row per key (shape.net_schema()), with all values. events: of shape.event_schema(). stored: the target's rows
-    before them, by the target's column names; each key once. None if columns alone don't show which keys are equal."""
-    if any(shape.columns[i].type.storage is not Storage.PLAIN for i in (*shape.key, *shape.toast)):
+    before them, by the target's column names; each key once. None if there are too many changes, or if columns alone
+    don't show which keys are equal."""
+    is_plain = all(shape.columns[i].type.storage is Storage.PLAIN for i in (*shape.key, *shape.toast))
+    if not is_plain or events.num_rows * len(shape.toast) > _MOST_VALUES:
         return None
     codes = _codes(events, shape, stored)
     if codes is None:
@@ -43,7 +47,8 @@ def complete_net(events: pa.RecordBatch, shape: TableShape, stored: pa.Table | N
 def _codes(
     events: pa.RecordBatch, shape: TableShape, stored: pa.Table | None
 ) -> tuple[Integers, Integers, Integers] | None:
-    """A number per key, of stored rows, of events, and of the rows that events move from another key."""
+    """A number per key, the same for equal keys: of the stored rows, of the events, and of the keys that events move
+    rows from. None if columns alone don't show which keys are equal."""
     entries = ("_unrep", "_from_unrep")
     has_odd = any(events.column(name).null_count < events.num_rows for name in entries)
     has_odd |= stored is not None and stored.column(UNREPRESENTABLE_COLUMN).null_count < stored.num_rows
@@ -66,10 +71,11 @@ def _codes(
 
 @dataclass(slots=True)
 class _Sources:
-    """Where the value of each unsent column is, by key: the number of an event, or of a stored row behind all events.
+    """Where to find the value of each column that may be unsent: the number of an event, or of a stored row, counted
+    from the last event on.
 
-    width: number of columns. stored: the stored row of a key. newest: sent under the key, whoever had it. current: that
-    is the value of the row that has the key now.
+    width: number of these columns. By key: stored: the stored row; newest: the newest value sent under the key, of any
+    row; current: whether that value belongs to the row that has the key now.
     """
 
     width: int
@@ -114,7 +120,7 @@ class _Sources:
 def _filled(
     net: pa.RecordBatch, events: pa.RecordBatch, shape: TableShape, stored: pa.Table | None, sources: Integers
 ) -> pa.RecordBatch:
-    """sources: by row and unsent column, as _Sources has them."""
+    """The net rows with all values. sources: as in _Sources, by row and column."""
     for n, i in enumerate(shape.toast):
         parts = [events.column(f"c{i}")]
         if stored is not None:
@@ -130,7 +136,7 @@ def _filled(
 def _entries(
     net: pa.RecordBatch, events: pa.RecordBatch, shape: TableShape, stored: pa.Table | None, sources: Integers
 ) -> Iterator[list[dict[str, str | None]] | None]:
-    """The entries of each row: its own of the columns that were always sent, and those of the others' sources."""
+    """The entries of each row: its own for columns that are always sent, and the sources' for the others."""
     names = [shape.columns[i].name for i in shape.toast]
     known = events.column("_unrep").to_pylist()
     if stored is not None:
