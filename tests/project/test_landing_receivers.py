@@ -218,7 +218,7 @@ def test_the_receiver_confirms_as_the_guide_says(shop: Folder) -> None:
     subprocess.run(shop.receiving(), env=shop.environment, check=True)
     arguments = (shop.state / "arguments").read_text().splitlines()
     guide = (CONF.parents[1] / "docs" / "landing.md").read_text()
-    [seconds] = re.findall(r"Every (\d+) seconds `pg_recvlogical` syncs its file \(`--fsync-interval`\)", guide)
+    [seconds] = re.findall(r"Every (\d+) seconds, `pg_recvlogical` syncs its file \(`--fsync-interval`\)", guide)
     assert {f"--fsync-interval={seconds}", f"--status-interval={seconds}"} <= set(arguments)
     assert f"--file={shop.state}/current" in arguments
 
