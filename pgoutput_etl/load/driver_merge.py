@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructField, StructType
 
-from pgoutput_etl.changes.compaction import Integers, key_codes
+from pgoutput_etl.changes.compaction import Integers
 from pgoutput_etl.changes.events import MOVED_IN
 from pgoutput_etl.changes.key_chains import PRESUMING
 from pgoutput_etl.load.commit import TargetRows, WriteResult, written
 from pgoutput_etl.load.file_statistics import INDEXED_COLUMNS, statistics_of
 from pgoutput_etl.load.net_effect import TableEvents
-from pgoutput_etl.load.small_rows import StoredColumn, kinds_of, stored_columns, stored_rows
+from pgoutput_etl.load.small_rows import StoredColumn, codes_of_keys, kinds_of, stored_columns, stored_rows
 from pgoutput_etl.load.table_writer import TableCommit, properties_of_new
 from pgoutput_etl.load.unsent import complete_net
 from pgoutput_etl.schema.table_shape import TableShape
@@ -175,7 +175,7 @@ class _Merged:
 
     @classmethod
     def of(cls, stored: pa.Table, net: pa.RecordBatch, shape: TableShape) -> _Merged | None:
-        codes = _codes(stored, net, shape)
+        codes = codes_of_keys(stored, [[net.column(f"c{i}")] for i in shape.key], shape)
         if codes is None or len(np.unique(codes[: stored.num_rows])) < stored.num_rows:
             return None  # duplicate keys from another writer: a MERGE fails, or changes all of them
         of_stored, of_net = codes[: stored.num_rows], codes[stored.num_rows :]
@@ -244,22 +244,6 @@ def _numbers(values: pa.Array) -> Integers:
 def _flags(values: pa.Array) -> Flags:
     flags: Flags = pc.fill_null(values, False).to_numpy(zero_copy_only=False)
     return flags
-
-
-def _codes(stored: pa.Table, net: pa.RecordBatch, shape: TableShape) -> Integers | None:
-    """An integer per key, equal for equal keys: first those of stored rows, then those of net rows. None if the key
-    columns alone don't determine which keys are equal."""
-    if any(shape.columns[i].type.may_be_unrepresentable for i in shape.key):
-        unrepresentable = stored.column(UNREPRESENTABLE_COLUMN)
-        if unrepresentable.null_count < stored.num_rows:
-            return None
-    keys = {}
-    for i in shape.key:
-        own, new = stored.column(shape.columns[i].name), net.column(f"c{i}")
-        if own.type != new.type:
-            return None
-        keys[f"c{i}"] = pa.concat_arrays([*own.chunks, new])
-    return key_codes(pa.RecordBatch.from_pydict(keys), shape)
 
 
 def _file(rows: pa.Table, columns: Mapping[str, StoredColumn], spark_version: str) -> bytes:

@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, MapType, StringType, StructType
 
+from pgoutput_etl.changes.compaction import Integers, key_codes
 from pgoutput_etl.identifiers import forms
 from pgoutput_etl.load.rewrite import TRACKED
 from pgoutput_etl.load.target_columns import has_two_forms
 from pgoutput_etl.places import Place
 from pgoutput_etl.schema.layout import COLUMN_MAPPING
-from pgoutput_etl.schema.table_shape import TIMESTAMP, TableColumn
+from pgoutput_etl.schema.table_shape import TIMESTAMP, TableColumn, TableShape
 from pgoutput_etl.spark.arrow_types import spark_type
 from pgoutput_etl.spark.delta_files import DeltaFiles, open_files
 from pgoutput_etl.targets.modes import METADATA_COLUMNS, UNREPRESENTABLE_COLUMN
@@ -152,6 +153,22 @@ def _may_have_other_names(others: Collection[str], stored: Collection[str], is_b
     these were dropped."""
     spellings = frozenset[str]().union(*map(forms, stored))
     return bool(others) and (is_by_id or any(forms(name) & spellings for name in others))
+
+
+def codes_of_keys(stored: pa.Table | None, others: Sequence[Sequence[pa.Array]], shape: TableShape) -> Integers | None:
+    """A number per key, the same for equal keys: of stored rows, then of others. others: for each key column, the other
+    rows' values. None if columns alone don't show which keys are equal."""
+    keys = {}
+    for i, values in zip(shape.key, others, strict=True):
+        column, parts = shape.columns[i], [*values]
+        if stored is not None:
+            own, odd = stored.column(column.name), stored.column(UNREPRESENTABLE_COLUMN)
+            has_odd = column.type.may_be_unrepresentable and odd.null_count < stored.num_rows
+            if has_odd or own.type != values[0].type:
+                return None
+            parts = [*own.chunks, *values]
+        keys[f"c{i}"] = pa.concat_arrays(parts)
+    return key_codes(pa.RecordBatch.from_pydict(keys), shape)
 
 
 def _decoded(content: bytes) -> pa.Table | None:

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pgoutput_etl.changes.compaction import Integers, as_net, key_codes, last_of_keys, positions
+from pgoutput_etl.changes.compaction import Integers, as_net, last_of_keys, positions
 from pgoutput_etl.changes.events import DELETED, MOVED_IN, MOVED_OUT, UPDATED
+from pgoutput_etl.load.small_rows import codes_of_keys
 from pgoutput_etl.schema.table_shape import UNREPRESENTABLE, TableShape
 from pgoutput_etl.targets.modes import UNREPRESENTABLE_COLUMN
 from pgoutput_etl.types import Storage
@@ -49,20 +50,13 @@ def _codes(
 ) -> tuple[Integers, Integers, Integers] | None:
     """A number per key, the same for equal keys: of the stored rows, of the events, and of the keys that events move
     rows from. None if columns alone don't show which keys are equal."""
-    entries = ("_unrep", "_from_unrep")
-    has_odd = any(events.column(name).null_count < events.num_rows for name in entries)
-    has_odd |= stored is not None and stored.column(UNREPRESENTABLE_COLUMN).null_count < stored.num_rows
+    has_odd = any(events.column(name).null_count < events.num_rows for name in ("_unrep", "_from_unrep"))
     if has_odd and any(shape.columns[i].type.may_be_unrepresentable for i in shape.key):
         return None
     is_move = pc.equal(events.column("_op"), MOVED_IN)
-    keys = {}
-    for i in shape.key:
-        new = events.column(f"c{i}")
-        parts = [] if stored is None else stored.column(shape.columns[i].name).chunks
-        if any(part.type != new.type for part in parts):
-            return None
-        keys[f"c{i}"] = pa.concat_arrays([*parts, new, pc.if_else(is_move, events.column(f"f{i}"), new)])
-    codes = key_codes(pa.RecordBatch.from_pydict(keys), shape)
+    new = [events.column(f"c{i}") for i in shape.key]
+    left = [pc.if_else(is_move, events.column(f"f{i}"), key) for i, key in zip(shape.key, new, strict=True)]
+    codes = codes_of_keys(stored, [*zip(new, left, strict=True)], shape)
     if codes is None:
         return None
     own, former = codes[-2 * events.num_rows : -events.num_rows], codes[len(codes) - events.num_rows :]
