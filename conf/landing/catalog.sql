@@ -163,6 +163,16 @@ select jsonb_build_object('parent', h.inhparent::bigint, 'columns', (
 from pg_inherits h join pg_partitioned_table p on p.partrelid = h.inhparent where h.inhrelid = wanted
 $$;
 
+-- Whether a publication may send a generated column: before PostgreSQL 18, none does, and a virtual one never.
+create or replace function pgoutput_etl.may_publish(wanted oid, wanted_number int2) returns boolean language sql stable
+set search_path = pg_catalog, pg_temp as $$
+select a.attgenerated = 's' and (
+    exists (select from pg_publication p where to_jsonb(p) ->> 'pubgencols' = 's')
+    or exists (select from pg_publication_rel r where to_jsonb(r) -> 'prattrs' @> to_jsonb(a.attnum)
+               and r.prrelid in (wanted, pg_partition_root(wanted))))
+from pg_attribute a where a.attrelid = wanted and a.attnum = wanted_number
+$$;
+
 -- The definitions of these tables. A partitioned table comes with all of its tree, which shows what was detached.
 create or replace function pgoutput_etl.tables(wanted oid[]) returns jsonb language sql stable
 set search_path = pg_catalog, pg_temp
@@ -190,6 +200,7 @@ select jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
         select coalesce(jsonb_agg(jsonb_build_object(
             'number', a.attnum, 'name', a.attname, 'type', a.atttypid::bigint, 'modifier', a.atttypmod,
             'comment', case when getdatabaseencoding() <> 'SQL_ASCII' then col_description(c.oid, a.attnum) end,
+            'omitted', case when a.attgenerated <> '' and not pgoutput_etl.may_publish(c.oid, a.attnum) then true end,
             'form', case when a.atttypid >= 16384 then nullif(pgoutput_etl.form(a.atttypid), '{}') end, 'initial', coalesce(
                 case when a.atthasmissing then (a.attmissingval::text::text[])[1] end,
                 case when c.relkind = 'p' then (
@@ -298,7 +309,8 @@ end $$;
 
 -- PostgreSQL computes the values of every row anew, and sends none. They are a cast of the former ones if the client
 -- sent one ALTER TABLE without USING or ADD, whose default the rewrite removes from the catalog, and no function runs
--- another command inside it. `is_cast` is that verdict. SET
+-- another command inside it. `is_cast` is that verdict. `is_filled`: only columns that the command adds were computed, as
+-- without SET EXPRESSION the other columns of a table that is rewritten for defaults keep their values. SET
 -- LOGGED and SET UNLOGGED count, too: rows that are written in between are not sent.
 create or replace function pgoutput_etl.on_table_rewrite() returns event_trigger language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
@@ -307,14 +319,16 @@ declare
     reasons int := pg_event_trigger_table_rewrite_reason();
     stack text;
     is_cast boolean;
+    is_filled boolean;
 begin
     get diagnostics stack = pg_context;
     is_cast := reasons = 4 and current_query() ~* '^\s*alter\s+table\s[^;]*;?\s*$' and current_query() !~* 'using|\madd\M'
         and stack !~ '\n';
+    is_filled := reasons = 2 and current_query() !~* 'expression' and stack !~ '\n';
     if exists (select from pg_class c where c.oid = rewritten and c.relpersistence <> 't') and reasons & 7 <> 0 then
         perform pgoutput_etl.send(jsonb_strip_nulls(jsonb_build_object('command', tg_tag, 'rewritten', jsonb_build_object(
             'oid', rewritten::bigint, 'root', pg_partition_root(rewritten)::oid::bigint, 'reasons', reasons,
-            'is_cast', is_cast))));
+            'is_cast', is_cast, 'is_filled', is_filled))));
     end if;
 exception when others then
     perform pgoutput_etl.send_unknown(tg_tag, sqlstate);

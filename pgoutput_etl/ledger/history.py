@@ -29,7 +29,7 @@ from pgoutput_etl.transactions.assembly import NOTHING_OPEN, Assembly, open_mess
 
 _RELATION = (
     *("oid", "schema", "table", "replica_identity", "columns", "from_file", "from_ordinal", "scope", "root"),
-    *("rewrites", "last_number", "casts", "is_created", "is_whole", "unlogged", "gaps", "keys"),
+    *("rewrites", "last_number", "casts", "is_created", "is_whole", "unlogged", "gaps", "keys", "computed"),
 )
 
 _CATALOG = tuple(name for name in SCHEMAS["catalog"].names if name != "source")

@@ -98,14 +98,14 @@ _SCHEMAS = {
     "relations": (
         "batch long, oid long, schema string, table string, replica_identity string, columns relation_columns, "
         "from_file long, from_ordinal long, scope long, root long, rewrites long, last_number int, "
-        "casts long, is_created boolean, is_whole boolean, unlogged long, gaps long, keys string"
+        "casts long, is_created boolean, is_whole boolean, unlogged long, gaps long, keys string, computed string"
     ),
     "catalog": (
         "batch long, oid long, schema string, table string, columns relation_columns, rewrites long, last_number int, "
-        "casts long, is_created boolean, is_whole boolean, partitions longs, has_generated boolean, dropped boolean, "
+        "casts long, is_created boolean, is_whole boolean, partitions longs, omitted string, dropped boolean, "
         "from_file long, from_ordinal long, xid long, subxid long, commit_lsn long, commit_ts long, top_xid long, "
         "command string, parent long, bound binary, removed binary, unlogged long, gaps long, verified boolean, "
-        "comments string, keys string"
+        "comments string, keys string, computed string"
     ),
     "types": "batch long, oid long, schema string, name string",
     "transactions": (
@@ -256,7 +256,7 @@ def catalog_row(entry: DefinitionEntry) -> dict[str, Any]:
     position = {"from_file": entry.position[0], "from_ordinal": entry.position[1]}
     named = {"oid": definition.oid, "schema": definition.namespace, "table": definition.name}
     columns = {"columns": column_rows(definition.columns), "partitions": list(definition.partitions)}
-    columns |= {"has_generated": definition.has_generated, "dropped": definition.is_dropped}
+    columns |= {"omitted": json.dumps(definition.omitted), "dropped": definition.is_dropped}
     sent_by = {"xid": entry.xid, "subxid": entry.subxid, "commit_lsn": entry.commit_lsn, "command": entry.command}
     sent_by |= {"commit_ts": entry.commit_ts, "top_xid": entry.top_xid, "parent": definition.parent}
     columns |= {"verified": definition.is_verified, "comments": json.dumps(definition.comments)}
@@ -272,7 +272,7 @@ def catalog_entry(row: Mapping[str, Any]) -> DefinitionEntry:
     mark, partitions = _mark(row) or CatalogMark(0, 0), tuple(row["partitions"])
     bound = _BOUND.validate_json(row["bound"]) if row.get("bound") else None
     removed = _REMOVED.validate_json(row.get("removed") or b"[]")
-    flags = (row["has_generated"], row["dropped"])
+    flags = (tuple(json.loads(row.get("omitted") or "[]")), row["dropped"])
     definition = Definition(*named, columns, mark, partitions, *flags, row.get("parent"), bound, removed)
     comments = tuple((number, text) for number, text in json.loads(row.get("comments") or "[]"))
     definition = replace(definition, is_verified=bool(row.get("verified")), comments=comments)
@@ -301,7 +301,9 @@ def _binary(value: Any) -> bytes:
 
 
 def _mark_row(mark: CatalogMark | None) -> dict[str, Any]:
-    return {} if mark is None else asdict(mark) | {"keys": json.dumps(mark.keys)}
+    if mark is None:
+        return {}
+    return asdict(mark) | {"keys": json.dumps(mark.keys), "computed": json.dumps(mark.computed)}
 
 
 def _mark(row: Mapping[str, Any]) -> CatalogMark | None:
@@ -309,8 +311,8 @@ def _mark(row: Mapping[str, Any]) -> CatalogMark | None:
         return None
     counted = (row.get("unlogged") or 0, row.get("gaps") or 0)
     keys = tuple(map(tuple, json.loads(row.get("keys") or "[]")))
-    flags = (row["is_created"], row["is_whole"])
-    return CatalogMark(row["rewrites"], row["last_number"], row["casts"], *flags, *counted, keys)
+    flags, computed = (row["is_created"], row["is_whole"]), tuple(json.loads(row.get("computed") or "[]"))
+    return CatalogMark(row["rewrites"], row["last_number"], row["casts"], *flags, *counted, keys, computed)
 
 
 def erasure_of(backfill: str | None) -> Mapping[str, Any] | None:

@@ -37,9 +37,9 @@ class CatalogMessageError(Exception):
 @dataclass(frozen=True, slots=True)
 class DefinedTable:
     """A table and all of its columns, even those that the publication omits. is_key is not set. root: of a partition.
-    is_root: the Message also has all of its partitions. is_created: it is new, and published. has_generated: some
-    columns are generated. partitions: OIDs of its own; None if it can't have any. parent, bound: of a partition.
-    comments: by column number; 0 is the table. keys: as in CatalogMark."""
+    is_root: the Message also has all of its partitions. is_created: it is new, and published. omitted: numbers of
+    generated columns that no publication sends. partitions: OIDs of its own; None if it can't have any. parent, bound:
+    of a partition. comments: by column number; 0 is the table. keys: as in CatalogMark."""
 
     oid: int
     namespace: str
@@ -48,7 +48,7 @@ class DefinedTable:
     root: int | None = None
     is_root: bool = False
     is_created: bool = False
-    has_generated: bool = False
+    omitted: tuple[int, ...] = ()
     partitions: tuple[int, ...] | None = None
     parent: int | None = None
     bound: PartitionBound | None = None
@@ -74,16 +74,18 @@ class MessagePlace:
 @dataclass(frozen=True, slots=True)
 class CatalogMessage:
     """tables: their new definitions. rewritten: OIDs of tables, and of their roots, whose values the server recomputed
-    and did not send. is_cast: by a cast. dropped: OIDs. is_resent: nothing has changed. is_unknown: a change could not
-    be described. xid: of the subtransaction, which pgoutput doesn't send: it gives a Message in a stream segment the
-    xid of the whole transaction (pgoutput_message). transaction: the xid of the whole transaction, with its epoch.
-    number: from the server's sequence. after: as in transactions/catalog_numbers.py. command: its tag. is_verified: a
-    key proves that it is the server's. is_unlogged: the tables were SET UNLOGGED or SET LOGGED instead. unpublished,
-    published: OIDs of tables that left all publications, or joined the first one. truncated: OIDs of partitions."""
+    and did not send. is_cast: by a cast. is_filled: only values of columns that the command adds. dropped: OIDs.
+    is_resent: nothing has changed. is_unknown: a change could not be described. xid: of the subtransaction, which
+    pgoutput doesn't send: it gives a Message in a stream segment the xid of the whole transaction (pgoutput_message).
+    transaction: the xid of the whole transaction, with its epoch. number: from the server's sequence. after: as in
+    transactions/catalog_numbers.py. command: its tag. is_verified: a key proves that it is the server's. is_unlogged:
+    the tables were SET UNLOGGED or SET LOGGED instead. unpublished, published: OIDs of tables that left all
+    publications, or joined the first one. truncated: OIDs of partitions."""
 
     tables: tuple[DefinedTable, ...] = ()
     rewritten: tuple[int, ...] = ()
     is_cast: bool = False
+    is_filled: bool = False
     dropped: tuple[int, ...] = ()
     is_resent: bool = False
     is_unknown: bool = False
@@ -135,12 +137,13 @@ def _message(body: Mapping[str, Any]) -> CatalogMessage:
     if rewritten is not None:
         oids = {_number(rewritten[name]) for name in ("oid", "root") if name in rewritten}
     is_cast = rewritten is not None and rewritten["is_cast"] is True
+    is_filled = rewritten is not None and rewritten.get("is_filled") is True  # not sent by earlier versions
     created = frozenset(body.get("created", ()))
     tables = tuple(_table(table, created) for table in body.get("tables", ()))
     dropped = tuple(map(_number, body.get("dropped", ())))
     xid, command = _number(body["xid"]), _text(body.get("command", ""))
     is_resent = command == SEND_CATALOG
-    found = CatalogMessage(tables, tuple(sorted(oids)), is_cast, dropped, is_resent, "unknown" in body, xid)
+    found = CatalogMessage(tables, tuple(sorted(oids)), is_cast, is_filled, dropped, is_resent, "unknown" in body, xid)
     transaction, number = _number(body.get("transaction", 0), _SEQUENCE), _number(body.get("number", 0), _SEQUENCE)
     after = tuple(_number(earlier, _SEQUENCE) for earlier in body.get("after", ()))
     found = replace(found, transaction=transaction, number=number, after=after, command=command)
@@ -156,8 +159,8 @@ def _table(table: Mapping[str, Any], created: frozenset[int]) -> DefinedTable:
     names = (_text(table["schema"]), _text(table["name"]))
     root = _number(table["root"]) if "root" in table else None
     oid, is_root = _number(table["oid"]), table.get("kind") == "p" and root is None
-    has_generated = any("generated" in column for column in table["columns"])
-    found = DefinedTable(oid, *names, columns, root, is_root, oid in created, has_generated)
+    omitted = tuple(_number(column["number"]) for column in table["columns"] if column.get("omitted") is True)
+    found = DefinedTable(oid, *names, columns, root, is_root, oid in created, omitted)
     keys = tuple(tuple(_number(number, _NUMBERS) for number in key) for key in table.get("keys", ()))
     found = replace(found, comments=tuple(_comments(table)), keys=keys)
     found = replace(found, partitions=tuple(map(_number, table["partitions"]))) if "partitions" in table else found

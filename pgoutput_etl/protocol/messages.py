@@ -141,9 +141,10 @@ class CatalogMark:
     """The state of a table's definition according to catalog Messages. rewrites: how often the server has recomputed
     values without sending them. casts: how often only by a cast. last_number: the highest number of a column that the
     table ever had, published or not. is_created: the archive has the table from its creation on. is_whole: the
-    publication sends all of its columns, and none is generated. unlogged: number of SET UNLOGGED and SET LOGGED. gaps:
-    how often it left all publications or returned; odd while it is in none. keys: column numbers of each unique
-    constraint that isn't deferrable and whose columns are NOT NULL; the primary key is first."""
+    publication sends all of its columns, except for generated ones that none sends. unlogged: number of SET UNLOGGED
+    and SET LOGGED. gaps: how often it left all publications or returned; odd while it is in none. keys: column numbers
+    of each unique constraint that isn't deferrable and whose columns are NOT NULL; the primary key is first. computed:
+    numbers of columns whose values in older rows the server computed without sending them."""
 
     rewrites: int
     last_number: int
@@ -153,6 +154,7 @@ class CatalogMark:
     unlogged: int = 0
     gaps: int = 0
     keys: tuple[tuple[int, ...], ...] = ()
+    computed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

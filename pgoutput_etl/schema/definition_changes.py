@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from pgoutput_etl.protocol.catalog_message import SEND_CATALOG
+from pgoutput_etl.protocol.catalog_message import SEND_CATALOG, TABLE
 from pgoutput_etl.protocol.messages import RelationColumn, TypeForm
 from pgoutput_etl.schema.definitions import Definition, DefinitionEntry
 from pgoutput_etl.schema.diff import ChangeKind, SchemaChange
@@ -67,7 +67,7 @@ def _first(entry: DefinitionEntry, types: UserTypes) -> DefinitionChange:
 def _of_table(before: Definition, after: Definition, names: Mapping[int, str]) -> Iterator[DefinitionChange]:
     if before.full_name != after.full_name:
         yield _change(ChangeKind.TABLE_RENAMED, "", f"was {before.full_name}")
-    if before.mark.rewrites != after.mark.rewrites:
+    if before.mark.rewrites != after.mark.rewrites or TABLE in after.mark.computed:
         yield _change(ChangeKind.REWRITTEN)
     if before.mark.casts != after.mark.casts:
         yield _change(ChangeKind.CAST)

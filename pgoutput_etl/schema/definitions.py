@@ -52,8 +52,9 @@ class RemovedPartition:
 class Definition:
     """A table's name and columns; no columns if they are unknown or the table was dropped. mark: added to its next
     Relation message. partitions: OIDs, if it is a root. parent, bound: if it is a partition. removed: partitions that
-    left a root with this definition. is_verified: the Message's key proves that the table was dropped. comments: by
-    column number, 0 for the table, without masked columns; "" if a comment was removed."""
+    left a root with this definition. omitted: numbers of generated columns that no publication sends. is_verified: the
+    Message's key proves that the table was dropped. comments: by column number, 0 for the table, without masked
+    columns; "" if a comment was removed."""
 
     oid: int
     namespace: str
@@ -61,7 +62,7 @@ class Definition:
     columns: tuple[RelationColumn, ...]
     mark: CatalogMark
     partitions: tuple[int, ...] = ()
-    has_generated: bool = False
+    omitted: tuple[int, ...] = ()
     is_dropped: bool = False
     parent: int | None = None
     bound: PartitionBound | None = None
@@ -78,18 +79,24 @@ class Definition:
             if known is None:
                 return None
             columns.append(replace(known, is_key=sent.is_key))
-        is_whole = len(columns) == len(self.columns) and not self.has_generated
-        return replace(relation, columns=tuple(columns), catalog=replace(self.mark, is_whole=is_whole))
+        ordinary = {column.number for column in self.columns} - set(self.omitted)
+        is_whole = ordinary <= {column.number for column in columns}
+        return replace(relation, columns=tuple(columns), catalog=replace(self._known, is_whole=is_whole))
+
+    @property
+    def _known(self) -> CatalogMark:
+        return replace(self.mark, computed=tuple(number for number in self.mark.computed if number != TABLE))
 
     def applied(self, relation: Relation) -> Relation:
         """An earlier description with all changes, including the columns if the publication sends all of them."""
         followed = self.followed(relation)
-        if relation.catalog is None or not relation.catalog.is_whole or not self.columns or self.has_generated:
+        if relation.catalog is None or not relation.catalog.is_whole or not self.columns:
             return followed
         is_full = relation.replica_identity is ReplicaIdentity.FULL
         keys = {column.number for column in relation.columns if column.is_key}
-        columns = tuple(replace(c, is_key=is_full or c.number in keys) for c in self.columns)
-        return replace(followed, columns=columns, catalog=replace(self.mark, is_whole=True))
+        sent = (column for column in self.columns if column.number not in self.omitted)
+        columns = tuple(replace(c, is_key=is_full or c.number in keys) for c in sent)
+        return replace(followed, columns=columns, catalog=replace(self._known, is_whole=True))
 
     def followed(self, relation: Relation) -> Relation:
         """An earlier description with changes that don't need a row: the name, rewrites, and the forms of types."""
@@ -115,6 +122,11 @@ class Definition:
         rewrites, casts = self.mark.rewrites + (not is_cast), self.mark.casts + is_cast
         return replace(self, mark=replace(self.mark, rewrites=rewrites, casts=casts), removed=())
 
+    def filled(self) -> Definition:
+        """The definition after the server has computed columns that the command adds. The Message that has them
+        follows; until then, TABLE stands for their numbers."""
+        return replace(self, mark=replace(self.mark, computed=(*self.mark.computed, TABLE)), removed=())
+
     def dropped(self, is_verified: bool) -> Definition:
         without = replace(self, columns=(), parent=None, bound=None, removed=())
         return replace(without, is_dropped=True, is_verified=is_verified)
@@ -123,6 +135,12 @@ class Definition:
         """The definition after the table was UNLOGGED: not all of its rows are sent, even if it is new."""
         mark = replace(self.mark, unlogged=self.mark.unlogged + 1, is_created=False)
         return replace(self, mark=mark, removed=())
+
+
+def _rewritten(known: Definition, found: CatalogMessage) -> Definition:
+    if found.is_unlogged:
+        return known.unlogged()
+    return known.filled() if found.is_filled else known.rewritten(found.is_cast)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +244,7 @@ class Definitions:
         """xid: of the open transaction that sent the Message; None if it has committed."""
         removed = self._removed_by(found, xid)
         rewritten = [known for oid in found.rewritten if (known := self.definition(oid, xid))]
-        changed = [known.unlogged() if found.is_unlogged else known.rewritten(found.is_cast) for known in rewritten]
+        changed = [_rewritten(known, found) for known in rewritten]
         for oid in (*found.unpublished, *found.published):
             known = self.definition(oid, xid)
             if known is not None and (oid in found.unpublished) is not bool(known.mark.gaps % 2):
@@ -293,6 +311,9 @@ class Definitions:
         mark = new if earlier is None else earlier.mark
         mark = replace(mark, last_number=max(mark.last_number, table.last_number), keys=table.keys)
         known = {} if earlier is None else {column.number: column.initial for column in earlier.columns}
+        if TABLE in mark.computed:
+            added = (column.number for column in table.columns if column.number not in known)
+            mark = replace(mark, computed=tuple(sorted({*mark.computed, *filter(None, added)} - {TABLE})))
         columns = [
             replace(c, initial=known[c.number]) if c.initial is None and known.get(c.number) is not None else c
             for c in table.columns
@@ -302,7 +323,7 @@ class Definitions:
         partitions = tuple(other.oid for other in message.tables if other.root == table.oid)
         of_partition = (table.parent, None if self._has_masked_bound(table, message, xid) else table.bound)
         definition = Definition(
-            *(table.oid, table.namespace, table.name, tuple(columns), mark, partitions, table.has_generated),
+            *(table.oid, table.namespace, table.name, tuple(columns), mark, partitions, table.omitted),
             False,
             *of_partition,
         )

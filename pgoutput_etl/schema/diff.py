@@ -119,6 +119,8 @@ def has_unsent_values(old: Relation, new: Relation) -> bool:
     if old.catalog.rewrites != new.catalog.rewrites or _older_columns(old, new):
         return True
     before, is_cast = {column.number: column for column in old.columns}, has_cast(old, new)
+    if any(column.number in new.catalog.computed and column.number not in before for column in new.columns):
+        return True
     pairs = ((before[column.number], column) for column in new.columns if column.number in before)
     return any(_is_unsent(older, column, is_cast) for older, column in pairs)
 

@@ -74,6 +74,12 @@ def test_another_form_is_an_error_without_content(body: object) -> None:
         read_catalog_message(content(body), None)
 
 
+def test_generated_columns_that_no_publication_sends() -> None:
+    columns = [COLUMN, {**COLUMN, "number": 2, "omitted": True}, {**COLUMN, "number": 3, "omitted": 1}]
+    [table] = read_catalog_message(content({**BODY, "tables": [{**TABLE, "columns": columns}]}), KEY).tables
+    assert (len(table.columns), table.omitted) == (3, (2,))
+
+
 def test_the_types_of_a_column_are_no_form() -> None:
     column = {**COLUMN, "form": {"types": [DOMAIN]}}
     [table] = read_catalog_message(content({**BODY, "tables": [{**TABLE, "columns": [column]}]}), KEY).tables
@@ -94,6 +100,8 @@ def test_a_newer_version_is_named() -> None:
 def test_what_a_command_has_done() -> None:
     rewritten = {"version": 1, "xid": 1, "rewritten": {"oid": 5, "root": 4, "reasons": 4, "is_cast": True}}
     assert read_catalog_message(content(rewritten), None) == CatalogMessage(rewritten=(4, 5), is_cast=True, xid=1)
+    filled = {"version": 1, "xid": 1, "rewritten": {"oid": 5, "reasons": 2, "is_cast": False, "is_filled": True}}
+    assert read_catalog_message(content(filled), None) == CatalogMessage(rewritten=(5,), is_filled=True, xid=1)
     dropped = {"version": 1, "xid": 1, "dropped": [7]}
     assert read_catalog_message(content(dropped), None) == CatalogMessage(dropped=(7,), xid=1)
     unknown = {"version": 1, "xid": 1, "unknown": "55P03"}

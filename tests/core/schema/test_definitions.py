@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -146,6 +147,38 @@ def test_an_initial_value_outlives_the_rewrite_that_removes_it_from_the_catalog(
     new = column(2, "b", initial=b"7")
     catalog = catalog_with(message(A), message(A, new), message(A, B))
     assert catalog.completed(sent(A, B), None).columns[1].initial == b"7"
+
+
+def filled(*columns: RelationColumn, omitted: tuple[int, ...] = ()) -> Iterator[CatalogMessage]:
+    """An ALTER TABLE for which the server computes values of the columns that it adds."""
+    yield CatalogMessage(rewritten=(OID,), is_filled=True, xid=STREAM)
+    yield CatalogMessage((DefinedTable(OID, "public", "t", columns, omitted=omitted),), xid=STREAM)
+
+
+def test_a_computed_column_is_unsent_only_if_it_is_published() -> None:
+    catalog = catalog_with(message(A))
+    before = catalog.completed(sent(A), None)
+    for ordinal, found in enumerate(filled(A, B), start=1):
+        catalog.add(found, (0, ordinal), None, 200)
+    catalog = Definitions.of(catalog_entry(catalog_row(entry)) for entry in catalog.to_store())
+    assert not has_unsent_values(before, catalog.completed(sent(A), None))
+    with_b = catalog.completed(sent(A, B), None)
+    assert has_unsent_values(before, with_b)
+    catalog.add(message(A, B, column(3, "c")), (0, 9), None, 300)
+    assert not has_unsent_values(with_b, catalog.completed(sent(A, B, column(3, "c")), None)), "later, and not computed"
+
+
+def test_an_omitted_column_is_left_out_and_the_others_follow_without_a_row() -> None:
+    c = column(3, "c", initial=b"7")
+    later = CatalogMessage((DefinedTable(OID, "public", "t", (A, B, c), omitted=(2,)),), xid=STREAM)
+    catalog = catalog_with(message(A), *filled(A, B, omitted=(2,)))
+    before = catalog_with(message(A)).completed(sent(A), None)
+    for expected in ([1], [1, 3]):
+        definition = catalog.definition(OID, None)
+        assert definition is not None
+        after = definition.applied(before)
+        assert (numbers(after), has_unsent_values(before, after)) == (expected, False)
+        catalog.add(later, (1, 0), None, 300)
 
 
 def test_a_masked_columns_initial_value_is_not_kept_and_its_rows_are_named() -> None:

@@ -21,6 +21,7 @@ class CatalogHistory(SchemaHistory):
     attributes: int = 0
     can_prepare: bool = False
     prepared: int = 0
+    generated: list[str] = field(default_factory=list)
 
     def create(self) -> None:
         self.labels, self.types = [f"l{number}" for number in range(_LABELS)], self.name
@@ -54,7 +55,7 @@ class CatalogHistory(SchemaHistory):
             *([self.swap] * 2),
             *([self.rename_label] * 2),
             *(self.add_attribute, self.add_user_column, self.cast, self.rename_column, self.drop_column),
-            *(self.rename_table, self.change_key, self.truncate, self.many),
+            *(self.rename_table, self.change_key, self.truncate, self.many, self.add_generated),
         ]
         with self._transaction():
             self.chance.choice(steps)()
@@ -132,6 +133,20 @@ class CatalogHistory(SchemaHistory):
         name, kind = self.new_name(), self.chance.choice([*VALUES])
         self.execute(f"alter table <t> add {self.quoted(name)} {kind} default {self.chance.choice(VALUES[kind])}")
         self.columns[name] = kind
+
+    def add_generated(self) -> None:
+        """A column that is not sent, and is no column of the target: the server computes the values of all rows. Not
+        under REPLICA IDENTITY FULL, where PostgreSQL 18 then refuses changes, and not where transactions are prepared:
+        decoding of a prepared one that rewrites a table can fail on the server."""
+        if not self.full and not self.can_prepare:
+            self.generated.append(f"generated {len(self.generated)}")
+            column = self.quoted(self.generated[-1])
+            self.execute(f"alter table <t> add {column} int generated always as (length('seven')) stored")
+
+    def change_key(self) -> None:
+        while self.generated:
+            self.execute(f"alter table <t> drop {self.quoted(self.generated.pop())}")
+        SchemaHistory.change_key(self)
 
     def add_alike(self) -> None:
         """Another column with the name and type of a dropped one, of which no row tells."""

@@ -172,10 +172,12 @@ class Server:
             *("-f", str(path), "--start"),
         ]
 
-    def copy_csv(self, table: str, path: Path) -> None:
-        """Write the rows of `schema.table` as CSV of PostgreSQL's text; an unquoted empty field is NULL."""
-        copy = sql.SQL("copy (select * from {}) to stdout (format csv, header)").format(
-            sql.Identifier(*table.split(".", 1))
+    def copy_csv(self, table: str, path: Path, has_generated: bool = True) -> None:
+        """Write the rows of `schema.table` as CSV of PostgreSQL's text; an unquoted empty field is NULL. has_generated:
+        with the generated columns, without which a partitioned table can't be copied."""
+        source = sql.SQL("(select * from {})" if has_generated else "{}")
+        copy = sql.SQL("copy {} to stdout (format csv, header)").format(
+            source.format(sql.Identifier(*table.split(".", 1)))
         )
         with self.connect() as connection, connection.cursor() as cursor, cursor.copy(copy) as rows:
             path.write_bytes(b"".join(rows))
