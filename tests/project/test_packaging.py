@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+from dataclasses import dataclass
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path, PurePosixPath
@@ -76,28 +77,42 @@ def test_the_metadata_of_the_wheel(packages: tuple[Path, Path]) -> None:
     assert str(metadata.get_payload()).startswith("# pgoutput_etl")
 
 
-@pytest.mark.spark
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
-def test_the_demo_runs_from_the_wheel_without_a_clone(packages: tuple[Path, Path], tmp_path: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Shell:
     """In an environment that has only the wheel, and sees the dependencies of this one."""
+
+    folder: Path
+
+    def typed(self, commands: str) -> str:
+        path = f"{self.folder / 'env' / 'bin'}:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-euc", commands],
+            cwd=self.folder,
+            env={**shell_environment(), "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def shell(packages: tuple[Path, Path], tmp_path: Path) -> Shell:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     python = tmp_path / "env" / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index"]
     subprocess.run([*pip, str(packages[1])], check=True)
     [own] = (tmp_path / "env" / "lib").glob("python*/site-packages")
     (own / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return Shell(tmp_path)
 
-    path = f"{python.parent}:{os.environ['PATH']}"
 
-    def typed(commands: str) -> str:
-        shell = ["bash", "-euc", commands]
-        environment = {**shell_environment(), "PATH": path}
-        done = subprocess.run(shell, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    said = typed("pgoutput-etl demo --log-format json 2>log.jsonl").splitlines()
-    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+@pytest.mark.spark
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
+def test_the_demo_runs_from_the_wheel_without_a_clone(shell: Shell) -> None:
+    said = shell.typed("pgoutput-etl demo --log-format json 2>log.jsonl").splitlines()
+    log = [json.loads(line) for line in (shell.folder / "log.jsonl").read_text().splitlines()]
     assert {(line["level"], line["logger"]) for line in log} >= {("INFO", "pgoutput_etl.jobs")}
     assert any(line["message"].endswith("writing the ledger") for line in log)
     assert "All tables are consistent through LSN 0/18D02B0." in said
@@ -105,11 +120,18 @@ def test_the_demo_runs_from_the_wheel_without_a_clone(packages: tuple[Path, Path
     [(commands, output)] = _DEMO.findall(readme)
     for line, command in zip(said[-2:], commands.splitlines(), strict=True):
         assert command.startswith(line.strip()), "the demo names the commands that the README has"
-    assert typed(commands) == output
+    assert shell.typed(commands) == output
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
+def test_pages_show_what_their_commands_print_after_the_demo(shell: Shell) -> None:
+    shell.typed("pgoutput-etl demo")
     for page in ("runbook", "inspect-and-plan"):
         [(commands, output)] = _DEMO.findall((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8"))
         shown = ".*".join(map(re.escape, output.split("…")))
-        assert re.fullmatch(shown, typed(commands), re.DOTALL), page
+        assert re.fullmatch(shown, shell.typed(commands), re.DOTALL), page
 
 
 def test_the_matrix_has_every_supported_spark() -> None:

@@ -50,6 +50,7 @@ def truth_counts() -> dict[str, int]:
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
 def test_the_first_commands_work_and_print_what_the_readme_shows(tmp_path: Path) -> None:
     (commands,) = readme_blocks("sh")

@@ -76,8 +76,7 @@ def load(job: Job, server: Server, tables: tuple[str, ...], has_catalog: bool = 
 def test_the_job_a_rebuild_and_a_snapshot_agree(
     version: Version, binary: str, servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
 ) -> None:
-    """In CI, the next test has a run, a rebuild, and a snapshot, with fewer types, and other tests have all types in
-    memory."""
+    """In CI, other tests have all types in memory."""
     case, server = read_case(CASES / "catalog_types.sql"), servers(version)
     job = Job(spark, tmp_path, landing, [f"tables={case.rules}"])
     target = JobTarget(job)
@@ -110,6 +109,7 @@ insert into h values (1, 2.5); update h set a = 3; delete from t where id = 3
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_stored_values_follow_when_the_catalog_is_installed(
     servers: Servers, tmp_path: Path, landing: Path, spark: SparkSession
 ) -> None:

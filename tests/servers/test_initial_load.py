@@ -169,7 +169,8 @@ def test_the_printed_commands_load_an_empty_target(
         assert rows == expected
 
 
-@pytest.mark.parametrize("small", [1 << 26, pytest.param(0, marks=pytest.mark.soak)], ids=["together", "one by one"])
+@pytest.mark.soak
+@pytest.mark.parametrize("small", [1 << 26, 0], ids=["together", "one by one"])
 def test_tables_that_cant_be_read_are_left_out(
     spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:

@@ -312,7 +312,7 @@ class Jobs:
 @pytest.mark.parametrize(
     ("version", "path", "undoes"),
     [
-        (18, FIRST, False),
+        pytest.param(18, FIRST, False, marks=pytest.mark.soak),
         *(pytest.param(v, path, True, marks=pytest.mark.soak) for v in (16, 18) for path in (FIRST, "")),
     ],
 )

@@ -21,7 +21,7 @@ from tests.simulation.mutations import MUTATIONS
 from tests.simulation.runner import Tally, first_seed_that_finds, run_seed, run_seeds, shrink
 
 ROOT = Path(__file__).parents[2]
-SEEDS, OF_SOAK, AT_ONCE = 200, 40_000, 100
+SEEDS, OF_SOAK, AT_ONCE = 100, 40_000, 100
 
 FOUND_WITHIN, FOUND_LATE_WITHIN = 200, 10_000  # seeds, from 0 on
 # Where the search begins for what few seeds find: it took seconds each from 0 on.

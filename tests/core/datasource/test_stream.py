@@ -157,7 +157,7 @@ def eventful() -> list[bytes]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("is_one_file", "step"), [(False, 151), (True, 151), *SMALL_STEPS])
+@pytest.mark.parametrize(("is_one_file", "step"), [(False, 151), pytest.param(True, 151, marks=SOAK), *SMALL_STEPS])
 def test_a_micro_batch_may_end_anywhere(kind: str, is_one_file: bool, step: int, tmp_path: Path) -> None:
     """Also: a query may die anywhere, and repeats its micro-batch when the archive has grown. step: bytes that land at
     a time."""

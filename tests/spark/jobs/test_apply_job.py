@@ -46,6 +46,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.spark
+@pytest.mark.soak
 def test_a_run_in_a_foreign_locale(tmp_path: Path, landing: Path) -> None:
     """Standard output has only the summary as JSON, and Java has ASCII digits, UTF-8 names, and room for compiled
     code."""

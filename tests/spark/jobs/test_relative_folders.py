@@ -32,6 +32,7 @@ def working_folder(spark: SparkSession) -> Path:
     return Path(str(spark._jvm.java.lang.System.getProperty("user.dir")))  # type: ignore[union-attr]
 
 
+@pytest.mark.soak
 def test_every_job_that_writes_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "landing").mkdir()

@@ -55,7 +55,8 @@ def tables_of(batch: dict[str, Any]) -> list[Any]:
     return [tuple(repr(table[name]) for name in _TABLE) for table in tables]
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in range(1, 60))])
+@pytest.mark.soak
+@pytest.mark.parametrize("number", range(60))
 def test_the_same_files_leave_the_same_records(nights: Nights, number: int) -> None:
     """Night after night, with files that grow."""
     world, chance = World(replace(QUIET, archive=number)), random.Random(number)

@@ -28,8 +28,9 @@ MODES = {f"public.{mode.value}": mode for mode in Mode}
 KEYS = dict.fromkeys(MODES, ("pos",))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", PARAMETERS)
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.soak] * (seed > 1)) for seed in range(1, 6)])
+@pytest.mark.parametrize("seed", range(1, 6))
 def test_random_exchanges_in_every_mode(
     seed: int, how: str, spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,8 +87,9 @@ def night(number: int, random: Random, tables: list[int]) -> list[PgoutputMessag
     return messages
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("how", PARAMETERS)
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.soak] * (seed > 1)) for seed in range(1, 6)])
+@pytest.mark.parametrize("seed", range(1, 6))
 def test_the_job_finds_what_the_replay_finds(
     seed: int, how: str, spark: SparkSession, tmp_path: Path, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def last_operation(job: Job, name: str) -> tuple[str, str | None]:
     return row["operation"], row["operationParameters"].get("mode")
 
 
+@pytest.mark.soak
 def test_a_small_table_is_rewritten_unless_that_would_lose_something(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
