@@ -27,6 +27,7 @@ from pgoutput_etl.scan.landed_tuples import RereadError
 from pgoutput_etl.scan.message_row import ScanError
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.file_index import listed_files
+from pgoutput_etl.spark.java import java_class
 from pgoutput_etl.spark.options import is_local
 from pgoutput_etl.spark.platform import is_platform_session, local_matches, local_path, value_of
 
@@ -226,7 +227,7 @@ def heap_of(spark: SparkSession) -> int | None:
         return _heap_setting(value_of(spark, f"spark.{holder}.memory") or "1g")
     context = cast(Any, spark.sparkContext)
     if is_local({"spark.master": context.master}):
-        return int(context._jvm.java.lang.Runtime.getRuntime().maxMemory())
+        return int(java_class(spark, "java.lang.Runtime").getRuntime().maxMemory())
     return int(context._jsc.sc().executorMemory()) << 20
 
 

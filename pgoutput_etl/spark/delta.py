@@ -22,7 +22,10 @@ from pyspark.sql import functions as F
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
+from pgoutput_etl.spark.java import hadoop_path, java_class, scala_option
 from pgoutput_etl.spark.platform import SuppressConditions, is_platform_session
+
+_TABLE_IDENTIFIER = "org.apache.spark.sql.catalyst.TableIdentifier"
 
 _OWN_CATALOG = "spark_catalog"
 
@@ -72,9 +75,8 @@ def catalog_table(spark: SparkSession, place: Place) -> Any | None:
     catalog, schema, name = place.catalog_names
     if catalog != _OWN_CATALOG or is_connect(spark) or is_platform_session():
         return None
-    java = cast(Any, spark)._jvm
     try:
-        identifier = java.org.apache.spark.sql.catalyst.TableIdentifier(name, java.scala.Option.apply(schema))
+        identifier = java_class(spark, _TABLE_IDENTIFIER)(name, scala_option(spark, schema))
         return cast(Any, spark)._jsparkSession.sessionState().catalog().getTableMetadata(identifier)
     except (Py4JError, AnalysisException, TypeError):  # TypeError: there is no such class
         return None
@@ -141,9 +143,8 @@ def remove_table(spark: SparkSession, path: Place) -> bool:
     """Deletes the folder of a table that is not in a catalog. Returns False if Hadoop's file system can't be called."""
     if is_connect(spark) or is_platform_session():
         return False
-    session = cast(Any, spark)
-    folder = session._jvm.org.apache.hadoop.fs.Path(path.name)
-    folder.getFileSystem(session._jsc.hadoopConfiguration()).delete(folder, True)
+    folder = hadoop_path(spark, path.name)
+    folder.getFileSystem(cast(Any, spark)._jsc.hadoopConfiguration()).delete(folder, True)
     return True
 
 

@@ -21,6 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.connect import is_connect
 from pgoutput_etl.spark.delta import catalog_table, delta_table, read_table
+from pgoutput_etl.spark.java import hadoop_path, java_class, scala_option
 from pgoutput_etl.spark.platform import is_platform_session
 
 _T = TypeVar("_T")
@@ -28,6 +29,8 @@ _T = TypeVar("_T")
 Action = dict[str, Any]
 
 MOST_COMMITS = 5  # to read one by one
+
+DELTA_LOG = "org.apache.spark.sql.delta.DeltaLog"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,10 @@ def read_log(spark: SparkSession, place: Place) -> DataFrame | None:
     """Like `read_table`, but doesn't ask the storage first whether the folder has a table."""
 
     def read(log: Any) -> DataFrame:
-        since = cast(Any, spark)._jvm.scala.Option.apply(now)
+        since = scala_option(spark, now)
         snapshot = log.update(False, since, getattr(log, "update$default$3")())  # lists the log unless it just did
         defaults = [getattr(log, f"createRelation$default${number}")() for number in (1, 3, 4)]
-        some = cast(Any, spark)._jvm.scala.Option.apply(snapshot)
-        relation = log.createRelation(defaults[0], some, *defaults[1:])
+        relation = log.createRelation(defaults[0], scala_option(spark, snapshot), *defaults[1:])
         return DataFrame(cast(Any, spark)._jsparkSession.baseRelationToDataFrame(relation), spark)
 
     now = round(time.time() * 1000)
@@ -143,7 +145,7 @@ def _commit_of(spark: SparkSession, log: Any, version: int) -> DeltaCommit | Non
 
 def actions_of(spark: SparkSession, log: Any, version: int) -> list[Action]:
     """The actions of a commit. log: Delta's DeltaLog."""
-    path = cast(Any, spark)._jvm.org.apache.hadoop.fs.Path(log.logPath(), f"{version:020d}.json")
+    path = hadoop_path(spark, log.logPath(), f"{version:020d}.json")
     lines = log.store().read(path, log.newDeltaHadoopConf())
     return [json.loads(lines.apply(i)) for i in range(lines.size())]
 
@@ -184,4 +186,4 @@ def _log(spark: SparkSession, place: Place) -> Any | None:
     """None for a table in another catalog than Spark's own, which may control who reads and writes it."""
     session = cast(Any, spark)._jsparkSession
     table = catalog_table(spark, place) if place.is_in_catalog else place.name
-    return None if table is None else cast(Any, spark)._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, table)
+    return None if table is None else java_class(spark, DELTA_LOG).forTable(session, table)

@@ -26,7 +26,11 @@ from pyspark.sql.types import StructType
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta_files import DeltaFiles, known_files
 from pgoutput_etl.spark.delta_log import Action, defaults, items_of, json_of, of_log
+from pgoutput_etl.spark.java import java_class, scala_object, scala_option, to_scala_map, to_scala_seq
 from pgoutput_etl.spark.retries import CONFLICTS
+
+_DELTA = "org.apache.spark.sql.delta"
+_ACTION, _OPERATIONS = f"{_DELTA}.actions.Action", f"{_DELTA}.DeltaOperations"
 
 _SOURCE_ROWS = "operationNumSourceRows"  # Delta requires this metric, although it uses another name elsewhere
 
@@ -83,17 +87,17 @@ class DeltaWrite:
             raise
 
     def _commit(self, actions: Sequence[Action], metrics: Mapping[str, int]) -> int:
-        java, session = cast(Any, self.table.spark)._jvm, cast(Any, self.table.spark)._jsparkSession
-        parse = _object(java.org.apache.spark.sql.delta.actions, "Action").fromJson
-        make = java.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
+        spark, session = self.table.spark, cast(Any, self.table.spark)._jsparkSession
+        parse = scala_object(spark, _ACTION).fromJson
+        make = java_class(spark, "org.apache.spark.sql.execution.metric.SQLMetrics").createMetric
         zero = make(session.sparkContext(), "0")
         names = (*self._operation.operationMetrics().mkString(",").split(","), _SOURCE_ROWS)
         counts = dict.fromkeys(names, zero)
         for name, value in metrics.items():
             counts[name] = make(session.sparkContext(), name)
             counts[name].set(value)
-        self._transaction.registerSQLMetrics(session, java.PythonUtils.toScalaMap(counts))
-        parsed = java.PythonUtils.toSeq([parse(json.dumps(action)) for action in actions])
+        self._transaction.registerSQLMetrics(session, to_scala_map(spark, counts))
+        parsed = to_scala_seq(spark, [parse(json.dumps(action)) for action in actions])
         return int(self._transaction.commit(parsed, self._operation))
 
 
@@ -124,8 +128,7 @@ def _opened(spark: SparkSession, most: int, replaces: bool, log: Any) -> DeltaWr
     if not applications.isDefined():
         return None
     transaction.readWholeTable()
-    java = cast(Any, spark)._jvm
-    operation = _overwriting(java) if replaces else _merging(java)
+    operation = _overwriting(spark) if replaces else _merging(spark)
     versions = (json.loads(text)["txn"] for text in json_of(applications.get()))
     table = DeltaFiles.of(spark, log, transaction, files, int(snapshot.version()))
     return DeltaWrite(table, {entry["appId"]: entry["version"] for entry in versions}, transaction, operation)
@@ -137,9 +140,7 @@ def _opened_new(
     transaction = _transaction(spark, log)
     if transaction.snapshot().version() >= 0:
         return None
-    java = cast(Any, spark)._jvm
-    delta = java.org.apache.spark.sql.delta
-    valid = _object(delta, "DeltaConfigs").validateConfigurations(java.PythonUtils.toScalaMap(dict(properties)))
+    valid = scala_object(spark, f"{_DELTA}.DeltaConfigs").validateConfigurations(to_scala_map(spark, dict(properties)))
     metadata: Action = {
         "id": str(uuid.uuid4()),
         "description": comment,
@@ -149,14 +150,14 @@ def _opened_new(
         "configuration": items_of(valid),
         "createdTime": _now(),
     }
-    action = _object(delta.actions, "Action").fromJson(json.dumps({"metaData": metadata}))
+    action = scala_object(spark, _ACTION).fromJson(json.dumps({"metaData": metadata}))
     transaction.updateMetadataForNewTable(action)  # adds the columns' names in Parquet, and the protocol's features
-    return DeltaWrite(DeltaFiles.of(spark, log, transaction, (), -1), {}, transaction, _overwriting(java))
+    return DeltaWrite(DeltaFiles.of(spark, log, transaction, (), -1), {}, transaction, _overwriting(spark))
 
 
 def _transaction(spark: SparkSession, log: Any) -> Any:
-    java, session = cast(Any, spark)._jvm, cast(Any, spark)._jsparkSession
-    java.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)  # Delta reads its settings
+    session = cast(Any, spark)._jsparkSession
+    java_class(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(session)  # Delta reads its settings
     return log.startTransaction()
 
 
@@ -170,20 +171,11 @@ def _now() -> int:
     return round(time.time() * 1000)
 
 
-def _object(owner: Any, name: str) -> Any:
-    """The Scala object with this name."""
-    return getattr(getattr(owner, f"{name}$"), "MODULE$")
+def _merging(spark: SparkSession) -> Any:
+    nothing = to_scala_seq(spark, [])
+    return scala_object(spark, f"{_OPERATIONS}$Merge").apply(scala_option(spark, None), nothing, nothing, nothing)
 
 
-def _merging(java: Any) -> Any:
-    nothing = java.PythonUtils.toSeq([])
-    return _operations(java, "Merge").apply(java.scala.Option.empty(), nothing, nothing, nothing)
-
-
-def _overwriting(java: Any) -> Any:
-    write = _operations(java, "Write")
-    return write.apply(java.org.apache.spark.sql.SaveMode.Overwrite, *defaults(write, "apply", 2))
-
-
-def _operations(java: Any, name: str) -> Any:
-    return _object(java.org.apache.spark.sql.delta.DeltaOperations, name)
+def _overwriting(spark: SparkSession) -> Any:
+    write = scala_object(spark, f"{_OPERATIONS}$Write")
+    return write.apply(java_class(spark, "org.apache.spark.sql.SaveMode").Overwrite, *defaults(write, "apply", 2))

@@ -10,6 +10,8 @@ from typing import Any, cast
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
+from pgoutput_etl.spark.java import hadoop_path, java_class
+
 _CAPABILITY = "fs.s3a.create.conditional.enabled"
 
 _CONDITION = "fs.option.create.conditional.overwrite"
@@ -22,6 +24,9 @@ _PUT_AT_ONCE = frozenset({"s3", "s3a", "s3n", "gs"})
 
 _TAKEN = ("RemoteFileChangedException", "FileAlreadyExistsException")
 
+_IO = "org.apache.commons.io.IOUtils"
+_VERSIONING = "software.amazon.awssdk.services.s3.model.GetBucketVersioningRequest"
+
 _CONFLICT = "ConditionalRequestConflict"  # S3: another request for the same object is in progress; try again
 
 
@@ -31,11 +36,9 @@ class ObjectFolder:
 
     spark: SparkSession
     folder: str
-    _java: Any = field(init=False)
     _files: Any = field(init=False)
 
     def __post_init__(self) -> None:
-        self._java = cast(Any, self.spark)._jvm
         settings = cast(Any, self.spark)._jsparkSession.sessionState().newHadoopConf()
         self._files = self._path("").getFileSystem(settings)
 
@@ -61,7 +64,7 @@ class ObjectFolder:
         """The object's text, or None if it doesn't exist."""
         try:
             with closing(self._files.open(self._path(name))) as stream:
-                return str(self._java.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+                return str(java_class(self.spark, _IO).toString(stream, "UTF-8"))
         except Py4JJavaError as error:
             if "FileNotFoundException" not in str(error):
                 raise
@@ -69,7 +72,7 @@ class ObjectFolder:
 
     def read_bytes(self, name: str) -> bytes:
         with closing(self._files.open(self._path(name))) as stream:
-            return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream))
+            return bytes(java_class(self.spark, _IO).toByteArray(stream))
 
     def exists(self, name: str) -> bool:
         return bool(self._files.exists(self._path(name)))
@@ -85,8 +88,9 @@ class ObjectFolder:
             return
         unfinished = f".{name}.tmp"
         self.put(unfinished, content, may_exist=True)
-        files = self._java.org.apache.hadoop.fs.FileContext.getFileContext(self._files.getUri(), self._files.getConf())
-        rename = getattr(self._java.org.apache.hadoop.fs, "Options$Rename")
+        contexts = java_class(self.spark, "org.apache.hadoop.fs.FileContext")
+        files = contexts.getFileContext(self._files.getUri(), self._files.getConf())
+        rename = java_class(self.spark, "org.apache.hadoop.fs.Options$Rename")
         options = cast(Any, self.spark)._sc._gateway.new_array(rename, 1)
         options[0] = rename.OVERWRITE
         files.rename(self._path(unfinished), self._path(name), options)
@@ -128,14 +132,14 @@ class ObjectFolder:
             return scheme not in ("file", "hdfs")
         try:
             client = self._files.getS3AInternals().getAmazonS3Client("versioning")
-            request = self._java.software.amazon.awssdk.services.s3.model.GetBucketVersioningRequest.builder()
+            request = java_class(self.spark, _VERSIONING).builder()
             status = client.getBucketVersioning(request.bucket(self._files.getUri().getHost()).build()).status()
         except (Py4JJavaError, Py4JError, TypeError):
             return True
         return status is not None  # even if the bucket no longer adds versions
 
     def _path(self, name: str) -> Any:
-        return self._java.org.apache.hadoop.fs.Path(f"{self.folder}/{name}".rstrip("/"))
+        return hadoop_path(self.spark, f"{self.folder}/{name}".rstrip("/"))
 
 
 def _write(content: str | bytes, stream: Any) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pgoutput_etl.errors import ConfigError
 from pgoutput_etl.spark.connect import is_connect, send_code
+from pgoutput_etl.spark.java import hadoop_path, java_class
 
 _REFUSED = {"CONFIG_NOT_AVAILABLE", "CANNOT_MODIFY_CONFIG", "CANNOT_MODIFY_STATIC_CONFIG"}
 
@@ -60,19 +61,17 @@ def local_path(spark: SparkSession, path: str) -> str | None:
         return None
     if any(spark.conf.get(key, None) for key in ("spark.delta.logStore.file.impl", "spark.delta.logStore.class")):
         return None
-    session = cast(Any, spark)
-    hadoop_path = session._jvm.org.apache.hadoop.fs.Path(path)
-    files = hadoop_path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    given = hadoop_path(spark, path)
+    files = given.getFileSystem(cast(Any, spark)._jsparkSession.sessionState().newHadoopConf())
     # Relative to Spark's own working directory; a percent sign is literal: /a%20b is not /a b.
-    return str(files.makeQualified(hadoop_path).toUri().getPath()) if files.getUri().getScheme() == "file" else None
+    return str(files.makeQualified(given).toUri().getPath()) if files.getUri().getScheme() == "file" else None
 
 
 def local_matches(spark: SparkSession, pattern: str) -> list[str]:
     """The local folders and files that match a Hadoop glob."""
-    session = cast(Any, spark)
-    hadoop_path = session._jvm.org.apache.hadoop.fs.Path(pattern)
-    files = hadoop_path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
-    return [str(status.getPath().toUri().getPath()) for status in files.globStatus(hadoop_path) or ()]
+    given = hadoop_path(spark, pattern)
+    files = given.getFileSystem(cast(Any, spark)._jsparkSession.sessionState().newHadoopConf())
+    return [str(status.getPath().toUri().getPath()) for status in files.globStatus(given) or ()]
 
 
 def active_session(settings: Mapping[str, str]) -> SparkSession:
@@ -129,7 +128,7 @@ def check_digits(spark: SparkSession) -> None:
         [row] = spark.sql("SELECT java_method('java.time.format.DecimalStyle', 'ofDefaultLocale')").collect()
         zero = str(row[0]).partition("[")[2][:1]  # DecimalStyle[0+-.]
     else:
-        zero = cast(Any, spark)._jvm.java.time.format.DecimalStyle.ofDefaultLocale().getZeroDigit()
+        zero = java_class(spark, "java.time.format.DecimalStyle").ofDefaultLocale().getZeroDigit()
     if zero != "0":
         raise ConfigError(
             "the language of Spark's Java has other digits than 0 to 9, and Delta would use them in names of files: "

@@ -21,7 +21,10 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringTy
 from pgoutput_etl.identifiers import quoted
 from pgoutput_etl.places import Place
 from pgoutput_etl.spark.delta import read_table
+from pgoutput_etl.spark.java import hadoop_path, java_class
 from pgoutput_etl.spark.session import session_settings
+
+_PARQUET = "org.apache.parquet.hadoop"
 
 _READERS = 8  # footers read in parallel; each takes several requests to object storage
 
@@ -97,13 +100,10 @@ def _unencoded(column: Any) -> int:
 
 @contextmanager
 def _footer(spark: SparkSession, file: str) -> Iterator[Any]:
-    java = cast(Any, spark)._jvm
-    parquet, configuration = (
-        java.org.apache.parquet.hadoop,
-        cast(Any, spark)._jsparkSession.sessionState().newHadoopConf(),
-    )
-    path = java.org.apache.hadoop.fs.Path(java.java.net.URI(file))
-    reader = parquet.ParquetFileReader.open(parquet.util.HadoopInputFile.fromPath(path, configuration))
+    configuration = cast(Any, spark)._jsparkSession.sessionState().newHadoopConf()
+    path = hadoop_path(spark, java_class(spark, "java.net.URI")(file))
+    input_file = java_class(spark, f"{_PARQUET}.util.HadoopInputFile").fromPath(path, configuration)
+    reader = java_class(spark, f"{_PARQUET}.ParquetFileReader").open(input_file)
     try:
         yield reader.getRowGroups()
     finally:

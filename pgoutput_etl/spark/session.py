@@ -255,8 +255,11 @@ def session_for_few_rows(spark: SparkSession) -> SparkSession:
 
 def _settings_of(spark: SparkSession) -> dict[str, str]:
     """The session's settings, including storage settings without a prefix, such as credentials set in a notebook."""
-    prefixes = ("spark.sql.", "spark.databricks.delta.")
-    return {k: v for k, v in spark.conf.getAll.items() if k.startswith(prefixes) or not k.startswith("spark.")}
+    prefixes, end = ("spark.sql.", "spark.databricks.delta."), uuid4().hex
+    # All at once: spark.conf.getAll asks the JVM for each key and each value.
+    texts = str(cast(Any, spark)._jsparkSession.conf().getAll().mkString(end)).split(end)
+    settings = dict(text.split(" -> ", 1) for text in texts if text)
+    return {k: v for k, v in settings.items() if k.startswith(prefixes) or not k.startswith("spark.")}
 
 
 def _session_like(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:

@@ -24,6 +24,7 @@ from pgoutput_etl.spark.delta_files import names_of_files
 from pgoutput_etl.spark.delta_history import changes_files, commits_after, history_of, own_operations
 from pgoutput_etl.spark.delta_log import properties_of
 from pgoutput_etl.spark.file_index import listed_files
+from pgoutput_etl.spark.java import java_class, scala_object
 from pgoutput_etl.spark.object_folder import ObjectFolder
 from pgoutput_etl.spark.platform import is_platform_session
 from pgoutput_etl.spark.session import session_settings
@@ -45,10 +46,10 @@ _HONOR_HOURS = {"spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "
 @contextmanager
 def _without_console(spark: SparkSession) -> Iterator[None]:
     """VACUUM prints its result to standard output, which is reserved for the report."""
-    jvm = cast(Any, spark)._jvm
-    console = getattr(getattr(jvm.scala, "Console$"), "MODULE$")
+    console = scala_object(spark, "scala.Console")
     before = console.out()
-    console.setOutDirect(jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream()))
+    nothing = java_class(spark, "java.io.OutputStream").nullOutputStream()
+    console.setOutDirect(java_class(spark, "java.io.PrintStream")(nothing))
     try:
         yield
     finally:
