@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from random import uniform
 
 import pyarrow as pa
@@ -10,6 +11,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 _ATTEMPTS = 20
+
+_COMMITS = 10  # between two checkpoints
 
 _WAIT = 0.05  # maximum seconds between two attempts
 
@@ -30,12 +33,21 @@ def append_once(path: str, rows: pa.Table, application: str, version: int) -> bo
             table = DeltaTable(path)
             if not _has(table, application, version):
                 write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=mark)
+                _checkpoint(table)
             return True
         except CommitFailedError:
             time.sleep(uniform(0, _WAIT))
         except (DeltaError, OSError):
             return False
     return False
+
+
+def _checkpoint(table: DeltaTable) -> None:
+    """Writes one every few commits, so that opening the table, which every run does many times, doesn't take longer and
+    longer. Delta tables made by delta-rs get one every 100 commits by default."""
+    if table.version() % _COMMITS == 0:
+        with suppress(DeltaError, OSError):  # a later one does as well
+            table.create_checkpoint()
 
 
 def _has(table: DeltaTable, application: str, version: int) -> bool:

@@ -24,12 +24,16 @@ _TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
 # A writer's options, by the session setting that they replace
 _OPTIONS = {TRANSACTION_APPLICATION: "txnAppId", _TRANSACTION_VERSION: "txnVersion", USER_METADATA: "userMetadata"}
 
+# Delta's default is 10. Each checkpoint of a small table takes it ten times as long as another commit.
+_FOR_EACH = {"delta.checkpointInterval": "100"}
+
 # Deletion vectors let a MERGE mark rows instead of rewriting their files. Column mapping allows names that Parquet
 # rejects, and lets columns be renamed or dropped without rewriting the table. Measurements favor both. A timestamp
 # column without time zone can only be added later if the table has timestampNtz from the start. Type widening is
 # enabled on first use (evolve.py), because delta-rs rejects tables that have it. With `readers: auto`, so are the other
 # two (table_features.py).
 _FOR_ALL = {
+    **_FOR_EACH,
     "delta.enableDeletionVectors": "false",
     COLUMN_MAPPING: "none",
     "delta.enableTypeWidening": "false",
@@ -38,6 +42,7 @@ _FOR_ALL = {
 }
 PROPERTIES = {
     Readers.SPARK: {
+        **_FOR_EACH,
         "delta.enableDeletionVectors": "true",
         COLUMN_MAPPING: "name",
         "delta.feature.timestampNtz": "supported",

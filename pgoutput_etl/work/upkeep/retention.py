@@ -27,7 +27,7 @@ SMALL_FILE = 128 << 20
 
 # Below these numbers, a step costs more than it gains.
 LEAST_SMALL_FILES = 50  # for OPTIMIZE, as for Delta's auto compaction
-LEAST_COMMITS = 20  # for a checkpoint: Delta writes one every 10 commits, unless the table has another interval
+LEAST_COMMITS = 100  # for a checkpoint: the interval of new tables
 
 # Ledger tables that runs only append to, so that Delta can compact them at the same time.
 APPENDED_TO = frozenset(
