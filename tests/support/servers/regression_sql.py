@@ -24,6 +24,7 @@ from tests.support.servers.postgres import Server
 from tests.support.verdicts import Judgment, judge
 
 SETUP = "test_setup.sql"  # creates the tables that many files use
+LOGINS = "event_trigger_login.sql"  # each login writes a row, also that of the judge
 TEMPLATE = "judged_template"
 
 _PATIENCE = 300.0  # seconds for a night's statements
@@ -79,7 +80,8 @@ class PsqlSession:
                 [str(database.server.programs / "psql"), database.server.conninfo, "--no-psqlrc", "--quiet"],
                 cwd=folder,
                 env=environment,
-                text=True,
+                encoding="utf-8",
+                errors="surrogateescape",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
@@ -189,4 +191,4 @@ def regression_files() -> list[RegressionFile]:
     """Empty without POSTGRES_SQL."""
     folder = os.environ.get("POSTGRES_SQL")
     paths = sorted(Path(folder).glob("*.sql")) if folder else []
-    return [RegressionFile(path) for path in paths if path.name != SETUP]
+    return [RegressionFile(path) for path in paths if path.name not in (SETUP, LOGINS)]
