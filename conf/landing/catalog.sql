@@ -309,9 +309,9 @@ end $$;
 
 -- PostgreSQL computes the values of every row anew, and sends none. They are a cast of the former ones if the client
 -- sent one ALTER TABLE without USING or ADD, whose default the rewrite removes from the catalog, and no function runs
--- another command inside it. `is_cast` is that verdict. `is_filled`: only columns that the command adds were computed, as
--- without SET EXPRESSION the other columns of a table that is rewritten for defaults keep their values. SET
--- LOGGED and SET UNLOGGED count, too: rows that are written in between are not sent.
+-- another command inside it. `is_cast` is that verdict. `is_filled`: only columns that the command adds were computed,
+-- because without SET EXPRESSION, the others of a table that is rewritten for defaults keep their values. SET LOGGED and
+-- SET UNLOGGED count, too: rows that are written in between are not sent.
 create or replace function pgoutput_etl.on_table_rewrite() returns event_trigger language plpgsql security definer
 set search_path = pg_catalog, pg_temp as $$
 declare
@@ -324,7 +324,8 @@ begin
     get diagnostics stack = pg_context;
     is_cast := reasons = 4 and current_query() ~* '^\s*alter\s+table\s[^;]*;?\s*$' and current_query() !~* 'using|\madd\M'
         and stack !~ '\n';
-    is_filled := reasons = 2 and current_query() !~* 'expression' and stack !~ '\n';
+    is_filled := reasons = 2 and current_query() ~* '^\s*alter\s+table\s' and current_query() !~* 'expression'
+        and stack !~ '\n';
     if exists (select from pg_class c where c.oid = rewritten and c.relpersistence <> 't') and reasons & 7 <> 0 then
         perform pgoutput_etl.send(jsonb_strip_nulls(jsonb_build_object('command', tg_tag, 'rewritten', jsonb_build_object(
             'oid', rewritten::bigint, 'root', pg_partition_root(rewritten)::oid::bigint, 'reasons', reasons,
